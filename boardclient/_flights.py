@@ -1,0 +1,190 @@
+"""The calls under way: their deadlines, their histories, and their end when the session closes.
+
+State changes here are synchronous. One timer per session looks after all deadlines (half a microsecond per call, where a timer
+per call costs five to nine): it interrupts a call by cancelling its task, and the call turns that into the error it stands for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from typing import Literal
+
+import attrs
+
+from boardclient._operations import utc
+from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
+
+Stage = Literal["idle", "handed", "connect", "send", "receive"]
+_UNSENT: frozenset[Stage] = frozenset({"idle", "connect"})
+
+
+class Flight:
+    """One call under way, from its first attempt to its last. Owned by the call, known to its session's `Flights`."""
+
+    __slots__ = (
+        "_cancelling",
+        "_interruption",
+        "_seconds",
+        "attempts",
+        "deadline",
+        "last_error",
+        "line",
+        "loop",
+        "renewed",
+        "stage",
+        "task",
+    )
+
+    def __init__(self, line: str, task: asyncio.Task[object], loop: asyncio.AbstractEventLoop, seconds: float | None) -> None:
+        self.line = line
+        self.task = task
+        self.loop = loop
+        self.deadline = math.inf if seconds is None else loop.time() + seconds
+        self.attempts: list[Attempt] = []
+        self.last_error: BoardClientError | None = None
+        self.renewed = False
+        self.stage: Stage = "idle"
+        """How far the attempt is: "idle" outside the transport, "handed" where the pool does not tell, then its phases."""
+        self._seconds = seconds
+        self._cancelling = task.cancelling()
+        self._interruption: type[DeadlineError | SessionClosedError] | None = None
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Return the seconds left until the deadline, None without one."""
+        return None if self._seconds is None else self.deadline - self.loop.time()
+
+    @property
+    def effect(self) -> Effect:
+        """Return the worst of what the attempts may have done, the one under way included."""
+        now = Effect.NOT_SENT if self.stage in _UNSENT else Effect.UNKNOWN
+        return Effect.worst([now, *(attempt.effect for attempt in self.attempts)])
+
+    def interrupt(self, interruption: type[DeadlineError | SessionClosedError]) -> None:
+        """End the call by cancelling its task, once."""
+        if self._interruption is None:
+            self._interruption = interruption
+            self.deadline = math.inf
+            self.task.cancel()
+
+    def settle(self) -> BoardClientError | None:
+        """Return the error of an interrupted call, None where a cancellation is the caller's own."""
+        if self._interruption is None or self.task.uncancel() > self._cancelling:
+            return None
+        if self._interruption is SessionClosedError:
+            return SessionClosedError(f"{self.line}: the session was closed during the call", self.effect, tuple(self.attempts))
+        message = f"{self.line}: the deadline of {self._seconds:g} s passed"
+        return DeadlineError(message, "deadline", self.line, self.effect, tuple(self.attempts))
+
+    def record(self, started: float, outcome: object, status: int | None, effect: Effect) -> Attempt:
+        """Add an attempt to the history; `started` is on `time.time`."""
+        self.last_error = outcome if isinstance(outcome, BoardClientError) else None
+        why = "success" if self.last_error is None else self.last_error.message
+        attempt = Attempt(
+            number=len(self.attempts) + 1,
+            started_at=utc(started),
+            seconds=max(0.0, time.time() - started),
+            effect=effect,
+            why=why,
+            status=status,
+        )
+        self.attempts.append(attempt)
+        return attempt
+
+    def note_pause(self, seconds: float) -> None:
+        """Write the pause that follows the last attempt into the history."""
+        self.attempts[-1] = attrs.evolve(self.attempts[-1], pause_seconds=seconds)
+
+
+class Flights:
+    """The calls under way of a session and all its views, on the one loop and in the one process where it was first used."""
+
+    def __init__(self) -> None:
+        self._under_way: set[Flight] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_at = math.inf
+        self._drained: asyncio.Event | None = None
+        self.is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def begin(self, line: str, seconds: float | None) -> Flight:
+        """Register a call of the running task.
+
+        Raises:
+            SessionClosedError: the session was closed.
+            RuntimeError: this is another loop or process than the session's own.
+        """
+        if self.is_closed:
+            raise SessionClosedError(f"{line}: the session is closed")
+        loop = asyncio.get_running_loop()
+        self._bind(loop)
+        task = asyncio.current_task(loop)
+        if task is None:
+            raise RuntimeError("a session is used from within an asyncio task")
+        flight = Flight(line, task, loop, seconds)
+        self._under_way.add(flight)
+        if flight.deadline < self._wake_at:
+            self._schedule(flight.deadline)
+        return flight
+
+    def end(self, flight: Flight) -> None:
+        """Forget a call that is over."""
+        self._under_way.discard(flight)
+        if self._drained is not None and not self._under_way:
+            self._drained.set()
+
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is None:
+            self._loop, self._process = loop, os.getpid()
+        elif self._process != os.getpid():
+            raise RuntimeError("this AsyncSession was used before the process forked: build one in each process")
+        elif self._loop is not loop:
+            raise RuntimeError("this AsyncSession belongs to another event loop: build one for each loop")
+
+    @property
+    def is_at_home(self) -> bool:
+        """Tell whether the running loop and process are those that the session was used on."""
+        return self._loop is asyncio.get_running_loop() and self._process == os.getpid()
+
+    def _schedule(self, moment: float) -> None:
+        assert self._loop is not None  # noqa: S101 -- bound by begin
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(moment, self._sweep)
+        self._wake_at = moment
+
+    def _sweep(self) -> None:
+        """Interrupt every call whose deadline has passed, and sleep until the next one."""
+        assert self._loop is not None  # noqa: S101 -- bound by begin
+        now = self._loop.time()
+        self._timer, self._wake_at = None, math.inf
+        for flight in self._under_way:
+            if flight.deadline <= now:
+                flight.interrupt(DeadlineError)
+        following = min((flight.deadline for flight in self._under_way), default=math.inf)
+        if following < math.inf:
+            self._schedule(following)
+
+    def close(self) -> asyncio.Event | None:
+        """End every call under way but those of the running task; return what to wait for until they are over."""
+        self.is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._loop is None or not self.is_at_home:
+            return None
+        mine = asyncio.current_task()
+        others = [flight for flight in self._under_way if flight.task is not mine]
+        for flight in others:
+            flight.interrupt(SessionClosedError)
+        if not others or len(others) < len(self._under_way):
+            return None
+        self._drained = asyncio.Event()
+        return self._drained

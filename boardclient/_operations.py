@@ -1,0 +1,330 @@
+"""Sections 4 and 7 of the interface as values: how a request is built, and what an answer means. No I/O, no clock, no asyncio."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final, Generic, TypeAlias, TypeVar
+from urllib.parse import quote, unquote, urlencode
+
+import attrs
+
+from boardclient import _convert
+from boardclient.errors import (
+    ApiError,
+    AuthenticationError,
+    BadRequestError,
+    BoardClientError,
+    DecodeError,
+    Effect,
+    NotFoundError,
+    PermissionDeniedError,
+    RateLimitError,
+    ServerError,
+)
+from boardclient.models import Board, BoardList, Card, JsonValue, Member, check_identifier, check_text, utc_timestamp
+
+T = TypeVar("T")
+BODY_KEPT_BYTES: Final = 64 * 2**10
+
+Check: TypeAlias = Callable[[object, str], JsonValue]
+
+
+@attrs.frozen
+class Answer:
+    """What the service sent back, whole: status, headers (case-insensitive) and the unpacked body."""
+
+    status: int
+    headers: Mapping[str, str] = attrs.field(repr=False)
+    body: bytes = attrs.field(repr=False)
+
+    @property
+    def is_success(self) -> bool:
+        """Tell whether the status is 2xx."""
+        return 200 <= self.status < 300
+
+
+@attrs.frozen
+class Response(Answer):
+    """The answer to `session.request`: `status`, `headers` (case-insensitive) and `body`, unpacked."""
+
+    def json(self) -> JsonValue:
+        """Return the JSON value of the body.
+
+        Raises:
+            DecodeError: it is not JSON.
+        """
+        return _convert.decode(self.body)
+
+
+@attrs.frozen
+class Request(Generic[T]):
+    """One call, not yet signed: it holds no credential. `body` is a JSON object, or None where there is no body."""
+
+    operation: str
+    method: str
+    path: str
+    read: Callable[[Answer], T] = attrs.field(repr=False, eq=False)
+    query: str = ""
+    body: bytes | None = None
+    repeatable: bool = False
+    signable_body: bool = True
+
+    @property
+    def line(self) -> str:
+        """Return the method and the path, without the query."""
+        return f"{self.method} {self.path}"
+
+
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
+    return value
+
+
+@attrs.frozen
+class Field:
+    """A body field: its wire name and how its value is checked and written; a required one may not be None."""
+
+    wire: str
+    check: Check = check_text
+    required: bool = False
+
+
+@attrs.frozen
+class Operation(Generic[T]):
+    """One operation of interface section 4.
+
+    `path` has at most one `{name}`, filled with the percent-encoded identifier; `read` makes the value of a success from that
+    identifier and the answer.
+    """
+
+    name: str
+    section: str
+    method: str
+    path: str
+    read: Callable[[str, bytes], T]
+    fields: Mapping[str, Field] = attrs.field(factory=dict)
+
+    def request(self, identifier: str | None = None, /, **values: object) -> Request[T]:
+        """Build the request; a value that is None is not sent, any other is, `""` and False included.
+
+        Raises:
+            TypeError, ValueError: a value can't be sent, or a required one is missing.
+        """
+        path, named = self.path, ""
+        if "{" in path:
+            before, _, rest = path.partition("{")
+            name, _, after = rest.partition("}")
+            named = check_identifier(identifier, name)
+            path = f"{before}{quote(named, safe='')}{after}"
+        body = None
+        if self.fields:
+            body = _convert.encode(
+                {
+                    field.wire: field.check(value, name)
+                    for name, field in self.fields.items()
+                    if (value := values[name]) is not None or field.required
+                }
+            )
+        return Request(self.name, self.method, path, lambda answer: self.read(named, answer.body), "", body, self.is_repeatable)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Tell whether doing it twice is the same as doing it once."""
+        return self.method in REPEATABLE_METHODS
+
+
+REPEATABLE_METHODS: Final = frozenset({"GET", "PUT", "DELETE"})
+
+_NAME: Final = Field("name", check_text, required=True)
+_POS: Final = Field("pos", check_text)
+
+
+def _nothing(identifier: str, body: bytes) -> None:
+    return None
+
+
+def _documented(read: Callable[[bytes], T]) -> Callable[[str, bytes], T]:
+    """Read an answer that names its own object: the identifier of the call adds nothing."""
+    return lambda _, body: read(body)
+
+
+CREATE_BOARD: Final[Operation[Board]] = Operation(
+    "boards.create", "4.1", "POST", "/1/boards", _documented(_convert.created_board),
+    {"name": _NAME, "default_lists": Field("defaultLists", _flag), "organization_id": Field("idOrganization", check_identifier)},
+)  # fmt: skip
+ADD_LIST: Final[Operation[BoardList]] = Operation(
+    "lists.create", "4.2", "POST", "/1/lists", _documented(_convert.created_list),
+    {"name": _NAME, "board_id": Field("idBoard", check_identifier, required=True), "pos": _POS},
+)  # fmt: skip
+ADD_CARD: Final[Operation[Card]] = Operation(
+    "cards.create", "4.3", "POST", "/1/cards", _documented(_convert.created_card),
+    {
+        "name": _NAME, "list_id": Field("idList", check_identifier, required=True),
+        "desc": Field("desc"), "due": Field("due", utc_timestamp), "pos": _POS,
+    },
+)  # fmt: skip
+BOARD_CARDS: Final[Operation[list[Card]]] = Operation(
+    "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _documented(_convert.cards),
+)  # fmt: skip
+BOARD_LISTS: Final[Operation[list[BoardList]]] = Operation(
+    "boards.lists", "4.5", "GET", "/1/boards/{board_id}/lists", _documented(_convert.lists),
+)  # fmt: skip
+READ_CARD: Final[Operation[Card]] = Operation(
+    "cards.get", "4.6", "GET", "/1/cards/{card_id}", _documented(_convert.card),
+)  # fmt: skip
+MOVE_CARD: Final[Operation[Card]] = Operation(
+    "cards.move", "4.7", "PUT", "/1/cards/{card_id}", _convert.changed_card,
+    {"list_id": Field("idList", check_identifier, required=True)},
+)  # fmt: skip
+ADD_LABEL: Final[Operation[None]] = Operation(
+    "cards.add_label", "4.8", "POST", "/1/cards/{card_id}/idLabels", _nothing,
+    {"label_id": Field("value", check_identifier, required=True)},
+)  # fmt: skip
+ARCHIVE_LIST: Final[Operation[BoardList]] = Operation(
+    "lists.archive", "4.9", "PUT", "/1/lists/{list_id}", _convert.changed_list,
+    {"closed": Field("closed", _flag, required=True)},
+)  # fmt: skip
+DELETE_CARD: Final[Operation[None]] = Operation("cards.delete", "4.10", "DELETE", "/1/cards/{card_id}", _nothing)
+READ_MEMBER: Final[Operation[Member]] = Operation(
+    "members.me", "4.11", "GET", "/1/members/me", _documented(_convert.member),
+)  # fmt: skip
+
+
+_METHOD: Final = re.compile(r"[A-Z]+")
+_CREDENTIAL_NAMES: Final = frozenset({"key", "token"})
+
+
+def free_request(
+    method: str,
+    path: str,
+    params: Mapping[str, str | int | float | bool] | None = None,
+    json: JsonValue = None,
+    repeatable: bool | None = None,
+) -> Request[Response]:
+    """Build a request that the table does not hold; its answer is handed out as it came.
+
+    A body that is a JSON object carries the credentials, any other leaves them to the query string.
+
+    Raises:
+        TypeError, ValueError: it can't be sent, or it names a credential, which is the session's to add.
+    """
+    verb = check_text(method, "method").upper()
+    if not _METHOD.fullmatch(verb):
+        raise ValueError("method must be an HTTP method")
+    pairs = {check_text(name, "params"): _parameter(value) for name, value in (params or {}).items()}
+    named = pairs.keys() | (json.keys() if isinstance(json, dict) else ())
+    if _CREDENTIAL_NAMES & named:
+        raise ValueError("key and token are added by the session: params and json must not hold them")
+    return Request(
+        operation="request",
+        method=verb,
+        path=_free_path(path),
+        read=lambda answer: Response(answer.status, answer.headers, answer.body),
+        query=urlencode(pairs, quote_via=quote),
+        body=None if json is None else _convert.encode(json),
+        repeatable=verb in REPEATABLE_METHODS if repeatable is None else repeatable,
+        signable_body=isinstance(json, dict),
+    )
+
+
+def _parameter(value: object) -> str:
+    """Write a query parameter as JSON writes it: true and false, not Python's words."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return check_text(str(value) if isinstance(value, int | float) else value, "params")
+
+
+def _free_path(path: str) -> str:
+    """Return the path of a free request, percent-encoded where that is needed."""
+    check_text(path, "path")
+    segments = unquote(path).split("/")
+    if not path.startswith("/1/") or {".", ".."} & set(segments):
+        raise ValueError('path must start with "/1/" and hold no "." or ".." segment')
+    if "?" in path or "#" in path or "\\" in unquote(path) or any(ord(c) < 32 or 127 <= ord(c) < 160 for c in unquote(path)):
+        raise ValueError("path must hold no query (see params), fragment, backslash or control character")
+    if re.search(r"%(?![0-9A-Fa-f]{2})", path):
+        raise ValueError("path holds a % that begins no percent-encoding")
+    return quote(path, safe="/%:@!$&'()*+,;=~")
+
+
+_ERRORS: Final[Mapping[int, tuple[type[ApiError], str]]] = {
+    400: (BadRequestError, "a required parameter is missing or wrong"),
+    401: (AuthenticationError, "the key or token is invalid or expired"),
+    403: (PermissionDeniedError, "the credentials lack a permission or scope"),
+    404: (NotFoundError, "an identifier does not exist or is not accessible"),
+    429: (RateLimitError, "too many requests"),
+}
+
+
+def effect_of(status: int) -> Effect:
+    """Return what an answer of this status says about what was done (interface section 7)."""
+    if 200 <= status < 300:
+        return Effect.DONE
+    return Effect.UNKNOWN if status == 408 or status >= 500 else Effect.REJECTED
+
+
+def interpret(request: Request[T], answer: Answer, now: float) -> T | BoardClientError:
+    """Return the value of an answer, or the error that it means; `now` is in seconds since the epoch."""
+    if not answer.is_success:
+        return api_error(request.line, answer, now)
+    try:
+        return request.read(answer)
+    except DecodeError as error:
+        message, path = error.message, error.path
+    return DecodeError(f"{request.line}: {message}", path, request.line)
+
+
+def api_error(line: str, answer: Answer, now: float) -> ApiError:
+    """Build the error of an answer that is no success, from an answer that holds no credential any more."""
+    kind, cause = _ERRORS.get(answer.status, (ApiError, ""))
+    if 500 <= answer.status < 600:
+        kind, cause = ServerError, "the service failed"
+    elif 300 <= answer.status < 400:
+        cause = "a redirect, which is not followed"
+    body = answer.body[:BODY_KEPT_BYTES]
+    excerpt = body[:200].decode("utf-8", "replace").strip()
+    parts = [f"{line}: status {answer.status}", cause, ascii(excerpt)[1:-1] if excerpt else ""]
+    return kind(
+        ": ".join(filter(None, parts)),
+        answer.status,
+        answer.headers,
+        body,
+        line,
+        retry_after(answer.headers, now),
+        effect_of(answer.status),
+    )
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds that a Retry-After header asks for, None where it is absent or no legal value.
+
+    A date is reckoned against the answer's own `Date`, against `now` where it has none; a past one is 0.
+    """
+    value = headers.get("Retry-After", "").strip()
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", value):
+        seconds = float(value)
+        return seconds if math.isfinite(seconds) else None
+    moment = _http_date(value)
+    if moment is None:
+        return None
+    sent = _http_date(headers.get("Date", ""))
+    return max(0.0, moment - (now if sent is None else sent))
+
+
+def _http_date(value: str) -> float | None:
+    """Return an HTTP date in seconds since the epoch, None where it is none."""
+    try:
+        moment = parsedate_to_datetime(value)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+
+
+def utc(seconds: float) -> datetime:
+    """Return seconds since the epoch as an aware date-time."""
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,50 @@
+"""What became of each card of a bulk run, and of the run."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import attrs
+
+from boardclient.errors import BoardClientError, DecodeError, Effect
+from boardclient.models import Card, CardDraft
+
+State: TypeAlias = Literal["created", "already", "failed", "unknown"]
+
+
+@attrs.frozen(kw_only=True)
+class CardResult:
+    """What became of one draft; `index` is its position in the input, from 0.
+
+    `state` is "created" (then `card` is set), "already" (an earlier run did it), "failed" (nothing was done) or "unknown" (the
+    card may exist); of the last two `error` says why.
+    """
+
+    index: int
+    draft: CardDraft
+    card: Card | None = None
+    error: BoardClientError | None = None
+    state: State = "created"
+
+    @classmethod
+    def of_error(cls, index: int, draft: CardDraft, error: BoardClientError) -> CardResult:
+        """Say what an error means for the card: a success without a usable id leaves it unknown."""
+        is_open = error.effect in {Effect.UNKNOWN, Effect.DONE} or isinstance(error, DecodeError)
+        return cls(index=index, draft=draft, error=error, state="unknown" if is_open else "failed")
+
+
+@attrs.frozen(kw_only=True)
+class BulkReport:
+    """The sum of a bulk run: cards by state, `seconds` it took, `rate` in cards per second.
+
+    `requests` counts the attempts to create a card, `rejected` those that were answered with 429.
+    """
+
+    created: int = 0
+    already: int = 0
+    failed: int = 0
+    unknown: int = 0
+    seconds: float = 0.0
+    rate: float = 0.0
+    requests: int = 0
+    rejected: int = 0

@@ -1,0 +1,347 @@
+"""The commands of the command line: what is read from the caller, what is called, what is printed."""
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from signal import Signals
+from typing import Annotated, NoReturn
+
+import typer
+from typer.main import get_command
+
+from boardclient import AsyncSession, AuthenticationError, BoardClientError, Effect, Position, __version__
+from boardclient.cli import _demo, _render, _rows, _settings
+from boardclient.cli._errors import FileError, IncompleteError, StoppedError, UsageError
+from boardclient.cli._import_view import ImportOptions, import_file
+from boardclient.cli._signals import run_until_signal
+
+_EPILOG = """
+[bold]Try it[/bold] without a service: boardclient demo
+
+[bold]Examples[/bold]:
+
+  boardclient board create Roadmap --default-lists
+
+  boardclient import cards.csv --board BOARD_ID --list "To Do"
+
+  boardclient board show BOARD_ID
+
+[bold]Environment[/bold]: BOARDCLIENT_BASE_URL (the service's address), BOARDCLIENT_TOKEN (the access token),
+BOARDCLIENT_KEY (the API key, where one is used), BOARDCLIENT_AUTH_URL (where tokens are exchanged).
+Credentials are never options: options show in process lists.
+
+[bold]Exit codes[/bold]: 0 done; 1 the service or the way to it failed; 2 bad usage, configuration or file;
+130, 143 ended by SIGINT, SIGTERM.
+"""
+_IMPORT_EPILOG = """
+[bold]Columns[/bold], in any order: name (required), desc, due (ISO 8601 with an offset), pos (top or bottom),
+list (an identifier, or the name of an open list), reference (your own id of the row, never sent).
+An empty cell, a missing one and null are not sent.
+
+[bold]Rows[/bold] are counted as they are seen: in CSV the header is row 1, in JSON Lines the row is the line.
+Every row is checked before the first card is sent. A row whose answer was lost is named as unknown, not sent again.
+
+[bold]Exit codes[/bold]: 0 every row was created; 1 some failed or are unknown, each named on stderr;
+2 bad usage or file, nothing was sent; 130, 143 ended by SIGINT, SIGTERM, after the counts so far.
+
+[bold]Examples[/bold]:
+
+  boardclient import cards.csv --board BOARD_ID
+
+  boardclient import cards.jsonl --board BOARD_ID --list "To Do" --concurrency 8 --json | tail -n 1
+"""
+
+app = typer.Typer(
+    name="boardclient",
+    help="Work with boards, lists and cards of a board service.",
+    epilog=_START + _ENVIRONMENT + _EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+board_app = typer.Typer(no_args_is_help=True, help="Create and show boards.")
+list_app = typer.Typer(no_args_is_help=True, help="Create and archive lists.")
+card_app = typer.Typer(no_args_is_help=True, help="Create, read, move, label and delete cards.")
+app.add_typer(board_app, name="board")
+app.add_typer(list_app, name="list")
+app.add_typer(card_app, name="card")
+
+BoardOption = Annotated[str, typer.Option("--board", metavar="BOARD_ID", help="The board's identifier.")]
+ListOption = Annotated[str, typer.Option("--list", metavar="LIST_ID", help="The list's identifier.")]
+CardArgument = Annotated[str, typer.Argument(metavar="CARD_ID", help="The card's identifier.")]
+
+
+def run(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line with these arguments and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    get_command(app).main(args=None if argv is None else list(argv), prog_name="boardclient")
+    raise SystemExit(0)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        _render.line(_render.output(), __version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _globals(
+    context: typer.Context,
+    base_url: Annotated[str | None, typer.Option(help="The service's address, before BOARDCLIENT_BASE_URL.")] = None,
+    auth_url: Annotated[str | None, typer.Option(help="Where tokens are exchanged, before BOARDCLIENT_AUTH_URL.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for a call, all its attempts together.")] = 30.0,
+    allow_insecure: Annotated[bool, typer.Option("--allow-insecure", help="Allow http to hosts other than this one.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    context.obj = _settings.Options(base_url=base_url, auth_url=auth_url, timeout_seconds=timeout, allow_insecure=allow_insecure)
+
+
+@contextmanager
+def _reported(*, writes: bool = False) -> Iterator[None]:
+    """Turn what ends a command early into a line on stderr and an exit code."""
+    code, lines = 1, list[str]()
+    try:
+        yield
+    except FileError as error:
+        code, lines = 2, [*error.problems, f"error: {error}"]
+    except (UsageError, ValueError) as error:
+        code, lines = 2, [f"error: {error}"]
+    except IncompleteError as error:
+        lines = [f"error: {error}"]
+    except BoardClientError as error:
+        lines = [f"error: {_in_words(error, writes=writes)}"]
+    except StoppedError as stopped:
+        code = 128 + stopped.signal_number
+        hint = "; what was under way may have been done or not (unknown)" if writes else ""
+        lines = [f"ended by {Signals(stopped.signal_number).name}{hint}"]
+    else:
+        return
+    for text in lines:
+        _render.line(_render.notes(), f"boardclient: {text}")
+    raise typer.Exit(code)
+
+
+def _in_words(error: BoardClientError, *, writes: bool) -> str:
+    text = str(error) or type(error).__name__
+    if writes and error.effect is Effect.UNKNOWN:
+        return f"{text}; effect unknown: it may have been done or not, look before repeating it"
+    if writes and error.effect is Effect.DONE:
+        return f"{text}; it was done, only the answer can't be used"
+    if isinstance(error, AuthenticationError):
+        return f"{text}; get a new token and set {_settings.TOKEN}"
+    return text
+
+
+def _with_session(context: typer.Context, work: Callable[[AsyncSession], Awaitable[None]], *, writes: bool) -> None:
+    """Run `work` with a session of the caller's settings, which is closed afterwards."""
+
+    async def in_session() -> None:
+        async with settings.session() as session:
+            await work(session)
+
+    with _reported(writes=writes):
+        settings = _settings.load(context.ensure_object(_settings.Options), os.environ)
+        run_until_signal(in_session)
+
+
+@app.command()
+def demo() -> None:
+    """Show it all in a few seconds: an own service, a board, an import, moves and labels."""
+    with _reported():
+        run_until_signal(_demo.demo)
+
+
+@app.command(epilog="[bold]Example[/bold]: boardclient serve --port 8080")
+def serve(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")] = 0,
+) -> None:
+    """Run the embedded service in memory, to try things out, until SIGINT or SIGTERM."""
+
+    async def work() -> None:
+        try:
+            await _demo.serve(port)
+        except OSError as error:
+            raise UsageError(f"can't listen on port {port}: {error.strerror}") from None
+
+    with _reported():
+        run_until_signal(work)
+
+
+@app.command()
+def whoami(context: typer.Context) -> None:
+    """Show the member whose token is used."""
+
+    async def work(session: AsyncSession) -> None:
+        member = await session.members.me()
+        extra = {name: value for name, value in member.extra.items() if isinstance(value, str | int | float)}
+        _render.details(_render.output(), "member", {"id": member.id, **extra})
+
+    _with_session(context, work, writes=False)
+
+
+@board_app.command("create", epilog="[bold]Example[/bold]: boardclient board create Roadmap --default-lists")
+def board_create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The board's name.")],
+    default_lists: Annotated[
+        bool | None,
+        typer.Option("--default-lists/--no-default-lists", help="Create To Do, Doing and Done.", show_default="not said"),
+    ] = None,
+    organization: Annotated[
+        str | None, typer.Option("--organization", metavar="ID", help="The organization that it belongs to.")
+    ] = None,
+) -> None:
+    """Create a board."""
+
+    async def work(session: AsyncSession) -> None:
+        board = await session.boards.create(name, default_lists=default_lists, organization_id=organization)
+        _render.details(_render.output(), "board created", {"id": board.id, "name": board.name, "url": board.url})
+
+    _with_session(context, work, writes=True)
+
+
+@board_app.command("show", epilog="[bold]Example[/bold]: boardclient board show BOARD_ID")
+def board_show(
+    context: typer.Context, board_id: Annotated[str, typer.Argument(metavar="BOARD_ID", help="The board's identifier.")]
+) -> None:
+    """Draw a board: its lists side by side with their cards."""
+
+    async def work(session: AsyncSession) -> None:
+        lists, cards = await session.boards.lists(board_id), await session.boards.cards(board_id)
+        _render.output().print(_render.board(lists, cards))
+
+    _with_session(context, work, writes=False)
+
+
+@list_app.command("create", epilog='[bold]Example[/bold]: boardclient list create "In review" --board BOARD_ID --pos bottom')
+def list_create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The list's name.")],
+    board: BoardOption,
+    pos: Annotated[
+        str | None, typer.Option(help="The position in the board: top, bottom, or what else the service knows.")
+    ] = None,
+) -> None:
+    """Create a list on a board."""
+
+    async def work(session: AsyncSession) -> None:
+        item = await session.lists.create(name, board_id=board, pos=pos)
+        _render.details(
+            _render.output(), "list created", {"id": item.id, "name": item.name, "board": item.board_id, "pos": item.pos}
+        )
+
+    _with_session(context, work, writes=True)
+
+
+@list_app.command("archive")
+def list_archive(
+    context: typer.Context, list_id: Annotated[str, typer.Argument(metavar="LIST_ID", help="The list's identifier.")]
+) -> None:
+    """Archive a list; no way back is documented."""
+
+    async def work(session: AsyncSession) -> None:
+        item = await session.lists.archive(list_id)
+        _render.details(_render.output(), "list archived", {"id": item.id, "name": item.name})
+
+    _with_session(context, work, writes=True)
+
+
+@card_app.command(
+    "create",
+    epilog='[bold]Example[/bold]: boardclient card create "Book the room" --list LIST_ID --due 2027-01-31T17:00:00+01:00',
+)
+def card_create(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The card's name.")],
+    list_id: ListOption,
+    desc: Annotated[str | None, typer.Option(help="The description.")] = None,
+    due: Annotated[str | None, typer.Option(help="The due date: ISO 8601 with an offset.")] = None,
+    pos: Annotated[Position | None, typer.Option(help="The position in the list.")] = None,
+) -> None:
+    """Create a card in a list."""
+
+    async def work(session: AsyncSession) -> None:
+        due_at = None if due is None else _rows.parse_due(due)
+        card = await session.cards.create(name, list_id=list_id, desc=desc, due=due_at, pos=pos)
+        _render.details(_render.output(), "card created", _render.card_fields(card))
+
+    _with_session(context, work, writes=True)
+
+
+@card_app.command("get")
+def card_get(context: typer.Context, card_id: CardArgument) -> None:
+    """Show a card."""
+
+    async def work(session: AsyncSession) -> None:
+        _render.details(_render.output(), "card", _render.card_fields(await session.cards.get(card_id)))
+
+    _with_session(context, work, writes=False)
+
+
+@card_app.command("delete")
+def card_delete(context: typer.Context, card_id: CardArgument) -> None:
+    """Delete a card for good."""
+
+    async def work(session: AsyncSession) -> None:
+        await session.cards.delete(card_id)
+        _render.details(_render.output(), "card deleted", {"id": card_id})
+
+    _with_session(context, work, writes=True)
+
+
+@card_app.command("move")
+def card_move(context: typer.Context, card_id: CardArgument, list_id: ListOption) -> None:
+    """Move a card to another list."""
+
+    async def work(session: AsyncSession) -> None:
+        await session.cards.move(card_id, list_id=list_id)
+        _render.details(_render.output(), "card moved", {"id": card_id, "list": list_id})
+
+    _with_session(context, work, writes=True)
+
+
+@card_app.command("label")
+def card_label(
+    context: typer.Context,
+    card_id: CardArgument,
+    label_id: Annotated[str, typer.Argument(metavar="LABEL_ID", help="The label's identifier.")],
+) -> None:
+    """Attach a label to a card."""
+
+    async def work(session: AsyncSession) -> None:
+        await session.cards.add_label(card_id, label_id)
+        _render.details(_render.output(), "label attached", {"card": card_id, "label": label_id})
+
+    _with_session(context, work, writes=True)
+
+
+@app.command("import", epilog=_IMPORT_HELP)
+def import_(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .jsonl or .ndjson file, in UTF-8.")],
+    board: BoardOption,
+    list_: Annotated[
+        str | None, typer.Option("--list", metavar="LIST", help="The list of rows that name none: an identifier or a name.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Cards at a time; found by itself if not given.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object, the last line on stdout.")
+    ] = False,
+) -> None:
+    """Create a card for each row of a CSV or JSON Lines file."""
+    options = ImportOptions(board_id=board, default_list=list_, concurrency=concurrency, as_json=as_json)
+
+    async def work(session: AsyncSession) -> None:
+        await import_file(session, file, options)
+
+    _with_session(context, work, writes=True)

@@ -1,0 +1,31 @@
+"""What ends a command early; nothing is printed here."""
+
+from collections.abc import Sequence
+
+
+class UsageError(Exception):
+    """Say that the command was called, configured or fed wrongly; nothing was sent."""
+
+
+class FileError(UsageError):
+    """Say that a file can't be imported, with the places that are wrong."""
+
+    def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
+        super().__init__(message, problems)
+        self.message = message
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class IncompleteError(Exception):
+    """Say that a command did a part of its work and why it stopped."""
+
+
+class StoppedError(Exception):
+    """Say that a signal ended the command."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number

@@ -1,0 +1,281 @@
+"""The file of an import: CSV or JSON Lines to checked drafts, lazily; no terminal, no network, no event loop.
+
+A row's number is what an editor or a spreadsheet shows: in CSV the header is row 1, in JSON Lines it is the line.
+"""
+
+import csv
+import enum
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import BinaryIO
+
+import attrs
+
+from boardclient import BoardList, CardDraft, Position
+from boardclient.cli._errors import FileError
+
+COLUMNS = ("name", "desc", "due", "pos", "list", "reference")
+
+# A cell may be as large as this (the csv module's own limit is 128 KiB): room for any description, and a lost quote
+# does not read the rest of a huge file into one cell.
+_CELL_LIMIT = 16 * 2**20
+
+# As much of a wrong value as a message shows.
+_SHOWN_LENGTH = 60
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class Format(enum.Enum):
+    """Name the two file formats."""
+
+    CSV = "CSV"
+    JSON_LINES = "JSON Lines"
+
+
+_SUFFIXES = {".csv": Format.CSV, ".jsonl": Format.JSON_LINES, ".ndjson": Format.JSON_LINES}
+
+
+@attrs.frozen
+class Problem:
+    """Name one thing that is wrong with a row."""
+
+    row: int
+    column: str | None
+    message: str
+
+    def __str__(self) -> str:
+        place = f"row {self.row}" if self.column is None else f"row {self.row}, column {self.column}"
+        return f"{place}: {self.message}"
+
+
+@attrs.frozen
+class Row:
+    """Hold a row's number and the draft that it says."""
+
+    number: int
+    draft: CardDraft
+
+
+class ListIndex:
+    """Find a board's lists by identifier or name; built once from one reading of the board (section 4.5)."""
+
+    def __init__(self, lists: Iterable[BoardList]) -> None:
+        self._ids: set[str] = set()
+        self._open: dict[str, list[str]] = {}
+        self._archived: set[str] = set()
+        for item in lists:
+            self._ids.add(item.id)
+            if item.closed:
+                self._archived.update([item.name] if item.name is not None else [])
+            elif item.name is not None:
+                self._open.setdefault(item.name, []).append(item.id)
+
+    def find(self, value: str) -> str:
+        """Return the identifier that `value` means; a name is looked for among the open lists.
+
+        Raises:
+            ValueError: no list of the board, or more than one, is meant.
+        """
+        named = self._open.get(value, [])
+        shown = _shown(value)
+        if value in self._ids:
+            if any(other != value for other in named):
+                raise ValueError(f"{shown} is ambiguous: the identifier of one list and the name of another")
+            return value
+        if len(named) > 1:
+            raise ValueError(f"{shown} is ambiguous: {len(named)} lists of the board have this name; use an identifier")
+        if not named:
+            hint = " (an archived one is meant by its identifier only)" if value in self._archived else ""
+            raise ValueError(f"{shown} is neither the identifier nor the name of an open list of the board{hint}")
+        return named[0]
+
+
+def detect(path: PurePath) -> Format:
+    """Return the format that a file's extension says.
+
+    Raises:
+        FileError: the extension is none of .csv, .jsonl and .ndjson.
+    """
+    try:
+        return _SUFFIXES[path.suffix.lower()]
+    except KeyError:
+        raise FileError(f"{path}: the extension says the format and must be one of {', '.join(_SUFFIXES)}") from None
+
+
+def parse_due(text: str) -> datetime:
+    """Read an ISO 8601 date-time with an offset.
+
+    Raises:
+        ValueError: it is no date-time, has no offset, or is outside of what UTC can say.
+    """
+    try:
+        due = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{_shown(text)} is not an ISO 8601 date-time such as 2027-01-31T17:00:00+01:00") from None
+    if due.utcoffset() is None:
+        raise ValueError(f"{_shown(text)} has no offset from UTC; write it as in 2027-01-31T17:00:00+01:00 or with a Z")
+    try:
+        due.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{_shown(text)} is outside of the years 1 to 9999 in UTC") from None
+    return due
+
+
+def read(file: BinaryIO, form: Format, lists: ListIndex, default_list_id: str | None) -> Iterator[Row | Problem]:
+    """Yield each row, or what is wrong with it, from the start of `file`, a row at a time.
+
+    Several problems of one row come one after the other. After a problem that leaves the rest unreadable (a bad header, a broken
+    quote) the iteration ends.
+    """
+    file.seek(0)
+    records = _csv_records(file, default_list_id) if form is Format.CSV else _json_records(file)
+    for record in records:
+        if isinstance(record, Problem):
+            yield record
+        else:
+            yield from _check(*record, lists, default_list_id)
+
+
+def _without_bom(file: BinaryIO) -> Iterator[bytes]:
+    for number, line in enumerate(file):
+        yield line.removeprefix(_BOM) if number == 0 else line
+
+
+_Record = tuple[int, Mapping[str, object]]
+
+
+def _csv_records(file: BinaryIO, default_list_id: str | None) -> Iterator[_Record | Problem]:
+    header: list[str] | None = None
+    for row in _csv_rows(file):
+        if isinstance(row, Problem):
+            yield row
+            return
+        number, cells = row
+        if header is None:
+            header = [cell.strip() for cell in cells]
+            problems = list(_header_problems(header, default_list_id))
+            yield from problems
+            if problems:
+                return
+        elif len(cells) > len(header):
+            yield Problem(number, None, f"has {len(cells)} cells, the header names {len(header)} columns")
+        elif cells:
+            yield number, {column: cell or None for column, cell in zip(header, cells, strict=False)}
+    if header is None:
+        yield Problem(1, None, "the file is empty; the first row must name the columns")
+
+
+def _csv_rows(file: BinaryIO) -> Iterator[tuple[int, list[str]] | Problem]:
+    csv.field_size_limit(max(csv.field_size_limit(), _CELL_LIMIT))
+    # What is not UTF-8 survives as surrogates, so that the check of a cell can name its column.
+    reader = csv.reader((line.decode("utf-8", "surrogateescape") for line in _without_bom(file)), strict=True)
+    number = 0
+    while True:
+        number += 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            yield Problem(number, None, f"is malformed CSV: {str(error).partition(' - ')[0]}")
+            return
+        if cells is None:
+            return
+        yield number, cells
+
+
+def _header_problems(header: list[str], default_list_id: str | None) -> Iterator[Problem]:
+    for column, count in Counter(header).items():
+        if not _is_text(column):
+            yield Problem(1, None, "the header is not UTF-8")
+        elif column not in COLUMNS:
+            yield Problem(1, column, _unknown_column())
+        elif count > 1:
+            yield Problem(1, column, "is named more than once")
+    if "name" not in header:
+        yield Problem(1, "name", "is required and not in the header")
+    if "list" not in header and default_list_id is None:
+        yield Problem(1, "list", "is not in the header; give --list for all rows")
+
+
+def _unknown_column() -> str:
+    return f"is unknown; the columns are {', '.join(COLUMNS)}"
+
+
+class _Pairs(list[tuple[str, object]]):
+    """Hold a JSON object's members, doubles included."""
+
+
+def _json_records(file: BinaryIO) -> Iterator[_Record | Problem]:
+    for number, line in enumerate(_without_bom(file), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line.decode("utf-8"), object_pairs_hook=_Pairs)
+        except UnicodeDecodeError:
+            yield Problem(number, None, "is not UTF-8")
+            continue
+        except json.JSONDecodeError as error:
+            yield Problem(number, None, f"is not JSON: {error.msg} (character {error.pos + 1})")
+            continue
+        except (ValueError, RecursionError):
+            yield Problem(number, None, "is not JSON that can be read: a number or the nesting is too large")
+            continue
+        if not isinstance(value, _Pairs):
+            yield Problem(number, None, "is not a JSON object")
+            continue
+        problems = list(_member_problems(number, value))
+        yield from problems
+        if not problems:
+            # An empty description is a value that JSON can say; an empty date, position, list or reference is none.
+            yield number, {column: None if cell == "" and column != "desc" else cell for column, cell in value}
+
+
+def _member_problems(number: int, members: _Pairs) -> Iterator[Problem]:
+    for column, count in Counter(column for column, _ in members).items():
+        if column not in COLUMNS:
+            yield Problem(number, _shown(column), _unknown_column())
+        elif count > 1:
+            yield Problem(number, column, "is named more than once")
+    for column, value in members:
+        if column in COLUMNS and not isinstance(value, str | None):
+            yield Problem(number, column, "must be a string or null")
+
+
+def _shown(value: str) -> str:
+    return repr(value if len(value) <= _SHOWN_LENGTH else f"{value[:_SHOWN_LENGTH]}…")
+
+
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _check(number: int, values: Mapping[str, object], lists: ListIndex, default_list_id: str | None) -> Iterator[Row | Problem]:
+    cells = {column: value for column, value in values.items() if isinstance(value, str)}
+    broken = [column for column, value in cells.items() if not _is_text(value)]
+    problems = [Problem(number, column, "is not UTF-8") for column in broken]
+    cells = {column: value for column, value in cells.items() if column not in broken}
+    name, due, pos, list_id = cells.get("name", ""), None, None, default_list_id
+    if not name.strip() and "name" not in broken:
+        problems.append(Problem(number, "name", "is missing"))
+    try:
+        due = parse_due(cells["due"]) if "due" in cells else None
+    except ValueError as error:
+        problems.append(Problem(number, "due", str(error)))
+    try:
+        pos = Position(cells["pos"]) if "pos" in cells else None
+    except ValueError:
+        problems.append(Problem(number, "pos", f'{_shown(cells["pos"])} is neither "top" nor "bottom"'))
+    try:
+        list_id = lists.find(cells["list"]) if "list" in cells else default_list_id
+    except ValueError as error:
+        problems.append(Problem(number, "list", str(error)))
+    if list_id is None and not ({"list"} & (cells.keys() | set(broken))):
+        problems.append(Problem(number, "list", "is missing, and no --list is given"))
+    if problems or list_id is None:
+        yield from problems
+        return
+    reference = cells.get("reference")
+    yield Row(number, CardDraft(name=name, list_id=list_id, desc=cells.get("desc"), due=due, pos=pos, reference=reference))

@@ -1,0 +1,70 @@
+"""What the environment and the global options say; credentials come from the environment alone."""
+
+from collections.abc import Mapping
+
+import attrs
+
+from boardclient import AsyncSession, StaticCredentials
+from boardclient.cli._errors import UsageError
+
+BASE_URL = "BOARDCLIENT_BASE_URL"
+AUTH_URL = "BOARDCLIENT_AUTH_URL"
+KEY = "BOARDCLIENT_KEY"
+TOKEN = "BOARDCLIENT_TOKEN"  # noqa: S105 -- the name of a variable, not a secret
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """Hold the global options as they were given; none of them is a secret."""
+
+    base_url: str | None = None
+    auth_url: str | None = None
+    timeout_seconds: float = 30.0
+    allow_insecure: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """Hold all that a session of the command line is built from."""
+
+    base_url: str
+    token: str = attrs.field(repr=False)
+    key: str | None = attrs.field(default=None, repr=False)
+    auth_url: str | None = None
+    timeout_seconds: float = 30.0
+    allow_insecure: bool = False
+
+    def session(self) -> AsyncSession:
+        """Build a session with these settings; the caller closes it.
+
+        Raises:
+            ValueError: the base URL or a credential can't be used.
+        """
+        return AsyncSession(
+            StaticCredentials(token=self.token, key=self.key),
+            base_url=self.base_url,
+            timeout=self.timeout_seconds,
+            allow_insecure=self.allow_insecure,
+        )
+
+
+def load(options: Options, environment: Mapping[str, str]) -> Settings:
+    """Join options and environment; an option wins, an empty variable counts as unset.
+
+    Raises:
+        UsageError: the base URL or the token is set nowhere.
+    """
+    base_url = options.base_url or environment.get(BASE_URL)
+    if not base_url:
+        raise UsageError(f"the service's address is not set: set {BASE_URL} or give --base-url")
+    token = environment.get(TOKEN)
+    if not token:
+        raise UsageError(f"no access token is set: set {TOKEN} (credentials are never options)")
+    return Settings(
+        base_url=base_url,
+        token=token,
+        key=environment.get(KEY) or None,
+        auth_url=options.auth_url or environment.get(AUTH_URL) or None,
+        timeout_seconds=options.timeout_seconds,
+        allow_insecure=options.allow_insecure,
+    )

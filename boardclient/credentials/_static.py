@@ -1,0 +1,24 @@
+"""Credentials that never change."""
+
+from __future__ import annotations
+
+from boardclient.credentials._protocol import Exchange
+from boardclient.credentials._values import Credentials
+
+
+class StaticCredentials:
+    """Sign with one token, and one key where it is given; a 401 is final (interface section 5)."""
+
+    def __init__(self, token: str, key: str | None = None) -> None:
+        self._credentials = Credentials(token, key)
+
+    async def acquire(self, exchange: Exchange) -> Credentials:
+        """Return the credentials."""
+        return self._credentials
+
+    async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
+        """Return the same credentials: there are no others."""
+        return self._credentials
+
+    def __repr__(self) -> str:
+        return "StaticCredentials(***)"

@@ -1,0 +1,81 @@
+"""What observers receive: frozen values without any credential. No I/O.
+
+An observer is a callable with one parameter, called in the task of the call, in the order of events; it should return soon.
+What it raises is logged under `boardclient` and does not disturb the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import attrs
+
+from boardclient.errors import Effect
+
+
+@attrs.frozen(kw_only=True)
+class RequestSent:
+    """Tell that a request is about to be handed to the connection pool; `attempt` counts from 1 within a call."""
+
+    operation: str
+    method: str
+    path: str
+    attempt: int
+
+
+@attrs.frozen(kw_only=True)
+class AnswerReceived:
+    """Tell how an attempt ended: `status` is None where no whole answer came, `why` says it in words."""
+
+    operation: str
+    method: str
+    path: str
+    attempt: int
+    status: int | None
+    seconds: float
+    effect: Effect
+    why: str
+
+
+@attrs.frozen(kw_only=True)
+class RetryScheduled:
+    """Tell that the policy repeats a call after a pause."""
+
+    operation: str
+    method: str
+    path: str
+    attempt: int
+    pause_seconds: float
+    why: str
+
+
+@attrs.frozen(kw_only=True)
+class CredentialsRenewed:
+    """Tell that new credentials replace those that the service answered with 401."""
+
+    operation: str
+
+
+@attrs.frozen(kw_only=True)
+class BulkProgress:
+    """Tell how far a bulk run is; `rate` is cards per second since its start."""
+
+    done: int
+    created: int
+    failed: int
+    unknown: int
+    rate: float
+    seconds: float
+    total: int | None = None
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Estimate the seconds left; None where the total or the rate is not known."""
+        if self.total is None or not self.rate:
+            return None
+        return max(0, self.total - self.done) / self.rate
+
+
+Event: TypeAlias = RequestSent | AnswerReceived | RetryScheduled | CredentialsRenewed | BulkProgress
+Observer: TypeAlias = Callable[[Event], object]

@@ -1,0 +1,164 @@
+"""The values of the service (interface section 2): frozen, slotted, without I/O and without wire names."""
+
+from __future__ import annotations
+
+import enum
+import unicodedata
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TypeAlias, Union
+
+import attrs
+
+JsonValue: TypeAlias = Union[bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]", None]
+Extra: TypeAlias = Mapping[str, JsonValue]
+
+
+class Position(enum.StrEnum):
+    """Where a list or card is put (interface 2.2, 2.3); a plain string does as well."""
+
+    TOP = "top"
+    BOTTOM = "bottom"
+
+
+def _extra() -> Extra:
+    """Declare the undocumented fields of an answer: kept, but no part of the value or its repr."""
+    return attrs.field(factory=dict, eq=False, repr=False, kw_only=True)
+
+
+@attrs.frozen
+class BoardPrefs:
+    """Preferences of a board (interface 2.1)."""
+
+    permission_level: str | None = None
+    voting: str | None = None
+    comments: str | None = None
+    invitations: str | None = None
+    self_join: bool | None = None
+    card_covers: bool | None = None
+    background: str | None = None
+    calendar_feed_enabled: bool | None = None
+    extra: Extra = _extra()
+
+
+@attrs.frozen
+class Board:
+    """A board (interface 2.1)."""
+
+    id: str
+    name: str | None = None
+    url: str | None = None
+    prefs: BoardPrefs | None = None
+    extra: Extra = _extra()
+
+
+@attrs.frozen
+class BoardList:
+    """A list of a board (interface 2.2); `closed` is true for an archived list."""
+
+    id: str
+    name: str | None = None
+    board_id: str | None = None
+    pos: str | float | None = None
+    subscribed: bool | None = None
+    closed: bool | None = None
+    extra: Extra = _extra()
+
+
+@attrs.frozen
+class Card:
+    """A card (interface 2.3); `list_id`, `due` (aware) and `pos` as far as an answer has them."""
+
+    id: str
+    name: str | None = None
+    desc: str | None = None
+    url: str | None = None
+    list_id: str | None = None
+    due: datetime | None = None
+    pos: str | float | None = None
+    extra: Extra = _extra()
+
+
+@attrs.frozen
+class Member:
+    """The authenticated member (interface 2.5), whose fields are not documented: they are in `extra`."""
+
+    id: str | None = None
+    extra: Extra = _extra()
+
+
+def check_text(value: object, name: str, /) -> str:
+    """Return the text unchanged if it can be sent.
+
+    Raises:
+        TypeError: it is not a string.
+        ValueError: it holds a lone surrogate, which UTF-8 can't carry.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, not {type(value).__name__}")
+    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError(f"{name} holds a lone surrogate, which can't be sent")
+    return value
+
+
+def check_identifier(value: object, name: str, /) -> str:
+    """Return the identifier unchanged if it can stand in a path and nowhere else.
+
+    Raises:
+        TypeError: it is not a string.
+        ValueError: it is empty, `.` or `..`, or holds a control character, `/` or a backslash.
+    """
+    text = check_text(value, name)
+    if text in {"", ".", ".."}:
+        raise ValueError(f"{name} must be an identifier, not {text!r}")
+    if not text.isalnum() and any(character in "/\\" or unicodedata.category(character) == "Cc" for character in text):
+        raise ValueError(f"{name} must not hold a control character, a slash or a backslash")
+    return text
+
+
+def utc_timestamp(value: object, name: str = "due", /) -> str:
+    """Return an aware date-time as ISO 8601 in UTC, `2027-01-02T03:04:05Z`, with its fraction where it has one.
+
+    Raises:
+        TypeError: it is not a datetime.
+        ValueError: it has no offset, or can't be written in UTC.
+    """
+    if not isinstance(value, datetime):
+        raise TypeError(f"{name} must be a datetime, not {type(value).__name__}")
+    if value.utcoffset() is None:
+        raise ValueError(f"{name} must be timezone-aware")
+    try:
+        return value.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
+    except OverflowError:
+        pass
+    raise ValueError(f"{name} lies outside the years that UTC can express")
+
+
+def _sendable(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
+    check_text(value, attribute.name)
+
+
+def _identifier(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
+    check_identifier(value, attribute.name)
+
+
+def _sendable_due(instance: object, attribute: attrs.Attribute[datetime], value: object) -> None:
+    utc_timestamp(value, attribute.name)
+
+
+@attrs.frozen
+class CardDraft:
+    """A card to be created (interface 4.3).
+
+    `reference` is the caller's own stable id of the row; it is never sent.
+
+    Raises:
+        TypeError, ValueError: a field could not be sent as it is.
+    """
+
+    name: str = attrs.field(validator=_sendable)
+    list_id: str = attrs.field(validator=_identifier)
+    desc: str | None = attrs.field(default=None, validator=attrs.validators.optional(_sendable))
+    due: datetime | None = attrs.field(default=None, validator=attrs.validators.optional(_sendable_due))
+    pos: Position | str | None = attrs.field(default=None, validator=attrs.validators.optional(_sendable))
+    reference: str | None = attrs.field(default=None, validator=attrs.validators.optional(_sendable))

@@ -1,0 +1,259 @@
+"""Retry policies and their building blocks: the one module that imports tenacity.
+
+A policy is a `tenacity.AsyncRetrying`; everything here composes with tenacity's own parts:
+
+    AsyncRetrying(
+        retry=when_safe | when_status(409),
+        stop=stop_after_attempt(5) | budget(),
+        wait=wait_retry_after(otherwise=wait_random_exponential(max=20)),
+    )
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import random as _random
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, TypeVar, cast
+
+import attrs
+import tenacity
+from tenacity import AsyncRetrying, RetryCallState
+from tenacity.asyncio import retry as _async_retry
+from tenacity.retry import retry_all, retry_any, retry_base, retry_if_exception, retry_never
+from tenacity.stop import stop_all, stop_any, stop_base
+from tenacity.wait import wait_base
+
+from boardclient.errors import ApiError, BoardClientError, Effect, RateLimitError, ServerError, TransportError
+
+__all__ = ["budget", "default", "wait_full_jitter", "wait_retry_after", "when_safe", "when_status"]
+
+T = TypeVar("T")
+
+
+def _is_safe(error: BaseException) -> bool:
+    if isinstance(error, RateLimitError):
+        return True
+    if not isinstance(error, TransportError | ServerError):
+        return False
+    return error.effect is Effect.NOT_SENT or (error.repeatable and error.effect is Effect.UNKNOWN)
+
+
+when_safe: Final = retry_if_exception(_is_safe)
+"""Repeat what cannot do harm: what was never sent and 429 for every operation; other transport errors and 5xx where the
+operation may be repeated (GET, PUT, DELETE, and `session.request(…, repeatable=True)`)."""
+
+
+def when_status(*statuses: int) -> retry_base:
+    """Repeat answers of these statuses, whatever the operation: a create may then be done twice."""
+    wanted = frozenset(statuses)
+    return retry_if_exception(lambda error: isinstance(error, ApiError) and error.status in wanted)
+
+
+class wait_full_jitter(wait_base):  # noqa: N801 -- named as tenacity names its own
+    """Wait a random time between 0 and a bound that doubles with each attempt.
+
+    The bound starts at `base` seconds (`throttled` after a 429) and ends at `at_most`.
+    """
+
+    def __init__(
+        self, base: float = 0.05, throttled: float = 1.0, at_most: float = 20.0, random: Callable[[], float] = _random.random
+    ) -> None:
+        self._base, self._throttled, self._at_most, self._random = base, throttled, at_most, random
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        """Return the pause in seconds."""
+        start = self._throttled if isinstance(_failure(retry_state), RateLimitError) else self._base
+        doublings = min(retry_state.attempt_number - 1, 64)
+        return self._random() * min(self._at_most, start * 2.0**doublings)
+
+
+class wait_retry_after(wait_base):  # noqa: N801 -- named as tenacity names its own
+    """Wait what Retry-After asks for, at most `at_most` seconds; what `otherwise` says where the answer asks for nothing."""
+
+    def __init__(self, otherwise: wait_base | None = None, at_most: float = 60.0) -> None:
+        self._otherwise = otherwise or wait_full_jitter()
+        self._at_most = at_most
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        """Return the pause in seconds."""
+        error = _failure(retry_state)
+        asked = error.retry_after if isinstance(error, ApiError) else None
+        return self._otherwise(retry_state) if asked is None else min(asked, self._at_most)
+
+
+class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
+    """Stop when failures have used up the retries: a bucket shared by all calls of the policy.
+
+    A retry costs `transport` tokens after a transport error or 5xx and `throttled` after a 429. A call that succeeds at once
+    gives back `success`, one that succeeds after retries what its last retry had cost. Combine it with `|` to other stops; it
+    pays once for each attempt, in whatever order they are asked.
+    """
+
+    def __init__(self, tokens: float = 500, transport: float = 14, throttled: float = 5, success: float = 1) -> None:
+        self.capacity = self.tokens = tokens
+        self._transport, self._throttled, self._success = transport, throttled, success
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        """Pay for the retry, or stop where the bucket does not hold its cost."""
+        cost = self._throttled if isinstance(_failure(retry_state), RateLimitError) else self._transport
+        if cost > self.tokens:
+            return True
+        self.tokens -= cost
+        vars(retry_state)[_PAID] = cost
+        return False
+
+    def give_back(self, retry_state: RetryCallState | None) -> None:
+        """Take note of a success: of a call at once (None), or of one after retries."""
+        if self.tokens < self.capacity:
+            earned = self._success if retry_state is None else vars(retry_state).get(_PAID, self._success)
+            self.tokens = min(self.capacity, self.tokens + earned)
+
+    def __repr__(self) -> str:
+        return f"<budget {self.tokens:g}/{self.capacity:g}>"
+
+
+_PAID: Final = "boardclient_paid"
+
+
+def default(
+    attempts: int = 3,
+    *,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    random: Callable[[], float] = _random.random,
+) -> AsyncRetrying:
+    """Make the policy that every session has by default, with a budget of its own.
+
+    It repeats `when_safe`, at most `attempts` attempts in all, with full jitter and at most 20 s between them.
+    """
+    return AsyncRetrying(
+        retry=when_safe,
+        stop=tenacity.stop_after_attempt(attempts) | budget(),
+        wait=wait_retry_after(otherwise=wait_full_jitter(random=random), at_most=20),
+        sleep=cast("Any", sleep),
+        reraise=True,
+    )
+
+
+def _failure(retry_state: RetryCallState) -> BaseException | None:
+    outcome = retry_state.outcome
+    return outcome.exception() if outcome is not None and outcome.failed else None
+
+
+def _parts(stop: object) -> Iterator[object]:
+    """Yield the stops that a composed stop is made of."""
+    for part in stop.stops if isinstance(stop, stop_any | stop_all) else ():
+        yield from _parts(part)
+    yield stop
+
+
+def _sees_only_failures(retry: object) -> bool:
+    """Tell whether a predicate is sure to answer a success with no; one that is not known is not."""
+    if isinstance(retry, retry_any | retry_all | _async_retry.retry_any | _async_retry.retry_all):
+        return all(_sees_only_failures(part) for part in retry.retries)
+    known = (retry_if_exception.__call__, _async_retry.retry_if_exception.__call__, type(retry_never).__call__)
+    return type(retry).__call__ in known
+
+
+Attempted = Callable[[], Awaitable[T | BoardClientError]]
+Paused = Callable[[float], None]
+
+
+@attrs.frozen
+class FirstOutcome:
+    """An attempt made before tenacity was entered: what it gave, and when it began on `time.monotonic`."""
+
+    outcome: object
+    started: float
+
+
+class Policy:
+    """A caller's `AsyncRetrying` as the session drives it.
+
+    The object is shared by concurrent calls, so each call that needs it works on a copy. A call that succeeds at once does not
+    touch tenacity, unless the policy is one that looks at the first attempt or at successes (`sees_first`).
+    """
+
+    def __init__(self, retrying: AsyncRetrying) -> None:
+        if not isinstance(retrying, AsyncRetrying):
+            raise TypeError(f"retry must be a tenacity.AsyncRetrying or None, not {type(retrying).__name__}")
+        self._retrying = retrying
+        self._budgets = tuple(part for part in _parts(retrying.stop) if isinstance(part, budget))
+        self.is_enabled = retrying.enabled
+        self.sees_first = retrying.before is not tenacity.before_nothing or not _sees_only_failures(retrying.retry)
+
+    def note_success(self, retry_state: RetryCallState | None = None) -> None:
+        """Give the budgets back what a success earns."""
+        for part in self._budgets:
+            part.give_back(retry_state)
+
+    async def drive(self, name: str, attempt: Attempted[T], paused: Paused, first: FirstOutcome | None) -> T | BoardClientError:
+        """Repeat the attempt as tenacity would, and return its value or the error to raise.
+
+        `name` is what tenacity's logging callbacks show; `paused` is told of each pause before it begins and may refuse it by
+        raising the error to give up with. Errors go in and out as values, so no frame of theirs is kept.
+        """
+        retrying = self._retrying.copy()
+        retrying.begin()
+        state = RetryCallState(retrying, _named(name), (), {})
+        if first is not None:
+            state.start_time = first.started
+            _record(state, first.outcome)
+        try:
+            return await self._loop(retrying, state, attempt, paused)
+        except BoardClientError as error:
+            outcome: BoardClientError = error
+        except tenacity.RetryError as error:
+            if type(error) is not tenacity.RetryError:
+                raise
+            outcome = _last_error(state)
+        outcome.__cause__ = outcome.__context__ = None
+        return outcome.with_traceback(None)
+
+    async def _loop(
+        self, retrying: AsyncRetrying, state: RetryCallState, attempt: Attempted[T], paused: Paused
+    ) -> T | BoardClientError:
+        while True:
+            step = await cast("Any", retrying.iter(retry_state=state))
+            if isinstance(step, tenacity.DoAttempt):
+                _record(state, await attempt())
+            elif isinstance(step, tenacity.DoSleep):
+                paused(float(step))
+                state.prepare_for_next_attempt()
+                pause = cast("Any", retrying.sleep(step))
+                if inspect.isawaitable(pause):
+                    await pause
+            else:
+                self.note_success(state)
+                return cast("T", step)
+
+
+def _named(name: str) -> Callable[[], None]:
+    """Make the function that tenacity's callbacks name; it is never called."""
+
+    def call() -> None: ...
+
+    call.__qualname__, call.__module__ = name, "boardclient"
+    return call
+
+
+def _record(state: RetryCallState, outcome: object) -> None:
+    if isinstance(outcome, BoardClientError):
+        state.set_exception((type(outcome), outcome, None))
+    else:
+        state.set_result(outcome)
+
+
+def _last_error(state: RetryCallState) -> BoardClientError:
+    """Return the error behind a RetryError; where the policy refused a success, one that says so."""
+    error = _failure(state)
+    if isinstance(error, BoardClientError):
+        return error
+    return BoardClientError("the retry policy gave up on an answer that was a success", Effect.DONE)
+
+
+def is_pause_possible(pause: float, remaining: float | None) -> bool:
+    """Tell whether a pause ends before the deadline; `remaining` seconds, None without one."""
+    return remaining is None or (math.isfinite(pause) and pause < remaining)

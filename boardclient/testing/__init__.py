@@ -1,0 +1,38 @@
+"""What an application's tests need: the service, embedded, its faults, and the search for secrets.
+
+Nothing is imported before it is used, so that the pytest plugin costs nothing in a run without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from boardclient.testing import faults
+    from boardclient.testing._rules import Answer, BoardRules
+    from boardclient.testing._secrets import assert_no_secrets
+    from boardclient.testing._server import BoardService, Call
+
+__all__ = ["Answer", "BoardRules", "BoardService", "Call", "assert_no_secrets", "faults"]
+
+_HOMES = {
+    "Answer": "_rules",
+    "BoardRules": "_rules",
+    "BoardService": "_server",
+    "Call": "_server",
+    "assert_no_secrets": "_secrets",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "faults":
+        return importlib.import_module("boardclient.testing.faults")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"boardclient.testing.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

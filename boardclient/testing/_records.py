@@ -1,0 +1,119 @@
+"""What the service keeps, and how it shows it. Wire names of its own; no rules here.
+
+Fields beyond the documented ones are there because a real service has such fields, not because a client may rely on them.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import attrs
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+_POSITION_STEP = 16384.0
+
+
+@attrs.frozen
+class AccessToken:
+    """A token that the service has issued; `expires_at` is on the clock of the rules."""
+
+    value: str = attrs.field(repr=False)
+    scopes: frozenset[str]
+    expires_at: float | None
+
+
+@attrs.define(kw_only=True)
+class Order:
+    """The next places at the top and at the bottom of a board or a list."""
+
+    first: float = 0.0
+    last: float = 0.0
+
+    def place(self, pos: str | float) -> float:
+        """Give the position of a new element as a number."""
+        number = self.first - _POSITION_STEP if pos == "top" else self.last + _POSITION_STEP if pos == "bottom" else float(pos)
+        self.first, self.last = min(self.first, number), max(self.last, number)
+        return number
+
+
+@attrs.define(kw_only=True)
+class BoardRecord:
+    """A board as the service keeps it."""
+
+    id: str
+    name: str
+    organization_id: str | None
+    order: Order = attrs.field(factory=Order, repr=False)
+
+    def wire(self) -> dict[str, Json]:
+        """Show the board as an answer does."""
+        prefs: Json = {
+            "permissionLevel": "private",
+            "voting": "disabled",
+            "comments": "members",
+            "invitations": "members",
+            "selfJoin": True,
+            "cardCovers": True,
+            "background": "blue",
+            "calendarFeedEnabled": False,
+        }
+        return {"id": self.id, "name": self.name, "url": f"https://boards.example/b/{self.id}", "prefs": prefs}
+
+
+@attrs.define(kw_only=True)
+class ListRecord:
+    """A list as the service keeps it."""
+
+    id: str
+    name: str
+    board_id: str
+    pos: float
+    closed: bool = False
+    order: Order = attrs.field(factory=Order, repr=False)
+
+    def wire(self) -> dict[str, Json]:
+        """Show the list as an answer does."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "idBoard": self.board_id,
+            "pos": self.pos,
+            "subscribed": False,
+            "closed": self.closed,
+        }
+
+
+@attrs.define(kw_only=True)
+class CardRecord:
+    """A card as the service keeps it; `due` as it was sent."""
+
+    id: str
+    name: str
+    list_id: str
+    board_id: str
+    desc: str
+    due: str | None
+    pos: float
+    labels: list[str] = attrs.field(factory=list)
+
+    def face(self) -> dict[str, Json]:
+        """Show the card as the answer of its creation does: the documented fields, and one more."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "desc": self.desc,
+            "url": f"https://boards.example/c/{self.id}",
+            "badges": {"votes": 0, "attachments": 0},
+        }
+
+    def wire(self) -> dict[str, Json]:
+        """Show the card as a read does."""
+        return {
+            **self.face(),
+            "idList": self.list_id,
+            "idBoard": self.board_id,
+            "due": self.due,
+            "pos": self.pos,
+            "closed": False,
+            "idLabels": [*self.labels],
+        }

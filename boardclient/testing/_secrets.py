@@ -1,0 +1,168 @@
+"""The search for secrets in whatever an application may print, log, pickle or send to an error tracker."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import pickle
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from types import BuiltinFunctionType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
+from typing import TypeAlias
+from urllib.parse import quote, quote_plus
+
+import attrs
+
+_Sink: TypeAlias = "tuple[str, str | bytes]"
+_ATOMS = (type(None), bool, int, float, complex, range, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, io.IOBase)
+_LIBRARIES = frozenset({"boardclient", "aiohttp", "tenacity", "cattrs", "msgspec", "yarl", "multidict", "asyncio"})
+
+
+def is_library_frame(frame: FrameType) -> bool:
+    """Say whether a frame runs code of the package or of a library under it, not of the application."""
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] in _LIBRARIES and not module.startswith("boardclient.testing")
+
+
+def assert_no_secrets(thing: object, *, secrets: Iterable[str], frames: Callable[[FrameType], bool] = is_library_frame) -> None:
+    """Check that none of the secrets can be read from anything of `thing`.
+
+    Searched are its `str`, `repr`, pickle and attributes, deeply; of an exception also its arguments, notes, causes and contexts,
+    its traceback as printed, and the locals of the frames that it carries; of a log record also its message. A secret is found as
+    it is, percent-encoded, escaped as in JSON or in a `repr`, and as bytes. `frames` chooses the frames: by default all but the
+    application's own, whose locals hold secrets rightly.
+
+    Raises:
+        AssertionError: a secret was found; the message names the places, never the secret.
+        ValueError: a secret is empty, or there is none.
+    """
+    __tracebackhide__ = True
+    needles = [form for secret in _checked(secrets) for form in _forms(secret)]
+    places = [name for name, text in _Search(frames).sinks(thing) if _holds(text, needles)]
+    if places:
+        raise AssertionError(f"a secret can be read from: {', '.join(dict.fromkeys(places))}")
+
+
+def _checked(secrets: Iterable[str]) -> list[str]:
+    given = [secrets] if isinstance(secrets, str) else list(secrets)
+    if not given or not all(given):
+        raise ValueError("name at least one secret, none of them empty")
+    return given
+
+
+def _forms(secret: str) -> set[str]:
+    quoted = {quote(secret, safe=""), quote(secret), quote_plus(secret), quote(secret, safe="/:?@!$&'()*+,;=-._~")}
+    lowered = {_lower_escapes(form) for form in quoted}
+    escaped = {
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+        repr(secret.encode())[2:-1],
+    }
+    return {secret, *quoted, *lowered, *escaped}
+
+
+def _lower_escapes(quoted: str) -> str:
+    head, *parts = quoted.split("%")
+    return "%".join([head, *(part[:2].lower() + part[2:] for part in parts)])
+
+
+def _holds(text: str | bytes, needles: Sequence[str]) -> bool:
+    if isinstance(text, bytes):
+        return any(needle.encode() in text for needle in needles)
+    return any(needle in text for needle in needles)
+
+
+def _attributes(thing: object) -> Iterator[tuple[str, object]]:
+    yield from getattr(thing, "__dict__", {}).items()
+    for kind in type(thing).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            name = f"_{kind.__name__.lstrip('_')}{slot}" if slot.startswith("__") and not slot.endswith("__") else slot
+            if name not in ("__dict__", "__weakref__") and hasattr(thing, name):
+                yield name, getattr(thing, name)
+
+
+def _texts(thing: object, name: str) -> Iterator[_Sink]:
+    for way in (str, repr, format):
+        try:
+            yield f"{way.__name__}({name})", way(thing)
+        except Exception as error:  # an object that can't be shown shows its error instead
+            yield f"{way.__name__}({name})", repr(error)
+
+
+def _pickled(thing: object, name: str) -> Iterator[_Sink]:
+    with contextlib.suppress(Exception):  # what can't be pickled leaks nothing that way
+        yield f"pickle.dumps({name})", pickle.dumps(thing)
+
+
+@attrs.define
+class _Search:
+    """One walk through the things that can be reached from another, each once."""
+
+    frames: Callable[[FrameType], bool]
+    _seen: dict[int, object] = attrs.field(init=False, factory=dict)
+
+    def sinks(self, thing: object) -> Iterator[_Sink]:
+        name = type(thing).__name__
+        if not isinstance(thing, BaseException):
+            yield from _pickled(thing, name)
+        # A list instead of recursion: what hangs on an exception may be nested deeper than the stack allows.
+        waiting: list[tuple[str, object]] = [(name, thing)]
+        while waiting:
+            place, found = waiting.pop()
+            if isinstance(found, _ATOMS) or id(found) in self._seen:
+                continue
+            self._seen[id(found)] = found
+            yield from self._shown(found, place)
+            waiting.extend(self._parts(found, place))
+
+    def _shown(self, thing: object, name: str) -> Iterator[_Sink]:
+        if isinstance(thing, str | bytes):
+            yield name, thing
+            return
+        if isinstance(thing, bytearray | memoryview):
+            yield name, bytes(thing)
+            return
+        if isinstance(thing, TracebackType):
+            yield from self._traceback(thing, name)
+            return
+        yield from _texts(thing, name)
+        if isinstance(thing, logging.LogRecord):
+            yield f"{name}.getMessage()", _message(thing)
+        if isinstance(thing, BaseException):
+            yield f"format_exception({name})", "".join(traceback.format_exception(type(thing), thing, None, chain=False))
+            yield from _pickled(thing, name)
+
+    def _parts(self, thing: object, name: str) -> Iterator[tuple[str, object]]:
+        if isinstance(thing, str | bytes | bytearray | memoryview | TracebackType):
+            return
+        if isinstance(thing, BaseException):
+            for part in ("__cause__", "__context__", "__traceback__", "args"):
+                yield f"{name}.{part}", getattr(thing, part)
+            if isinstance(thing, BaseExceptionGroup):
+                yield f"{name}.exceptions", thing.exceptions
+        if isinstance(thing, Mapping):
+            for index, (key, value) in enumerate(thing.items()):
+                yield f"key {index} of {name}", key
+                yield f"value {index} of {name}", value
+        elif isinstance(thing, Sequence | AbstractSet):
+            yield from ((f"{name}[{index}]", item) for index, item in enumerate(thing))
+        yield from ((f"{name}.{attribute}", value) for attribute, value in _attributes(thing))
+
+    def _traceback(self, trace: TracebackType, name: str) -> Iterator[_Sink]:
+        chosen = [(frame, line) for frame, line in traceback.walk_tb(trace) if self.frames(frame)]
+        yield f"format({name})", "".join(traceback.StackSummary.extract(iter(chosen), capture_locals=True).format())
+        for frame, _ in chosen:
+            for variable, value in frame.f_locals.items():
+                yield from _texts(value, f"local {variable} of {frame.f_code.co_name} in {name}")
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception as error:  # a record that can't be formatted is searched by its parts
+        return repr(error)

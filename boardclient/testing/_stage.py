@@ -1,0 +1,84 @@
+"""The I/O of one answer: whole, in parts, late, or cut off. What to do is the faults' affair."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+
+import attrs
+from aiohttp import web
+
+from boardclient.testing._rules import Answer
+
+
+@attrs.define(eq=False)
+class Stage:
+    """One request and its answer; its owner is the handler of the request, which gives `response` to the server in the end."""
+
+    request: web.BaseRequest
+    wait: Callable[[float], Awaitable[object]]
+    response: web.StreamResponse = attrs.field(init=False, factory=web.Response)
+    commit_with: Callable[[], Answer] = attrs.field(init=False)
+    on_status: Callable[[int], None] = attrs.field(init=False)
+    _answer: Answer | None = attrs.field(init=False, default=None)
+
+    def commit(self) -> Answer:
+        """Let the service do what the request asks for; a second call changes nothing."""
+        if self._answer is None:
+            self._answer = self.commit_with()
+        return self._answer
+
+    def encode(self, answer: Answer) -> tuple[bytes, dict[str, str]]:
+        """Give the bytes and the headers of an answer."""
+        text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
+        return text.encode(), {"Content-Type": f"{answer.content_type}; charset=utf-8"}
+
+    async def reply(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+        """Send a whole answer."""
+        response = web.Response(status=status, body=body, headers=headers)
+        self.response = response
+        self.on_status(status)
+        await response.prepare(self.request)
+        await response.write_eof()
+
+    async def reply_answer(self) -> None:
+        """Commit, and send what the service says."""
+        answer = self.commit()
+        await self.reply(answer.status, *self.encode(answer))
+
+    async def begin(self, status: int, length: int, headers: Mapping[str, str]) -> None:
+        """Send the head of an answer whose body has `length` bytes."""
+        self.response = web.StreamResponse(status=status, headers=headers)
+        self.response.content_length = length
+        self.on_status(status)
+        await self.response.prepare(self.request)
+
+    async def write(self, part: bytes) -> None:
+        """Send a part of the body of an answer that was begun."""
+        await self.response.write(part)
+
+    def close(self) -> None:
+        """Close the connection after what was sent."""
+        if self.request.transport is not None:
+            self.request.transport.close()
+
+    def abort(self, *, reset: bool = False) -> None:
+        """Close the connection at once; with `reset` by a TCP reset."""
+        transport = self.request.transport
+        if transport is None:
+            return
+        if reset:
+            sock = transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait on the service's own sleep."""
+        await self.wait(seconds)
+
+    async def hang(self) -> None:
+        """Wait until the service closes."""
+        await asyncio.Event().wait()

@@ -1,0 +1,119 @@
+"""What importing the package does, and what it must not do."""
+
+import importlib.metadata
+import importlib.resources
+import json
+import subprocess
+import sys
+
+import pytest
+
+import boardclient
+
+_NOT_YET = {
+    "OAuthCredentials",
+    "AuthorizationRequest",
+    "Token",
+    "TokenStore",
+    "MemoryTokenStore",
+    "FileTokenStore",
+    "JournalError",
+    "Pace",
+}
+_CONTRACT = """AsyncSession Response
+    Credentials CredentialProvider StaticCredentials OAuthCredentials AuthorizationRequest
+    Token TokenStore MemoryTokenStore FileTokenStore
+    Board BoardPrefs BoardList Card Member CardDraft Position JsonValue
+    BoardClientError TransportError DeadlineError ApiError BadRequestError AuthenticationError PermissionDeniedError
+    NotFoundError RateLimitError ServerError DecodeError CredentialError SessionClosedError JournalError Effect Attempt
+    BulkRun BulkReport BulkProgress CardResult Pace"""
+_OPTIONAL = ("rich", "typer", "pytest", "_pytest", "click", "aioresponses", "uvloop", "hypothesis")
+
+
+_PROBE = """
+import importlib.abc, json, logging, sys, threading
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in sys.argv[1:]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+def writes(mode):
+    return isinstance(mode, str) and set(mode) & set("wax+")
+
+def hook(event, arguments):
+    if not watching:
+        return
+    if event.startswith("socket.") or event in ("subprocess.Popen", "os.system", "sqlite3.connect"):
+        opened.append(event)
+    elif event == "open" and writes(arguments[1]) and ".pyc" not in str(arguments[0]):
+        opened.append(f"open {arguments[0]}")
+
+sys.meta_path.insert(0, Absent())
+import aiohttp, cattrs, msgspec, tenacity  # what these do on import is not this package's affair
+
+opened, watching = [], True
+sys.addaudithook(hook)
+import boardclient
+watching = False
+
+root, own = logging.getLogger(), logging.getLogger("boardclient")
+handlers = [repr(handler) for handler in root.handlers + own.handlers if not isinstance(handler, logging.NullHandler)]
+threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+levels = [root.level - logging.WARNING, own.level - logging.NOTSET]
+print(json.dumps({"modules": sorted(sys.modules), "opened": opened, "threads": threads, "handlers": handlers, "levels": levels}))
+"""
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[str, list[object]]:
+    done = subprocess.run([sys.executable, "-c", _PROBE, *_OPTIONAL], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    answer: dict[str, list[object]] = json.loads(done.stdout)
+    return answer
+
+
+def test_import_leaves_out_what_few_need(imported: dict[str, list[object]]) -> None:
+    """Neither aiohttp's server nor an optional dependency nor the embedded service is loaded, and none has to be installed."""
+    modules = [str(name) for name in imported["modules"]]
+    assert "boardclient.session" in modules
+    unwanted = ("aiohttp.web", "boardclient.testing", "boardclient.cli", "boardclient.integrations", *_OPTIONAL)
+    assert [name for name in modules if any(name == other or name.startswith(f"{other}.") for other in unwanted)] == []
+
+
+def test_import_opens_nothing(imported: dict[str, list[object]]) -> None:
+    """No socket, process, thread, database or file for writing comes from an import."""
+    assert imported["opened"] == []
+    assert imported["threads"] == []
+
+
+def test_import_configures_no_logging(imported: dict[str, list[object]]) -> None:
+    """Logging is the application's: no handler but a NullHandler, and no level."""
+    assert imported["handlers"] == []
+    assert imported["levels"] == [0, 0]
+
+
+def test_version_is_the_distribution_version() -> None:
+    """`__version__` is read from the installed distribution."""
+    assert boardclient.__version__ == importlib.metadata.version("boardclient")
+
+
+def test_public_names_are_those_of_the_contract() -> None:
+    """`__all__` holds what is there now of the contract's names, sorted, and each exists."""
+    public = [name for name in boardclient.__all__ if name != "__version__"]
+    assert public == sorted(public)
+    assert set(public) == set(_CONTRACT.split()) - _NOT_YET
+    assert [name for name in public if not hasattr(boardclient, name)] == []
+
+
+def test_fixture_plugin_is_registered() -> None:
+    """Installed alongside, pytest finds the `board_service` fixture without being told."""
+    names = {
+        entry.name: entry.value for entry in importlib.metadata.entry_points(group="pytest11") if entry.name == "boardclient"
+    }
+    assert names == {"boardclient": "boardclient.testing.plugin"}
+
+
+def test_typing_marker_is_shipped() -> None:
+    """Type checkers use the annotations of the installed package."""
+    files = importlib.resources.files("boardclient")
+    assert files.joinpath("py.typed").is_file()

@@ -1,0 +1,313 @@
+"""The service's rules, without sockets: table-driven, each row one request."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs
+
+import pytest
+
+from boardclient.testing._rules import BoardRules, operation_of
+
+
+class World:
+    def __init__(self, **options):
+        self.now = 100.0
+        self.rules = BoardRules(clock=lambda: self.now, **options)
+        self.query = {"key": self.rules.key, "token": self.rules.token}
+
+    def ask(self, method, path, body=None, query=None):
+        answer = self.rules.answer(method, path, self.query if query is None else query, body)
+        return answer.status, answer.body
+
+    def board(self, **fields):
+        return self.ask("POST", "/1/boards", {"name": "B", **fields})[1]["id"]
+
+    def list(self, board_id, **fields):
+        return self.ask("POST", "/1/lists", {"name": "L", "idBoard": board_id, **fields})[1]["id"]
+
+    def card(self, list_id, **fields):
+        return self.ask("POST", "/1/cards", {"name": "C", "idList": list_id, **fields})[1]["id"]
+
+    def exchange(self, **changes):
+        form = {
+            "client_id": self.rules.client_id,
+            "client_secret": self.rules.client_secret,
+            "code": self.rules.new_code(),
+            "redirect_uri": self.rules.redirect_uri,
+            **changes,
+        }
+        form = {name: value for name, value in form.items() if value is not None}
+        return self.ask("POST", "/auth/1/OAuthGetAccessToken", form, {})
+
+
+@pytest.fixture
+def world():
+    return World(organizations={"org1"})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("POST", "/1/boards", ("boards.create", None)),
+        ("GET", "/1/boards/b/cards", ("boards.cards", "b")),
+        ("GET", "/1/boards/b/lists", ("boards.lists", "b")),
+        ("POST", "/1/lists", ("lists.create", None)),
+        ("PUT", "/1/lists/x", ("lists.archive", "x")),
+        ("POST", "/1/cards", ("cards.create", None)),
+        ("GET", "/1/cards/c", ("cards.get", "c")),
+        ("PUT", "/1/cards/c", ("cards.move", "c")),
+        ("POST", "/1/cards/c/idLabels", ("cards.add_label", "c")),
+        ("DELETE", "/1/cards/c", ("cards.delete", "c")),
+        ("GET", "/1/members/me", ("members.me", None)),
+        ("POST", "/auth/1/OAuthGetAccessToken", ("token.exchange", None)),
+        ("GET", "/1/cards/a%2Fb", ("cards.get", "a/b")),
+        ("GET", "/1/cards/a/b", ("unknown", None)),
+        ("PATCH", "/1/cards/c", ("unknown", None)),
+        ("POST", "/1/OAuthGetAccessToken", ("unknown", None)),
+    ],
+)
+def test_names_the_operation_of_a_request(method, path, expected):
+    assert operation_of(method, path) == expected
+
+
+def test_default_lists_are_made_when_asked_for(world):
+    status, board = world.ask("POST", "/1/boards", {"name": "Plan", "defaultLists": True})
+    _, lists = world.ask("GET", f"/1/boards/{board['id']}/lists")
+    assert status == 200
+    assert board["name"] == "Plan"
+    assert set(board) == {"id", "name", "url", "prefs"}
+    assert len(board["prefs"]) == 8
+    assert [item["name"] for item in lists] == ["To Do", "Doing", "Done"]
+    assert not any(item["closed"] for item in lists)
+
+
+@pytest.mark.parametrize("fields", [{}, {"defaultLists": False}])
+def test_no_default_lists_otherwise(world, fields):
+    assert world.ask("GET", f"/1/boards/{world.board(**fields)}/lists") == (200, [])
+
+
+def test_identifiers_are_24_hex_digits_counted_up(world):
+    first, second = world.board(), world.board()
+    assert len(first) == 24
+    assert int(second, 16) == int(first, 16) + 1
+
+
+def test_an_organization_must_be_known(world):
+    assert world.ask("POST", "/1/boards", {"name": "B", "idOrganization": "org1"})[0] == 200
+    assert world.ask("POST", "/1/boards", {"name": "B", "idOrganization": "org2"})[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("pos", "order"),
+    [("top", ["L", "first"]), ("bottom", ["first", "L"]), (None, ["first", "L"]), (1, ["L", "first"]), ("99999", ["first", "L"])],
+)
+def test_positions_order_the_lists_of_a_board(world, pos, order):
+    board = world.board()
+    world.list(board, name="first")
+    world.list(board, **({} if pos is None else {"pos": pos}))
+    assert [item["name"] for item in world.ask("GET", f"/1/boards/{board}/lists")[1]] == order
+
+
+def test_a_created_list_has_the_documented_fields(world):
+    board = world.board()
+    _, made = world.ask("POST", "/1/lists", {"name": "L", "idBoard": board, "pos": "top"})
+    assert set(made) == {"id", "name", "idBoard", "pos", "subscribed", "closed"}
+    assert isinstance(made["pos"], str)
+    assert made["closed"] is False
+
+
+def test_cards_are_read_in_the_order_of_lists_and_positions(world):
+    board = world.board()
+    right, left = world.list(board), world.list(board, pos="top")
+    world.card(right, name="r2")
+    world.card(right, name="r1", pos="top")
+    world.card(left, name="l1")
+    world.card(world.list(world.board()), name="elsewhere")
+    assert [card["name"] for card in world.ask("GET", f"/1/boards/{board}/cards")[1]] == ["l1", "r1", "r2"]
+
+
+def test_a_created_card_shows_the_documented_fields_and_a_read_one_more(world):
+    home = world.list(world.board())
+    _, made = world.ask("POST", "/1/cards", {"name": "", "idList": home, "desc": "d", "due": "2027-01-02T03:04:05Z"})
+    _, read = world.ask("GET", f"/1/cards/{made['id']}")
+    assert set(made) == {"id", "name", "desc", "url", "badges"}
+    assert read.items() >= {**made, "idList": home, "due": "2027-01-02T03:04:05Z"}.items()
+
+
+def test_a_card_moves_is_labelled_and_is_deleted(world):
+    board, other = world.board(), world.board()
+    card, target = world.card(world.list(board)), world.list(other)
+    assert world.ask("PUT", f"/1/cards/{card}", {"idList": target})[1]["idList"] == target
+    assert world.ask("POST", f"/1/cards/{card}/idLabels", {"value": "any"}) == (200, ["any"])
+    read = world.ask("GET", f"/1/cards/{card}")[1]
+    assert (read["idBoard"], read["idLabels"]) == (other, ["any"])
+    assert world.ask("DELETE", f"/1/cards/{card}")[0] == 200
+    assert world.ask("DELETE", f"/1/cards/{card}")[0] == 404
+
+
+def test_the_cards_of_an_archived_list_still_exist(world):
+    board = world.board()
+    home = world.list(board)
+    card = world.card(home)
+    assert world.ask("PUT", f"/1/lists/{home}", {"closed": True})[1]["closed"] is True
+    assert world.ask("GET", f"/1/cards/{card}")[0] == 200
+    assert len(world.ask("GET", f"/1/boards/{board}/cards")[1]) == 1
+    assert world.ask("GET", f"/1/boards/{board}/lists")[1][0]["closed"] is True
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/1/boards", None, 400),
+        ("POST", "/1/boards", {"name": None}, 400),
+        ("POST", "/1/boards", {"name": 7}, 400),
+        ("POST", "/1/boards", {"name": "B", "defaultLists": "true"}, 400),
+        ("POST", "/1/boards", b"name=B", 400),
+        ("POST", "/1/boards", ["B"], 400),
+        ("GET", "/1/boards/none/cards", None, 404),
+        ("GET", "/1/boards/none/lists", None, 404),
+        ("GET", "/1/boards//lists", None, 400),
+        ("POST", "/1/lists", {"idBoard": "{board}"}, 400),
+        ("POST", "/1/lists", {"name": "L"}, 400),
+        ("POST", "/1/lists", {"name": "L", "idBoard": "none"}, 404),
+        ("POST", "/1/lists", {"name": "L", "idBoard": "{board}", "pos": "middle"}, 400),
+        ("POST", "/1/lists", {"name": "L", "idBoard": "{board}", "pos": "nan"}, 400),
+        ("POST", "/1/lists", {"name": "L", "idBoard": "{board}", "pos": None}, 400),
+        ("PUT", "/1/lists/none", {"closed": True}, 404),
+        ("PUT", "/1/lists/{list}", {}, 400),
+        ("PUT", "/1/lists/{list}", {"closed": "true"}, 400),
+        ("PUT", "/1/lists/{list}", {"closed": False}, 400),
+        ("POST", "/1/cards", {"idList": "{list}"}, 400),
+        ("POST", "/1/cards", {"name": "C"}, 400),
+        ("POST", "/1/cards", {"name": "C", "idList": "none"}, 404),
+        ("POST", "/1/cards", {"name": "C", "idList": "{list}", "due": "soon"}, 400),
+        ("POST", "/1/cards", {"name": "C", "idList": "{list}", "desc": 5}, 400),
+        ("GET", "/1/cards/none", None, 404),
+        ("GET", "/1/cards/", None, 400),
+        ("PUT", "/1/cards/{card}", {}, 400),
+        ("PUT", "/1/cards/{card}", {"idList": "none"}, 404),
+        ("PUT", "/1/cards/none", {"idList": "{list}"}, 404),
+        ("POST", "/1/cards/{card}/idLabels", {}, 400),
+        ("POST", "/1/cards/{card}/idLabels", {"value": ""}, 400),
+        ("POST", "/1/cards/none/idLabels", {"value": "x"}, 404),
+        ("DELETE", "/1/cards/", None, 400),
+        ("DELETE", "/1/cards/none", None, 404),
+        ("GET", "/1/members/you", None, 404),
+        ("GET", "/elsewhere", None, 404),
+    ],
+)
+def test_refuses_with_the_documented_status_and_does_nothing(world, method, path, body, status):
+    board = world.board()
+    home = world.list(board)
+    names = {"board": board, "list": home, "card": world.card(home)}
+    if isinstance(body, dict):
+        body = {name: value.format(**names) if isinstance(value, str) else value for name, value in body.items()}
+    before = repr(world.rules), world.rules.cards_of(board)
+    answered, shown = world.ask(method, path.format(**names), body)
+    assert answered == status
+    assert shown["message"]
+    assert (repr(world.rules), world.rules.cards_of(board)) == before
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "status"),
+    [
+        (("key", "token"), (), 200),
+        ((), ("key", "token"), 200),
+        (("token",), (), 200),
+        ((), ("token",), 401),
+        (("key",), (), 401),
+        ((), (), 401),
+        (("wrong key", "token"), (), 401),
+        (("key", "wrong token"), (), 401),
+        ((), ("key", "number token"), 401),
+    ],
+)
+def test_credentials_travel_in_the_query_or_in_the_body(world, query, body, status):
+    known = {
+        "key": ("key", world.rules.key),
+        "token": ("token", world.rules.token),
+        "wrong key": ("key", "wrong"),
+        "wrong token": ("token", "wrong"),
+        "number token": ("token", 7),
+    }
+    fields = {"name": "B", **dict(known[name] for name in body)}
+    assert world.ask("POST", "/1/boards", fields, dict(known[name] for name in query))[0] == status
+
+
+@pytest.mark.parametrize(("scope", "method", "status"), [("read", "GET", 200), ("write", "GET", 403), ("read", "DELETE", 403)])
+def test_a_token_without_the_scope_is_forbidden(world, scope, method, status):
+    token = world.rules.issue_token(scopes=[scope])
+    path = "/1/members/me" if method == "GET" else "/1/cards/none"
+    assert world.ask(method, path, None, {"token": token})[0] == status
+
+
+def test_a_token_expires_on_the_clock():
+    world = World(token_lifetime=10)
+    world.now += 9
+    assert world.ask("GET", "/1/members/me")[0] == 200
+    world.now += 1
+    assert world.ask("GET", "/1/members/me")[0] == 401
+
+
+def test_tokens_expire_at_once_or_are_revoked(world):
+    fresh = world.rules.issue_token(lifetime=5)
+    world.rules.revoke(fresh)
+    world.rules.revoke("unknown")
+    assert world.ask("GET", "/1/members/me", None, {"token": fresh})[0] == 401
+    assert world.ask("GET", "/1/members/me")[0] == 200
+    world.rules.expire_tokens()
+    assert world.ask("GET", "/1/members/me")[0] == 401
+    assert world.ask("GET", "/1/members/me", None, {"token": world.rules.issue_token()})[0] == 200
+
+
+@pytest.mark.parametrize("lifetime", [None, 60])
+def test_a_code_becomes_a_token_once(lifetime):
+    world = World(token_lifetime=lifetime)
+    code = world.rules.new_code(scopes=["read"])
+    status, answer = world.exchange(code=code)
+    assert status == 200
+    assert answer["token_type"] == "bearer"
+    assert answer.get("expires_in") == lifetime
+    assert world.ask("GET", "/1/members/me", None, {"token": answer["access_token"]})[0] == 200
+    assert world.ask("DELETE", "/1/cards/c", None, {"token": answer["access_token"]})[0] == 403
+    assert world.exchange(code=code)[0] == 400
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"client_id": "wrong"},
+        {"client_secret": "wrong"},
+        {"redirect_uri": "https://elsewhere.example"},
+        {"code": "wrong"},
+        *({name: None} for name in ("client_id", "client_secret", "code", "redirect_uri")),
+    ],
+)
+def test_the_exchange_refuses_with_400(world, changes):
+    assert world.exchange(**changes)[0] == 400
+
+
+def test_the_exchange_refuses_another_kind_of_body(world):
+    assert world.ask("POST", "/auth/1/OAuthGetAccessToken", b"{}", {})[0] == 400
+
+
+def test_the_shape_of_the_exchange_answer_is_a_choice():
+    assert set(World(exchange_answer="token").exchange()[1]) == {"token"}
+    assert set(parse_qs(World(exchange_answer="form").exchange()[1])) == {"access_token", "token_type"}
+
+
+def test_errors_may_be_text():
+    answer = World(errors="text").rules.answer("GET", "/1/members/me", {})
+    assert (answer.status, answer.content_type) == (401, "text/plain")
+    assert isinstance(answer.body, str)
+
+
+def test_the_shape_of_every_success_can_be_replaced():
+    world = World(shape=lambda operation, answer: [operation, answer["id"]])
+    assert world.ask("GET", "/1/members/me")[1] == ["members.me", "0" * 24]
+
+
+def test_reprs_hold_no_secret(world):
+    assert repr(world.rules) == "BoardRules(boards=0, lists=0, cards=0)"
+    assert world.rules.token not in repr(world.rules.tokens[world.rules.token])
