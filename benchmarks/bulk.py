@@ -27,14 +27,14 @@ class Case(NamedTuple):
     """One column of the comparison: what is done, how often, and with how many calls at a time."""
 
     kind: str
-    count: int
+    calls: int
     concurrency: int
     cards: int
 
     @property
     def title(self) -> str:
         if self.kind == "read":
-            return f"read {self.count} x {self.cards // self.count} cards"
+            return f"read {self.calls} x {self.cards // self.calls} cards"
         return f"create {self.cards} cards, concurrency {self.concurrency}"
 
 
@@ -48,9 +48,9 @@ class Sample(NamedTuple):
 async def _measure(case: Case, contender: str, base_url: str) -> Sample:
     contenders = _contenders.READING if case.kind == "read" else _contenders.CREATING
     async with contenders[contender](base_url, case.concurrency) as work:
-        await work(max(1, case.count // 10) if case.kind == "read" else max(case.concurrency * 2, case.count // 10))
+        await work(max(1, case.calls // 10) if case.kind == "read" else max(case.concurrency * 2, case.calls // 10))
         cpu, wall = time.process_time(), time.perf_counter()
-        seen = await work(case.count)
+        seen = await work(case.calls)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     if seen != case.cards:
         raise RuntimeError(f"{contender} handled {seen} cards instead of {case.cards}")

@@ -1,31 +1,39 @@
 """Drive a board service (boards, lists, cards) from asyncio applications.
 
 `AsyncSession` owns a connection pool and a credential provider; its `boards`, `lists`, `cards` and `members` hold the operations.
+
+A name is imported when it is first asked for, so that whatever only passes by (the pytest plugin, a web worker's start) does not
+pay for aiohttp.
 """
 
-from boardclient._operations import Response
-from boardclient.bulk import BulkReport, BulkRun, CardResult
-from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
-from boardclient.errors import (
-    ApiError,
-    Attempt,
-    AuthenticationError,
-    BadRequestError,
-    BoardClientError,
-    CredentialError,
-    DeadlineError,
-    DecodeError,
-    Effect,
-    NotFoundError,
-    PermissionDeniedError,
-    RateLimitError,
-    ServerError,
-    SessionClosedError,
-    TransportError,
-)
-from boardclient.events import BulkProgress
-from boardclient.models import Board, BoardList, BoardPrefs, Card, CardDraft, JsonValue, Member, Position
-from boardclient.session import AsyncSession
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from boardclient._operations import Response
+    from boardclient.bulk import BulkReport, BulkRun, CardResult
+    from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
+    from boardclient.errors import (
+        ApiError,
+        Attempt,
+        AuthenticationError,
+        BadRequestError,
+        BoardClientError,
+        CredentialError,
+        DeadlineError,
+        DecodeError,
+        Effect,
+        NotFoundError,
+        PermissionDeniedError,
+        RateLimitError,
+        ServerError,
+        SessionClosedError,
+        TransportError,
+    )
+    from boardclient.events import BulkProgress
+    from boardclient.models import Board, BoardList, BoardPrefs, Card, CardDraft, JsonValue, Member, Position
+    from boardclient.session import AsyncSession
+
+    __version__: str
 
 __all__ = [
     "ApiError",
@@ -62,11 +70,32 @@ __all__ = [
     "TransportError",
 ]
 
+_HOMES = {
+    "_operations": ("Response",),
+    "bulk": ("BulkReport", "BulkRun", "CardResult"),
+    "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
+    "events": ("BulkProgress",),
+    "models": ("Board", "BoardList", "BoardPrefs", "Card", "CardDraft", "JsonValue", "Member", "Position"),
+    "session": ("AsyncSession",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-def __getattr__(name: str) -> str:
-    """Look `__version__` up only when it is asked for: importlib.metadata costs 10 ms of import time."""
-    if name == "__version__":
-        from importlib.metadata import version
+if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for an attribute
 
-        return version("boardclient")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        """Import a public name from its home, or look the version up."""
+        import importlib
+        import importlib.metadata
+
+        if name == "__version__":
+            value = importlib.metadata.version("boardclient")
+        elif name in __all__:
+            value = getattr(importlib.import_module(f"boardclient.{_HOME_OF.get(name, 'errors')}"), name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        """List the public names, imported or not."""
+        return sorted({*globals(), *__all__, "__version__"})

@@ -6,6 +6,7 @@ another type is an error, and `_tolerant` for all others, where such a value sta
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
@@ -173,6 +174,19 @@ def encode(value: object) -> bytes:
     raise ValueError(f"the value can't be sent as JSON ({problem})")
 
 
+def encode_any(value: object) -> bytes:
+    """Return an application's own value as JSON; unlike `encode` it lets nothing pass that JSON lacks, such as NaN.
+
+    Raises:
+        ValueError: it can't be expressed in JSON.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        problem = type(error).__name__
+    raise ValueError(f"the value can't be sent as JSON ({problem})")
+
+
 def decode(body: bytes) -> JsonValue:
     """Return the JSON value of an answer's body.
 
@@ -216,15 +230,24 @@ lists: Final[Callable[[bytes], list[BoardList]]] = partial(_many, BoardList)
 
 
 def _whatever_fits(model: type[T], identifier: str, body: bytes) -> T:
-    """Fill the model with what fits of an undocumented answer; the identifier is the caller's where the answer has none."""
+    """Fill the model with what fits of an undocumented answer; the identifier is the caller's where the answer has none.
+
+    What the answer has as an identifier and is no string stays in `extra`.
+    """
     try:
         value = decode(body)
     except DecodeError:
         value = None
     fields: Mapping[str, JsonValue] = value if isinstance(value, dict) else {}
-    if not isinstance(fields.get("id"), str):
-        fields = {**fields, "id": identifier}
-    return _structure(_tolerant, fields, model)
+    raw = fields.get("id")
+    if isinstance(raw, str):
+        return _structure(_tolerant, fields, model)
+    filled = _structure(_tolerant, {**fields, "id": identifier}, model)
+    return filled if raw is None else _with_extra(filled, {"id": raw})
+
+
+def _with_extra(value: T, more: Mapping[str, JsonValue]) -> T:
+    return cast("T", attrs.evolve(cast("Any", value), extra={**cast("Any", value).extra, **more}))
 
 
 changed_card: Final[Callable[[str, bytes], Card]] = partial(_whatever_fits, Card)

@@ -35,6 +35,7 @@ class Flight:
         "loop",
         "renewed",
         "stage",
+        "started",
         "task",
     )
 
@@ -46,6 +47,8 @@ class Flight:
         self.attempts: list[Attempt] = []
         self.last_error: BoardClientError | None = None
         self.renewed = False
+        self.started = 0.0
+        """When the attempt under way began, on `time.time`."""
         self.stage: Stage = "idle"
         """How far the attempt is: "idle" outside the transport, "handed" where the pool does not tell, then its phases."""
         self._seconds = seconds
@@ -60,8 +63,11 @@ class Flight:
     @property
     def effect(self) -> Effect:
         """Return the worst of what the attempts may have done, the one under way included."""
-        now = Effect.NOT_SENT if self.stage in _UNSENT else Effect.UNKNOWN
-        return Effect.worst([now, *(attempt.effect for attempt in self.attempts)])
+        return Effect.worst([self._effect_under_way, *(attempt.effect for attempt in self.attempts)])
+
+    @property
+    def _effect_under_way(self) -> Effect:
+        return Effect.NOT_SENT if self.stage in _UNSENT else Effect.UNKNOWN
 
     def interrupt(self, interruption: type[DeadlineError | SessionClosedError]) -> None:
         """End the call by cancelling its task, once."""
@@ -71,13 +77,21 @@ class Flight:
             self.task.cancel()
 
     def settle(self) -> BoardClientError | None:
-        """Return the error of an interrupted call, None where a cancellation is the caller's own."""
+        """Return the error of an interrupted call, None where a cancellation is the caller's own.
+
+        An attempt that was under way goes into the history with it.
+        """
         if self._interruption is None or self.task.uncancel() > self._cancelling:
             return None
+        error: BoardClientError
         if self._interruption is SessionClosedError:
-            return SessionClosedError(f"{self.line}: the session was closed during the call", self.effect, tuple(self.attempts))
-        message = f"{self.line}: the deadline of {self._seconds:g} s passed"
-        return DeadlineError(message, "deadline", self.line, self.effect, tuple(self.attempts))
+            error = SessionClosedError(f"{self.line}: the session was closed during the call", self.effect)
+        else:
+            error = DeadlineError(f"{self.line}: the deadline of {self._seconds:g} s passed", "deadline", self.line, self.effect)
+        if self.stage != "idle":
+            self.record(self.started, error, None, self._effect_under_way)
+        error.attempts = tuple(self.attempts)
+        return error
 
     def record(self, started: float, outcome: object, status: int | None, effect: Effect) -> Attempt:
         """Add an attempt to the history; `started` is on `time.time`."""
@@ -186,5 +200,5 @@ class Flights:
             flight.interrupt(SessionClosedError)
         if not others or len(others) < len(self._under_way):
             return None
-        self._drained = asyncio.Event()
+        self._drained = self._drained or asyncio.Event()
         return self._drained

@@ -226,7 +226,7 @@ def free_request(
         path=_free_path(path),
         read=lambda answer: Response(answer.status, answer.headers, answer.body),
         query=urlencode(pairs, quote_via=quote),
-        body=None if json is None else _convert.encode(json),
+        body=None if json is None else _convert.encode_any(json),
         repeatable=verb in REPEATABLE_METHODS if repeatable is None else repeatable,
         signable_body=isinstance(json, dict),
     )
@@ -265,7 +265,7 @@ def effect_of(status: int) -> Effect:
     """Return what an answer of this status says about what was done (interface section 7)."""
     if 200 <= status < 300:
         return Effect.DONE
-    return Effect.UNKNOWN if status == 408 or status >= 500 else Effect.REJECTED
+    return Effect.REJECTED if 300 <= status < 500 and status != 408 else Effect.UNKNOWN
 
 
 def interpret(request: Request[T], answer: Answer, now: float) -> T | BoardClientError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextvars import ContextVar
+from io import BytesIO
 from ipaddress import ip_address
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 KEEP_ALIVE_SECONDS: Final = 4.0
 """Shorter than servers' own (5 s and more), so that no request meets a connection that the server is about to close."""
+
+_LARGE_BODY_BYTES: Final = 2**20  # aiohttp warns of larger ones in one piece, and sends a file in pieces
 
 _FLIGHT: Final[ContextVar[Flight | None]] = ContextVar("boardclient_flight", default=None)
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)  # the session's deadline is the only one
@@ -99,7 +102,20 @@ def _is_loopback(host: str) -> bool:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A pool that tells a call when it has its connection: until then nothing was sent."""
+    """A pool that tells a call when it has its connection: until then nothing was sent. Owned by its `Pool`."""
+
+    def __init__(self, limit: int, ssl: SSLContext | bool | aiohttp.Fingerprint) -> None:
+        self._process = os.getpid()
+        super().__init__(limit=limit, keepalive_timeout=KEEP_ALIVE_SECONDS, ssl=ssl)
+
+    def abandon(self) -> None:
+        """Count as closed, and leave the connections to the loop or process that they belong to."""
+        self._closed = True
+
+    def __del__(self, *held: object) -> None:
+        # A forked child shares the selector with its parent: closing connections here would deafen the parent's.
+        if self._process == os.getpid():
+            super().__del__()
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
         flight = _FLIGHT.get()
@@ -119,8 +135,10 @@ class Pool:
         self._lent = lent
         self._http = lent
         agent = " ".join(filter(None, (f"boardclient/{_version()}", settings.user_agent)))
-        common = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": agent, **settings.headers}
-        self._bare: Final[CIMultiDict[str]] = CIMultiDict(common)
+        self._bare: Final[CIMultiDict[str]] = CIMultiDict(
+            {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": agent}
+        )
+        self._bare.update(settings.headers)
         self._headers: Final[dict[str, CIMultiDict[str]]] = {}
 
     @property
@@ -133,11 +151,7 @@ class Pool:
         # One large allocation raises glibc's threshold for mmap, so that asyncio's 256 KiB receive buffers are no longer given
         # back to the kernel after each answer: 16 microseconds per request on plain http.
         bytes(2**20)
-        connector = _Connector(
-            limit=settings.max_connections,
-            keepalive_timeout=KEEP_ALIVE_SECONDS,
-            ssl=True if settings.ssl is None else settings.ssl,
-        )
+        connector = _Connector(settings.max_connections, True if settings.ssl is None else settings.ssl)
         http = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -162,9 +176,10 @@ class Pool:
             async with http.request(
                 method,
                 URL(url, encoded=True),
-                data=body,
+                data=body if body is None or len(body) <= _LARGE_BODY_BYTES else BytesIO(body),
                 headers=self._bare if body is None else self._typed(content_type),
                 allow_redirects=False,
+                auto_decompress=True,
                 raise_for_status=False,
                 timeout=_NO_TIMEOUT,
             ) as response:
@@ -195,10 +210,11 @@ class Pool:
         size = 0
         while chunk := await response.content.readany():
             size += len(chunk)
+            chunks.append(chunk)
             if size > limit:
                 response.close()
-                return _oversized(Answer(response.status, headers, b"".join(chunks)[:limit]), limit)
-            chunks.append(chunk)
+                chunks[-1] = chunk[: limit - size]
+                return _oversized(response.status, headers, chunks, limit)
         return Answer(response.status, headers, b"".join(chunks))
 
     async def aclose(self) -> None:
@@ -210,8 +226,8 @@ class Pool:
     def abandon(self) -> None:
         """Forget the connections without a loop to close them on."""
         http, self._http = self._http, None
-        if http is not None and not self.is_lent:
-            http._connector = None
+        if http is not None and isinstance(http.connector, _Connector):
+            http.connector.abandon()
 
     def __repr__(self) -> str:
         if self.is_lent:
@@ -222,11 +238,11 @@ class Pool:
         return f"{open_connections}/{self._settings.max_connections} connections"
 
 
-def _oversized(answer: Answer, limit: int) -> Answer | Failure:
+def _oversized(status: int, headers: CIMultiDict[str], chunks: list[bytes], limit: int) -> Answer | Failure:
     """Refuse a success that is too large; of any other answer the status counts, and the beginning is enough."""
-    if answer.is_success:
+    if 200 <= status < 300:
         return Failure("receive", Effect.DONE, f"the answer is larger than {limit} bytes")
-    return answer
+    return Answer(status, headers, b"".join(chunks))
 
 
 _UNSENT_ERRORS: Final = (

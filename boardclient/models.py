@@ -88,7 +88,7 @@ class Member:
 
 
 def check_text(value: object, name: str, /) -> str:
-    """Return the text unchanged if it can be sent.
+    """Return the text unchanged, as a plain string, if it can be sent.
 
     Raises:
         TypeError: it is not a string.
@@ -98,7 +98,7 @@ def check_text(value: object, name: str, /) -> str:
         raise TypeError(f"{name} must be a string, not {type(value).__name__}")
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise ValueError(f"{name} holds a lone surrogate, which can't be sent")
-    return value
+    return value if type(value) is str else str.__str__(value)
 
 
 def check_identifier(value: object, name: str, /) -> str:

@@ -9,6 +9,7 @@ from typing import Literal, Protocol, TypeVar
 from boardclient import _operations as operations
 from boardclient._operations import Request
 from boardclient.bulk import BulkRun
+from boardclient.errors import Attempt
 from boardclient.events import BulkProgress, Event
 from boardclient.models import Board, BoardList, Card, CardDraft, Member, Position
 
@@ -18,8 +19,13 @@ T = TypeVar("T")
 class Caller(Protocol):
     """What a resource needs of a session."""
 
-    async def call(self, request: Request[T]) -> T:
-        """Sign, send, renew and retry the request, and return the value of its answer."""
+    async def call(self, request: Request[T], history: list[Attempt] | None = None) -> T:
+        """Sign, send, renew and retry the request, and return the value of its answer; `history` takes its attempts."""
+        ...
+
+    @property
+    def is_observed(self) -> bool:
+        """Tell whether anybody observes the calls."""
         ...
 
     def notify(self, event: Event) -> None:
@@ -120,10 +126,16 @@ class Cards(_Resource):
         Raises:
             ValueError: `concurrency` is below 1, or `unknown` is not "report".
         """
-        return BulkRun(self._create_draft, drafts, concurrency, unknown, on_progress, self._caller.notify)
+        listeners = [on_progress] if on_progress is not None else []
+        if self._caller.is_observed:
+            listeners.append(self._caller.notify)
+        return BulkRun(self._create_draft, drafts, concurrency, unknown, listeners)
 
-    async def _create_draft(self, draft: CardDraft) -> Card:
-        return await self.create(draft.name, list_id=draft.list_id, desc=draft.desc, due=draft.due, pos=draft.pos)
+    async def _create_draft(self, draft: CardDraft, history: list[Attempt]) -> Card:
+        request = operations.ADD_CARD.request(
+            name=draft.name, list_id=draft.list_id, desc=draft.desc, due=draft.due, pos=draft.pos
+        )
+        return await self._caller.call(request, history)
 
 
 class Members(_Resource):

@@ -89,7 +89,7 @@ class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
 
     A retry costs `transport` tokens after a transport error or 5xx and `throttled` after a 429. A call that succeeds at once
     gives back `success`, one that succeeds after retries what its last retry had cost. Combine it with `|` to other stops; it
-    pays once for each attempt, in whatever order they are asked.
+    pays once for each retry, in whatever order they are asked: a retry that another stop or the deadline forbids costs nothing.
     """
 
     def __init__(self, tokens: float = 500, transport: float = 14, throttled: float = 5, success: float = 1) -> None:
@@ -98,24 +98,46 @@ class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
 
     def __call__(self, retry_state: RetryCallState) -> bool:
         """Pay for the retry, or stop where the bucket does not hold its cost."""
+        payments, number = _payments(retry_state), retry_state.attempt_number
+        if self in payments and payments[self].attempt == number:
+            return False
         cost = self._throttled if isinstance(_failure(retry_state), RateLimitError) else self._transport
         if cost > self.tokens:
             return True
         self.tokens -= cost
-        vars(retry_state)[_PAID] = cost
+        payments[self] = _Payment(number, cost)
         return False
 
     def give_back(self, retry_state: RetryCallState | None) -> None:
         """Take note of a success: of a call at once (None), or of one after retries."""
-        if self.tokens < self.capacity:
-            earned = self._success if retry_state is None else vars(retry_state).get(_PAID, self._success)
-            self.tokens = min(self.capacity, self.tokens + earned)
+        paid = None if retry_state is None else _payments(retry_state).pop(self, None)
+        self._earn(self._success if paid is None else paid.cost)
+
+    def take_back(self, retry_state: RetryCallState) -> None:
+        """Undo the payment for a retry that was not made."""
+        paid = _payments(retry_state).pop(self, None)
+        if paid is not None and paid.attempt == retry_state.attempt_number:
+            self._earn(paid.cost)
+
+    def _earn(self, tokens: float) -> None:
+        self.tokens = min(self.capacity, self.tokens + tokens)
 
     def __repr__(self) -> str:
         return f"<budget {self.tokens:g}/{self.capacity:g}>"
 
 
-_PAID: Final = "boardclient_paid"
+@attrs.frozen
+class _Payment:
+    """What a call paid for the retry that follows one of its attempts."""
+
+    attempt: int
+    cost: float
+
+
+def _payments(retry_state: RetryCallState) -> dict[budget, _Payment]:
+    """Return the last payment of a call to each budget of its policy."""
+    payments: dict[budget, _Payment] = vars(retry_state).setdefault("boardclient_payments", {})
+    return payments
 
 
 def default(
@@ -180,7 +202,7 @@ class Policy:
         if not isinstance(retrying, AsyncRetrying):
             raise TypeError(f"retry must be a tenacity.AsyncRetrying or None, not {type(retrying).__name__}")
         self._retrying = retrying
-        self._budgets = tuple(part for part in _parts(retrying.stop) if isinstance(part, budget))
+        self._budgets = tuple({part: None for part in _parts(retrying.stop) if isinstance(part, budget)})  # each once
         self.is_enabled = retrying.enabled
         self.sees_first = retrying.before is not tenacity.before_nothing or not _sees_only_failures(retrying.retry)
 
@@ -209,7 +231,10 @@ class Policy:
             if type(error) is not tenacity.RetryError:
                 raise
             outcome = _last_error(state)
-        outcome.__cause__ = outcome.__context__ = None
+        finally:
+            for part in self._budgets:
+                part.take_back(state)
+        outcome.__context__ = None
         return outcome.with_traceback(None)
 
     async def _loop(
@@ -226,7 +251,8 @@ class Policy:
                 if inspect.isawaitable(pause):
                     await pause
             else:
-                self.note_success(state)
+                if _failure(state) is None:  # otherwise the value is a callback's, in place of the failure
+                    self.note_success(state)
                 return cast("T", step)
 
 

@@ -6,7 +6,6 @@ Errors travel as values until `call` raises them, in a frame that has no credent
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import warnings
 from collections.abc import Iterable, Mapping
@@ -14,21 +13,23 @@ from contextlib import AbstractAsyncContextManager
 from ssl import SSLContext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, TypeVar, cast
-from urllib.parse import quote_plus, urlencode
 
 from boardclient import retry as _retry
-from boardclient._flights import Flight, Flights
+from boardclient._flights import Flight
 from boardclient._operations import Answer, Request, Response, effect_of, free_request, interpret
-from boardclient._transport import Failure, Pool, Settings
+from boardclient._shared import Shared
+from boardclient._transport import Failure, Settings
 from boardclient.credentials import CredentialProvider, Credentials
 from boardclient.credentials._values import Place
 from boardclient.errors import (
+    Attempt,
     AuthenticationError,
     BoardClientError,
     CredentialError,
     Effect,
     NotFoundError,
     RateLimitError,
+    SessionClosedError,
     TransportError,
 )
 from boardclient.events import AnswerReceived, CredentialsRenewed, Event, Observer, RequestSent, RetryScheduled
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Limiter: TypeAlias = AbstractAsyncContextManager[object, bool | None]
-
-_logger: Final = logging.getLogger("boardclient")
 
 
 class _Unset:
@@ -61,61 +60,6 @@ class Reporter(Protocol):
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> object:
         """Take note of an answer."""
         ...
-
-
-class _Core:
-    """What a session and its views share: the pool, the calls under way, the observers. Owned by the session."""
-
-    def __init__(
-        self, base_url: str, settings: Settings, lent: aiohttp.ClientSession | None, observers: Iterable[Observer]
-    ) -> None:
-        url = settings.check_url(base_url, "base_url").rstrip("/")
-        if url.endswith("/1"):
-            raise ValueError('base_url must not end in "/1": the paths of the service start with it')
-        self.base_url = url
-        self.settings = settings
-        self.pool = Pool(settings, lent)
-        self.flights = Flights()
-        self.observers = tuple(observers)
-
-    def notify(self, event: Event) -> None:
-        """Hand the event to every observer; what one raises is logged."""
-        for observer in self.observers:
-            try:
-                observer(event)
-            except Exception:
-                _logger.exception("an observer failed")
-
-    async def post_form(self, url: str, fields: Mapping[str, str]) -> Response:
-        """Send a form once on the session's own pool: the `Exchange` of credential providers."""
-        target = self.settings.check_url(url, "the URL of the form")
-        body = urlencode(fields, quote_via=quote_plus).encode()
-        flight = self.flights.begin("POST", None)
-        try:
-            outcome = await self.pool.send("POST", target, body, flight, "application/x-www-form-urlencoded")
-        except asyncio.CancelledError:
-            interrupted = flight.settle()
-            if interrupted is None:
-                raise
-            error = interrupted
-        else:
-            if isinstance(outcome, Answer):
-                return Response(outcome.status, outcome.headers, outcome.body)
-            error = TransportError(f"the form was not answered: {outcome.why}", outcome.phase, "POST", outcome.effect)
-        finally:
-            self.flights.end(flight)
-            del fields, body  # no credential stays in the frame that an error carries
-        raise error
-
-    async def aclose(self) -> None:
-        """End what is under way and close the pool; once is enough."""
-        drained = self.flights.close()
-        if drained is not None:
-            await drained.wait()
-        if self.flights.is_at_home:
-            await self.pool.aclose()
-        else:
-            self.pool.abandon()
 
 
 class AsyncSession:
@@ -152,7 +96,6 @@ class AsyncSession:
         allow_insecure: bool = False,
         max_answer_bytes: int = 256 * 2**20,
     ) -> None:
-        self._core: _Core | None = None
         settings = Settings(
             max_connections=max_connections,
             trust_env=trust_env,
@@ -168,10 +111,8 @@ class AsyncSession:
         if credentials_in not in {"body", "query"}:
             raise ValueError('credentials_in must be "body" or "query"')
         self._credentials_in: Place = credentials_in
-        self._owns_core = False
         self._configure(credentials, _retry.default() if isinstance(retry, _Unset) else retry, timeout, limiter)
-        self._core = _Core(base_url, settings, http, observers)
-        self._owns_core = True
+        self._shared, self._owns_shared = Shared(base_url, settings, http, observers), True
 
     def _configure(
         self, credentials: CredentialProvider, retry: AsyncRetrying | None, timeout: float | None, limiter: Limiter | None
@@ -217,13 +158,13 @@ class AsyncSession:
         self, credentials: CredentialProvider, retry: AsyncRetrying | None, timeout: float | None, limiter: Limiter | None
     ) -> AsyncSession:
         view = AsyncSession.__new__(AsyncSession)
-        view._core, view._owns_core, view._credentials_in = self._core, False, self._credentials_in
+        view._shared, view._owns_shared, view._credentials_in = self._shared, False, self._credentials_in
         view._configure(credentials, retry, timeout, limiter)
         return view
 
     async def aclose(self) -> None:
         """Close the session: calls under way end with `SessionClosedError`, as every later one does. Idempotent."""
-        if self._owns_core:
+        if self._owns_shared:
             await self._shared.aclose()
 
     async def __aenter__(self) -> Self:
@@ -235,21 +176,17 @@ class AsyncSession:
         await self.aclose()
 
     def __del__(self) -> None:
-        core = getattr(self, "_core", None)
-        if core is not None and self._owns_core and not core.flights.is_closed:
+        shared = getattr(self, "_shared", None)  # absent where __init__ refused its arguments
+        if shared is not None and self._owns_shared and not shared.flights.is_closed:
             warnings.warn("an AsyncSession was never closed", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         state = "closed" if self._shared.flights.is_closed else "open"
-        view = "" if self._owns_core else " view"
+        view = "" if self._owns_shared else " view"
         return f"<AsyncSession{view} {state}, {len(self._shared.flights)} calls, {self._shared.pool!r}>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError("an AsyncSession can't be pickled: build one where it is used")
-
-    @property
-    def _shared(self) -> _Core:
-        return cast("_Core", self._core)
 
     # --- calls
 
@@ -272,25 +209,39 @@ class AsyncSession:
         """
         return await self.call(free_request(method, path, params, json, repeatable))
 
-    async def call(self, request: Request[T]) -> T:
-        """Sign, send, renew and retry one request within one deadline, and return the value of its answer."""
+    async def call(self, request: Request[T], history: list[Attempt] | None = None) -> T:
+        """Sign, send, renew and retry one request within one deadline, and return the value of its answer.
+
+        A call that succeeds leaves in `history` the attempts it made, unless the first one sufficed.
+        """
         flights = self._shared.flights
         flight = flights.begin(request.line, self._timeout)
         outcome: T | BoardClientError
         try:
             outcome = await self._walk(request, flight)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancellation:
             interrupted = flight.settle()
             if interrupted is None:
-                raise
+                raise cancellation.with_traceback(None)  # noqa: B904 -- the same one, without the frames that hold the signed request
             outcome = interrupted
+        else:
+            # An application's part that swallows the cancellation must not leave it behind in the task.
+            interrupted = flight.settle()
+            outcome = interrupted if interrupted is not None and isinstance(outcome, BoardClientError) else outcome
         finally:
             flights.end(flight)
         if not isinstance(outcome, BoardClientError):
+            if history is not None:
+                history.extend(flight.attempts)
             return outcome
         outcome.effect = Effect.worst([outcome.effect, *(attempt.effect for attempt in flight.attempts)])
         outcome.attempts = tuple(flight.attempts)
         raise outcome
+
+    @property
+    def is_observed(self) -> bool:
+        """Tell whether anybody observes the session."""
+        return bool(self._shared.observers)
 
     def notify(self, event: Event) -> None:
         """Hand an event to the observers."""
@@ -336,14 +287,14 @@ class AsyncSession:
 
     async def _attempt(self, request: Request[T], flight: Flight) -> T | BoardClientError:
         """Send the request once, and after a 401 once more with renewed credentials, at most once in a call."""
-        credentials = await self._credentials(request, None)
+        credentials = await self._credentials(request, flight, None)
         if isinstance(credentials, CredentialError):
             return credentials
         outcome = await self._exchange(request, credentials, flight)
         if not isinstance(outcome, AuthenticationError) or flight.renewed:
             return outcome
         flight.renewed = True
-        renewed = await self._credentials(request, credentials)
+        renewed = await self._credentials(request, flight, credentials)
         if isinstance(renewed, CredentialError):
             return renewed
         if renewed == credentials:
@@ -351,17 +302,22 @@ class AsyncSession:
         self.notify(CredentialsRenewed(operation=request.operation))
         return await self._exchange(request, renewed, flight, credentials)
 
-    async def _credentials(self, request: Request[T], rejected: Credentials | None) -> Credentials | CredentialError:
-        """Ask the provider for credentials, or for others than the rejected ones."""
-        provider, exchange = self._provider, self._shared
+    async def _credentials(
+        self, request: Request[T], flight: Flight, rejected: Credentials | None
+    ) -> Credentials | CredentialError:
+        """Ask the provider for credentials, or for others than the rejected ones; a failure goes into the history."""
+        provider, exchange, started = self._provider, self._shared, time.time()
         try:
-            return await (provider.acquire(exchange) if rejected is None else provider.renew(rejected, exchange))
+            given = await (provider.acquire(exchange) if rejected is None else provider.renew(rejected, exchange))
+            if isinstance(given, Credentials):
+                return given
+            failure = CredentialError(f"{request.line}: the provider returned {type(given).__name__}, not Credentials")
         except CredentialError as error:
-            return error.with_traceback(None)
+            failure = error.with_traceback(None)
         except Exception as error:  # whatever the application raises is the cause
-            cause = error
-        failure = CredentialError(f"{request.line}: no credentials: the provider raised {type(cause).__name__}")
-        failure.__cause__ = cause
+            failure = CredentialError(f"{request.line}: no credentials: the provider raised {type(error).__name__}")
+            failure.__cause__ = error
+        flight.record(started, failure, None, Effect.NOT_SENT)
         return failure
 
     async def _exchange(
@@ -377,13 +333,17 @@ class AsyncSession:
         self, request: Request[T], credentials: Credentials, flight: Flight, rejected: Credentials | None
     ) -> T | BoardClientError:
         core = self._shared
+        if core.flights.is_closed:  # by the call's own task, which is not interrupted
+            closed = SessionClosedError(f"{request.line}: the session was closed during the call")
+            flight.record(time.time(), closed, None, Effect.NOT_SENT)
+            return closed
         if core.observers:
             self.notify(
                 RequestSent(
                     operation=request.operation, method=request.method, path=request.path, attempt=len(flight.attempts) + 1
                 )
             )
-        started = time.time()
+        started = flight.started = time.time()
         signed = credentials.sign(request, self._credentials_in)
         answer = await core.pool.send(request.method, core.base_url + signed.target, signed.body, flight)
         if isinstance(answer, Answer) and not answer.is_success:
@@ -398,8 +358,8 @@ class AsyncSession:
     ) -> None:
         """Write an attempt into the history, and tell limiter and observers."""
         status = answer.status if isinstance(answer, Answer) else None
-        failed = isinstance(outcome, BoardClientError)
-        if not failed and not self._report and not self._shared.observers and not flight.attempts:
+        is_over = not isinstance(outcome, BoardClientError) and (self._policy is None or not self._policy.sees_first)
+        if is_over and not self._report and not self._shared.observers and not flight.attempts:
             return  # a call that succeeds at once has no history to be read
         effect = effect_of(answer.status) if isinstance(answer, Answer) else answer.effect
         attempt = flight.record(started, outcome, status, effect)

@@ -55,6 +55,8 @@ import aiohttp, cattrs, msgspec, tenacity  # what these do on import is not this
 opened, watching = [], True
 sys.addaudithook(hook)
 import boardclient
+for name in boardclient.__all__:  # also what is imported when it is first asked for
+    getattr(boardclient, name)
 watching = False
 
 root, own = logging.getLogger(), logging.getLogger("boardclient")

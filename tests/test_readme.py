@@ -1,6 +1,7 @@
 """The README's code runs, and its shell lines are the ones that CI runs."""
 
 import ast
+import builtins
 import inspect
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ from types import CodeType
 import pytest
 
 import boardclient
-from boardclient.testing import BoardService
+from boardclient.testing import BoardService, faults
 
 _README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -52,6 +53,19 @@ async def _run(code: CodeType, names: dict[str, object]) -> None:
         await outcome
 
 
+async def test_lost_answer_is_looked_for(board_service: BoardService, capsys: pytest.CaptureFixture[str]) -> None:
+    """The block about errors finds the card whose answer was lost, instead of making another."""
+    source = next(block for block in _blocks("python") if "Effect.UNKNOWN" in block)
+    async with board_service.session() as session:
+        board = await session.boards.create("Launch")
+        todo = await session.lists.create("To do", board_id=board.id)
+        board_service.faults.add(faults.drop(commit=True), "cards.create")
+        code = compile(source, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        await _run(code, {"session": session, "board": board, "todo": todo})
+        assert len(await session.boards.cards(board.id)) == 1
+    assert capsys.readouterr().out.startswith("found: [Card(")
+
+
 def test_the_five_things_are_there() -> None:
     """Each of the things that users do has its heading and its block."""
     section = _section("The five things users do")
@@ -70,4 +84,4 @@ def test_shell_line_is_one_line(title: str) -> None:
 @pytest.mark.parametrize("name", re.findall(r"`([A-Z]\w+)`", _section("What you may rely on")))
 def test_name_in_the_guarantees_exists(name: str) -> None:
     """The table of guarantees speaks of names that are there."""
-    assert hasattr(boardclient, name) or hasattr(boardclient.Effect, name) or name in {"GET", "PUT", "DELETE", "POST"}
+    assert hasattr(boardclient, name) or hasattr(builtins, name) or name in {"GET", "PUT", "DELETE", "POST"}

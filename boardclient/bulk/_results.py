@@ -37,7 +37,7 @@ class CardResult:
 class BulkReport:
     """The sum of a bulk run: cards by state, `seconds` it took, `rate` in cards per second.
 
-    `requests` counts the attempts to create a card, `rejected` those that were answered with 429.
+    `requests` counts the requests for cards that left, repeated ones included, `rejected` those answered with 429.
     """
 
     created: int = 0

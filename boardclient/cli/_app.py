@@ -18,46 +18,51 @@ from boardclient.cli._errors import FileError, IncompleteError, StoppedError, Us
 from boardclient.cli._import_view import ImportOptions, import_file
 from boardclient.cli._signals import run_until_signal
 
-_EPILOG = """
-[bold]Try it[/bold] without a service: boardclient demo
-
-[bold]Examples[/bold]:
-
-  boardclient board create Roadmap --default-lists
-
-  boardclient import cards.csv --board BOARD_ID --list "To Do"
-
-  boardclient board show BOARD_ID
-
-[bold]Environment[/bold]: BOARDCLIENT_BASE_URL (the service's address), BOARDCLIENT_TOKEN (the access token),
-BOARDCLIENT_KEY (the API key, where one is used), BOARDCLIENT_AUTH_URL (where tokens are exchanged).
-Credentials are never options: options show in process lists.
-
-[bold]Exit codes[/bold]: 0 done; 1 the service or the way to it failed; 2 bad usage, configuration or file;
-130, 143 ended by SIGINT, SIGTERM.
-"""
-_IMPORT_EPILOG = """
-[bold]Columns[/bold], in any order: name (required), desc, due (ISO 8601 with an offset), pos (top or bottom),
-list (an identifier, or the name of an open list), reference (your own id of the row, never sent).
-An empty cell, a missing one and null are not sent.
-
-[bold]Rows[/bold] are counted as they are seen: in CSV the header is row 1, in JSON Lines the row is the line.
-Every row is checked before the first card is sent. A row whose answer was lost is named as unknown, not sent again.
-
-[bold]Exit codes[/bold]: 0 every row was created; 1 some failed or are unknown, each named on stderr;
-2 bad usage or file, nothing was sent; 130, 143 ended by SIGINT, SIGTERM, after the counts so far.
-
-[bold]Examples[/bold]:
-
-  boardclient import cards.csv --board BOARD_ID
-
-  boardclient import cards.jsonl --board BOARD_ID --list "To Do" --concurrency 8 --json | tail -n 1
-"""
+# Each paragraph is one line: typer wraps it to the terminal, and a newline of ours would break it elsewhere.
+_EPILOG = "\n\n".join(
+    (
+        "[bold]Try it[/bold] without a service: boardclient demo",
+        "[bold]Examples[/bold]:",
+        "boardclient board create Roadmap --default-lists",
+        'boardclient import cards.csv --board BOARD_ID --list "To Do"',
+        "boardclient board show BOARD_ID",
+        (
+            "[bold]Environment[/bold]: BOARDCLIENT_BASE_URL (the service's address), BOARDCLIENT_TOKEN (the access token), "
+            "BOARDCLIENT_KEY (the API key, where one is used), BOARDCLIENT_AUTH_URL (where tokens are exchanged). "
+            "Credentials are never options: options show in process lists."
+        ),
+        (
+            "[bold]Exit codes[/bold]: 0 done; 1 the service or the way to it failed; 2 bad usage, configuration or file; "
+            "130, 143 ended by SIGINT, SIGTERM."
+        ),
+    )
+)
+_IMPORT_EPILOG = "\n\n".join(
+    (
+        (
+            "[bold]Columns[/bold], in any order: name (required), desc, due (ISO 8601 with an offset), pos (top or bottom), "
+            "list (an identifier, or the name of an open list), reference (your own id of the row, never sent). "
+            "An empty cell, a missing one and null are not sent."
+        ),
+        (
+            "[bold]Rows[/bold] are counted as they are seen: in CSV the header is row 1, in JSON Lines the row is the line. "
+            "Every row is checked before the first card is sent. "
+            "A row whose answer was lost is named as unknown and not sent again."
+        ),
+        (
+            "[bold]Exit codes[/bold]: 0 every row was created; 1 some failed or are unknown, each named on stderr; "
+            "2 bad usage or file, nothing was sent; 130, 143 ended by SIGINT, SIGTERM, after the counts so far."
+        ),
+        "[bold]Examples[/bold]:",
+        "boardclient import cards.csv --board BOARD_ID",
+        'boardclient import cards.jsonl --board BOARD_ID --list "To Do" --json | tail -n 1',
+    )
+)
 
 app = typer.Typer(
     name="boardclient",
     help="Work with boards, lists and cards of a board service.",
-    epilog=_START + _ENVIRONMENT + _EXIT_CODES,
+    epilog=_EPILOG,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -80,8 +85,7 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    get_command(app).main(args=None if argv is None else list(argv), prog_name="boardclient")
-    raise SystemExit(0)
+    sys.exit(get_command(app).main(args=None if argv is None else list(argv), prog_name="boardclient"))
 
 
 def _show_version(wanted: bool) -> None:
@@ -135,8 +139,6 @@ def _in_words(error: BoardClientError, *, writes: bool) -> str:
         return f"{text}; effect unknown: it may have been done or not, look before repeating it"
     if writes and error.effect is Effect.DONE:
         return f"{text}; it was done, only the answer can't be used"
-    if isinstance(error, AuthenticationError):
-        return f"{text}; get a new token and set {_settings.TOKEN}"
     return text
 
 
@@ -145,7 +147,10 @@ def _with_session(context: typer.Context, work: Callable[[AsyncSession], Awaitab
 
     async def in_session() -> None:
         async with settings.session() as session:
-            await work(session)
+            try:
+                await work(session)
+            except AuthenticationError as error:
+                raise IncompleteError(f"{error}; {settings.advice}") from None
 
     with _reported(writes=writes):
         settings = _settings.load(context.ensure_object(_settings.Options), os.environ)
@@ -323,7 +328,7 @@ def card_label(
     _with_session(context, work, writes=True)
 
 
-@app.command("import", epilog=_IMPORT_HELP)
+@app.command("import", epilog=_IMPORT_EPILOG)
 def import_(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .jsonl or .ndjson file, in UTF-8.")],
@@ -332,7 +337,7 @@ def import_(
         str | None, typer.Option("--list", metavar="LIST", help="The list of rows that name none: an identifier or a name.")
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Cards at a time; found by itself if not given.")
+        int | None, typer.Option(min=1, metavar="N", help="Cards at a time; chosen for you if not given.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object, the last line on stdout.")
@@ -344,4 +349,5 @@ def import_(
     async def work(session: AsyncSession) -> None:
         await import_file(session, file, options)
 
-    _with_session(context, work, writes=True)
+    # What is under way when it ends is named row by row: there is nothing to add.
+    _with_session(context, work, writes=False)

@@ -1,6 +1,7 @@
 """The embedded service on the command line: a tour that needs no other service, and the service alone."""
 
 import asyncio
+import shlex
 from importlib.resources import as_file, files
 
 from boardclient import AsyncSession, Board
@@ -9,6 +10,7 @@ from boardclient.cli._import_view import ImportOptions, import_file
 from boardclient.testing import BoardService
 
 _URGENT = "label-urgent"
+_CARDS_SHOWN = 6
 
 
 async def demo() -> None:
@@ -24,7 +26,7 @@ async def demo() -> None:
         for text in await _change(session, board):
             _render.line(console, text)
         lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)
-        console.print(_render.board(lists, cards))
+        console.print(_render.board(lists, cards, cards_per_list=_CARDS_SHOWN))
 
 
 async def _change(session: AsyncSession, board: Board) -> list[str]:
@@ -61,7 +63,7 @@ async def serve(port: int) -> None:
             _settings.TOKEN: service.token,
         }
         for name, value in values.items():
-            print(f"export {name}={value}")
+            print(f"export {name}={shlex.quote(value)}")
         print(end="", flush=True)
         _render.line(_render.notes(), "Serving until SIGINT or SIGTERM. Set the environment above in another terminal.")
         await asyncio.Event().wait()

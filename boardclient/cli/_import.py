@@ -3,13 +3,13 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import attrs
 
-from boardclient import AsyncSession, BulkProgress, BulkReport, CardDraft, CardResult
+from boardclient import AsyncSession, BoardClientError, BulkProgress, BulkReport, BulkRun, CardDraft, CardResult
 from boardclient.cli import _rows
 from boardclient.cli._errors import FileError, UsageError
 
@@ -48,13 +48,16 @@ class Outcome:
 
     on_failed_row: Callable[[FailedRow], None]
     counts: Counter[str] = attrs.field(factory=Counter)
-    report: BulkReport | None = None
+    report: BulkReport = attrs.field(factory=BulkReport)
     stopped_by: str | None = None
+    not_sent: int = 0
+    _begun: int = 0
     _under_way: dict[int, int] = attrs.field(factory=dict)
 
     def begin(self, index: int, row: int) -> None:
         """Note that a row's draft was handed out."""
         self._under_way[index] = row
+        self._begun += 1
 
     def settle(self, result: CardResult) -> None:
         """Note what became of a draft."""
@@ -63,8 +66,12 @@ class Outcome:
         if result.state in {"failed", "unknown"}:
             self.on_failed_row(FailedRow(row, result.state, str(result.error)))
 
-    def abandon(self) -> None:
-        """Note that no more results come: what is still under way may exist or not."""
+    def abandon(self, rows: int) -> None:
+        """Note that no more results come for a file of `rows` rows.
+
+        What is still under way may exist or not; what was not handed out was not sent.
+        """
+        self.not_sent = max(0, rows - self._begun)
         for row in self._under_way.values():
             self.counts["unknown"] += 1
             self.on_failed_row(FailedRow(row, "unknown", "the import ended while the card was being created"))
@@ -83,9 +90,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     Raises:
         FileError: it can't be read, or is not a regular file.
     """
-    if path.exists() and not path.is_file():
-        raise FileError(f"{path}: is not a regular file (it is read twice)")
     try:
+        if path.exists() and not path.is_file():
+            raise FileError(f"{path}: is not a regular file (it is read twice)")
         file = path.open("rb")
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}") from None
@@ -145,11 +152,24 @@ async def send(
     run = session.cards.create_many(_drafts(source, outcome, rows), concurrency=concurrency, on_progress=on_progress)
     try:
         async with run:
+            try:
+                async for result in run:
+                    outcome.settle(result)
+            except asyncio.CancelledError:
+                await _settle_what_is_ready(run, outcome)
+                raise
+    finally:
+        outcome.report = run.report
+        outcome.abandon(rows)
+
+
+async def _settle_what_is_ready(run: BulkRun, outcome: Outcome) -> None:
+    """Take the results that wait to be taken, and wait for none."""
+
+    with suppress(TimeoutError, asyncio.CancelledError, BoardClientError):
+        async with asyncio.timeout(0):
             async for result in run:
                 outcome.settle(result)
-        outcome.report = run.report
-    finally:
-        outcome.abandon()
 
 
 def _drafts(source: Source, outcome: Outcome, rows: int) -> Iterator[CardDraft]:

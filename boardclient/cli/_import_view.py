@@ -63,15 +63,11 @@ async def _import_open_file(session: AsyncSession, file: BinaryIO, form: _rows.F
 
 
 def _in_words(outcome: _import.Outcome) -> str:
-    counts = ", ".join(
-        f"{state} {outcome.counts[state]}" for state in _import.STATES if state != "already" or outcome.counts[state]
-    )
-    report = outcome.report
-    return (
-        counts
-        if report is None
-        else f"{counts} in {report.seconds:.1f} s ({report.rate:.0f} cards/s, {report.requests} requests)"
-    )
+    shown = [state for state in _import.STATES if state != "already" or outcome.counts[state]]
+    text, report = ", ".join(f"{state} {outcome.counts[state]}" for state in shown), outcome.report
+    if outcome.not_sent:
+        text += f", not sent {outcome.not_sent}"
+    return f"{text} in {report.seconds:.1f} s ({report.rate:.0f} cards/s, {report.requests} requests)"
 
 
 def _as_json(outcome: _import.Outcome, failed: list[_import.FailedRow]) -> str:
@@ -79,9 +75,10 @@ def _as_json(outcome: _import.Outcome, failed: list[_import.FailedRow]) -> str:
     return json.dumps(
         {
             **{state: outcome.counts[state] for state in _import.STATES},
-            "seconds": None if report is None else round(report.seconds, 3),
-            "rate": None if report is None else round(report.rate, 3),
-            "requests": None if report is None else report.requests,
+            "not_sent": outcome.not_sent,
+            "seconds": round(report.seconds, 3),
+            "rate": round(report.rate, 3),
+            "requests": report.requests,
             "rows": [attrs.asdict(row) for row in failed],
         }
     )

@@ -18,10 +18,10 @@ _LIST_WIDTH = 34
 
 
 def escape(text: str) -> str:
-    """Return the text with control characters written out, so that it is one line and steers no terminal.
+    r"""Write out control characters, so that a text is one line and steers no terminal.
 
     Written out are C0 (tab and newline among them), DEL, C1, line and paragraph separators, bidirectional controls, and halves of
-    surrogate pairs, as `\\x1b` or `\\u202e`.
+    surrogate pairs, as `\x1b` or `\u202e`.
     """
     if text.isprintable():
         return text
@@ -73,26 +73,29 @@ def card_fields(card: Card) -> dict[str, object]:
     }
 
 
-def board(lists: Sequence[BoardList], cards: Sequence[Card]) -> RenderableType:
+def board(lists: Sequence[BoardList], cards: Sequence[Card], *, cards_per_list: int | None = None) -> RenderableType:
     """Draw a board's lists side by side with their cards, in the service's order.
 
-    Archived lists are marked. Cards whose answer names none of the lists get a panel of their own.
+    Archived lists are marked; beyond `cards_per_list` cards are only counted. Cards whose answer names none of the lists get a
+    panel of their own.
     """
     held: dict[str | None, list[Card]] = {item.id: [] for item in lists}
     stray: list[Card] = []
     for card in cards:
         held.get(card.list_id, stray).append(card)
-    panels = [_panel(item.name or item.id, held[item.id], archived=item.closed is True) for item in lists]
+    panels = [_panel(item.name or item.id, held[item.id], cards_per_list, archived=item.closed is True) for item in lists]
     if stray:
-        panels.append(_panel("(list not told)", stray))
+        panels.append(_panel("(list not told)", stray, cards_per_list))
     return Columns(panels, padding=(0, 1)) if panels else Text("The board has no lists.")
 
 
-def _panel(name: str, cards: Sequence[Card], *, archived: bool = False) -> Panel:
+def _panel(name: str, cards: Sequence[Card], limit: int | None, *, archived: bool = False) -> Panel:
     title = Text(escape(name), style="dim" if archived else "bold")
     title.append(f" (archived, {len(cards)})" if archived else f" ({len(cards)})")
-    body: RenderableType = Group(*map(_card_line, cards)) if cards else Text("no cards", style="dim")
-    return Panel(body, title=title, width=_LIST_WIDTH, border_style="dim" if archived else "")
+    shown = list(map(_card_line, cards[:limit])) or [Text("no cards", style="dim")]
+    if limit is not None and len(cards) > limit:
+        shown.append(Text(f"… and {len(cards) - limit} more", style="dim"))
+    return Panel(Group(*shown), title=title, width=_LIST_WIDTH, border_style="dim" if archived else "")
 
 
 def _card_line(card: Card) -> Text:

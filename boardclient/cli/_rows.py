@@ -151,9 +151,10 @@ _Record = tuple[int, Mapping[str, object]]
 def _csv_records(file: BinaryIO, default_list_id: str | None) -> Iterator[_Record | Problem]:
     header: list[str] | None = None
     for row in _csv_rows(file):
-        if isinstance(row, Problem):
+        if isinstance(row, Problem):  # the last one
             yield row
-            return
+            header = header or []
+            continue
         number, cells = row
         if header is None:
             header = [cell.strip() for cell in cells]

@@ -34,6 +34,12 @@ class Settings:
     timeout_seconds: float = 30.0
     allow_insecure: bool = False
 
+    @property
+    def advice(self) -> str:
+        """Say what to do when the service refuses the token."""
+        where = "" if self.auth_url is None else f" (tokens are exchanged at {self.auth_url})"
+        return f"get a new token{where} and set {TOKEN}"
+
     def session(self) -> AsyncSession:
         """Build a session with these settings; the caller closes it.
 

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
-from types import FrameType
+from contextlib import ExitStack
 
 from boardclient.cli._errors import StoppedError
 
@@ -11,7 +11,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_until_signal(work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` on a new event loop; the first signal cancels it, a second one ends the process.
+    """Run `work` on a new event loop; the first signal cancels it, further ones act as if it was not for this.
 
     Must be called on the main thread, as signals are handled there only.
 
@@ -21,23 +21,18 @@ def run_until_signal(work: Callable[[], Awaitable[None]]) -> None:
     received: list[int] = []
 
     async def supervised() -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- a coroutine that runs is a task's
 
-        def stop(signal_number: int, _frame: FrameType | None) -> None:
+        def stop(signal_number: int) -> None:
             received.append(signal_number)
-            restore()
-            loop.call_soon_threadsafe(task.cancel)
+            handlers.close()
+            task.cancel()
 
-        def restore() -> None:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-        previous = {number: signal.signal(number, stop) for number in _SIGNALS}
-        try:
+        with ExitStack() as handlers:
+            for number in _SIGNALS:
+                _handle(number, stop, handlers)
             await work()
-        finally:
-            restore()
 
     try:
         asyncio.run(supervised())
@@ -48,3 +43,16 @@ def run_until_signal(work: Callable[[], Awaitable[None]]) -> None:
         received.append(signal.SIGINT)
     if received:
         raise StoppedError(received[0])
+
+
+def _handle(number: signal.Signals, stop: Callable[[int], None], handlers: ExitStack) -> None:
+    """Call `stop` on the running loop when the signal comes, until `handlers` is closed."""
+    loop = asyncio.get_running_loop()
+    handlers.callback(signal.signal, number, signal.getsignal(number))
+    try:
+        # Unlike a handler of the signal module this wakes the loop even when the kernel gives the signal to another thread.
+        loop.add_signal_handler(number, stop, number)
+    except NotImplementedError:
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop, number))
+    else:
+        handlers.callback(loop.remove_signal_handler, number)

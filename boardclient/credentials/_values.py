@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Literal, NoReturn
-from urllib.parse import quote, quote_plus
+import re
+from functools import cached_property
+from typing import Any, Final, Literal, NoReturn
+from urllib.parse import quote
 
 import attrs
 from multidict import CIMultiDict
 
 from boardclient import _convert
-from boardclient._operations import Answer, Request
+from boardclient._operations import BODY_KEPT_BYTES, Answer, Request
 from boardclient.models import check_text
 
 Place = Literal["body", "query"]
@@ -59,13 +60,23 @@ class Credentials:
         return Signed(f"{request.path}?{request.query}&{self._query}" if request.query else f"{request.path}?{self._query}", body)
 
     def redact(self, answer: Answer) -> Answer:
-        """Return the answer with `***` in place of whatever equals a credential, in plain, percent-encoded or JSON form."""
-        body = answer.body
-        forms = sorted({form for secret in (self.token, self.key) if secret for form in _forms(secret)}, key=len, reverse=True)
-        for form in forms:
-            body = body.replace(form.encode(), b"***")
-        headers = CIMultiDict((name, _replaced(value, forms)) for name, value in answer.headers.items())
+        """Return the answer with `***` in place of whatever equals a credential: plain, percent-encoded, as JSON.
+
+        Of a large body only the beginning is left, somewhat more or less than an error keeps.
+        """
+        written = self._written
+        headers = CIMultiDict((name, _redacted(value, written)) for name, value in answer.headers.items())
+        margin = _LONGEST_WAY * max(len(self.token), len(self.key or ""))
+        body = written.sub(b"***", answer.body[: BODY_KEPT_BYTES + margin])
+        if len(answer.body) > BODY_KEPT_BYTES + margin:
+            body = body[:-margin]  # a credential may begin there and be cut off
         return attrs.evolve(answer, body=body, headers=headers)
+
+    @cached_property
+    def _written(self) -> re.Pattern[bytes]:
+        """Make the pattern of everything that reads as a credential, the longer first: one may begin with the other."""
+        secrets = sorted(filter(None, (self.token, self.key)), key=len, reverse=True)
+        return re.compile(b"|".join(map(_spellings, secrets)))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("credentials are not pickled")
@@ -77,12 +88,34 @@ class Credentials:
         return self
 
 
-def _forms(secret: str) -> set[str]:
-    plain = {secret, quote(secret, safe=""), quote(secret), quote_plus(secret)}
-    return plain | {json.dumps(secret)[1:-1], _convert.encode(secret).decode()[1:-1]}
+def _spellings(secret: str) -> bytes:
+    """Make the pattern of a text however a service writes it: each character plain, percent-encoded or escaped as in JSON.
+
+    The ways may be mixed, and one put upon another: JSON as a string in JSON, a percent-encoded address in an address.
+    """
+    plain = re.sub(r"\\+", r"\\", secret)  # of backslashes any number counts as one, whose escapes they may be
+    return b"".join(_ways(character) for character in plain)
 
 
-def _replaced(value: str, forms: list[str]) -> str:
-    for form in forms:
-        value = value.replace(form, "***")
-    return value
+def _ways(character: str) -> bytes:
+    raw, units = character.encode(), character.encode("utf-16-be")
+    percent = b"".join(b"%%(?:25){0,3}%02x" % byte for byte in raw)
+    unicode = b"".join(_BACKSLASH + b"u" + units[at : at + 2].hex().encode() for at in range(0, len(units), 2))
+    ways = [re.escape(raw), b"(?i:%s|%s)" % (percent, unicode)]
+    if character in _SHORT_ESCAPES:
+        ways.append(_BACKSLASH + _SHORT_ESCAPES[character])
+    if character == " ":
+        ways.append(rb"\+")
+    one = b"(?:%s)" % b"|".join(ways)
+    if character == "\\":
+        return one + b"{1,8}"
+    return one if character.isalnum() else b"(?:%s)?%s" % (_BACKSLASH, one)
+
+
+_LONGEST_WAY: Final = 128  # bytes of one character, escapes of escapes included
+_BACKSLASH: Final = rb"(?:\\|%(?:25){0,3}5[cC]){1,8}"
+_SHORT_ESCAPES: Final = dict(zip("\b\f\n\r\t", (b"b", b"f", b"n", b"r", b"t"), strict=True))
+
+
+def _redacted(value: str, written: re.Pattern[bytes]) -> str:
+    return written.sub(b"***", value.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")

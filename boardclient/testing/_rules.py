@@ -146,8 +146,8 @@ class BoardRules:
 
     clock: Callable[[], float] = time.monotonic
     token_lifetime: float | None = None
-    organizations: frozenset[str] = attrs.field(default=(), converter=_names)
-    scopes: frozenset[str] = attrs.field(default=("read", "write"), converter=_names)
+    organizations: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
+    scopes: frozenset[str] = attrs.field(default=frozenset({"read", "write"}), converter=_names)
     errors: Literal["json", "text"] = "json"
     exchange_answer: ExchangeAnswer = "rfc6749"
     shape: Callable[[str, Json], Json] | None = None

@@ -17,7 +17,20 @@ from urllib.parse import quote, quote_plus
 import attrs
 
 _Sink: TypeAlias = "tuple[str, str | bytes]"
-_ATOMS = (type(None), bool, int, float, complex, range, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, io.IOBase)
+_ATOMS = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    range,
+    type,
+    ModuleType,
+    FunctionType,
+    MethodType,
+    BuiltinFunctionType,
+    io.IOBase,
+)
 _LIBRARIES = frozenset({"boardclient", "aiohttp", "tenacity", "cattrs", "msgspec", "yarl", "multidict", "asyncio"})
 
 

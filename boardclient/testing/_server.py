@@ -24,7 +24,7 @@ from boardclient.testing._stage import Stage
 from boardclient.testing.faults import Fault, Faults
 
 if TYPE_CHECKING:
-    from boardclient import AsyncSession, CredentialProvider, OAuthCredentials
+    from boardclient import AsyncSession, CredentialProvider
 
 _HOST = "127.0.0.1"
 _BACKSTOP_SECONDS = 0.05
@@ -63,8 +63,8 @@ class BoardService:
     """The service of the interface document, embedded, on a loopback port.
 
     Its owner is whoever enters it: `async with` runs it on the running loop, plain `with` in a thread with a loop of its own,
-    from where it serves any test. `faults` says what goes wrong, `calls` what was asked, `rules` what the service holds. Closed, it
-    may be entered again: on the same port, with what it held.
+    from where it serves any test. `faults` says what goes wrong, `calls` what was asked, `rules` what the service holds. Closed,
+    it may be entered again: on the same port, with what it held.
     """
 
     port: int = 0
@@ -117,7 +117,7 @@ class BoardService:
         thread.start()
         try:
             self._thread = thread, started.result()
-        except BaseException:
+        except Exception:
             thread.join()
             raise
         return self
@@ -134,7 +134,7 @@ class BoardService:
         loop = asyncio.get_running_loop()
         try:
             await self.start()
-        except OSError as error:
+        except Exception as error:  # whatever it is, the one who waits is to hear of it
             started.set_exception(error)
             return
         started.set_result(lambda: loop.call_soon_threadsafe(ended.set))
@@ -218,30 +218,12 @@ class BoardService:
         """Give an authorization code, for one token exchange."""
         return self.rules.new_code(scopes=scopes)
 
-    async def authorize(self, request: object) -> str:
-        """Give an authorization code: what `OAuthCredentials(authorize=…)` takes."""
-        return self.new_code()
-
     def session(self, credentials: CredentialProvider | None = None, **options: object) -> AsyncSession:
         """Build a session for this service; its options are those of `AsyncSession`, and whoever asked closes it."""
         from boardclient import AsyncSession, StaticCredentials
 
         given = StaticCredentials(token=self.token, key=self.key) if credentials is None else credentials
         return AsyncSession(given, **{"base_url": self.base_url, **options})  # type: ignore[arg-type]  # -- AsyncSession checks them
-
-    def oauth_credentials(self, **options: object) -> OAuthCredentials:
-        """Build credentials that get their tokens from this service; the options are those of `OAuthCredentials`."""
-        from boardclient import OAuthCredentials
-
-        known: dict[str, object] = {
-            "client_id": self.client_id,
-            "client_secret": self.client_secret,
-            "redirect_uri": self.redirect_uri,
-            "auth_url": self.auth_url,
-            "authorize": self.authorize,
-            "key": self.key,
-        }
-        return OAuthCredentials(**{**known, **options})  # type: ignore[arg-type]  # -- OAuthCredentials checks them
 
     def calls_of(self, operation: str) -> list[Call]:
         """List the calls of one operation, in the order of their arrival."""

@@ -76,7 +76,7 @@ async def cards(session: AsyncSession) -> None:
     await session.cards.add_label("c", "label")
     await session.cards.delete("c")
     await session.cards.create("a")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue] -- a card needs its list
-    await session.cards.create("a", "l")  # type: ignore[call-arg, misc]  # pyright: ignore[reportCallIssue] -- list_id is keyword-only
+    await session.cards.create("a", "l")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue] -- list_id is keyword-only
 
 
 async def members(session: AsyncSession) -> None:

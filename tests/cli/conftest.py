@@ -1,0 +1,102 @@
+"""What the tests of the command line share: a call of it in this process, with the environment of an embedded service."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from boardclient.cli import main
+from boardclient.testing import BoardService
+
+
+class Result(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BASE_URL", "AUTH_URL", "KEY", "TOKEN"):
+        monkeypatch.delenv(f"BOARDCLIENT_{name}", raising=False)
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "PY_COLORS", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.fixture
+def bare_cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Call the command line without any configuration."""
+
+    def call(*argv: str) -> Result:
+        with pytest.raises(SystemExit) as caught:
+            main(argv)
+        return Result(caught.value.code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def cli(bare_cli: Cli, board_service: BoardService, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Call the command line, configured for `board_service`."""
+    monkeypatch.setenv("BOARDCLIENT_BASE_URL", board_service.base_url)
+    monkeypatch.setenv("BOARDCLIENT_KEY", board_service.key)
+    monkeypatch.setenv("BOARDCLIENT_TOKEN", board_service.token)
+    return bare_cli
+
+
+class BoardIds(NamedTuple):
+    board: str
+    todo: str
+    doing: str
+    done: str
+
+
+@pytest.fixture
+def board(board_service: BoardService) -> BoardIds:
+    """Give a board with the three default lists."""
+
+    async def make() -> BoardIds:
+        async with board_service.session() as session:
+            board = await session.boards.create("Work", default_lists=True)
+            lists = await session.boards.lists(board.id)
+            return BoardIds(board.id, *(item.id for item in lists))
+
+    ids = asyncio.run(make())
+    board_service.calls.clear()
+    return ids
+
+
+@pytest.fixture
+def csv_file(tmp_path: Path) -> Callable[[str], str]:
+    """Write a CSV file and give its path."""
+
+    def write(text: str, name: str = "cards.csv") -> str:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8", newline="")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def signal_on(board_service: BoardService) -> Callable[..., None]:
+    """Send this process a signal as soon as the service has received a call."""
+
+    def arrange(number: signal.Signals, operation: str, count: int = 1) -> None:
+        def wait_and_send() -> None:
+            asyncio.run(board_service.received(operation, count))
+            os.kill(os.getpid(), number)
+
+        threading.Thread(target=wait_and_send, daemon=True).start()
+
+    return arrange

@@ -1,0 +1,286 @@
+"""The import: all rows are checked before one is sent, each is sent once, and what became of it is told."""
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from boardclient.cli import _import, _import_view, _rows
+from boardclient.testing import BoardService
+
+THREE = "name,list\nA,To Do\nB,Doing\nC,\n"
+
+
+def summary(out: str) -> dict[str, object]:
+    found = json.loads(out.splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
+
+
+def names(service: BoardService) -> list[str]:
+    return sorted(card.name for card in service.rules.cards.values())
+
+
+def test_every_row_becomes_a_card(cli, board_service: BoardService, board, csv_file) -> None:
+    code, out, err = cli("import", csv_file(THREE), "--board", board.board, "--list", "Done")
+    assert (code, err) == (0, "")
+    assert out.startswith("created 3, failed 0, unknown 0 in ")
+    homes = {card.name: card.list_id for card in board_service.rules.cards.values()}
+    assert homes == {"A": board.todo, "B": board.doing, "C": board.done}
+    assert len(board_service.calls_of("boards.lists")) == 1
+
+
+def test_json_lines_and_a_json_result(cli, board_service: BoardService, board, csv_file) -> None:
+    path = csv_file('{"name": "A", "due": "2027-01-01T00:00:00Z"}\n{"name": "B", "pos": "top"}\n', "cards.ndjson")
+    code, out, err = cli("import", path, "--board", board.board, "--list", board.todo, "--concurrency", "1", "--json")
+    assert (code, err) == (0, "")
+    found = summary(out)
+    assert found.pop("seconds") > 0
+    assert found.pop("rate") > 0
+    assert found == {"created": 2, "already": 0, "failed": 0, "unknown": 0, "not_sent": 0, "requests": 2, "rows": []}
+    assert names(board_service) == ["A", "B"]
+
+
+def test_a_file_without_rows_is_imported(cli, board, csv_file) -> None:
+    code, out, _ = cli("import", csv_file("name,list\n"), "--board", board.board)
+    assert code == 0
+    assert out.startswith("created 0")
+
+
+def test_a_bar_is_drawn_on_a_terminal(cli, board, csv_file, monkeypatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code, _, err = cli("import", csv_file(THREE), "--board", board.board, "--list", "Done")
+    assert code == 0
+    assert "Importing" in err
+
+
+def test_wrong_rows_are_named_before_anything_is_sent(cli, board_service: BoardService, board, csv_file) -> None:
+    path = csv_file("name,due,list\nA,,To Do\n,soon,To Do\nC,,\x1bNowhere\n")
+    code, out, err = cli("import", path, "--board", board.board, "--json")
+    assert (code, out) == (2, "")
+    lines = err.splitlines()
+    assert lines[0] == "boardclient: row 3, column name: is missing"
+    assert lines[1].startswith("boardclient: row 3, column due: 'soon' is not")
+    assert lines[2].startswith("boardclient: row 4, column list: '\\x1bNowhere' is neither")
+    assert lines[3] == "boardclient: error: the file has 3 problems; nothing was sent"
+    assert not board_service.calls_of("cards.create")
+
+
+def test_one_wrong_row_is_one_problem(cli, board, csv_file) -> None:
+    err = cli("import", csv_file("name\n\t\n"), "--board", board.board, "--list", "To Do").err
+    assert err.endswith("the file has 1 problem; nothing was sent\n")
+
+
+def test_no_more_than_20_problems_are_named(cli, board_service: BoardService, board, csv_file) -> None:
+    path = csv_file("name,list\n" + "x,nowhere\n" * 1000)
+    code, _, err = cli("import", path, "--board", board.board)
+    assert code == 2
+    assert len(err.splitlines()) == 21
+    assert "20 problems or more" in err
+    assert not board_service.calls_of("cards.create")
+
+
+@pytest.mark.parametrize("name", ["cards.txt", "missing.csv", "folder.csv"])
+def test_a_file_that_is_none_is_one_line(cli, board_service: BoardService, board, tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "cards.txt").write_text(THREE)
+    code, out, err = cli("import", str(tmp_path / name), "--board", board.board)
+    assert (code, out) == (2, "")
+    assert name in err
+    assert err.count("\n") == 1
+    assert not board_service.calls
+
+
+def test_a_default_list_that_the_board_has_not_is_bad_usage(cli, board_service: BoardService, board, csv_file) -> None:
+    code, _, err = cli("import", csv_file(THREE), "--board", board.board, "--list", "Nowhere")
+    assert code == 2
+    assert "--list: 'Nowhere' is neither" in err
+    assert not board_service.calls_of("cards.create")
+
+
+def test_a_board_that_is_none_fails(cli, csv_file) -> None:
+    code, out, err = cli("import", csv_file(THREE), "--board", "nowhere")
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+
+
+def test_rows_that_fail_or_are_unknown_are_named_and_not_sent_again(cli, board_service: BoardService, board, csv_file) -> None:
+    faults = board_service.faults
+    faults.add(faults.status(400, body=b"bad \x1b[31m"), "cards.create", call=1)
+    faults.add(faults.drop(commit=True), "cards.create", call=3)
+    path = csv_file(THREE)
+    code, out, err = cli("import", path, "--board", board.board, "--list", "Done", "--concurrency", "1", "--json")
+    assert code == 1
+    found = summary(out)
+    assert {state: found[state] for state in ("created", "already", "failed", "unknown")} == {
+        "created": 1,
+        "already": 0,
+        "failed": 1,
+        "unknown": 1,
+    }
+    assert [(row["row"], row["state"]) for row in found["rows"]] == [(2, "failed"), (4, "unknown")]
+    assert all(row["error"] for row in found["rows"])
+    lines = err.splitlines()
+    assert lines[0].startswith("row 2: failed: ")
+    assert lines[1].startswith("row 4: unknown: ")
+    assert lines[2] == "boardclient: error: not every row exists as a card; nothing was sent twice"
+    assert "\x1b" not in err
+    assert len(board_service.calls_of("cards.create")) == 3
+
+
+def test_failed_rows_are_named_without_json_too(cli, board_service: BoardService, board, csv_file) -> None:
+    board_service.faults.add(board_service.faults.status(400), "cards.create")
+    code, out, err = cli("import", csv_file(THREE), "--board", board.board, "--list", "Done")
+    assert code == 1
+    assert out.startswith("created 0, failed 3, unknown 0 in ")
+    assert sum(line.startswith("row ") for line in err.splitlines()) == 3
+
+
+def test_a_token_that_is_refused_on_the_way_ends_the_run(cli, board_service: BoardService, board, csv_file) -> None:
+    board_service.faults.add(board_service.faults.status(401), "cards.create", call=2)
+    path = csv_file(THREE)
+    code, out, err = cli("import", path, "--board", board.board, "--list", "Done", "--concurrency", "1", "--json")
+    assert code == 1
+    found = summary(out)
+    assert (found["created"], found["failed"], found["unknown"], found["not_sent"]) == (1, 1, 0, 1)
+    assert "get a new token" in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_the_rows_in_flight_unknown(
+    cli, board_service: BoardService, board, csv_file, signal_on: Callable, number: signal.Signals, code: int
+) -> None:
+    board_service.faults.add(board_service.faults.hang(commit=True), "cards.create", call=range(3, 100))
+    signal_on(number, "cards.create", 4)
+    path = csv_file("name\n" + "".join(f"card {n}\n" for n in range(2, 9)))
+    result = cli("import", path, "--board", board.board, "--list", "Done", "--concurrency", "2", "--json")
+    assert result.code == code
+    found = summary(result.out)
+    assert (found["created"], found["failed"], found["unknown"], found["not_sent"]) == (2, 0, 2, 3)
+    hanging = {call.body["name"] for call in board_service.calls if call.fault is not None}
+    assert {(f"card {row['row']}", row["state"]) for row in found["rows"]} == {(name, "unknown") for name in hanging}
+    assert f"ended by {number.name}" in result.err
+
+
+def test_a_signal_tells_the_rest_in_words(cli, board_service: BoardService, board, csv_file, signal_on: Callable) -> None:
+    board_service.faults.add(board_service.faults.hang(), "cards.create")
+    signal_on(signal.SIGINT, "cards.create")
+    result = cli("import", csv_file(THREE), "--board", board.board, "--list", "Done", "--concurrency", "1")
+    assert result.code == 130
+    assert result.out.startswith("created 0, failed 0, unknown 1, not sent 2 in ")
+
+
+@pytest.mark.parametrize(
+    ("later", "message", "sent"),
+    [
+        ("name\nA\n\t\nC\n", "row 3, column name: is missing", ["A"]),
+        ("name\nA\nB\nC\nD\n", "row 5 was not there before", ["A", "B", "C"]),
+        ("name\nA\n", "it has 1 rows now and had 3", ["A"]),
+    ],
+)
+def test_a_file_that_changes_meanwhile_stops_the_import(
+    cli, board_service: BoardService, board, csv_file, monkeypatch, later: str, message: str, sent: list[str]
+) -> None:
+    path = csv_file("name\nA\nB\nC\n")
+    real = _import.check
+
+    async def check_then_change(source: _import.Source) -> int:
+        rows = await real(source)
+        Path(path).write_text(later, newline="")
+        return rows
+
+    monkeypatch.setattr(_import_view._import, "check", check_then_change)
+    code, out, err = cli("import", path, "--board", board.board, "--list", "Done", "--concurrency", "1")
+    assert code == 1
+    assert out.startswith(f"created {len(sent)}, ")
+    assert message in err
+    assert names(board_service) == sent
+
+
+async def test_a_file_that_cannot_be_read_any_more_stops_the_import(board_service: BoardService) -> None:
+    class Failing(io.BytesIO):
+        readings = 0
+
+        def seek(self, *position: int) -> int:
+            self.readings += 1
+            if self.readings == 2:
+                raise OSError(5, "Input/output error")
+            return super().seek(*position)
+
+    async with board_service.session() as session:
+        board = await session.boards.create("B", default_lists=True)
+        source = await _import.prepare(session, Failing(b"name\nA\n"), _rows.Format.CSV, board.id, "Done")
+        outcome = _import.Outcome(lambda row: None)
+        await _import.send(session, source, outcome, rows=await _import.check(source))
+    assert outcome.stopped_by == "the file can't be read any more: Input/output error"
+    assert not outcome.is_complete
+
+
+async def test_results_that_are_ready_are_settled_when_it_is_cancelled(board_service: BoardService) -> None:
+    """A card whose answer has come is counted as created, though nobody had looked at the answer yet."""
+
+    class Run:
+        def __init__(self) -> None:
+            self.results = asyncio.Queue()
+            self.report = None
+
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *error):
+            return None
+
+        async def __aiter__(self):
+            while True:
+                yield await self.results.get()
+
+    class Result:
+        def __init__(self, index: int) -> None:
+            self.index, self.state, self.error = index, "created", None
+
+    run, told = Run(), []
+    outcome = _import.Outcome(told.append)
+    session = type("S", (), {"cards": type("C", (), {"create_many": staticmethod(lambda drafts, **options: run)})})
+    for index in range(3):
+        outcome.begin(index, index + 2)
+    task = asyncio.create_task(_import.send(session, None, outcome, rows=5))
+    await asyncio.sleep(0)
+    task.cancel()
+    run.results.put_nowait(Result(0))
+    run.results.put_nowait(Result(1))
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert outcome.counts == {"created": 2, "unknown": 1}
+    assert [(row.row, row.state) for row in told] == [(4, "unknown")]
+    assert outcome.not_sent == 2
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_process_ends_on_a_signal(board_service: BoardService, board, csv_file, number: signal.Signals, code: int) -> None:
+    board_service.faults.add(board_service.faults.hang(commit=True), "cards.create", call=range(2, 100))
+    environment = {
+        **os.environ,
+        "BOARDCLIENT_BASE_URL": board_service.base_url,
+        "BOARDCLIENT_KEY": board_service.key,
+        "BOARDCLIENT_TOKEN": board_service.token,
+    }
+    argv = ["import", csv_file(THREE), "--board", board.board, "--list", "Done", "--concurrency", "1", "--json"]
+    program = [sys.executable, "-c", "import sys; from boardclient.cli import main; sys.exit(main())", *argv]
+    with subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        asyncio.run(board_service.received("cards.create", 2))
+        process.send_signal(number)
+        out, err = process.communicate()
+    assert process.returncode == code
+    assert "Traceback" not in err
+    found = summary(out)
+    assert (found["created"], found["unknown"], found["not_sent"]) == (1, 1, 1)
+    assert found["rows"][0]["row"] == 3

@@ -1,0 +1,88 @@
+"""What is drawn: hostile text steers nothing, lists stand side by side, markup is text."""
+
+import io
+from datetime import UTC, datetime
+
+import pytest
+from rich.console import Console
+
+from boardclient import BoardList, Card
+from boardclient.cli import _render
+
+
+def drawn(lists: list[BoardList], cards: list[Card], **options: int) -> str:
+    console = Console(file=io.StringIO(), width=120, markup=False, highlight=False, emoji=False)
+    console.print(_render.board(lists, cards, **options))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("plain — Zürich 日本語 👩‍🚀", "plain — Zürich 日本語 👩‍🚀"),
+        ("a\x1b[31mred", "a\\x1b[31mred"),
+        ("a\nb\tc\rd\x00", "a\\x0ab\\x09c\\x0dd\\x00"),
+        ("\x7f\x80\x9b", "\\x7f\\x80\\x9b"),
+        ("\u202eevil\u2066\u200f\u061c", "\\u202eevil\\u2066\\u200f\\u061c"),
+        ("a\u2028b\u2029", "a\\u2028b\\u2029"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_control_characters_are_written_out(text: str, escaped: str) -> None:
+    assert _render.escape(text) == escaped
+
+
+def test_a_board_is_drawn_as_columns_of_cards() -> None:
+    lists = [BoardList("l1", "To Do"), BoardList("l2", "Old", closed=True), BoardList("l3", None)]
+    cards = [
+        Card("c1", "Write the plan", list_id="l1", due=datetime(2027, 3, 4, tzinfo=UTC)),
+        Card("c2", None, list_id="l2"),
+        Card("c3", "Lost"),
+    ]
+    text = drawn(lists, cards)
+    first = text.splitlines()[0]
+    assert "To Do (1)" in first
+    assert "Old (archived, 1)" in first
+    assert "l3 (0)" in first
+    assert "• Write the plan 2027-03-04" in text
+    assert "• c2" in text
+    assert "no cards" in text
+    assert "(list not told) (1)" in text
+
+
+def test_a_board_without_lists_says_so() -> None:
+    assert drawn([], []) == "The board has no lists.\n"
+
+
+def test_beyond_a_limit_cards_are_only_counted() -> None:
+    text = drawn([BoardList("l1", "To Do")], [Card(f"c{n}", f"Card {n}", list_id="l1") for n in range(5)], cards_per_list=2)
+    assert "Card 1" in text
+    assert "Card 2" not in text
+    assert "… and 3 more" in text
+    assert "more" not in drawn([BoardList("l1", "To Do")], [Card("c1", "A", list_id="l1")], cards_per_list=2)
+
+
+def test_markup_and_control_characters_of_the_service_are_text() -> None:
+    text = drawn([BoardList("l1", "[red]List[/red]\x1b")], [Card("c1", "[bold]x[/] :smile: \x1b[2J\u202e", list_id="l1")])
+    assert "[red]List[/red]\\x1b" in text
+    assert "[bold]x[/] :smile:" in text
+    assert "\\x1b[2J\\u202e" in text
+    assert "\x1b" not in text
+
+
+def test_details_show_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    _render.details(_render.output(), "card\x1b", {"id": "c1", "desc": None, "name": "[b]" + "n" * 300})
+    assert capsys.readouterr().out == f"card\\x1b\n  id    c1\n  name  [b]{'n' * 300}\n"
+
+
+def test_details_without_fields_are_a_title(capsys: pytest.CaptureFixture[str]) -> None:
+    _render.details(_render.notes(), "nothing", {})
+    assert capsys.readouterr().err == "nothing\n"
+
+
+def test_the_bar_is_drawn_on_a_terminal_only() -> None:
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), width=80, force_terminal=terminal)
+        with _render.progress(console) as bar:
+            bar.add_task("Importing", total=2, completed=1)
+        assert ("Importing" in console.file.getvalue()) is terminal

@@ -1,0 +1,252 @@
+"""The file of an import: what is read, what is refused, and how a wrong place is named."""
+
+import csv
+import io
+import json
+import string
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import PurePath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boardclient import BoardList, CardDraft, Position
+from boardclient.cli._errors import FileError
+from boardclient.cli._rows import Format, ListIndex, Problem, Row, detect, parse_due, read
+
+LISTS = ListIndex(
+    [
+        BoardList("l1", "To Do"),
+        BoardList("l2", "Doing", closed=False),
+        BoardList("l3", "Twin"),
+        BoardList("l4", "Twin"),
+        BoardList("l5", "Old", closed=True),
+        BoardList("l6", None),
+        BoardList("l7", None, closed=True),
+        BoardList("l8", "l1"),
+        BoardList("l9", "l9"),
+        BoardList("l10", "Reused", closed=True),
+        BoardList("l11", "Reused"),
+    ]
+)
+
+
+def rows_of(text: str | bytes, form: Format = Format.CSV, default: str | None = "l2") -> list[Row | Problem]:
+    raw = text if isinstance(text, bytes) else text.encode()
+    return list(read(io.BytesIO(raw), form, LISTS, default))
+
+
+def said(text: str | bytes, form: Format = Format.CSV, default: str | None = "l2") -> list[str]:
+    return [
+        str(item) if isinstance(item, Problem) else f"{item.number}={item.draft.name}" for item in rows_of(text, form, default)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("a.csv", Format.CSV), ("a.CSV", Format.CSV), ("a.jsonl", Format.JSON_LINES), ("b/c.ndjson", Format.JSON_LINES)],
+)
+def test_the_extension_says_the_format(name: str, form: Format) -> None:
+    assert detect(PurePath(name)) is form
+
+
+@pytest.mark.parametrize("name", ["cards.json", "cards", "cards.xlsx", "-"])
+def test_another_extension_is_refused(name: str) -> None:
+    with pytest.raises(FileError, match="the extension says the format"):
+        detect(PurePath(name))
+
+
+@pytest.mark.parametrize(
+    ("value", "list_id"),
+    [("l2", "l2"), ("To Do", "l1"), ("l5", "l5"), ("l6", "l6"), ("l9", "l9"), ("Reused", "l11")],
+)
+def test_a_list_is_found_by_identifier_or_name(value: str, list_id: str) -> None:
+    assert LISTS.find(value) == list_id
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("Nowhere", "'Nowhere' is neither the identifier nor the name of an open list of the board"),
+        ("to do", "'to do' is neither"),
+        ("Old", "an archived one is meant by its identifier only"),
+        ("Twin", "'Twin' is ambiguous: 2 lists"),
+        ("l1", "'l1' is ambiguous: the identifier of one list and the name of another"),
+        ("x" * 100, f"'{'x' * 60}…' is neither"),
+    ],
+)
+def test_a_list_that_is_none_or_more_than_one_is_refused(value: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        LISTS.find(value)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "due"),
+    [
+        ("2027-01-02T03:04:05Z", datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        ("2027-01-02T03:04+01:00", datetime(2027, 1, 2, 3, 4, tzinfo=timezone(timedelta(hours=1)))),
+    ],
+)
+def test_a_due_date_keeps_its_offset(text: str, due: datetime) -> None:
+    assert parse_due(text) == due
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tomorrow", "'tomorrow' is not an ISO 8601 date-time"),
+        ("2027-13-01T00:00:00Z", "is not an ISO 8601"),
+        ("2027-01-02", "has no offset"),
+        ("2027-01-02T03:04:05", "has no offset"),
+        ("0001-01-01T00:00:00+23:00", "outside of the years"),
+    ],
+)
+def test_a_due_date_without_a_meaning_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_due(text)
+    assert message in str(caught.value)
+
+
+def test_a_csv_row_becomes_a_draft_whatever_the_order_of_the_columns() -> None:
+    text = 'list,pos,reference,due,desc,name\r\nTo Do,top,r-1,2027-01-02T03:04:05Z,"a, b\nc",Ship it\r\n,,,,,Plain\r\n'
+    assert rows_of(text) == [
+        Row(2, CardDraft("Ship it", "l1", "a, b\nc", datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC), Position.TOP, "r-1")),
+        Row(3, CardDraft("Plain", "l2")),
+    ]
+
+
+def test_a_json_row_becomes_a_draft_and_null_is_not_sent() -> None:
+    lines = [
+        '{"name": "A", "desc": "", "due": null, "pos": "bottom", "list": "Doing", "reference": "7"}',
+        "",
+        '{"name": "B", "due": "", "pos": "", "list": "", "reference": "", "desc": null}',
+    ]
+    assert rows_of("\n".join(lines), Format.JSON_LINES) == [
+        Row(1, CardDraft("A", "l2", "", pos=Position.BOTTOM, reference="7")),
+        Row(3, CardDraft("B", "l2")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", ["row 1: the file is empty; the first row must name the columns"], id="empty"),
+        pytest.param("name\n", [], id="header-only"),
+        pytest.param("\ufeffname\nA\n", ["2=A"], id="bom"),
+        pytest.param("name , desc\nA\n", ["2=A"], id="padded-header-short-row"),
+        pytest.param('name,desc\nA,"x\ny"\n\nB,\n', ["2=A", "4=B"], id="rows-are-counted-not-lines"),
+        pytest.param(
+            "name,colour\nA,red\n", ["row 1, column colour: is unknown; the columns are name, desc, due, pos, list, reference"]
+        ),
+        pytest.param("name,name\nA,B\n", ["row 1, column name: is named more than once"], id="double-column"),
+        pytest.param("desc\nA\n", ["row 1, column name: is required and not in the header"], id="no-name-column"),
+        pytest.param(b"name,\xff\nA,B\n", ["row 1: the header is not UTF-8"], id="header-bytes"),
+        pytest.param("name,desc\nA,b,c\n", ["row 2: has 3 cells, the header names 2 columns"], id="too-many-cells"),
+        pytest.param(
+            "name,desc\n,b\n \t,c\n", ["row 2, column name: is missing", "row 3, column name: is missing"], id="no-name"
+        ),
+        pytest.param("name,due\nA,soon\nB,2027-01-01\n", ["row 2, column due", "row 3, column due"], id="due"),
+        pytest.param("name,pos\nA,3\n", ['row 2, column pos: \'3\' is neither "top" nor "bottom"'], id="pos"),
+        pytest.param(
+            "name,list\nA,Twin\nB,x\nC,Old\n", ["row 2, column list", "row 3, column list", "row 4, column list"], id="list"
+        ),
+        pytest.param(
+            b"name,list,desc\nA,\xff,\xfe\n\xff,To Do,\n",
+            ["row 2, column list: is not UTF-8", "row 2, column desc: is not UTF-8", "row 3, column name: is not UTF-8"],
+            id="cell-bytes",
+        ),
+        pytest.param('name\nA\n"B"x\nC\n', ["2=A", "row 3: is malformed CSV: ',' expected after '\"'"], id="quote-in-cell"),
+        pytest.param('name\n"A\n', ["row 2: is malformed CSV: unexpected end of data"], id="open-quote"),
+        pytest.param("name\rA\r", ["row 1: is malformed CSV: new-line character seen in unquoted field"], id="carriage-returns"),
+        pytest.param(",due,pos,list\n".replace(",", "name,", 1) + ",x,y,z\n", ["name", "due", "pos", "list"], id="all-of-a-row"),
+    ],
+)
+def test_a_csv_file_is_read_or_its_wrong_places_are_named(text: str | bytes, expected: list[str]) -> None:
+    found = said(text)
+    assert len(found) == len(expected)
+    assert all(part in item for part, item in zip(expected, found, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("", [], id="empty"),
+        pytest.param('\ufeff{"name": "A"}', ["1=A"], id="bom"),
+        pytest.param('{"name": "A"\n{"name": "B"}\n', ["row 1: is not JSON: ", "2=B"], id="broken-line"),
+        pytest.param('["A"]\n"A"\n', ["row 1: is not a JSON object", "row 2: is not a JSON object"], id="no-object"),
+        pytest.param(b'{"name": "\xff"}\n{"name": "B"}', ["row 1: is not UTF-8", "2=B"], id="bytes"),
+        pytest.param('{"name": "\\ud800"}', ["row 1, column name: is not UTF-8"], id="surrogate"),
+        pytest.param("[" * 200_000, ["row 1: is not JSON that can be read"], id="nesting"),
+        pytest.param('{"name": ' + "1" * 5000 + "}", ["row 1: is not JSON that can be read"], id="number"),
+        pytest.param('{"name": "A", "due": 5}', ["row 1, column due: must be a string or null"], id="type"),
+        pytest.param('{"name": {"a": 1}}', ["row 1, column name: must be a string or null"], id="object-type"),
+        pytest.param('{"name": "A", "name": "B"}', ["row 1, column name: is named more than once"], id="double"),
+        pytest.param('{"name": "A", "colo\\u001br": "B"}', ["row 1, column 'colo\\x1br': is unknown"], id="unknown"),
+        pytest.param('{"name": null}\n{}\n', ["row 1, column name: is missing", "row 2, column name: is missing"], id="no-name"),
+    ],
+)
+def test_a_json_lines_file_is_read_or_its_wrong_places_are_named(text: str | bytes, expected: list[str]) -> None:
+    found = said(text, Format.JSON_LINES)
+    assert len(found) == len(expected)
+    assert all(part in item for part, item in zip(expected, found, strict=True)), found
+
+
+def test_without_a_default_every_row_needs_a_list() -> None:
+    assert said("name\nA\n", default=None) == ["row 1, column list: is not in the header; give --list for all rows"]
+    assert said("name,list\nA,To Do\nB,\n", default=None) == ["2=A", "row 3, column list: is missing, and no --list is given"]
+    assert said(b"name,list\nA,\xff\n", default=None) == ["row 2, column list: is not UTF-8"]
+    assert said('{"name": "A"}', Format.JSON_LINES, default=None) == ["row 1, column list: is missing, and no --list is given"]
+
+
+def test_a_large_cell_is_read() -> None:
+    (row,) = rows_of(f'name,desc\nA,"{"x" * 200_000}"\n')
+    assert isinstance(row, Row)
+    assert row.draft.desc == "x" * 200_000
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+names = texts.filter(lambda text: bool(text.strip()))
+dues = st.datetimes(
+    min_value=datetime(1000, 1, 2),
+    max_value=datetime(9999, 12, 30),
+    timezones=st.sampled_from([UTC, timezone(timedelta(hours=5.5))]),
+)
+drafts = st.builds(
+    CardDraft,
+    name=names,
+    list_id=st.sampled_from(["l2", "l5"]),
+    desc=st.none() | texts.filter(bool),
+    due=st.none() | dues,
+    pos=st.none() | st.sampled_from(Position),
+    reference=st.none() | texts.filter(bool),
+)
+
+
+def as_cells(draft: CardDraft) -> dict[str, str | None]:
+    due = None if draft.due is None else draft.due.isoformat()
+    pos = None if draft.pos is None else str(draft.pos)
+    return {"name": draft.name, "desc": draft.desc, "due": due, "pos": pos, "list": draft.list_id, "reference": draft.reference}
+
+
+@given(st.lists(drafts, max_size=5), st.permutations(["name", "desc", "due", "pos", "list", "reference"]), st.booleans())
+def test_a_csv_file_gives_back_what_was_written(written: list[CardDraft], columns: list[str], bom: bool) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows(map(as_cells, written))
+    found = rows_of(text.getvalue().encode("utf-8-sig" if bom else "utf-8"))
+    assert found == [Row(number, draft) for number, draft in enumerate(written, 2)]
+
+
+@given(st.lists(drafts, max_size=5), st.booleans(), st.booleans())
+def test_a_json_lines_file_gives_back_what_was_written(written: list[CardDraft], ascii_only: bool, with_nulls: bool) -> None:
+    objects = [{k: v for k, v in as_cells(draft).items() if with_nulls or v is not None} for draft in written]
+    text = "\n".join(json.dumps(item, ensure_ascii=ascii_only) for item in objects)
+    assert rows_of(text, Format.JSON_LINES) == [Row(number, draft) for number, draft in enumerate(written, 1)]
+
+
+@given(st.binary(max_size=200) | st.text(string.printable, max_size=200).map(str.encode), st.sampled_from(Format))
+def test_no_bytes_make_it_fail(raw: bytes, form: Format) -> None:
+    assert all(isinstance(item, Row | Problem) for item in rows_of(b"name,list\n" + raw if form is Format.CSV else raw, form))

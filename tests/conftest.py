@@ -1,0 +1,87 @@
+"""What many tests share: single exchanges without sockets, a raw server, and a policy that does not sleep."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import aioresponses.core
+import pytest
+from aioresponses import aioresponses as AioResponses
+
+from boardclient import retry
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class _ClientResponse(aiohttp.ClientResponse):
+    """The response that aioresponses builds without the `stream_writer` of aiohttp 3.14."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("stream_writer", SimpleNamespace(output_size=0))
+        super().__init__(*args, **kwargs)
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[AioResponses]:
+    """Give what answers single exchanges in place of sockets."""
+    monkeypatch.setattr(aioresponses.core, "ClientResponse", _ClientResponse)
+    with AioResponses() as mock:
+        yield mock
+
+
+@pytest.fixture
+def pauses() -> list[float]:
+    """Give the pauses that `policy` was asked for."""
+    return []
+
+
+@pytest.fixture
+def policy(pauses: list[float]) -> Any:
+    """Give the default policy, whose sleep only notes the pause and whose jitter is 1."""
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    return retry.default(sleep=sleep, random=lambda: 1.0)
+
+
+class RawServer:
+    """A server that answers bytes of the test's choice; `served` counts the connections."""
+
+    def __init__(self) -> None:
+        self.served = 0
+        self.handlers: list[asyncio.Task[None]] = []
+
+    @contextlib.asynccontextmanager
+    async def run(self, handler: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+        """Serve every connection with the handler, and give the base URL."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.served += 1
+            self.handlers.append(asyncio.current_task())  # type: ignore[arg-type]  # -- it runs in a task
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                await handler(reader, writer)
+            writer.transport.abort()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        scheme = "http" if context is None else "https"
+        try:
+            yield f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:
+            server.close()
+            for task in self.handlers:
+                task.cancel()
+            await asyncio.gather(*self.handlers, return_exceptions=True)
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def raw_server() -> RawServer:
+    """Give a server below HTTP."""
+    return RawServer()

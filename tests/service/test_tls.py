@@ -1,0 +1,98 @@
+"""TLS over real sockets: what is verified, and what a refused certificate means."""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from boardclient import AsyncSession, Effect, StaticCredentials, TransportError
+
+ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\nConnection: close\r\n\r\n{"id": "m"}'
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a throw-away self-signed certificate for 127.0.0.1."""
+    home = tmp_path_factory.mktemp("tls")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(home / "key.pem"), "-out", str(home / "cert.pem")]
+    subprocess.run(command, check=True, capture_output=True)
+    return home
+
+
+@pytest.fixture
+def server_context(certificate: Path) -> ssl.SSLContext:
+    """Give the server's side."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    return context
+
+
+async def _answer(reader: Any, writer: Any) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(ANSWER)
+    await writer.drain()
+    await reader.read()
+
+
+async def test_an_unknown_certificate_is_refused(raw_server: Any, server_context: ssl.SSLContext, policy: Any) -> None:
+    """A certificate that nobody vouches for is refused: NOT_SENT, phase connect, and the server sees no request."""
+    async with raw_server.run(_answer, server_context) as url, AsyncSession(StaticCredentials("t"), url, retry=policy) as session:
+        with pytest.raises(TransportError, match="certificate was refused") as caught:
+            await session.members.me()
+    assert (caught.value.phase, caught.value.effect, raw_server.served) == ("connect", Effect.NOT_SENT, 0)
+
+
+async def test_a_context_that_trusts_it(raw_server: Any, server_context: ssl.SSLContext, certificate: Path) -> None:
+    """ssl= takes a context with the application's own authorities."""
+    context = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
+    async with raw_server.run(_answer, server_context) as url, AsyncSession(StaticCredentials("t"), url, ssl=context) as session:
+        assert (await session.members.me()).id == "m"
+
+
+async def test_unverified_only_with_allow_insecure(raw_server: Any, server_context: ssl.SSLContext) -> None:
+    """ssl=False turns verification off, and only together with allow_insecure."""
+    async with raw_server.run(_answer, server_context) as url:
+        with pytest.raises(ValueError, match="allow_insecure"):
+            AsyncSession(StaticCredentials("t"), url, ssl=False)
+        async with AsyncSession(StaticCredentials("t"), url, ssl=False, allow_insecure=True) as session:
+            assert (await session.members.me()).id == "m"
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+async def test_a_pinned_certificate(raw_server: Any, server_context: ssl.SSLContext, certificate: Path, is_right: bool) -> None:
+    """ssl= takes a fingerprint; another certificate's is NOT_SENT."""
+    digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert((certificate / "cert.pem").read_text())).digest()
+    pin = aiohttp.Fingerprint(digest if is_right else bytes(32))
+    async with (
+        raw_server.run(_answer, server_context) as url,
+        AsyncSession(StaticCredentials("t"), url, ssl=pin, retry=None) as session,
+    ):
+        if is_right:
+            assert (await session.members.me()).id == "m"
+        else:
+            with pytest.raises(TransportError, match="fingerprint") as caught:
+                await session.members.me()
+            assert (caught.value.phase, caught.value.effect) == ("connect", Effect.NOT_SENT)
+
+
+async def test_tls_to_a_plain_port(raw_server: Any) -> None:
+    """A server that does not speak TLS is NOT_SENT."""
+
+    async def handler(reader: Any, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+
+    async with (
+        raw_server.run(handler) as url,
+        AsyncSession(StaticCredentials("t"), url.replace("http", "https"), retry=None) as session,
+    ):
+        with pytest.raises(TransportError) as caught:
+            await session.members.me()
+    assert (caught.value.phase, caught.value.effect) == ("connect", Effect.NOT_SENT)

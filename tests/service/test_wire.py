@@ -1,0 +1,360 @@
+"""One attempt is one request: what goes over real connections, when they fail, and how much of an answer is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import socket
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from boardclient import (
+    ApiError,
+    AsyncSession,
+    DeadlineError,
+    Effect,
+    RateLimitError,
+    ServerError,
+    StaticCredentials,
+    TransportError,
+)
+from boardclient.events import RequestSent
+from boardclient.testing import BoardService
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[BoardService]:
+    """Run the service on the test's own loop."""
+    async with BoardService() as running:
+        yield running
+
+
+@pytest.fixture
+def dead_url() -> str:
+    """Give the address of a port where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+# --- one attempt is one request
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed(service: BoardService, code: int) -> None:
+    """A redirect is an ApiError of effect REJECTED, and makes no second request."""
+    service.faults.add(service.faults.redirect(service.base_url + "/1/members/me", code))
+    async with service.session() as session:
+        for call in (session.boards.create("plans"), session.members.me()):
+            with pytest.raises(ApiError) as caught:
+                await call
+            assert (caught.value.status, caught.value.effect) == (code, Effect.REJECTED)
+    assert service.requests == 2
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_no_repeat_is_hidden_below(service: BoardService, method: str) -> None:
+    """On a broken kept-alive connection one attempt is one request, where aiohttp by itself makes two."""
+    service.faults.add(service.faults.drop(), "unknown", call=[2, 4])
+    async with aiohttp.ClientSession() as plain:
+        for _ in range(2):
+            async with plain.request(method, service.base_url + "/1/x") as response:
+                await response.read()
+    assert [call.number for call in service.calls] == [1, 2, 3]
+    service.calls.clear()
+    service.faults.clear()
+    service.faults.add(service.faults.drop(), "unknown", call=5)
+    async with service.session(retry=None) as session:
+        with pytest.raises(ApiError):
+            await session.request(method, "/1/x")
+        with pytest.raises(TransportError) as caught:
+            await session.request(method, "/1/x")
+    assert (caught.value.phase, caught.value.effect, len(caught.value.attempts)) == ("receive", Effect.UNKNOWN, 1)
+    assert [call.number for call in service.calls] == [4, 5]
+    assert len({call.connection for call in service.calls}) == 1
+
+
+async def test_an_idle_connection_is_not_reused(service: BoardService) -> None:
+    """A connection that was idle for longer than 4 s is not used again, a fresher one is."""
+    async with service.session() as session:
+        await session.members.me()
+        connector = session._shared.pool._http.connector
+
+        def age(seconds: float) -> None:
+            for idle in connector._conns.values():
+                for index, (protocol, since) in enumerate(idle):
+                    idle[index] = (protocol, since - seconds)
+
+        age(3.0)
+        await session.members.me()
+        age(4.1)
+        await session.members.me()
+    ports = [call.connection for call in service.calls]
+    assert ports[0] == ports[1]
+    assert ports[1] != ports[2]
+
+
+@pytest.mark.parametrize(("attempts", "calls", "at_most"), [(3, 100, 140), (3, 1000, 1100)])
+async def test_a_dead_service_is_not_hammered(policy: Any, dead_url: str, attempts: int, calls: int, at_most: int) -> None:
+    """The budget bounds the attempts of many calls against a service that is not there."""
+    sent: list[RequestSent] = []
+
+    def observe(event: object) -> None:
+        if isinstance(event, RequestSent):
+            sent.append(event)
+
+    async with AsyncSession(StaticCredentials("t"), dead_url, retry=policy, observers=[observe], timeout=None) as session:
+        outcomes = await asyncio.gather(*(session.members.me() for _ in range(calls)), return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {TransportError}
+    assert calls < len(sent) <= at_most
+
+
+# --- connections that fail
+
+
+async def test_connection_refused_is_not_sent(policy: Any, pauses: Any, dead_url: str) -> None:
+    """A refused connection is phase connect and NOT_SENT, so that even a create is repeated."""
+    async with AsyncSession(StaticCredentials("t"), dead_url, retry=policy) as session:
+        with pytest.raises(TransportError, match="Connection refused") as caught:
+            await session.boards.create("plans")
+    assert (caught.value.phase, caught.value.effect) == ("connect", Effect.NOT_SENT)
+    assert (len(caught.value.attempts), len(pauses)) == (3, 2)
+
+
+@pytest.mark.parametrize("commit", [False, True])
+@pytest.mark.parametrize("reset", [False, True])
+async def test_dropped_before_or_after_the_commit(service: BoardService, policy: Any, commit: bool, reset: bool) -> None:
+    """A connection that breaks is UNKNOWN: a create is not repeated, whether it was done or not."""
+    service.faults.add(service.faults.drop(commit=commit, reset=reset))
+    async with service.session(retry=policy) as session:
+        with pytest.raises(TransportError) as caught:
+            await session.boards.create("plans")
+    assert (caught.value.effect, service.requests) == (Effect.UNKNOWN, 1)
+    assert len(service.rules.boards) == int(commit)
+
+
+async def test_a_deleted_card_whose_answer_was_lost(service: BoardService, policy: Any) -> None:
+    """A DELETE whose answer was lost is repeated, meets 404 and counts as done."""
+    async with service.session(retry=policy) as session:
+        board = await session.boards.create("plans")
+        home = await session.lists.create("todo", board_id=board.id)
+        card = await session.cards.create("buy milk", list_id=home.id)
+        service.faults.add(service.faults.drop(commit=True), "cards.delete", call=1)
+        await session.cards.delete(card.id)
+    assert [call.status for call in service.calls_of("cards.delete")] == [None, 404]
+
+
+async def test_a_truncated_answer_is_unknown(service: BoardService) -> None:
+    """An answer that ends in the middle of its body is a TransportError of phase receive and effect UNKNOWN."""
+    service.faults.add(service.faults.truncated())
+    async with service.session(retry=None, max_connections=1) as session:
+        with pytest.raises(TransportError) as caught:
+            await session.boards.create("plans")
+        assert (caught.value.phase, caught.value.effect) == ("receive", Effect.UNKNOWN)
+        service.faults.clear()
+        await session.members.me()
+
+
+async def test_an_answer_that_is_not_http(raw_server: Any) -> None:
+    """An answer that is not HTTP is a TransportError whose words hold nothing of the request."""
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"220 mail.example ready\r\n\r\n")
+        await writer.drain()
+
+    async with raw_server.run(handler) as url, AsyncSession(StaticCredentials("s3cret"), url, retry=None) as session:
+        with pytest.raises(TransportError) as caught:
+            await session.members.me()
+    assert caught.value.effect is Effect.UNKNOWN
+    assert "s3cret" not in str(caught.value)
+
+
+# --- how much of an answer is taken
+
+
+def _bomb(size: int) -> bytes:
+    packer = zlib.compressobj(9, wbits=31)
+    block = bytes(2**20)
+    return b"".join(packer.compress(block) for _ in range(size // 2**20)) + packer.flush()
+
+
+async def test_a_gzip_bomb_is_refused(service: BoardService) -> None:
+    """An answer that unpacks beyond max_answer_bytes is refused, and never takes much more memory than that."""
+    bomb = _bomb(256 * 2**20)
+    bound = 8 * 2**20
+    service.faults.add(service.faults.foreign_body(bomb, headers={"Content-Encoding": "gzip"}), "boards.create")
+    async with service.session(retry=None, max_answer_bytes=bound, max_connections=1) as session:
+        await session.members.me()
+        tracemalloc.start()
+        try:
+            with pytest.raises(TransportError, match="larger than 8388608 bytes") as caught:
+                await session.boards.create("plans")
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert (caught.value.phase, caught.value.effect) == ("receive", Effect.DONE)
+        assert peak < bound + 16 * 2**20
+        await session.members.me()
+
+
+@pytest.mark.parametrize("size", [999, 1000, 1001, 100_000])
+@pytest.mark.parametrize("packed", [False, True])
+async def test_the_bound_counts_unpacked_bytes(service: BoardService, size: int, packed: bool) -> None:
+    """Exactly max_answer_bytes are taken, one more is refused, packed or not; the connection serves on."""
+    body = json.dumps("x" * (size - 2)).encode()
+    headers = {"Content-Encoding": "gzip"} if packed else {}
+    fault = service.faults.foreign_body(gzip.compress(body) if packed else body, headers=headers)
+    service.faults.add(fault, "unknown")
+    async with service.session(retry=None, max_answer_bytes=1000, max_connections=1) as session:
+        if size > 1000:
+            with pytest.raises(TransportError, match="larger than 1000 bytes"):
+                await session.request("GET", "/1/x")
+        else:
+            answer = await session.request("GET", "/1/x")
+            assert answer.body == body
+        await session.members.me()
+
+
+@pytest.mark.parametrize("size", [1001, 2**20])
+async def test_an_error_that_is_too_large_keeps_its_status(service: BoardService, size: int) -> None:
+    """An error whose body is beyond the bound is still the error of its status, with the beginning of the body."""
+    service.faults.add(service.faults.status(500, body=b"y" * size))
+    async with service.session(retry=None, max_answer_bytes=1000, max_connections=1) as session:
+        for _ in range(2):
+            with pytest.raises(ServerError) as caught:
+                await session.members.me()
+            assert caught.value.body == b"y" * 1000
+
+
+async def test_large_errors_do_not_hold_the_pool(service: BoardService, policy: Any) -> None:
+    """Repeats after large error bodies do not wait for the connection of the attempt before."""
+    service.faults.add(service.faults.status(429, body=b"z" * 2**20), "boards.create")
+    async with service.session(retry=policy, max_connections=1) as session:
+        async with asyncio.timeout(20):
+            with pytest.raises(RateLimitError) as caught:
+                await session.boards.create("plans")
+    assert (len(caught.value.attempts), len(caught.value.body)) == (3, 64 * 2**10)
+
+
+# --- deadlines
+
+
+async def test_waiting_for_the_pool_is_not_sent(service: BoardService) -> None:
+    """A deadline that passes while a call waits for a connection is NOT_SENT; once it was sent it is UNKNOWN."""
+    service.faults.add(service.faults.hang(), "members.me")
+    async with service.session(retry=None, max_connections=1) as session:
+        first = asyncio.ensure_future(session.with_options(timeout=0.2).members.me())
+        await service.received("members.me")
+        with pytest.raises(DeadlineError) as waited:
+            await session.with_options(timeout=0.05).boards.create("plans")
+        with pytest.raises(DeadlineError) as sent:
+            await first
+        assert isinstance(waited.value, TimeoutError)
+        assert (waited.value.phase, waited.value.effect) == ("deadline", Effect.NOT_SENT)
+        assert (sent.value.phase, sent.value.effect) == ("deadline", Effect.UNKNOWN)
+        assert service.calls_of("boards.create") == []
+        await session.boards.create("plans")
+
+
+async def test_one_deadline_over_attempts_and_pauses(service: BoardService) -> None:
+    """The deadline spans all attempts: a repeat that hangs ends at the deadline of the call, with the whole history."""
+    service.faults.add(service.faults.status(503), "members.me", call=1)
+    service.faults.add(service.faults.hang(), "members.me", call=2)
+    events: list[Any] = []
+    async with service.session(timeout=0.2, observers=[events.append]) as session:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        with pytest.raises(DeadlineError) as caught:
+            await session.members.me()
+        assert loop.time() - started >= 0.19
+    assert [(attempt.status, attempt.effect) for attempt in caught.value.attempts] == [
+        (503, Effect.UNKNOWN),
+        (None, Effect.UNKNOWN),
+    ]
+    assert caught.value.attempts[0].pause_seconds is not None
+    assert caught.value.effect is Effect.UNKNOWN
+    assert service.requests == 2
+
+
+async def test_the_deadline_ends_a_pause_that_takes_longer_than_it_says(service: BoardService) -> None:
+    """A pause that overruns ends at the deadline."""
+    from boardclient import retry
+
+    async def sleep(seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    service.faults.add(service.faults.status(429), "boards.create")
+    policy = retry.default(sleep=sleep, random=lambda: 0.0)
+    async with service.session(timeout=0.05, retry=policy) as session:
+        with pytest.raises(DeadlineError) as caught:
+            await session.boards.create("plans")
+    assert caught.value.effect is Effect.REJECTED
+
+
+async def test_the_deadline_spans_the_provider(service: BoardService) -> None:
+    """A provider that does not come back is ended by the call's deadline, and nothing was sent."""
+
+    class Slow(StaticCredentials):
+        async def acquire(self, exchange: Any) -> Any:
+            await asyncio.Event().wait()
+
+    async with service.session(Slow("t"), timeout=0.05) as session:
+        with pytest.raises(DeadlineError) as caught:
+            await session.members.me()
+    assert (caught.value.effect, service.requests) == (Effect.NOT_SENT, 0)
+
+
+async def test_the_deadline_spans_an_exchange(service: BoardService) -> None:
+    """A form that is posted on behalf of a call ends at the call's deadline, and at the session's end."""
+    service.faults.add(service.faults.hang(), "token.exchange")
+
+    class Exchanging(StaticCredentials):
+        async def acquire(self, exchange: Any) -> Any:
+            await exchange.post_form(service.auth_url + "/1/OAuthGetAccessToken", {"code": "c"})
+
+    async with service.session(Exchanging("t"), timeout=0.05) as session:
+        with pytest.raises(DeadlineError):
+            await session.members.me()
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        form = asyncio.ensure_future(session._shared.post_form(service.auth_url + "/1/OAuthGetAccessToken", {}))
+        call = asyncio.ensure_future(session.with_options(timeout=None).members.me())
+        await service.received("token.exchange", 3)
+    for task in (form, call):
+        assert type(task.exception()).__name__ == "SessionClosedError"
+
+
+async def test_a_cancelled_form_is_cancelled(service: BoardService) -> None:
+    """A form whose caller is cancelled ends with CancelledError."""
+    service.faults.add(service.faults.hang(), "token.exchange")
+    async with service.session() as session:
+        form = asyncio.ensure_future(session._shared.post_form(service.auth_url + "/1/OAuthGetAccessToken", {}))
+        await service.received("token.exchange")
+        form.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await form
+
+
+async def test_a_trickle_ends_at_the_deadline(service: BoardService) -> None:
+    """An answer that trickles ends at the deadline however steadily it comes, and its connection is not lost."""
+    service.faults.add(service.faults.slow_body(0.01), "boards.create")
+    async with service.session(timeout=0.1, max_connections=1) as session:
+        with pytest.raises(DeadlineError) as caught:
+            await session.boards.create("plans" * 100)
+        assert caught.value.effect is Effect.UNKNOWN
+        await session.with_options(timeout=None).members.me()
+
+
+async def test_no_deadline(service: BoardService) -> None:
+    """With timeout=None nothing ends a call but its answer."""
+    async with service.session(timeout=None) as session:
+        await session.members.me()
+        assert session._shared.flights._timer is None

@@ -1,0 +1,188 @@
+"""The values of the contract (section 3): frozen, compared by what is documented, checked before they are sent."""
+
+from __future__ import annotations
+
+import enum
+import pickle
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boardclient.models import (
+    Board,
+    BoardList,
+    BoardPrefs,
+    Card,
+    CardDraft,
+    Member,
+    Position,
+    check_identifier,
+    check_text,
+    utc_timestamp,
+)
+
+FIELDS = {
+    Board: ["id", "name", "url", "prefs"],
+    BoardPrefs: ["permission_level", "voting", "comments", "invitations", "self_join", "card_covers", "background",
+                 "calendar_feed_enabled"],
+    BoardList: ["id", "name", "board_id", "pos", "subscribed", "closed"],
+    Card: ["id", "name", "desc", "url", "list_id", "due", "pos"],
+    Member: ["id"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", FIELDS)
+def test_models_have_the_documented_fields(model: type) -> None:
+    """A model has the fields of the contract and `extra`; only the id is required, and not in a member or in preferences."""
+    assert [field.name for field in attrs.fields(model)] == [*FIELDS[model], "extra"]
+    required = [field.name for field in attrs.fields(model) if field.default is attrs.NOTHING]
+    assert required == ([] if model in {Member, BoardPrefs} else ["id"])
+
+
+@pytest.mark.parametrize("model", FIELDS)
+def test_models_are_frozen_slotted_values(model: type) -> None:
+    """A model can't be changed or grown, hashes and compares without `extra`, and pickles with it."""
+    filled = {name: f"the {name}" for name in FIELDS[model]}
+    value, twin = model(**filled, extra={"limits": 1}), model(**filled, extra={"limits": [2]})
+    for name in (FIELDS[model][0], "another"):
+        with pytest.raises((attrs.exceptions.FrozenInstanceError, AttributeError)):
+            setattr(value, name, "x")
+    assert not hasattr(value, "__dict__")
+    assert value == twin
+    assert hash(value) == hash(twin)
+    assert value != attrs.evolve(value, **{FIELDS[model][0]: "another"})
+    assert "extra" not in repr(value)
+    again = pickle.loads(pickle.dumps(value))
+    assert (again, again.extra) == (value, {"limits": 1})
+
+
+def test_positions_are_strings() -> None:
+    """A position is the string that the document shows."""
+    assert (Position.TOP, Position.BOTTOM) == ("top", "bottom")
+
+
+class Shout(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "shouted"
+
+
+class Colour(str, enum.Enum):  # noqa: UP042 -- the older way, whose str() is not its value
+    RED = "red"
+
+
+@pytest.mark.parametrize("text", ["", "a", "ü", "😀", "\x00", "\ud7ff\ue000", Shout("quiet"), Colour.RED, Position.TOP])
+def test_text_that_can_be_sent_passes_unchanged(text: str) -> None:
+    """Any text without a lone surrogate passes, and what passes is a plain string of the same characters."""
+    checked = check_text(text, "name")
+    assert type(checked) is str
+    assert checked == text
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(None, TypeError), (3, TypeError), (b"a", TypeError), (True, TypeError), ("\ud800", ValueError), ("a\udfffb", ValueError)],
+)
+def test_what_is_no_sendable_text_is_refused(value: object, error: type[Exception]) -> None:
+    """Another type is a TypeError and a lone surrogate a ValueError, each naming the argument."""
+    with pytest.raises(error, match=r"^desc "):
+        check_text(value, "desc")
+
+
+@pytest.mark.parametrize("text", ["5f1", "a b", "...", "a.", "ü", "%2e%2e", "a?b#c&d=e;f", "😀", " ", "\u2028", ".a"])
+def test_identifiers_that_stay_one_path_segment_pass(text: str) -> None:
+    """Whatever can be percent-encoded into one segment is an identifier."""
+    assert check_identifier(text, "card_id") == text
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "/", "a\\b", "a\nb", "\x00", "\x7f", "a\x85", "\x9f", "a\ud800"])
+def test_identifiers_that_could_be_another_path_are_refused(text: str) -> None:
+    """An empty one, dots, slashes, backslashes and control characters are a ValueError that names the argument."""
+    with pytest.raises(ValueError, match=r"^card_id "):
+        check_identifier(text, "card_id")
+
+
+class NoOffset(tzinfo):
+    def utcoffset(self, moment: datetime | None, /) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("moment", "written"),
+    [
+        (datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC), "2027-01-02T03:04:05Z"),
+        (datetime(2027, 1, 2, 3, 4, 5, 500000, tzinfo=UTC), "2027-01-02T03:04:05.500000Z"),
+        (datetime(2027, 1, 2, 3, 4, 5, 1, tzinfo=UTC), "2027-01-02T03:04:05.000001Z"),
+        (datetime(2027, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=5, minutes=30))), "2027-01-01T21:34:05Z"),
+        (datetime(2026, 12, 31, 23, 0, tzinfo=timezone(timedelta(hours=-3))), "2027-01-01T02:00:00Z"),
+        (datetime(2027, 1, 2, tzinfo=timezone(timedelta(seconds=1))), "2027-01-01T23:59:59Z"),
+        (datetime(1, 1, 1, tzinfo=UTC), "0001-01-01T00:00:00Z"),
+    ],
+)
+def test_a_due_date_is_sent_in_utc(moment: datetime, written: str) -> None:
+    """An aware date-time is written in UTC with a Z, and with its fraction where it has one."""
+    assert utc_timestamp(moment) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (datetime(2027, 1, 2), ValueError),
+        (datetime(2027, 1, 2, tzinfo=NoOffset()), ValueError),
+        (datetime.min.replace(tzinfo=timezone(timedelta(hours=1))), ValueError),
+        (datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))), ValueError),
+        (datetime(2027, 1, 2).date(), TypeError),
+        ("2027-01-02T03:04:05Z", TypeError),
+        (None, TypeError),
+    ],
+)
+def test_a_due_date_without_offset_is_refused(value: object, error: type[Exception]) -> None:
+    """A naive date-time, one beyond what UTC can express, and what is no date-time are refused with the argument's name."""
+    with pytest.raises(error, match=r"^due "):
+        utc_timestamp(value)
+
+
+@settings(deadline=None)
+@given(st.datetimes(timezones=st.timezones() | st.just(UTC)))
+def test_any_aware_moment_comes_back_equal(moment: datetime) -> None:
+    """What is written of a date-time reads back as the same moment, or it is a ValueError."""
+    try:
+        written = utc_timestamp(moment)
+    except ValueError:
+        assert moment.year in {1, 9999}
+        return
+    assert datetime.fromisoformat(written) == moment.astimezone(UTC)
+
+
+def test_a_draft_holds_what_it_is_given() -> None:
+    """A draft needs a name and a list; the rest is None, and empty text is a value."""
+    draft = CardDraft("", "l1", desc="", pos=Position.TOP, reference="row 7")
+    assert attrs.asdict(draft) == {
+        "name": "", "list_id": "l1", "desc": "", "due": None, "pos": "top", "reference": "row 7",
+    }  # fmt: skip
+    assert CardDraft("a", "l1") == CardDraft("a", "l1", None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"name": None}, TypeError),
+        ({"name": "\ud800"}, ValueError),
+        ({"list_id": ""}, ValueError),
+        ({"list_id": "a/b"}, ValueError),
+        ({"list_id": 3}, TypeError),
+        ({"desc": 1}, TypeError),
+        ({"due": datetime(2027, 1, 2)}, ValueError),
+        ({"due": "2027-01-02"}, TypeError),
+        ({"pos": 1}, TypeError),
+        ({"reference": 5}, TypeError),
+    ],
+)
+def test_a_draft_that_could_not_be_sent_is_refused(values: dict[str, object], error: type[Exception]) -> None:
+    """A draft is checked when it is made, and the error names the field."""
+    with pytest.raises(error, match=f"^{next(iter(values))} "):
+        CardDraft(**{"name": "a", "list_id": "l1", **values})  # type: ignore[arg-type]  # -- wrong types are the point

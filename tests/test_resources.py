@@ -1,0 +1,173 @@
+"""Every method of the four resources, end to end on the embedded service."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from boardclient import (
+    AsyncSession,
+    BadRequestError,
+    BulkRun,
+    CardDraft,
+    Member,
+    NotFoundError,
+    Position,
+    StaticCredentials,
+    TransportError,
+)
+from boardclient.testing import BoardService, faults
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[BoardService]:
+    async with BoardService(organizations=["team"]) as running:
+        yield running
+
+
+@pytest.fixture
+async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
+    async with service.session() as opened:
+        yield opened
+
+
+def sent(service: BoardService) -> dict[str, Any]:
+    """Give the body of the last call, without the credentials."""
+    body = service.calls[-1].body
+    assert isinstance(body, dict)
+    return {name: value for name, value in body.items() if name not in {"key", "token"}}
+
+
+async def test_boards_create(service: BoardService, session: AsyncSession) -> None:
+    """A board is created with what is given, and nothing else is sent."""
+    board = await session.boards.create("Launch")
+    assert board.name == "Launch"
+    assert board.id in service.rules.boards
+    assert sent(service) == {"name": "Launch"}
+    assert (service.calls[-1].method, service.calls[-1].path) == ("POST", "/1/boards")
+    assert service.calls[-1].query == {}
+    await session.boards.create("", default_lists=False, organization_id="team")
+    assert sent(service) == {"name": "", "defaultLists": False, "idOrganization": "team"}
+    with pytest.raises(NotFoundError):
+        await session.boards.create("Launch", organization_id="another")
+
+
+async def test_boards_lists_and_cards(session: AsyncSession) -> None:
+    """The lists and the cards of a board come in the order of the answer."""
+    board = await session.boards.create("Launch", default_lists=True)
+    lists = await session.boards.lists(board.id)
+    assert [one.name for one in lists] == ["To Do", "Doing", "Done"]
+    assert {one.board_id for one in lists} == {board.id}
+    assert await session.boards.cards(board.id) == []
+    for name in ("a", "b", "c"):
+        await session.cards.create(name, list_id=lists[0].id)
+    assert [card.name for card in await session.boards.cards(board.id)] == ["a", "b", "c"]
+    with pytest.raises(NotFoundError):
+        await session.boards.lists("nothing")
+    with pytest.raises(NotFoundError):
+        await session.boards.cards("nothing")
+
+
+async def test_lists_create_and_archive(service: BoardService, session: AsyncSession) -> None:
+    """A list is added where it is wanted, and archived."""
+    board = await session.boards.create("Launch")
+    first = await session.lists.create("second", board_id=board.id)
+    assert sent(service) == {"name": "second", "idBoard": board.id}
+    await session.lists.create("first", board_id=board.id, pos=Position.TOP)
+    assert sent(service) == {"name": "first", "idBoard": board.id, "pos": "top"}
+    await session.lists.create("third", board_id=board.id, pos="bottom")
+    assert [one.name for one in await session.boards.lists(board.id)] == ["first", "second", "third"]
+    archived = await session.lists.archive(first.id)
+    assert (archived.id, archived.closed) == (first.id, True)
+    assert (sent(service), service.calls[-1].method) == ({"closed": True}, "PUT")
+    with pytest.raises(BadRequestError):
+        await session.lists.create("fourth", board_id=board.id, pos="nowhere")
+
+
+async def test_cards(service: BoardService, session: AsyncSession) -> None:
+    """A card is created, read, moved, labelled and deleted."""
+    board = await session.boards.create("Launch", default_lists=True)
+    todo, doing, _ = await session.boards.lists(board.id)
+    card = await session.cards.create("plain", list_id=todo.id)
+    assert sent(service) == {"name": "plain", "idList": todo.id}
+    due = datetime(2027, 1, 2, 5, 4, 5, tzinfo=timezone(timedelta(hours=2)))
+    full = await session.cards.create("full", list_id=todo.id, desc="", due=due, pos=Position.TOP)
+    assert sent(service) == {"name": "full", "idList": todo.id, "desc": "", "due": "2027-01-02T03:04:05Z", "pos": "top"}
+    read = await session.cards.get(full.id)
+    assert (read.id, read.name, read.desc, read.list_id) == (full.id, "full", "", todo.id)
+    assert read.due == datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
+    moved = await session.cards.move(card.id, list_id=doing.id)
+    assert (moved.id, sent(service)) == (card.id, {"idList": doing.id})
+    assert (await session.cards.get(card.id)).list_id == doing.id
+    await session.cards.add_label(card.id, "red")
+    assert (sent(service), service.calls[-1].path) == ({"value": "red"}, f"/1/cards/{card.id}/idLabels")
+    assert service.rules.cards[card.id].labels == ["red"]
+    await session.cards.delete(card.id)
+    assert service.calls[-1].body is None
+    assert list(service.rules.cards) == [full.id]
+    for call in (session.cards.get(card.id), session.cards.delete(card.id), session.cards.move(card.id, list_id=todo.id)):
+        with pytest.raises(NotFoundError):
+            await call
+    service.assert_no_credential_in_url_with_body()
+
+
+async def test_lost_create_is_not_repeated_and_lost_delete_is(service: BoardService, session: AsyncSession) -> None:
+    """A create whose answer is lost is raised, a delete is repeated, and gone is what was asked for."""
+    board = await session.boards.create("Launch", default_lists=True)
+    home = (await session.boards.lists(board.id))[0]
+    service.faults.add(faults.drop(commit=True), "cards.create", call=1)
+    service.faults.add(faults.drop(commit=True), "cards.delete", call=1)
+    with pytest.raises(TransportError):
+        await session.cards.create("once", list_id=home.id)
+    (card,) = await session.boards.cards(board.id)
+    await session.cards.delete(card.id)
+    assert len(service.calls_of("cards.delete")) == 2
+    assert service.rules.cards == {}
+
+
+async def test_create_many(service: BoardService, session: AsyncSession) -> None:
+    """A draft is sent as the same card created alone would be."""
+    board = await session.boards.create("Launch", default_lists=True)
+    home = (await session.boards.lists(board.id))[0]
+    due = datetime(2027, 1, 2, tzinfo=UTC)
+    draft = CardDraft("many", home.id, desc="text", due=due, pos="top", reference="row 1")
+    run = session.cards.create_many([draft], concurrency=1, unknown="report", on_progress=lambda progress: None)
+    assert isinstance(run, BulkRun)
+    async with run:
+        await run.wait()
+    assert sent(service) == {"name": "many", "idList": home.id, "desc": "text", "due": "2027-01-02T00:00:00Z", "pos": "top"}
+
+
+async def test_members_me(service: BoardService, session: AsyncSession) -> None:
+    """The member comes with key and token, or with the token alone; what is undocumented is in `extra`."""
+    member = await session.members.me()
+    assert isinstance(member, Member)
+    assert member.extra["username"] == "member"
+    assert service.calls[-1].query == {"key": service.key, "token": service.token}
+    view = session.with_credentials(StaticCredentials(service.token))
+    assert await view.members.me() == member
+    assert service.calls[-1].query == {"token": service.token}
+
+
+@pytest.mark.parametrize("identifier", ["", ".", "..", "a/b", "a\\b", "a\nb"])
+async def test_identifiers_are_checked_before_anything_is_sent(
+    identifier: str, service: BoardService, session: AsyncSession
+) -> None:
+    """No identifier can become another path: each method refuses it itself."""
+    calls = [
+        lambda: session.boards.lists(identifier),
+        lambda: session.boards.cards(identifier),
+        lambda: session.lists.create("name", board_id=identifier),
+        lambda: session.lists.archive(identifier),
+        lambda: session.cards.create("name", list_id=identifier),
+        lambda: session.cards.get(identifier),
+        lambda: session.cards.move(identifier, list_id="1"),
+        lambda: session.cards.move("1", list_id=identifier),
+        lambda: session.cards.add_label(identifier, "1"),
+        lambda: session.cards.delete(identifier),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="must"):
+            await call()
+    assert service.requests == 0

@@ -1,0 +1,119 @@
+"""What an exception of aiohttp's means, what settings allow, and pools that are never opened. No sockets."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from boardclient import Effect
+from boardclient._transport import Failure, Pool, Settings, _failure
+
+SECRET = "t0ken-in-the-address"
+KEY: Any = SimpleNamespace(host="h", port=1, ssl=True, is_ssl=True)
+INFO: Any = SimpleNamespace(real_url=URL(f"https://h/1/x?token={SECRET}"), headers={})
+REFUSED = OSError(111, f"refused {SECRET}")
+
+
+@pytest.mark.parametrize(
+    ("error", "stage", "expected"),
+    [
+        (aiohttp.ClientConnectorError(KEY, REFUSED), "connect", ("connect", Effect.NOT_SENT)),
+        (aiohttp.ClientConnectorDNSError(KEY, REFUSED), "connect", ("connect", Effect.NOT_SENT)),
+        (aiohttp.ClientConnectorSSLError(KEY, REFUSED), "handed", ("connect", Effect.NOT_SENT)),
+        (aiohttp.ClientConnectorCertificateError(KEY, ssl.CertificateError(SECRET)), "handed", ("connect", Effect.NOT_SENT)),
+        (aiohttp.ConnectionTimeoutError(SECRET), "handed", ("connect", Effect.NOT_SENT)),
+        (aiohttp.ServerFingerprintMismatch(b"a", b"b", "h", 1), "handed", ("connect", Effect.NOT_SENT)),
+        (aiohttp.ClientHttpProxyError(INFO, (), status=407, message=SECRET), "handed", ("connect", Effect.NOT_SENT)),
+        (aiohttp.InvalidURL(INFO.real_url), "handed", ("connect", Effect.NOT_SENT)),
+        (ValueError(SECRET), "connect", ("connect", Effect.NOT_SENT)),
+        (aiohttp.ClientConnectionError(SECRET), "handed", ("receive", Effect.UNKNOWN)),
+        (aiohttp.ServerDisconnectedError(SECRET), "send", ("receive", Effect.UNKNOWN)),
+        (aiohttp.ClientOSError(32, SECRET), "send", ("send", Effect.UNKNOWN)),
+        (aiohttp.ClientOSError(104, SECRET), "receive", ("receive", Effect.UNKNOWN)),
+        (aiohttp.ServerTimeoutError(SECRET), "send", ("receive", Effect.UNKNOWN)),
+        (TimeoutError(SECRET), "receive", ("receive", Effect.UNKNOWN)),
+        (aiohttp.ClientPayloadError(SECRET), "receive", ("receive", Effect.UNKNOWN)),
+        (aiohttp.ClientResponseError(INFO, (), status=400, message=SECRET), "send", ("receive", Effect.UNKNOWN)),
+        (RuntimeError(SECRET), "handed", ("receive", Effect.UNKNOWN)),
+    ],
+)
+def test_what_an_exception_means(error: Exception, stage: str, expected: tuple[str, Effect]) -> None:
+    """Only what proves that nothing was sent is NOT_SENT, and no word of the exception's own gets out."""
+    failure = _failure(error, stage)
+    assert (failure.phase, failure.effect) == expected
+    assert SECRET not in failure.why
+    assert "http" not in failure.why
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (aiohttp.ClientConnectorError(KEY, REFUSED), "no connection: the exchange failed (Connection refused)"),
+        (aiohttp.ClientConnectorCertificateError(KEY, ssl.CertificateError("x")), "no connection: the certificate was refused"),
+        (RuntimeError("x"), "the exchange failed (RuntimeError)"),
+        (aiohttp.ClientOSError(-2, "x"), "the exchange failed (ClientOSError)"),
+        (aiohttp.ServerDisconnectedError(), "the connection was closed before the answer"),
+    ],
+)
+def test_why_in_words(error: Exception, why: str) -> None:
+    """The reason is in words, with the system's own where it gave a number."""
+    assert _failure(error, "receive").why == why
+
+
+async def test_a_pool_that_was_never_used_opens_nothing() -> None:
+    """Closing or abandoning a pool that was never used does nothing, and its repr says so."""
+    pool = Pool(Settings(max_connections=7))
+    assert repr(pool) == "0/7 connections"
+    await pool.aclose()
+    pool.abandon()
+    assert repr(pool) == "0/7 connections"
+
+
+async def test_a_lent_session_is_left_alone() -> None:
+    """Neither closing nor abandoning touches what an application lent."""
+    async with aiohttp.ClientSession() as http:
+        for end in (Pool(Settings(), http), Pool(Settings(), http)):
+            assert repr(end) == "lent connections"
+            await end.aclose()
+        Pool(Settings(), http).abandon()
+        assert not http.closed
+
+
+async def test_a_request_of_the_pool_that_is_no_call() -> None:
+    """The pool's connector also serves a request that belongs to no call."""
+    pool = Pool(Settings())
+    http = pool._open()
+    try:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await http.get("http://127.0.0.1:1/")
+    finally:
+        await http.close()
+
+
+async def test_a_forked_copy_leaves_the_connections_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connector that is collected in another process than its own closes nothing, though it holds connections."""
+    http = Pool(Settings())._open()
+    connector: Any = http.connector
+    connector._conns["h"] = object()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        connector.__del__()
+    assert not connector.closed
+    connector._conns.clear()
+    await http.close()
+
+
+def test_a_failure_is_a_value() -> None:
+    """Failures compare by what they say."""
+    assert Failure("send", Effect.UNKNOWN, "x") == Failure("send", Effect.UNKNOWN, "x")
+
+
+def test_settings_hide_what_may_be_secret() -> None:
+    """The repr of the settings shows neither the proxy nor the headers."""
+    assert SECRET not in repr(Settings(proxy=f"http://u:{SECRET}@p", headers={"X": SECRET}))

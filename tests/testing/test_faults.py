@@ -1,0 +1,214 @@
+"""Each fault as a client meets it, and the plan that chooses the calls."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+
+import aiohttp
+import pytest
+
+from boardclient.testing import faults
+
+GONE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+
+
+async def create(client, home, name="card"):
+    return await client.ask("POST", "/1/cards", {"name": name, "idList": home})
+
+
+@pytest.mark.parametrize("commit", [False, True])
+async def test_status(client, service, commit):
+    home = await client.home()
+    service.faults.add(faults.status(503, {"X-Why": "test"}, b"sorry", commit=commit), "cards.create")
+    response = await create(client, home)
+    assert (response.status, response.headers["X-Why"], response.raw) == (503, "test", b"sorry")
+    assert len(service.rules.cards) == int(commit)
+    assert service.calls[-1].status == 503
+
+
+@pytest.mark.parametrize("commit", [False, True])
+@pytest.mark.parametrize("reset", [False, True])
+async def test_drop(client, service, commit, reset):
+    home = await client.home()
+    service.faults.add(faults.drop(commit=commit, reset=reset), "cards.create")
+    with pytest.raises(GONE):
+        await create(client, home)
+    assert len(service.rules.cards) == int(commit)
+    assert service.calls[-1].status is None
+
+
+async def test_delay_answer(client, service, clock):
+    home = await client.home()
+    seen = []
+
+    async def sleep(seconds):
+        seen.append((seconds, len(service.rules.cards)))
+
+    service.sleep = sleep
+    service.faults.add(faults.delay_answer(5), "cards.create")
+    assert (await create(client, home)).status == 200
+    assert seen == [(5, 1)]
+
+
+async def test_delay_commit_outlives_its_client(client, service):
+    home = await client.home()
+    asleep, wake, committed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def sleep(seconds):
+        asleep.set()
+        await wake.wait()
+
+    def shape(operation, answer):
+        committed.set()
+        return answer
+
+    service.sleep, service.rules.shape = sleep, shape
+    service.faults.add(faults.delay_commit(5), "cards.create")
+    asking = asyncio.create_task(create(client, home))
+    await asleep.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert not service.rules.cards
+    wake.set()
+    await committed.wait()
+    assert len(service.rules.cards) == 1
+
+
+@pytest.mark.parametrize("commit", [False, True])
+async def test_hang(client, service, commit):
+    home = await client.home()
+    service.faults.add(faults.hang(commit=commit), "cards.create")
+    asking = asyncio.create_task(create(client, home))
+    await service.received("cards.create")
+    await service.stop()
+    with pytest.raises(GONE):
+        await asking
+    assert len(service.rules.cards) == int(commit)
+
+
+@pytest.mark.parametrize("body", [None, b"0123456789"])
+async def test_truncated(client, service, body):
+    home = await client.home()
+    service.faults.add(faults.truncated(body), "cards.create")
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await create(client, home)
+    assert len(service.rules.cards) == 1
+
+
+@pytest.mark.parametrize("commit", [False, True])
+async def test_foreign_body(client, service, commit):
+    home = await client.home()
+    fault = faults.foreign_body(b"<html>", "text/html", 201, commit=commit, headers={"X-Extra": "1"})
+    service.faults.add(fault, "cards.create")
+    response = await create(client, home)
+    assert (response.status, response.content_type, response.raw) == (201, "text/html", b"<html>")
+    assert response.headers["X-Extra"] == "1"
+    assert len(service.rules.cards) == int(commit)
+
+
+async def test_foreign_body_may_be_packed(client, service):
+    bomb = gzip.compress(b"0" * 100_000)
+    service.faults.add(faults.foreign_body(bomb, headers={"Content-Encoding": "gzip"}))
+    assert (await client.ask("GET", "/1/members/me")).raw == b"0" * 100_000
+
+
+async def test_slow_body(client, service, clock):
+    service.faults.add(faults.slow_body(2))
+    response = await client.ask("GET", "/1/members/me")
+    assert clock.slept == [2] * len(response.raw)
+    assert (await response.json())["username"] == "member"
+
+
+async def test_redirect(client, service):
+    service.faults.add(faults.redirect("https://elsewhere.example/", 308))
+    response = await client.ask("GET", "/1/members/me")
+    assert (response.status, response.headers["Location"]) == (308, "https://elsewhere.example/")
+
+
+async def test_rate_limit(client, service, clock):
+    service.faults.rate_limit = faults.rate_limit(0.5, burst=2, retry_after=2)
+
+    async def ask():
+        response = await client.ask("GET", "/1/members/me")
+        return response.status, response.headers.get("Retry-After")
+
+    assert [await ask() for _ in range(3)] == [(200, None), (200, None), (429, "2")]
+    clock.now += 2
+    assert [(await ask())[0] for _ in range(2)] == [200, 429]
+    assert service.calls[-1].fault is service.faults.rate_limit
+    service.faults.rate_limit = faults.rate_limit(1)
+    assert [await ask() for _ in range(2)] == [(200, None), (429, None)]
+    service.faults.clear()
+    assert service.faults.rate_limit is None
+    service.faults.rate_limit = None
+    assert await ask() == (200, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "met"),
+    [
+        ({}, [1, 2, 3, 4]),
+        ({"call": 2}, [2]),
+        ({"call": range(2, 4)}, [2, 3]),
+        ({"call": iter([1, 4])}, [1, 4]),
+        ({"times": 2}, [1, 2]),
+        ({"operation": "members.me", "call": range(2, 10), "times": 1}, [2]),
+        ({"operation": "cards.get"}, []),
+    ],
+)
+async def test_the_plan_chooses_calls(client, service, options, met):
+    planned = service.faults.add(faults.status(500), **options)
+    answers = [(await client.ask("GET", "/1/members/me")).status for _ in range(4)]
+    assert [number for number, status in enumerate(answers, 1) if status == 500] == met
+    assert planned.hits == len(met)
+
+
+async def test_the_first_entry_that_fits_is_met(client, service):
+    first = service.faults.add(faults.status(500), call=1)
+    second = service.faults.add(faults.status(502))
+    assert [(await client.ask("GET", "/1/members/me")).status for _ in range(2)] == [500, 502]
+    service.faults.remove(second)
+    assert (await client.ask("GET", "/1/members/me")).status == 200
+    assert service.faults.planned == [first]
+    service.faults.clear()
+    assert service.faults.planned == []
+
+
+def test_an_unknown_operation_is_refused():
+    with pytest.raises(ValueError, match=r"cards\.creat.*cards\.create"):
+        faults.Faults().add(faults.drop(), "cards.creat")
+
+
+async def test_the_constructors_hang_on_the_plan_too(service):
+    names = ["status", "drop", "delay_answer", "delay_commit", "hang", "truncated", "foreign_body", "slow_body", "redirect"]
+    assert all(getattr(service.faults, name) is getattr(faults, name) for name in names)
+
+
+async def test_a_fault_of_the_applications_own_fits(client, service):
+    class Teapot:
+        async def play(self, stage):
+            assert stage.commit() is stage.commit()
+            await stage.reply(418)
+
+    service.faults.add(Teapot())
+    assert (await client.ask("GET", "/1/members/me")).status == 418
+
+
+async def test_closing_a_connection_that_is_gone_harms_nobody(client, service):
+    done = asyncio.Event()
+
+    class Late:
+        async def play(self, stage):
+            stage.abort()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            stage.abort()
+            stage.close()
+            done.set()
+
+    service.faults.add(Late())
+    with pytest.raises(GONE):
+        await client.ask("GET", "/1/members/me")
+    await done.wait()

@@ -1,0 +1,270 @@
+"""The service's HTTP face over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import aiohttp
+import pytest
+
+from boardclient import testing
+from boardclient.testing import BoardService
+
+
+async def test_serves_the_rules(client):
+    board = await client.made("/1/boards", name="B", defaultLists=True)
+    response = await client.ask("GET", f"/1/boards/{board}/lists")
+    assert response.status == 200
+    assert [item["name"] for item in await response.json()] == ["To Do", "Doing", "Done"]
+
+
+async def test_records_each_call(client, service):
+    await client.ask("POST", "/1/boards", {"name": "B"})
+    await client.ask("POST", "/1/boards", {})
+    await client.ask("GET", "/1/cards/a%2Fb")
+    first, second, third = service.calls
+    assert (first.operation, first.number, first.method, first.path, first.status, first.fault) == (
+        "boards.create",
+        1,
+        "POST",
+        "/1/boards",
+        200,
+        None,
+    )
+    assert first.body == {"name": "B", "key": service.key, "token": service.token}
+    assert (second.number, second.status) == (2, 400)
+    assert (third.operation, third.number, third.path, third.status) == ("cards.get", 1, "/1/cards/a%2Fb", 404)
+    assert third.query == {"key": service.key, "token": service.token}
+    assert first.connection == second.connection == third.connection
+    assert first.headers["user-agent"].startswith("Python")
+    assert service.requests == 3
+    assert service.calls_of("cards.get") == [third]
+
+
+async def test_calls_can_be_forgotten_while_one_is_under_way(client, service):
+    service.faults.add(service.faults.delay_answer(1))
+    service.sleep = lambda seconds: asyncio.sleep(0, service.calls.clear())
+    await client.ask("GET", "/1/members/me")
+    assert service.calls == []
+
+
+async def test_shows_no_secret_in_reprs(client, service):
+    await client.ask("POST", "/1/boards", {"name": "B"})
+    await client.ask("GET", "/1/members/me")
+    testing.assert_no_secrets([repr(call) for call in service.calls], secrets=[service.token, service.key])
+    testing.assert_no_secrets(repr(service), secrets=[service.token, service.key, service.client_secret])
+
+
+async def test_exchanges_codes_at_the_auth_url_only(client, service):
+    def form():
+        return {
+            "client_id": service.client_id,
+            "client_secret": service.client_secret,
+            "code": service.new_code(),
+            "redirect_uri": service.redirect_uri,
+        }
+
+    async with client.http.post(service.auth_url + "/1/OAuthGetAccessToken", data=form()) as response:
+        token = (await response.json())["access_token"]
+    async with client.http.post(service.base_url + "/1/OAuthGetAccessToken", data=form()) as response:
+        assert response.status == 401
+    async with client.http.post(service.auth_url + "/1/OAuthGetAccessToken", json=form()) as response:
+        assert response.status == 400
+    async with client.http.get(service.base_url + "/1/members/me", params={"token": token}) as response:
+        assert response.status == 200
+    assert service.calls[0].operation == "token.exchange"
+    assert service.calls[0].body["client_id"] == service.client_id
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [(b"{", "application/json"), (b"\xff", "application/json"), (b"name=B", "text/plain")],
+    ids=["cut", "raw", "plain"],
+)
+async def test_refuses_a_body_that_it_cannot_read(client, service, data, kind):
+    signed = {"key": service.key, "token": service.token}
+    response = await client.ask("POST", "/1/boards", data=data, headers={"Content-Type": kind}, params=signed)
+    assert response.status == 400
+    assert service.calls[-1].body == data
+
+
+async def test_takes_options(clock):
+    options = {"token_lifetime": 5, "organizations": ["o"], "scopes": ["read"], "errors": "text", "clock": clock}
+    async with BoardService(**options) as service, aiohttp.ClientSession() as http:
+        async with http.post(service.base_url + "/1/boards", json={"key": service.key, "token": service.token}) as response:
+            assert (response.status, response.content_type) == (403, "text/plain")
+        clock.now += 5
+        async with http.get(service.base_url + "/1/members/me", params={"token": service.token}) as response:
+            assert response.status == 401
+
+
+async def test_finds_cards_that_exist_twice(client, service):
+    home = await client.home()
+    await client.made("/1/cards", name="one", idList=home)
+    await client.made("/1/cards", name="one", idList=home, desc="another")
+    service.assert_no_duplicates()
+    await client.made("/1/cards", name="one", idList=home)
+    with pytest.raises(AssertionError, match=r"2 x 'one' in list"):
+        service.assert_no_duplicates()
+
+
+async def test_finds_credentials_in_the_address_of_a_request_with_a_body(client, service):
+    await client.ask("GET", "/1/members/me")
+    await client.ask("POST", "/1/boards", {"name": "B"})
+    service.assert_no_credential_in_url_with_body()
+    await client.ask("POST", "/1/boards", {"name": "B"}, params={"token": service.token})
+    with pytest.raises(AssertionError, match=r"boards.create 2$") as caught:
+        service.assert_no_credential_in_url_with_body()
+    assert service.token not in str(caught.value)
+
+
+async def test_says_when_a_call_has_arrived(client, service):
+    waiting = [asyncio.create_task(service.received("members.me", number)) for number in (1, 2, 2)]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    await client.ask("GET", "/1/members/me")
+    assert (await waiting[0]).number == 1
+    await client.ask("GET", "/1/members/me")
+    assert (await waiting[2]).number == 2
+    assert (await service.received("members.me", 2)).status == 200
+
+
+def test_a_waiter_whose_loop_is_gone_harms_nobody():
+    service = BoardService()
+
+    async def give_up():
+        task = asyncio.create_task(service.received("members.me"))
+        await asyncio.sleep(0)
+        assert not task.done()
+
+    async def ask():
+        async with service, aiohttp.ClientSession() as http, http.get(service.base_url + "/1/members/me") as response:
+            assert response.status == 401
+
+    asyncio.run(give_up())
+    asyncio.run(ask())
+
+
+async def test_can_be_closed_and_opened_again_with_what_it_held():
+    service = BoardService()
+    async with service, aiohttp.ClientSession() as http:
+        with pytest.raises(RuntimeError):
+            await service.start()
+        port = service.port
+        async with http.post(
+            service.base_url + "/1/boards", json={"name": "B", "key": service.key, "token": service.token}
+        ) as response:
+            assert response.status == 200
+    await service.stop()
+    async with aiohttp.ClientSession() as http:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await http.get(service.base_url + "/1/members/me")
+    async with service:
+        assert service.port == port
+        assert len(service.rules.boards) == 1
+
+
+async def test_closes_at_once_whatever_hangs(client, service):
+    service.faults.add(service.faults.hang(), "members.me")
+    hanging = asyncio.create_task(client.ask("GET", "/1/members/me"))
+    half_sent = socket.create_connection(("127.0.0.1", service.port))
+    half_sent.sendall(b"POST /1/boards HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
+    half_head = socket.create_connection(("127.0.0.1", service.port))
+    half_head.sendall(b"GET /1/boa")
+    with half_sent, half_head:
+        call = await service.received("members.me")
+        await client.ask("GET", "/1/cards/x")  # what arrived before it is being handled
+        await service.stop()
+    with pytest.raises(aiohttp.ClientError):
+        await hanging
+    assert call.status is None
+
+
+async def test_closes_at_once_when_a_client_does_not_read(service):
+    service.faults.add(service.faults.foreign_body(b"x" * (1 << 25)))
+    deaf = socket.create_connection(("127.0.0.1", service.port))
+    with deaf:
+        deaf.sendall(b"GET /1/members/me HTTP/1.1\r\nHost: x\r\n\r\n")
+        await service.received("members.me")
+        await service.stop()
+
+
+async def test_a_client_that_leaves_while_it_sends_is_no_call(client, service):
+    gone = socket.create_connection(("127.0.0.1", service.port))
+    gone.sendall(b"POST /1/boards HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
+    await client.ask("GET", "/1/members/me")
+    gone.close()
+    await client.ask("GET", "/1/members/me")
+    assert [call.operation for call in service.calls] == ["members.me", "members.me"]
+
+
+def test_runs_in_a_thread_of_its_own():
+    before = threading.active_count()
+    with BoardService() as service:
+        url, token = service.base_url, service.token
+
+        async def ask():
+            async with aiohttp.ClientSession() as http, http.get(url + "/1/members/me", params={"token": token}) as response:
+                return response.status, (await service.received("members.me")).number
+
+        assert asyncio.run(ask()) == (200, 1)
+    assert threading.active_count() == before
+    service.__exit__(None, None, None)
+
+
+def test_a_waiter_on_another_loop_is_woken():
+    with BoardService() as service:
+
+        async def ask():
+            waiting = asyncio.create_task(service.received("members.me"))
+            await asyncio.sleep(0)
+            async with aiohttp.ClientSession() as http, http.get(service.base_url + "/1/members/me"):
+                return (await waiting).operation
+
+        assert asyncio.run(ask()) == "members.me"
+
+
+async def test_a_taken_port_is_an_error_either_way(service):
+    second = BoardService(port=service.port)
+    with pytest.raises(OSError, match="address"):
+        await second.start()
+    with pytest.raises(OSError, match="address"):
+        second.__enter__()
+
+
+@pytest.mark.parametrize(("port", "error"), [(70000, OverflowError)])
+def test_an_impossible_port_is_an_error_in_a_thread_too(port, error):
+    with pytest.raises(error), BoardService(port=port):
+        pass
+
+
+async def test_stopping_needs_no_backstop(client, service, monkeypatch):
+    # A year: were any connection still busy after the handlers were cancelled, this test would not end.
+    monkeypatch.setattr("boardclient.testing._server._BACKSTOP_SECONDS", 3e7)
+    service.faults.add(service.faults.hang(), "cards.get")
+    await client.ask("GET", "/1/members/me")
+    hanging = asyncio.create_task(client.ask("GET", "/1/cards/x"))
+    await service.received("cards.get")
+    await asyncio.wait_for(service.stop(), 60)
+    with pytest.raises(aiohttp.ClientError):
+        await hanging
+
+
+async def test_builds_a_session(service):
+    from boardclient import StaticCredentials
+
+    async with service.session() as session:
+        await session.members.me()
+    async with service.session(StaticCredentials(token=service.token), timeout=None) as session:
+        await session.members.me()
+    assert [set(call.query) for call in service.calls_of("members.me")] == [{"key", "token"}, {"token"}]
+
+
+def test_the_package_names_what_it_has():
+    assert set(testing.__all__) <= set(dir(testing))
+    assert all(getattr(testing, name) is not None for name in testing.__all__)
+    assert testing.__getattr__("faults") is testing.faults
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = testing.nothing
