@@ -80,7 +80,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for an attribute
+if not TYPE_CHECKING:  # pragma: no branch -- a type checker that saw it would take every misspelt name for an attribute
 
     def __getattr__(name: str) -> object:
         """Import a public name from its home, or look the version up."""

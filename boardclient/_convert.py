@@ -6,7 +6,6 @@ another type is an error, and `_tolerant` for all others, where such a value sta
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
@@ -170,19 +169,6 @@ def encode(value: object) -> bytes:
     try:
         return _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        problem = type(error).__name__
-    raise ValueError(f"the value can't be sent as JSON ({problem})")
-
-
-def encode_any(value: object) -> bytes:
-    """Return an application's own value as JSON; unlike `encode` it lets nothing pass that JSON lacks, such as NaN.
-
-    Raises:
-        ValueError: it can't be expressed in JSON.
-    """
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError, RecursionError) as error:
         problem = type(error).__name__
     raise ValueError(f"the value can't be sent as JSON ({problem})")
 

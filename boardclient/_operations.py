@@ -226,10 +226,31 @@ def free_request(
         path=_free_path(path),
         read=lambda answer: Response(answer.status, answer.headers, answer.body),
         query=urlencode(pairs, quote_via=quote),
-        body=None if json is None else _convert.encode_any(json),
+        body=None if json is None else _convert.encode(_exactly(json)),
         repeatable=verb in REPEATABLE_METHODS if repeatable is None else repeatable,
         signable_body=isinstance(json, dict),
     )
+
+
+def _exactly(json: JsonValue) -> JsonValue:
+    """Return an application's own value if JSON can express it as it is: the codec lets NaN, bytes and sets pass as others."""
+    try:
+        return _json(json)
+    except RecursionError:
+        pass
+    raise ValueError("json is too deep, or holds itself")
+
+
+def _json(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return {check_text(name, "json"): _json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(item) for item in value]
+    if isinstance(value, str):
+        return check_text(value, "json")
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError(f"json holds a {type(value).__name__} that JSON can't express")
 
 
 def _parameter(value: object) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-import unicodedata
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TypeAlias, Union
+from typing import Final, TypeAlias, Union
 
 import attrs
 
@@ -87,6 +87,10 @@ class Member:
     extra: Extra = _extra()
 
 
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_NOT_IN_IDENTIFIERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
+
+
 def check_text(value: object, name: str, /) -> str:
     """Return the text unchanged, as a plain string, if it can be sent.
 
@@ -96,7 +100,7 @@ def check_text(value: object, name: str, /) -> str:
     """
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {type(value).__name__}")
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+    if not value.isascii() and _LONE_SURROGATE.search(value):
         raise ValueError(f"{name} holds a lone surrogate, which can't be sent")
     return value if type(value) is str else str.__str__(value)
 
@@ -111,7 +115,7 @@ def check_identifier(value: object, name: str, /) -> str:
     text = check_text(value, name)
     if text in {"", ".", ".."}:
         raise ValueError(f"{name} must be an identifier, not {text!r}")
-    if not text.isalnum() and any(character in "/\\" or unicodedata.category(character) == "Cc" for character in text):
+    if _NOT_IN_IDENTIFIERS.search(text):
         raise ValueError(f"{name} must not hold a control character, a slash or a backslash")
     return text
 

@@ -168,7 +168,8 @@ def test_what_may_be_repeated_is_the_callers_word(method: str, given: bool | Non
             (("GET", path), ValueError)
             for path in (
                 "", "/", "/1", "1/x", "/2/x", "https://evil.example/1/x", "//evil.example/1/x", "/1/../x", "/1/a/./b",
-                "/1/%2e%2E/x", "/1/a%2f..%2fb", "/1/x?token=a", "/1/x#f",
+                "/1/%2e%2E/x", "/1/a%2f..%2fb",
+                "/1/x?token=a", "/1/x#f",
                 "/1/a\\b", "/1/a%5cb", "/1/a\nb", "/1/a%0d%0ab", "/1/\x7f",
                 "/1/%C2%85", "/1/a%", "/1/a%zz", "/1/%4", "/1/\ud800",
             )
@@ -444,3 +445,25 @@ def test_any_failure_is_an_api_error(status: int, body: bytes, header: str) -> N
     assert isinstance(error, ApiError)
     assert str(error).isascii()
     assert str(error).isprintable()
+
+
+def endless() -> list[object]:
+    deep: list[object] = []
+    deep.append(deep)
+    return deep
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), {"a": [float("inf")]}, -float("inf"), b"x", {1, 2}, endless(), {(1,): 2}, {1: 2}, object(), ["\ud800"]],
+)
+def test_an_applications_json_is_sent_as_it_is_or_not_at_all(value: Any) -> None:
+    """NaN, infinities, bytes, sets, circles and what JSON lacks are refused instead of being sent as something else."""
+    with pytest.raises((TypeError, ValueError), match=r"json|JSON"):
+        ops.free_request("POST", "/1/x", json=value)
+
+
+def test_an_applications_json_is_sent_whole() -> None:
+    """Whatever JSON can express goes out as it is, tuples as arrays."""
+    value: Any = {"a": [1, 1.5, "ü", None, True, {"b": "\x00"}], "c": (1, 2), "d": 2**70}
+    assert json.loads(ops.free_request("POST", "/1/x", json=value).body or b"") == {**value, "c": [1, 2]}

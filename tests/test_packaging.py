@@ -119,3 +119,10 @@ def test_typing_marker_is_shipped() -> None:
     """Type checkers use the annotations of the installed package."""
     files = importlib.resources.files("boardclient")
     assert files.joinpath("py.typed").is_file()
+
+
+def test_every_public_name_is_listed_and_no_other_is_had() -> None:
+    """`dir` shows the public names before they are imported, and a misspelt one is an AttributeError."""
+    assert {*boardclient.__all__, "__version__"} <= set(dir(boardclient))
+    with pytest.raises(AttributeError, match="AsyncSesion"):
+        _ = boardclient.AsyncSesion  # type: ignore[attr-defined]  # -- misspelt on purpose

@@ -452,17 +452,21 @@ def test_only_an_asynchronous_policy_is_one(thing: Any) -> None:
 
 async def test_concurrent_calls_of_one_policy_do_not_mix() -> None:
     """Of many calls at once on one policy, each makes its own number of attempts and gets its own error or value."""
-    seen: list[tuple[int, str]] = []
-    policy = Policy(
-        retrying(stop=stop_after_attempt(5), after=lambda state: seen.append((state.attempt_number, str(state.outcome))))
-    )
+    seen: list[int] = []
+
+    async def note(state: RetryCallState) -> None:
+        for _ in range(state.attempt_number % 3):
+            await asyncio.sleep(0)
+        seen.append(state.attempt_number)
+
+    policy = Policy(retrying(stop=stop_after_attempt(5), wait=wait_fixed(1), after=note, before_sleep=note))
     scripts = [Script([*(failure("connect") for _ in range(index % 7)), index]) for index in range(200)]
     outcomes = await asyncio.gather(*(call(policy, [], script) for script in scripts))
     for index, (script, outcome) in enumerate(zip(scripts, outcomes, strict=True)):
         failures = index % 7
         assert script.made == min(failures + 1, 5)
         assert outcome is script.outcomes[4] if failures >= 5 else outcome == index
-    assert len(seen) == sum(min(index % 7, 5) for index in range(200))
+    assert len(seen) == sum(min(index % 7, 5) + min(index % 7, 4) for index in range(200))
 
 
 def part(name: str, started: asyncio.Event) -> Callable[..., Awaitable[Any]]:

@@ -159,7 +159,7 @@ def _with_session(context: typer.Context, work: Callable[[AsyncSession], Awaitab
 
 @app.command()
 def demo() -> None:
-    """Show it all in a few seconds: an own service, a board, an import, moves and labels."""
+    """Show it all in seconds: an own service, a board, an import, moves, labels."""
     with _reported():
         run_until_signal(_demo.demo)
 

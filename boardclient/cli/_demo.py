@@ -14,7 +14,7 @@ _CARDS_SHOWN = 6
 
 
 async def demo() -> None:
-    """Start a service, fill a board from the shipped file, change some of it, and draw it."""
+    """Fill a board of an own service from the shipped file, change it, draw it."""
     console = _render.output()
     async with BoardService(port=0) as service, service.session() as session:
         _render.line(console, f"An embedded service runs at {service.base_url}; it is gone when this ends.")
@@ -48,7 +48,7 @@ async def _change(session: AsyncSession, board: Board) -> list[str]:
 
 
 async def serve(port: int) -> None:
-    """Run a service until this is cancelled, and print what a client's environment needs.
+    """Run a service until cancelled, and print the environment that it needs.
 
     Its credentials are made for this run and open nothing else, so they may be printed.
 

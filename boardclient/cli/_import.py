@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +21,7 @@ STATES = ("created", "already", "failed", "unknown")
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """Hold an open file of rows and what its rows are read against; whoever opened the file closes it."""
+    """Hold an open file and what its rows are read against; its opener closes it."""
 
     file: BinaryIO
     form: _rows.Format
@@ -44,7 +44,7 @@ class FailedRow:
 
 @attrs.define
 class Outcome:
-    """Count what became of the rows; owned by one import, complete once the import has ended."""
+    """Count what became of the rows of one import; complete once it has ended."""
 
     on_failed_row: Callable[[FailedRow], None]
     counts: Counter[str] = attrs.field(factory=Counter)
@@ -145,9 +145,10 @@ async def send(
     concurrency: int | None = None,
     on_progress: Callable[[BulkProgress], None] | None = None,
 ) -> None:
-    """Create a card for each row, reading the file as it goes, and count into `outcome` even when it is interrupted.
+    """Create a card for each row and count into `outcome`, interrupted or not.
 
-    A file that is no longer what `check` saw stops the hand-out; what is under way is awaited, and `outcome.stopped_by` says why.
+    The file is read as the run goes. A file that is no longer what `check` saw stops the hand-out; what is under way is awaited,
+    and `outcome.stopped_by` says why.
     """
     run = session.cards.create_many(_drafts(source, outcome, rows), concurrency=concurrency, on_progress=on_progress)
     try:
@@ -156,20 +157,29 @@ async def send(
                 async for result in run:
                     outcome.settle(result)
             except asyncio.CancelledError:
-                await _settle_what_is_ready(run, outcome)
+                _settle_what_is_ready(run, outcome)
                 raise
     finally:
         outcome.report = run.report
         outcome.abandon(rows)
 
 
-async def _settle_what_is_ready(run: BulkRun, outcome: Outcome) -> None:
-    """Take the results that wait to be taken, and wait for none."""
+def _settle_what_is_ready(run: BulkRun, outcome: Outcome) -> None:
+    """Take the results that wait to be taken, and wait for none.
 
-    with suppress(TimeoutError, asyncio.CancelledError, BoardClientError):
-        async with asyncio.timeout(0):
-            async for result in run:
-                outcome.settle(result)
+    Each is asked for without the event loop: while that turned, cards would be created of which nobody took the result.
+    """
+    while True:
+        asked = run.__anext__()
+        try:
+            asked.send(None)
+        except StopIteration as taken:
+            outcome.settle(taken.value)
+        except (StopAsyncIteration, BoardClientError):
+            return
+        else:
+            asked.close()
+            return
 
 
 def _drafts(source: Source, outcome: Outcome, rows: int) -> Iterator[CardDraft]:

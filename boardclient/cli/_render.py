@@ -18,7 +18,7 @@ _LIST_WIDTH = 34
 
 
 def escape(text: str) -> str:
-    r"""Write out control characters, so that a text is one line and steers no terminal.
+    r"""Write out control characters: a text is one line and steers no terminal.
 
     Written out are C0 (tab and newline among them), DEL, C1, line and paragraph separators, bidirectional controls, and halves of
     surrogate pairs, as `\x1b` or `\u202e`.
@@ -107,6 +107,6 @@ def _card_line(card: Card) -> Text:
 
 
 def progress(console: Console) -> Progress:
-    """Return a progress bar that is drawn on a terminal only and leaves nothing behind."""
+    """Return a bar that is drawn on a terminal only and leaves nothing behind."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

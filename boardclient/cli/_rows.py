@@ -61,7 +61,7 @@ class Row:
 
 
 class ListIndex:
-    """Find a board's lists by identifier or name; built once from one reading of the board (section 4.5)."""
+    """Find a board's lists by identifier or name; built from one reading of them."""
 
     def __init__(self, lists: Iterable[BoardList]) -> None:
         self._ids: set[str] = set()
@@ -75,7 +75,7 @@ class ListIndex:
                 self._open.setdefault(item.name, []).append(item.id)
 
     def find(self, value: str) -> str:
-        """Return the identifier that `value` means; a name is looked for among the open lists.
+        """Return the identifier that is meant; names are those of the open lists.
 
         Raises:
             ValueError: no list of the board, or more than one, is meant.
@@ -126,10 +126,10 @@ def parse_due(text: str) -> datetime:
 
 
 def read(file: BinaryIO, form: Format, lists: ListIndex, default_list_id: str | None) -> Iterator[Row | Problem]:
-    """Yield each row, or what is wrong with it, from the start of `file`, a row at a time.
+    """Yield each row of `file`, or what is wrong with it, from the start.
 
-    Several problems of one row come one after the other. After a problem that leaves the rest unreadable (a bad header, a broken
-    quote) the iteration ends.
+    No more than a row is held. Several problems of one row come one after the other. After a problem that leaves the rest
+    unreadable (a bad header, a broken quote) the iteration ends.
     """
     file.seek(0)
     records = _csv_records(file, default_list_id) if form is Format.CSV else _json_records(file)

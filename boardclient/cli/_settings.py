@@ -55,7 +55,7 @@ class Settings:
 
 
 def load(options: Options, environment: Mapping[str, str]) -> Settings:
-    """Join options and environment; an option wins, an empty variable counts as unset.
+    """Join options and environment: an option wins, an empty variable is unset.
 
     Raises:
         UsageError: the base URL or the token is set nowhere.

@@ -11,9 +11,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_until_signal(work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` on a new event loop; the first signal cancels it, further ones act as if it was not for this.
+    """Run `work` on a new event loop until it ends or a signal cancels it.
 
-    Must be called on the main thread, as signals are handled there only.
+    Signals after the first act as they would without this. Must be called on the main thread, as signals are handled there only.
 
     Raises:
         StoppedError: a signal came; `work` has been cancelled and has cleaned up.
@@ -46,7 +46,7 @@ def run_until_signal(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def _handle(number: signal.Signals, stop: Callable[[int], None], handlers: ExitStack) -> None:
-    """Call `stop` on the running loop when the signal comes, until `handlers` is closed."""
+    """Call `stop` on the running loop for a signal, until `handlers` is closed."""
     loop = asyncio.get_running_loop()
     handlers.callback(signal.signal, number, signal.getsignal(number))
     try:

@@ -1,7 +1,6 @@
 """The import: all rows are checked before one is sent, each is sent once, and what became of it is told."""
 
 import asyncio
-import contextlib
 import io
 import json
 import os
@@ -10,9 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
+from boardclient import BoardClientError
 from boardclient.cli import _import, _import_view, _rows
 from boardclient.testing import BoardService
 
@@ -224,40 +226,51 @@ async def test_a_file_that_cannot_be_read_any_more_stops_the_import(board_servic
     assert not outcome.is_complete
 
 
-async def test_results_that_are_ready_are_settled_when_it_is_cancelled(board_service: BoardService) -> None:
-    """A card whose answer has come is counted as created, though nobody had looked at the answer yet."""
+class Run:
+    """A run whose results are put there by the test, and which ends as the test says."""
 
-    class Run:
-        def __init__(self) -> None:
-            self.results = asyncio.Queue()
-            self.report = None
+    def __init__(self, end: BaseException | None = None) -> None:
+        self.results: asyncio.Queue[object] = asyncio.Queue()
+        self.end = end
+        self.report = None
 
-        async def __aenter__(self):
-            return self
+    async def __aenter__(self):
+        return self
 
-        async def __aexit__(self, *error):
-            return None
+    async def __aexit__(self, *error):
+        return None
 
-        async def __aiter__(self):
-            while True:
-                yield await self.results.get()
+    def __aiter__(self):
+        return self
 
-    class Result:
-        def __init__(self, index: int) -> None:
-            self.index, self.state, self.error = index, "created", None
+    async def __anext__(self):
+        if self.end is not None and self.results.empty() and self.is_left:
+            raise self.end
+        return await self.results.get()
 
-    run, told = Run(), []
+    is_left = False
+
+
+class Created(NamedTuple):
+    index: int
+    state: str = "created"
+    error: None = None
+
+
+@pytest.mark.parametrize("end", [None, StopAsyncIteration(), BoardClientError("over")])
+async def test_results_that_are_ready_are_settled_when_it_is_cancelled(end: BaseException | None) -> None:
+    run, told = Run(end), []
     outcome = _import.Outcome(told.append)
-    session = type("S", (), {"cards": type("C", (), {"create_many": staticmethod(lambda drafts, **options: run)})})
+    cards = SimpleNamespace(create_many=lambda drafts, **options: run)
     for index in range(3):
         outcome.begin(index, index + 2)
-    task = asyncio.create_task(_import.send(session, None, outcome, rows=5))
+    task = asyncio.create_task(_import.send(SimpleNamespace(cards=cards), None, outcome, rows=5))
     await asyncio.sleep(0)
     task.cancel()
-    run.results.put_nowait(Result(0))
-    run.results.put_nowait(Result(1))
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    run.is_left = True
+    run.results.put_nowait(Created(0))
+    run.results.put_nowait(Created(1))
+    await asyncio.wait({task})
     assert task.cancelled()
     assert outcome.counts == {"created": 2, "unknown": 1}
     assert [(row.row, row.state) for row in told] == [(4, "unknown")]
