@@ -676,3 +676,18 @@ async def test_many_cards_with_faults(service: BoardService, list_id: str) -> No
     report = run.report
     assert report.created + report.unknown == 300
     assert report.created <= len(service.rules.cards) <= 300
+
+
+async def test_results_that_wait_are_taken_without_waiting(service: BoardService, list_id: str) -> None:
+    """`take_ready` hands out what is there, also after the end, and never waits for a card."""
+    service.faults.add(faults.hang(), "cards.create", call=2)
+    async with service.session() as session, session.cards.create_many(drafts(list_id, 3), concurrency=1) as run:
+        assert run.take_ready() == []
+        await service.received("cards.create", 2)
+        assert [result.index for result in run.take_ready()] == [0]
+        assert run.take_ready() == []
+    async with service.session() as session, session.cards.create_many([]) as run:
+        await run.wait()
+        assert run.take_ready() == []
+        with pytest.raises(StopAsyncIteration):
+            await anext(run)

@@ -111,6 +111,18 @@ class BulkRun:
             raise self._fatal
         raise StopAsyncIteration
 
+    def take_ready(self) -> list[CardResult]:
+        """Take the results that wait to be taken, and wait for none: what is known when a run is about to be left early."""
+        ready = []
+        while not self._results.empty():
+            result = self._results.get_nowait()
+            if result is None:
+                self._results.put_nowait(None)
+                break
+            self._places.release()
+            ready.append(result)
+        return ready
+
     def _check_open(self) -> None:
         if self._life != "open":
             raise RuntimeError("a BulkRun is used within its `async with` block")

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import attrs
 
-from boardclient import AsyncSession, BoardClientError, BulkProgress, BulkReport, BulkRun, CardDraft, CardResult
+from boardclient import AsyncSession, BulkProgress, BulkReport, CardDraft, CardResult
 from boardclient.cli import _rows
 from boardclient.cli._errors import FileError, UsageError
 
@@ -157,29 +157,12 @@ async def send(
                 async for result in run:
                     outcome.settle(result)
             except asyncio.CancelledError:
-                _settle_what_is_ready(run, outcome)
+                for result in run.take_ready():
+                    outcome.settle(result)
                 raise
     finally:
         outcome.report = run.report
         outcome.abandon(rows)
-
-
-def _settle_what_is_ready(run: BulkRun, outcome: Outcome) -> None:
-    """Take the results that wait to be taken, and wait for none.
-
-    Each is asked for without the event loop: while that turned, cards would be created of which nobody took the result.
-    """
-    while True:
-        asked = run.__anext__()
-        try:
-            asked.send(None)
-        except StopIteration as taken:
-            outcome.settle(taken.value)
-        except (StopAsyncIteration, BoardClientError):
-            return
-        else:
-            asked.close()
-            return
 
 
 def _drafts(source: Source, outcome: Outcome, rows: int) -> Iterator[CardDraft]:
