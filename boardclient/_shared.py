@@ -56,10 +56,10 @@ class Shared:
         flight.started = time.time()
         try:
             outcome = await self.pool.send("POST", target, body, flight, "application/x-www-form-urlencoded")
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancellation:
             interrupted = flight.settle()
             if interrupted is None:
-                raise
+                raise cancellation.with_traceback(None)  # noqa: B904 -- the same one, without the frames that hold the form
             error = interrupted
         else:
             if isinstance(outcome, Answer):

@@ -179,17 +179,20 @@ async def test_input_is_lazy_and_results_press_back(concurrency: int) -> None:
 async def test_concurrency_is_a_bound_and_is_reached(service: BoardService, session: AsyncSession, list_id: str) -> None:
     """The service never sees more cards at once than there are workers, and sees that many."""
     under_way = most = 0
+    reached = asyncio.Event()
 
-    class Slow:
+    class Together:
         async def play(self, stage: faults.Stage) -> None:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)
-            await asyncio.sleep(0.002)
+            if under_way == 5:
+                reached.set()
+            await reached.wait()
             under_way -= 1
             await stage.reply_answer()
 
-    service.faults.add(Slow(), "cards.create")
+    service.faults.add(Together(), "cards.create")
     async with session.cards.create_many(drafts(list_id, 60), concurrency=5) as run:
         assert (await run.wait()).created == 60
     assert most == 5
