@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from boardclient._operations import Response
     from boardclient.bulk import BulkReport, BulkRun, CardResult
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
+    from boardclient.credentials._file_store import FileTokenStore
+    from boardclient.credentials._memory_store import MemoryTokenStore
+    from boardclient.credentials._oauth import OAuthCredentials
+    from boardclient.credentials._renewal import AuthorizationRequest
+    from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore
     from boardclient.errors import (
         ApiError,
         Attempt,
@@ -40,6 +45,7 @@ __all__ = [
     "AsyncSession",
     "Attempt",
     "AuthenticationError",
+    "AuthorizationRequest",
     "BadRequestError",
     "Board",
     "BoardClientError",
@@ -57,9 +63,13 @@ __all__ = [
     "DeadlineError",
     "DecodeError",
     "Effect",
+    "FileTokenStore",
     "JsonValue",
+    "LeaseState",
     "Member",
+    "MemoryTokenStore",
     "NotFoundError",
+    "OAuthCredentials",
     "PermissionDeniedError",
     "Position",
     "RateLimitError",
@@ -67,6 +77,9 @@ __all__ = [
     "ServerError",
     "SessionClosedError",
     "StaticCredentials",
+    "StoredToken",
+    "Token",
+    "TokenStore",
     "TransportError",
 ]
 
@@ -74,6 +87,11 @@ _HOMES = {
     "_operations": ("Response",),
     "bulk": ("BulkReport", "BulkRun", "CardResult"),
     "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
+    "credentials._file_store": ("FileTokenStore",),
+    "credentials._memory_store": ("MemoryTokenStore",),
+    "credentials._oauth": ("OAuthCredentials",),
+    "credentials._renewal": ("AuthorizationRequest",),
+    "credentials._tokens": ("LeaseState", "StoredToken", "Token", "TokenStore"),
     "events": ("BulkProgress",),
     "models": ("Board", "BoardList", "BoardPrefs", "Card", "CardDraft", "JsonValue", "Member", "Position"),
     "session": ("AsyncSession",),

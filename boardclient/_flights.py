@@ -30,7 +30,9 @@ class Flight:
         "_seconds",
         "attempts",
         "deadline",
+        "is_patient",
         "last_error",
+        "left",
         "line",
         "loop",
         "renewed",
@@ -39,11 +41,22 @@ class Flight:
         "task",
     )
 
-    def __init__(self, line: str, task: asyncio.Task[object], loop: asyncio.AbstractEventLoop, seconds: float | None) -> None:
+    def __init__(
+        self,
+        line: str,
+        task: asyncio.Task[object],
+        loop: asyncio.AbstractEventLoop,
+        seconds: float | None,
+        is_patient: bool,
+    ) -> None:
         self.line = line
+        self.is_patient = is_patient
+        """Whether the deadline stands still while the call waits for credentials."""
         self.task = task
         self.loop = loop
         self.deadline = math.inf if seconds is None else loop.time() + seconds
+        self.left = math.inf
+        """The seconds left when the deadline was last made to stand still."""
         self.attempts: list[Attempt] = []
         self.last_error: BoardClientError | None = None
         self.renewed = False
@@ -54,6 +67,11 @@ class Flight:
         self._seconds = seconds
         self._cancelling = task.cancelling()
         self._interruption: type[DeadlineError | SessionClosedError] | None = None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Tell whether the call is being ended."""
+        return self._interruption is not None
 
     @property
     def remaining_seconds(self) -> float | None:
@@ -128,7 +146,7 @@ class Flights:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def begin(self, line: str, seconds: float | None) -> Flight:
+    def begin(self, line: str, seconds: float | None, *, is_patient: bool = False) -> Flight:
         """Register a call of the running task.
 
         Raises:
@@ -142,11 +160,24 @@ class Flights:
         task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("a session is used from within an asyncio task")
-        flight = Flight(line, task, loop, seconds)
+        flight = Flight(line, task, loop, seconds, is_patient)
         self._under_way.add(flight)
         if flight.deadline < self._wake_at:
             self._schedule(flight.deadline)
         return flight
+
+    def suspend(self, flight: Flight) -> None:
+        """Let the deadline of a call stand still."""
+        flight.left = flight.deadline - flight.loop.time()
+        flight.deadline = math.inf
+
+    def resume(self, flight: Flight) -> None:
+        """Let the deadline of a suspended call go on, unless the call is being ended."""
+        if flight.is_interrupted:
+            return
+        flight.deadline = flight.loop.time() + flight.left
+        if flight.deadline < self._wake_at:
+            self._schedule(flight.deadline)
 
     def end(self, flight: Flight) -> None:
         """Forget a call that is over."""

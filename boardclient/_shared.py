@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
 
 from boardclient._flights import Flights
 from boardclient._operations import Answer, Response
 from boardclient._transport import Pool, Settings
-from boardclient.errors import TransportError
+from boardclient._urls import check_root, check_url
+from boardclient.errors import SessionClosedError, TransportError
 from boardclient.events import Event, Observer
 
 if TYPE_CHECKING:
     import aiohttp
+
+T = TypeVar("T")
 
 _logger: Final = logging.getLogger("boardclient")
 
@@ -25,16 +28,20 @@ class Shared:
     """What a session and its views share: the pool, the calls under way, the observers. Owned by the session."""
 
     def __init__(
-        self, base_url: str, settings: Settings, lent: aiohttp.ClientSession | None, observers: Iterable[Observer]
+        self,
+        base_url: str,
+        settings: Settings,
+        lent: aiohttp.ClientSession | None,
+        observers: Iterable[Observer],
+        timeout: float | None,
     ) -> None:
-        url = settings.check_url(base_url, "base_url").rstrip("/")
-        if url.endswith("/1"):
-            raise ValueError('base_url must not end in "/1": the paths of the service start with it')
-        self.base_url = url
+        self.base_url = check_root(base_url, "base_url", allow_insecure=settings.allow_insecure)
         self.settings = settings
         self.pool = Pool(settings, lent)
         self.flights = Flights()
         self.observers = tuple(observers)
+        self.timeout = timeout
+        self._background: set[asyncio.Task[Any]] = set()
 
     def notify(self, event: Event) -> None:
         """Hand the event to every observer; what one raises is logged."""
@@ -44,11 +51,25 @@ class Shared:
             except Exception:
                 _logger.exception("an observer failed")
 
-    async def post_form(self, url: str, fields: Mapping[str, str]) -> Response:
+    def check_url(self, url: str, name: str) -> str:
+        """Return the URL if requests may go there."""
+        return check_url(url, name, allow_insecure=self.settings.allow_insecure)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run work of a credential provider in a task that ends with the session."""
+        if self.flights.is_closed:
+            work.close()
+            raise SessionClosedError("the session is closed")
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    async def post_form(self, url: str, fields: Mapping[str, str], timeout: float | None = None) -> Response:
         """Send a form once on the session's own pool: the `Exchange` of credential providers."""
         try:
-            target = self.settings.check_url(url, "the URL of the form")
-            flight = self.flights.begin("POST", None)
+            target = self.check_url(url, "the URL of the form")
+            flight = self.flights.begin("POST", timeout)
         except Exception:
             del fields  # no credential stays in the frame that an error carries
             raise
@@ -73,9 +94,15 @@ class Shared:
     async def aclose(self) -> None:
         """End what is under way and close the pool; once is enough."""
         drained = self.flights.close()
-        if drained is not None:
-            await drained.wait()
-        if self.flights.is_at_home:
-            await self.pool.aclose()
-        else:
+        if not self.flights.is_at_home:
             self.pool.abandon()
+            return
+        try:
+            for task in self._background:
+                task.cancel()
+            if drained is not None:
+                await drained.wait()
+            if self._background:
+                await asyncio.wait(self._background)
+        finally:
+            await self.pool.aclose()

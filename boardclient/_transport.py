@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping
 from contextvars import ContextVar
 from io import BytesIO
-from ipaddress import ip_address
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Final
 
@@ -68,37 +67,6 @@ class Settings:
                 raise ValueError("headers must be printable strings")
         if not self.user_agent.isprintable():
             raise ValueError("user_agent must be printable")
-
-    def check_url(self, url: str, name: str) -> str:
-        """Return the absolute URL, percent-encoded, if requests may go there.
-
-        Raises:
-            ValueError: it is no http(s) URL, carries user, query or fragment, or is plain http to a host that is not loopback.
-        """
-        parsed = _parsed(url)
-        if parsed is None or parsed.scheme not in {"http", "https"} or not parsed.host:
-            raise ValueError(f"{name} must be an absolute http or https URL")
-        if parsed.user is not None or parsed.password is not None or parsed.query_string or parsed.fragment:
-            raise ValueError(f"{name} must hold no user, password, query or fragment")
-        if parsed.scheme == "http" and not self.allow_insecure and not _is_loopback(parsed.host):
-            raise ValueError(f"{name} is plain http, which sends credentials unencrypted: use https or allow_insecure=True")
-        return str(parsed)
-
-
-def _parsed(url: object) -> URL | None:
-    try:
-        return URL(url) if isinstance(url, str) and url.isprintable() else None
-    except ValueError:
-        return None
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class _Connector(aiohttp.TCPConnector):

@@ -112,7 +112,7 @@ class AsyncSession:
             raise ValueError('credentials_in must be "body" or "query"')
         self._credentials_in: Place = credentials_in
         self._configure(credentials, _retry.default() if isinstance(retry, _Unset) else retry, timeout, limiter)
-        self._shared, self._owns_shared = Shared(base_url, settings, http, observers), True
+        self._shared, self._owns_shared = Shared(base_url, settings, http, observers, timeout), True
 
     def _configure(
         self, credentials: CredentialProvider, retry: AsyncRetrying | None, timeout: float | None, limiter: Limiter | None
@@ -123,6 +123,10 @@ class AsyncSession:
         if timeout is not None and not timeout > 0:
             raise ValueError("timeout must be more than 0 seconds, or None")
         self._provider = credentials
+        self._note_accepted = getattr(credentials, "note_accepted", None)
+        self._note_refused = getattr(credentials, "note_refused", None)
+        self._accepted: Credentials | None = None
+        self._announced: Credentials | None = None
         self._policy = None if retry is None else _retry.Policy(retry)
         self._retrying = retry
         self._timeout = timeout
@@ -212,10 +216,11 @@ class AsyncSession:
     async def call(self, request: Request[T], history: list[Attempt] | None = None) -> T:
         """Sign, send, renew and retry one request within one deadline, and return the value of its answer.
 
-        A call that succeeds leaves in `history` the attempts it made, unless the first one sufficed.
+        A call that succeeds leaves in `history` the attempts it made, unless the first one sufficed. One with a history is part
+        of a bulk run: its deadline stands still while it waits for credentials.
         """
         flights = self._shared.flights
-        flight = flights.begin(request.line, self._timeout)
+        flight = flights.begin(request.line, self._timeout, is_patient=history is not None)
         outcome: T | BoardClientError
         try:
             outcome = await self._walk(request, flight)
@@ -291,22 +296,35 @@ class AsyncSession:
         if isinstance(credentials, CredentialError):
             return credentials
         outcome = await self._exchange(request, credentials, flight)
-        if not isinstance(outcome, AuthenticationError) or flight.renewed:
+        if not isinstance(outcome, AuthenticationError):
             return outcome
+        if flight.renewed:
+            return await self._refused(credentials, outcome)
         flight.renewed = True
         renewed = await self._credentials(request, flight, credentials)
         if isinstance(renewed, CredentialError):
             return renewed
         if renewed == credentials:
             return outcome
-        self.notify(CredentialsRenewed(operation=request.operation))
-        return await self._exchange(request, renewed, flight, credentials)
+        if renewed is not self._announced:
+            self._announced = renewed
+            self.notify(CredentialsRenewed(operation=request.operation))
+        outcome = await self._exchange(request, renewed, flight, credentials)
+        return await self._refused(renewed, outcome) if isinstance(outcome, AuthenticationError) else outcome
+
+    async def _refused(self, credentials: Credentials, outcome: BoardClientError) -> BoardClientError:
+        """Tell the provider of a 401 that is final for its call."""
+        if self._note_refused is not None:
+            await self._note_refused(credentials, self._shared)
+        return outcome
 
     async def _credentials(
         self, request: Request[T], flight: Flight, rejected: Credentials | None
     ) -> Credentials | CredentialError:
         """Ask the provider for credentials, or for others than the rejected ones; a failure goes into the history."""
         provider, exchange, started = self._provider, self._shared, time.time()
+        if flight.is_patient:
+            self._shared.flights.suspend(flight)
         try:
             given = await (provider.acquire(exchange) if rejected is None else provider.renew(rejected, exchange))
             if isinstance(given, Credentials):
@@ -317,6 +335,9 @@ class AsyncSession:
         except Exception as error:  # whatever the application raises is the cause
             failure = CredentialError(f"{request.line}: no credentials: the provider raised {type(error).__name__}")
             failure.__cause__ = error
+        finally:
+            if flight.is_patient:
+                self._shared.flights.resume(flight)
         flight.record(started, failure, None, Effect.NOT_SENT)
         return failure
 
@@ -346,12 +367,21 @@ class AsyncSession:
         started = flight.started = time.time()
         signed = credentials.sign(request, self._credentials_in)
         answer = await core.pool.send(request.method, core.base_url + signed.target, signed.body, flight)
-        if isinstance(answer, Answer) and not answer.is_success:
+        if isinstance(answer, Answer) and answer.is_success:
+            if credentials is not self._accepted:
+                self._accept(credentials)
+        elif isinstance(answer, Answer):
             for held in filter(None, (credentials, rejected)):
                 answer = held.redact(answer)
         outcome = _meaning(request, answer, flight, time.time())
         self._note(request, answer, outcome, flight, started)
         return outcome
+
+    def _accept(self, credentials: Credentials) -> None:
+        """Tell the provider, once, that the service took its credentials."""
+        self._accepted = credentials
+        if self._note_accepted is not None:
+            self._note_accepted(credentials)
 
     def _note(
         self, request: Request[T], answer: Answer | Failure, outcome: T | BoardClientError, flight: Flight, started: float

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-_FLOOR = {"errors", "events", "models"}
+_FLOOR = {"errors", "events", "models", "_urls"}
 _MIDDLE = {"retry", "credentials", "_transport", "_flights", "resources", "bulk"}
 _WIRE = {"_convert", "_operations", "_transport"}
 _LEVELS = [_FLOOR, {"_convert"}, {"_operations"}, _MIDDLE, {"_shared"}, {"session"}, {"integrations", "cli"}]

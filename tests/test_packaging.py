@@ -10,16 +10,8 @@ import pytest
 
 import boardclient
 
-_NOT_YET = {
-    "OAuthCredentials",
-    "AuthorizationRequest",
-    "Token",
-    "TokenStore",
-    "MemoryTokenStore",
-    "FileTokenStore",
-    "JournalError",
-    "Pace",
-}
+_NOT_YET = {"JournalError", "Pace"}
+_BESIDES = {"LeaseState", "StoredToken"}
 _CONTRACT = """AsyncSession Response
     Credentials CredentialProvider StaticCredentials OAuthCredentials AuthorizationRequest
     Token TokenStore MemoryTokenStore FileTokenStore
@@ -103,7 +95,7 @@ def test_public_names_are_those_of_the_contract() -> None:
     """`__all__` holds what is there now of the contract's names, sorted, and each exists."""
     public = [name for name in boardclient.__all__ if name != "__version__"]
     assert public == sorted(public)
-    assert set(public) == set(_CONTRACT.split()) - _NOT_YET
+    assert set(public) == set(_CONTRACT.split()) - _NOT_YET | _BESIDES
     assert [name for name in public if not hasattr(boardclient, name)] == []
 
 

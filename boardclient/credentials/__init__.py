@@ -1,7 +1,11 @@
-"""What signs a request, and where it comes from: the provider protocol and the static provider."""
+"""What signs a request, and where it comes from: the provider protocol, static and OAuth credentials, token stores.
 
-from boardclient.credentials._protocol import CredentialProvider, Exchange
+What only OAuth needs stays in its modules, from where `boardclient` takes it when it is asked for: a program with static
+credentials doesn't pay for it.
+"""
+
+from boardclient.credentials._protocol import CredentialObserver, CredentialProvider, Exchange
 from boardclient.credentials._static import StaticCredentials
 from boardclient.credentials._values import Credentials, Signed
 
-__all__ = ["CredentialProvider", "Credentials", "Exchange", "Signed", "StaticCredentials"]
+__all__ = ["CredentialObserver", "CredentialProvider", "Credentials", "Exchange", "Signed", "StaticCredentials"]

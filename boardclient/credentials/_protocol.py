@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol, TypeVar
 
 from boardclient._operations import Response
 from boardclient.credentials._values import Credentials
 
+T = TypeVar("T")
+
 
 class Exchange(Protocol):
-    """The session's way to POST a form on its own pool, once, with its own TLS, proxy and limits."""
+    """The session's way to POST a form on its own pool, once, with its own TLS, proxy and limits, and to work beside the calls."""
 
-    async def post_form(self, url: str, fields: Mapping[str, str]) -> Response:
-        """Send the form to an absolute URL and return the answer, whatever its status.
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that the session gives a call, None for no deadline."""
+        ...
+
+    def check_url(self, url: str, name: str) -> str:
+        """Return the URL if a form may be sent to it; `name` is what an error calls it.
+
+        Raises:
+            ValueError: it is not https, nor plain http that the session allows.
+        """
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run the coroutine in a task of its own, which ends with the session at the latest.
+
+        Raises:
+            SessionClosedError: the session is closed.
+        """
+        ...
+
+    async def post_form(self, url: str, fields: Mapping[str, str], timeout: float | None = None) -> Response:
+        """Send the form to an absolute URL and return the answer, whatever its status; `timeout` is in seconds.
 
         Raises:
             TransportError: no whole answer came; `effect` says whether it was sent.
@@ -34,4 +58,16 @@ class CredentialProvider(Protocol):
 
     async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
         """Return what replaces the credentials that the service answered with 401; equal ones mean that the 401 is final."""
+        ...
+
+
+class CredentialObserver(Protocol):
+    """What a provider may have besides, to learn what became of the credentials that it gave."""
+
+    def note_accepted(self, credentials: Credentials) -> None:
+        """Take note that the service took the credentials; told once for each object that the provider gave."""
+        ...
+
+    async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
+        """Take note of a 401 that is not followed by `renew`, since the call has renewed its credentials already."""
         ...

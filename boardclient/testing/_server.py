@@ -24,7 +24,7 @@ from boardclient.testing._stage import Stage
 from boardclient.testing.faults import Fault, Faults
 
 if TYPE_CHECKING:
-    from boardclient import AsyncSession, CredentialProvider
+    from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials
 
 _HOST = "127.0.0.1"
 _BACKSTOP_SECONDS = 0.05
@@ -217,6 +217,24 @@ class BoardService:
     def new_code(self, *, scopes: Iterable[str] | None = None) -> str:
         """Give an authorization code, for one token exchange."""
         return self.rules.new_code(scopes=scopes)
+
+    async def authorize(self, request: AuthorizationRequest) -> str:
+        """Give a code, as the `authorize` of an application whose user consents at once."""
+        return self.new_code()
+
+    def oauth_credentials(self, **options: object) -> OAuthCredentials:
+        """Build the credentials of this service's registered client; the options are those of `OAuthCredentials`."""
+        from boardclient import OAuthCredentials
+
+        given = {
+            "client_id": self.client_id,
+            "client_secret": self.client_secret,
+            "redirect_uri": self.redirect_uri,
+            "auth_url": self.auth_url,
+            "authorize": self.authorize,
+            "key": self.key,
+        }
+        return OAuthCredentials(**{**given, **options})  # type: ignore[arg-type]  # -- OAuthCredentials checks them
 
     def session(self, credentials: CredentialProvider | None = None, **options: object) -> AsyncSession:
         """Build a session for this service; its options are those of `AsyncSession`, and whoever asked closes it."""

@@ -1,0 +1,52 @@
+"""Which addresses requests may go to. No I/O."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+from yarl import URL
+
+
+def check_url(url: object, name: str, *, allow_insecure: bool) -> str:
+    """Return the absolute URL, percent-encoded, if requests may go there.
+
+    Raises:
+        ValueError: it is no http(s) URL, carries user, query or fragment, or is plain http to a host that is not loopback; the
+            message holds nothing of the URL.
+    """
+    parsed = _parsed(url)
+    if parsed is None or parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise ValueError(f"{name} must be an absolute http or https URL")
+    if parsed.user is not None or parsed.password is not None or parsed.query_string or parsed.fragment:
+        raise ValueError(f"{name} must hold no user, password, query or fragment")
+    if parsed.scheme == "http" and not allow_insecure and not _is_loopback(parsed.host):
+        raise ValueError(f"{name} is plain http, which sends credentials unencrypted: use https or allow_insecure=True")
+    return str(parsed)
+
+
+def check_root(url: object, name: str, *, allow_insecure: bool) -> str:
+    """Return the root that the paths of the interface are appended to (sections 1, 9), without a "/" at its end.
+
+    Raises:
+        ValueError: as `check_url` says, or it ends in "/1", with which those paths start.
+    """
+    root = check_url(url, name, allow_insecure=allow_insecure).rstrip("/")
+    if root.endswith("/1"):
+        raise ValueError(f'{name} must not end in "/1": the paths of the service start with it')
+    return root
+
+
+def _parsed(url: object) -> URL | None:
+    try:
+        return URL(url) if isinstance(url, str) and url.isprintable() else None
+    except ValueError:
+        return None
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,115 @@
+"""What the answer of the token exchange means (interface 4.12, whose answer is not shown, 5.9). No I/O.
+
+Nothing here puts a value of an answer into a message: names only, and of those only what can't be a token itself.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias, cast
+from urllib.parse import parse_qsl
+
+from boardclient import _convert
+from boardclient._operations import Response
+from boardclient.credentials._failure import Failure, without_frames
+from boardclient.credentials._tokens import Token
+from boardclient.errors import DecodeError
+from boardclient.models import JsonValue
+
+ParseToken: TypeAlias = Callable[[Mapping[str, JsonValue]], Token]
+
+_TOKEN_NAMES: Final = ("access_token", "token")
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z_.-]{0,23}")
+_ERROR_CODES: Final = frozenset(
+    {
+        "invalid_request",
+        "invalid_client",
+        "invalid_grant",
+        "invalid_scope",
+        "unauthorized_client",
+        "unsupported_grant_type",
+        "access_denied",
+        "server_error",
+        "temporarily_unavailable",
+    }
+)
+"""RFC 6749, sections 4.1.2.1 and 5.2: the only values of an answer that are ever shown."""
+
+
+def read_token(answer: Response, now: float, parse: ParseToken | None = None) -> Token | Failure:
+    """Take the token from an answer; `now` is on `time.time`.
+
+    Known are a JSON object as of RFC 6749, one with a field `token`, and the same form-encoded, under any content type.
+    """
+    fields = _fields(answer.body)
+    if not 200 <= answer.status < 300:
+        return _refusal(answer.status, fields)
+    if fields is None:
+        return Failure("the token exchange gave no token: its answer is neither a JSON object nor form-encoded")
+    if parse is not None:
+        return _parsed(parse, fields)
+    value = next((found for name in _TOKEN_NAMES if isinstance(found := fields.get(name), str) and found), None)
+    if value is None:
+        return Failure(f"the token exchange gave no token: {_names(fields)}; parse_token can take it from another shape")
+    try:
+        return Token(value, _end(fields.get("expires_in"), now))
+    except ValueError:
+        value = None
+    return Failure("the token exchange gave a token that can't be sent: it holds characters that no request can carry")
+
+
+def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
+    """Decode a JSON object or a form; None where it is neither."""
+    try:
+        decoded = _convert.decode(body)
+    except DecodeError:
+        pass
+    else:
+        return decoded if isinstance(decoded, dict) else None
+    try:
+        pairs = parse_qsl(body.decode().strip(), strict_parsing=True)
+    except ValueError:
+        return None
+    return cast("dict[str, JsonValue]", dict(reversed(pairs)))  # of two alike the first counts
+
+
+def _refusal(status: int, fields: Mapping[str, JsonValue] | None) -> Failure:
+    code = (fields or {}).get("error")
+    told = f" ({code})" if isinstance(code, str) and code in _ERROR_CODES else ""
+    if status == 400:
+        return Failure(
+            f"the token exchange answered 400{told}: the client identifier or secret is invalid, or the code is not good"
+        )
+    return Failure(f"the token exchange answered {status}{told}")
+
+
+def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | Failure:
+    """Let the application take the token; its error loses the frames that hold the answer."""
+    try:
+        token = parse(fields)
+    except Exception as error:  # whatever the application raises is the cause
+        return Failure(f"parse_token raised {type(error).__name__}: {_names(fields)}", without_frames(error))
+    if not isinstance(token, Token):
+        return Failure(f"parse_token returned {type(token).__name__}, not a Token")
+    return token
+
+
+def _names(fields: Mapping[str, JsonValue]) -> str:
+    """Say which names an answer has; one that looks like a value, such as a bare token read as a form, is not shown."""
+    shown = sorted(name for name, value in fields.items() if _PLAIN_NAME.fullmatch(name) and value not in ("", "="))
+    hidden = len(fields) - len(shown)
+    return f"the names in its answer are {', '.join(shown) or 'none'}" + (f" and {hidden} not shown" if hidden else "")
+
+
+def _end(expires_in: JsonValue, now: float) -> datetime | None:
+    """Return when a lifetime in seconds ends; rubbish is no lifetime."""
+    try:
+        seconds = float(expires_in)  # type: ignore[arg-type]  # -- what is no number raises
+        if isinstance(expires_in, bool) or not math.isfinite(seconds) or seconds <= 0:
+            return None
+        return datetime.fromtimestamp(now, UTC) + timedelta(seconds=seconds)
+    except (TypeError, ValueError, OverflowError):
+        return None
