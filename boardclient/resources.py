@@ -34,7 +34,9 @@ class Caller(Protocol):
 
 
 class _Resource:
-    """A group of operations. Owned by its session."""
+    """A group of operations of a session."""
+
+    __slots__ = ("_caller",)
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller

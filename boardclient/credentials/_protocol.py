@@ -13,7 +13,10 @@ T = TypeVar("T")
 
 
 class Exchange(Protocol):
-    """The session's way to POST a form on its own pool, once, with its own TLS, proxy and limits, and to work beside the calls."""
+    """The session's way to POST a form on its own pool, once, with its own TLS, proxy and limits.
+
+    It also runs what a provider does beside the calls.
+    """
 
     @property
     def timeout(self) -> float | None:

@@ -16,6 +16,9 @@ def test_the_demo_shows_the_whole_way(bare_cli) -> None:
     code, out, err = bare_cli("demo")
     assert (code, err) == (0, "")
     assert "created 210, failed 0, unknown 0" in out
+    assert "the access token expired. For all requests that met a 401 the application was asked for 1 new code." in " ".join(
+        out.split()
+    )
     assert "Moved 5 cards from To Do to Doing." in out
     assert "Labelled 3 cards" in out
     assert "Deleted the card" in out

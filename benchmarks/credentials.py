@@ -1,0 +1,144 @@
+"""Measure what credentials cost while all is well: `OAuthCredentials` over `StaticCredentials`, and a view for each user.
+
+Calls go through a whole session whose transport answers at once, so that nothing but the client is measured; the contenders take
+turns in rounds of one process. What counts is processor time.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import platform
+import statistics
+import time
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from boardclient import (
+    AsyncSession,
+    AuthorizationRequest,
+    CredentialProvider,
+    FileTokenStore,
+    OAuthCredentials,
+    StaticCredentials,
+)
+from boardclient._operations import Answer
+
+_URL = "https://board.example"
+_MEMBER = Answer(200, {}, b'{"id": "m"}')
+_TOKEN = Answer(200, {}, b'{"access_token": "a-token-of-usual-length-0123456789abcdef"}')
+
+
+async def _authorize(request: AuthorizationRequest) -> str:
+    return "code"
+
+
+def _oauth(**options: Any) -> OAuthCredentials:
+    return OAuthCredentials(
+        client_id="client",
+        client_secret="secret",
+        redirect_uri="https://app.example/back",
+        auth_url="https://auth.example",
+        authorize=_authorize,
+        key="key",
+        **options,
+    )
+
+
+class _InstantPool:
+    """A transport that answers without a network."""
+
+    async def send(self, method: str, url: str, *rest: object) -> Answer:
+        return _TOKEN if url.endswith("/1/OAuthGetAccessToken") else _MEMBER
+
+    async def aclose(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+def _session(credentials: CredentialProvider) -> AsyncSession:
+    session = AsyncSession(credentials, base_url=_URL)
+    session._shared.pool = _InstantPool()  # type: ignore[assignment]  # -- all that a call asks of it
+    return session
+
+
+async def _microseconds(work: Callable[[], Awaitable[object]], count: int) -> float:
+    started = time.process_time()
+    for _ in range(count):
+        await work()
+    return (time.process_time() - started) / count * 1e6
+
+
+async def _calls(count: int, rounds: int) -> dict[str, list[float]]:
+    """Return the cost of each round: of a whole call, and of asking the provider alone."""
+    with TemporaryDirectory() as folder:
+        providers: dict[str, CredentialProvider] = {
+            "StaticCredentials": StaticCredentials("a-token-of-usual-length-0123456789abcdef", "key"),
+            "OAuthCredentials": _oauth(),
+            "OAuthCredentials, file store": _oauth(store=FileTokenStore(Path(folder) / "tokens" / "tokens.db")),
+        }
+        sessions = {name: _session(provider) for name, provider in providers.items()}
+        samples: dict[str, list[float]] = {f"{name}{what}": [] for what in ("", ": acquire") for name in providers}
+        for number in range(rounds + 1):
+            for name, session in sessions.items():
+                call = await _microseconds(session.members.me, count)
+                provider, exchange = providers[name], session._shared
+                acquire = await _microseconds(lambda provider=provider, exchange=exchange: provider.acquire(exchange), count)  # type: ignore[misc]  # -- a lambda with defaults
+                if number:  # the first round warms up
+                    samples[name].append(call)
+                    samples[f"{name}: acquire"].append(acquire)
+        for session in sessions.values():
+            await session.aclose()
+    return samples
+
+
+async def _views(count: int) -> tuple[float, float]:
+    """Return the microseconds and bytes of a view with OAuth credentials of its own."""
+    async with _session(StaticCredentials("token")) as session:
+        views = [session.with_credentials(_oauth(account=str(number))) for number in range(count)]
+        del views
+        gc.collect()
+        started = time.process_time()
+        views = [session.with_credentials(_oauth(account=str(number))) for number in range(count)]
+        seconds = time.process_time() - started
+        del views
+        tracemalloc.start()
+        views = [session.with_credentials(_oauth(account=str(number))) for number in range(count)]
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        del views
+    return seconds / count * 1e6, held / count
+
+
+def main() -> None:
+    """Run, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=20_000, help="calls of each contender in each round")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--views", type=int, default=10_000)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
+    options = parser.parse_args()
+    if options.smoke:
+        options.calls, options.rounds, options.views = 50, 1, 50
+    samples = asyncio.run(_calls(options.calls, options.rounds))
+    microseconds, held = asyncio.run(_views(options.views))
+    print(f"Python {platform.python_version()}, {platform.system()}, median of {options.rounds} rounds, CPU us per call")
+    figures = {}
+    for name, found in samples.items():
+        # Within a round the contenders ran one after the other: their difference is that of the same moment.
+        rival = samples["StaticCredentials" + (": acquire" if name.endswith("acquire") else "")]
+        over = statistics.median(mine - its for mine, its in zip(found, rival, strict=True))
+        figures[name] = {"cpu_us": statistics.median(found), "over_static_us": over}
+        print(f"{name:<40}{figures[name]['cpu_us']:>9.2f}{over:>+9.2f}")
+    print(f"{options.views} views with credentials of their own: {microseconds:.1f} us and {held:.0f} bytes each")
+    if options.json:
+        document = {"python": platform.python_version(), "calls": figures, "view": {"cpu_us": microseconds, "bytes": held}}
+        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
