@@ -34,10 +34,27 @@ class CardResult:
 
 
 @attrs.frozen(kw_only=True)
+class BulkAudit:
+    """What the board showed at the end of a run some of whose cards were in doubt.
+
+    `confirmed` counts the cards that are known to be rows' and are there, `recovered` those of them that were found although no
+    answer came, `lost` those that were confirmed and are not there. `duplicated` are cards too many of rows that were in doubt,
+    `unexpected` others that are nobody's and were not there before; at most 1,000 are named.
+    """
+
+    confirmed: int = 0
+    recovered: int = 0
+    lost: int = 0
+    duplicated: tuple[Card, ...] = ()
+    unexpected: tuple[Card, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
 class BulkReport:
     """The sum of a bulk run: cards by state, `seconds` it took, `rate` in cards per second.
 
-    `requests` counts the requests for cards that left, repeated ones included, `rejected` those answered with 429.
+    `requests` counts the requests for cards that left, repeated ones included, `rejected` those answered with 429. `audit` is set
+    where cards were in doubt and the board was read.
     """
 
     created: int = 0
@@ -48,3 +65,4 @@ class BulkReport:
     rate: float = 0.0
     requests: int = 0
     rejected: int = 0
+    audit: BulkAudit | None = None

@@ -1,110 +1,127 @@
-"""The run: workers pull drafts, create cards and hand out results, no faster than they are taken."""
+"""The run: workers take rows, create cards and hand out results, no faster than they are taken."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Iterable,
-    Sequence,
-    Sized,
-)
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence, Sized
 from types import TracebackType
-from typing import Final, Literal, Self, cast
+from typing import Any, Final, Literal, Self
 
-from boardclient.bulk._results import BulkReport, CardResult, State
-from boardclient.errors import Attempt, AuthenticationError, BoardClientError, CredentialError, Effect, SessionClosedError
+from boardclient import _operations as operations
+from boardclient._caller import BulkCall, Caller, Turns
+from boardclient.bulk._backlog import Backlog
+from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
+from boardclient.bulk._pace import Pace
+from boardclient.bulk._plan import Drafts, Plan
+from boardclient.bulk._reconcile import Reconciler
+from boardclient.bulk._results import BulkAudit, BulkReport, CardResult, State
+from boardclient.bulk._rows import Row, Source
+from boardclient.errors import (
+    Attempt,
+    AuthenticationError,
+    BoardClientError,
+    CredentialError,
+    Effect,
+    JournalError,
+    RateLimitError,
+    SessionClosedError,
+)
 from boardclient.events import BulkProgress
-from boardclient.models import Card, CardDraft
+from boardclient.models import Card
 
-DEFAULT_CONCURRENCY: Final = 16
-_FATAL: Final = (AuthenticationError, CredentialError, SessionClosedError)
+_FATAL: Final = (AuthenticationError, CredentialError, JournalError, SessionClosedError)
+_LONGEST_REFUSAL_SECONDS: Final = 300.0
+"""How long a card may be answered with 429 before it counts as failed."""
+_MOST_IN_DOUBT: Final = 1000
+"""Rows in doubt that are kept until the board is read, also before the end of the input."""
+_MOST_SENDS: Final = 5
+"""How often a card is sent whose effect is unknown each time."""
+_RESEND_SECONDS: Final = 0.25
+"""The pause before a card in doubt is sent a second time, where that is the caller's choice; doubling."""
 
-Create = Callable[[CardDraft, list[Attempt]], Awaitable[Card]]
 Listener = Callable[[BulkProgress], object]
 
 
 class BulkRun:
     """A bulk creation under way: an asynchronous context manager and a stream of `CardResult` in the order of completion.
 
-    Leaving the block cancels what is in flight and closes the input, where that is a generator. A credential that is refused, a
-    closed session and a faulty input end the run: no further card is begun, those in flight come to their end, and the error is
-    raised from the iteration after the last result. Owned by whoever called `create_many`.
+    Leaving the block cancels what is in flight and closes the input, where that is a generator; a journal stays resumable. A
+    credential that is refused, a closed session, a journal that can't be written and a faulty input end the run: no further card is
+    begun, those in flight come to their end, and the error is raised from the iteration after the last result. Owned by whoever
+    called `create_many`.
     """
 
-    def __init__(
-        self,
-        create: Create,
-        drafts: Iterable[CardDraft] | AsyncIterable[CardDraft],
-        concurrency: int | None,
-        unknown: str | None,
-        listeners: Sequence[Listener],
-    ) -> None:
-        if concurrency is not None and (not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1):
-            raise ValueError("concurrency must be a whole number from 1 on, or None")
-        if unknown not in (None, "report"):
-            raise ValueError('unknown must be "report" or None')
-        if not isinstance(drafts, Iterable | AsyncIterable):
-            raise TypeError("drafts must be an iterable or asynchronous iterable of CardDraft")
+    def __init__(self, caller: Caller, drafts: Drafts, plan: Plan, listeners: Sequence[Listener]) -> None:
         if not all(map(callable, listeners)):
             raise TypeError("on_progress must be callable")
-        self._create = create
+        self._caller = caller
         self._drafts = drafts
-        self._workers = concurrency or DEFAULT_CONCURRENCY
+        self._plan = plan
         self._total = len(drafts) if isinstance(drafts, Sized) else None
         self._listeners = tuple(listeners)
         self._states: Counter[State] = Counter()
         self._requests = self._rejected = 0
+        self._audit: BulkAudit | None = None
         self._started = self._ended = time.monotonic()
-        self._working: set[asyncio.Task[None]] = set()
-        self._sending: set[asyncio.Task[None]] = set()
-        self._fatal: Exception | None = None
+        self._turns: Turns = caller.limiter if isinstance(caller.limiter, Pace) else Pace(max_in_flight=plan.workers)
+        self._doubtful: list[Row] = []
+        self._doubted_at = 0.0
+        self._is_over = False
+        self._fatal: BaseException | None = None
         self._life: Literal["new", "open", "left"] = "new"
+
+    # --- its life, and what its owner sees
 
     async def __aenter__(self) -> Self:
         if self._life != "new":
             raise RuntimeError("a BulkRun runs once")
         self._life = "open"
+        plan = self._plan
+        self._ledger = await _open_ledger(self._caller, plan)
+        try:
+            self._reconciler = Reconciler(self._caller, plan.board_id, self._ledger, plan.marker)
+            await self._reconciler.prepare(reads_cards=plan.unknown == "reconcile")
+        except BaseException:
+            await self._ledger.aclose()
+            raise
         self._started = self._ended = time.monotonic()
-        self._results: asyncio.Queue[CardResult | None] = asyncio.Queue()
-        # A draft takes its place before it is pulled and gives it back when its result is taken: as many results as there are
-        # workers may wait, and a consumer that is slow slows the workers down. Handing a result out never waits.
-        self._places = asyncio.Semaphore(2 * self._workers)
-        self._source = _numbered(self._drafts)
-        self._pulling = asyncio.Lock()
-        for _ in range(self._workers):
-            task = asyncio.create_task(self._work())
-            self._working.add(task)
-            task.add_done_callback(self._part)
+        self._doubted_at = asyncio.get_running_loop().time()  # of rows of earlier runs: whoever sent them has ended by now
+        self._source = Source(self._drafts)
+        self._backlog = Backlog(self._source, self._ledger, plan.workers)
+        self._results: asyncio.Queue[tuple[CardResult, bool] | None] = asyncio.Queue()
+        self._halted = asyncio.Event()
+        self._conductor = asyncio.create_task(self._conduct())
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._life = "left"
-        for task in self._working:
-            task.cancel()
+        self._conductor.cancel()
         try:
-            await asyncio.gather(*self._working, return_exceptions=True)
+            await asyncio.wait({self._conductor})
+            self._ledger.withdraw(self._backlog.give_up())
         finally:
-            await self._source.aclose()
+            try:
+                await self._source.aclose()
+            finally:
+                await self._ledger.aclose()
+
+    def stop(self) -> None:
+        """Begin no further card: those in flight come to their end, then the iteration ends; a journal stays resumable."""
+        if self._life == "open":
+            self._halted.set()
 
     def __aiter__(self) -> AsyncIterator[CardResult]:
         return self
 
     async def __anext__(self) -> CardResult:
         self._check_open()
-        result = await self._results.get()
-        if result is not None:
-            self._places.release()
-            return result
+        taken = await self._results.get()
+        if taken is not None:
+            return self._taken(*taken)
         self._results.put_nowait(None)  # whoever else asks, now or later, meets the end as well
         self._check_open()
         if self._fatal is not None:
@@ -115,13 +132,17 @@ class BulkRun:
         """Take the results that wait to be taken, and wait for none: what is known when a run is about to be left early."""
         ready = []
         while not self._results.empty():
-            result = self._results.get_nowait()
-            if result is None:
+            taken = self._results.get_nowait()
+            if taken is None:
                 self._results.put_nowait(None)
                 break
-            self._places.release()
-            ready.append(result)
+            ready.append(self._taken(*taken))
         return ready
+
+    def _taken(self, result: CardResult, has_place: bool) -> CardResult:
+        if has_place:
+            self._backlog.leave()
+        return result
 
     def _check_open(self) -> None:
         if self._life != "open":
@@ -150,6 +171,7 @@ class BulkRun:
             rate=self._states["created"] / seconds if seconds else 0.0,
             requests=self._requests,
             rejected=self._rejected,
+            audit=self._audit,
         )
 
     @property
@@ -159,6 +181,7 @@ class BulkRun:
         return BulkProgress(
             done=self._states.total(),
             created=report.created,
+            already=report.already,
             failed=report.failed,
             unknown=report.unknown,
             rate=report.rate,
@@ -166,75 +189,173 @@ class BulkRun:
             total=self._total,
         )
 
-    async def _work(self) -> None:
-        """Create card after card until the input or the run is at its end."""
-        task = cast("asyncio.Task[None]", asyncio.current_task())
+    # --- phases: feed the workers, then settle what is in doubt, until nothing is left
+
+    async def _conduct(self) -> None:
+        workers = [asyncio.create_task(self._work()) for _ in range(self._plan.workers)]
         try:
-            while (numbered := await self._pull()) is not None:
-                self._sending.add(task)
-                try:
-                    result = await self._result(*numbered)
-                finally:
-                    self._sending.discard(task)
-                self._results.put_nowait(result)
-                self._note(result)
-        except asyncio.CancelledError:
-            if not self._is_ending:
-                self._fail(RuntimeError("a card was cancelled by something other than its run"))
-            raise
-        except Exception as error:  # a faulty input, limiter or listener ends the run and is raised to its owner
+            await self._phases()
+        except Exception as error:  # whatever went wrong is for the owner of the run
             self._fail(error)
+        finally:
+            self._is_over = True
+            for worker in workers:
+                worker.cancel()
+            await asyncio.wait(workers)
+        self._results.put_nowait(None)
 
-    async def _pull(self) -> tuple[int, CardDraft] | None:
-        """Return the next draft, None at the end of the input or of the run."""
-        if self._is_ending:
-            return None
-        await self._places.acquire()
-        async with self._pulling:
-            numbered = await anext(self._source, None)
-        # An input may swallow the cancellation that ends its waiting.
-        return None if self._is_ending else numbered
+    async def _phases(self) -> None:
+        is_doubted = False
+        try:
+            while not self._backlog.is_exhausted or self._doubtful:
+                await self._unless_halted(self._feed())
+                await self._unless_halted(self._backlog.drained())
+                if self._doubtful:
+                    is_doubted = True
+                    await self._unless_halted(self._settle_doubtful())
+            if is_doubted:
+                self._audit = await self._reconciler.audit()
+        except _Halted:
+            self._ledger.withdraw(self._backlog.give_up())
+            await self._backlog.drained()
+            for row in self._doubtful:
+                self._settle(row, CardResult(index=row.index, draft=row.draft, error=row.error, state="unknown"))
 
-    @property
-    def _is_ending(self) -> bool:
-        return self._fatal is not None or self._life == "left"
+    async def _unless_halted(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work; where the run is halted meanwhile, leave it."""
+        task, halted = asyncio.create_task(work), asyncio.create_task(self._halted.wait())
+        try:
+            await asyncio.wait({task, halted}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            task.cancel()
+            halted.cancel()
+            await asyncio.wait({task, halted})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+        if self._halted.is_set():
+            raise _Halted
 
-    def _fail(self, error: Exception) -> None:
-        """End the run: whoever waits for a draft stops waiting, what is in flight comes to its end."""
+    def _fail(self, error: BaseException) -> None:
+        """Halt the run with an error, which its owner meets after the last result."""
         if self._fatal is None:
             self._fatal = error
-            for task in self._working - self._sending - {asyncio.current_task()}:
-                task.cancel()
+        self._halted.set()
 
-    def _part(self, task: asyncio.Task[None]) -> None:
-        """Take note of a worker that is done, however it ended; the last one marks the end of the results."""
-        self._working.discard(task)
-        if not self._working:
-            self._results.put_nowait(None)
+    async def _feed(self) -> None:
+        """Take rows as workers ask for them, until the input is at its end or too many are in doubt."""
+        while not self._backlog.is_exhausted and len(self._doubtful) < _MOST_IN_DOUBT:
+            for row in await self._backlog.take():
+                self._direct(row)
 
-    async def _result(self, index: int, draft: CardDraft) -> CardResult:
-        """Create one card and say what became of it."""
-        history: list[Attempt] = []
+    def _direct(self, row: Row) -> None:
+        """Send a new row, or settle it where it is known what becomes of it."""
+        if row.standing == "done":
+            self._finish(row, CardResult(index=row.index, draft=row.draft, card=Card(row.detail or ""), state="already"))
+        elif row.standing == "failed":
+            self._finish(row, _failure(row, BoardClientError(f"refused in an earlier run: {row.detail}", Effect.REJECTED)))
+        elif row.standing == "doubtful" and self._plan.unknown != "resend":
+            row.error = BoardClientError(f"sent in an earlier run, with unknown effect: {row.detail or 'it ended'}", Effect.UNKNOWN)
+            self._doubt(row, row.error)
+            self._backlog.end()
+        elif (problem := self._reconciler.problem(row.draft)) is not None:
+            self._finish(row, _failure(row, problem))
+        else:
+            self._backlog.put(row)
+
+    async def _settle_doubtful(self) -> None:
+        """Read the board once whatever was sent must have arrived, and settle what is in doubt or send it again."""
+        rows = list(self._doubtful)
+        await asyncio.sleep(self._doubted_at + self._plan.settle_seconds - asyncio.get_running_loop().time())
+        findings = await self._reconciler.settle(rows)
+        self._doubtful.clear()
+        for row, card, error in findings:
+            if card is not None:
+                state: State = "already" if row.is_earlier else "created"
+                self._settle(row, CardResult(index=row.index, draft=row.draft, card=card, state=state))
+            elif error is not None:
+                self._settle(row, CardResult(index=row.index, draft=row.draft, error=error, state="unknown"))
+            elif row.sends >= _MOST_SENDS and row.error is not None:
+                self._settle(row, _failure(row, row.error))
+            else:
+                row.is_earlier = False
+                self._backlog.begin()
+                self._backlog.put(row)
+
+    # --- one row
+
+    async def _work(self) -> None:
+        """Send row after row."""
+        while True:
+            row = await self._backlog.next()
+            try:
+                await self._send(row)
+            except asyncio.CancelledError:
+                if self._life == "open" and not self._is_over:
+                    self._fail(RuntimeError("a card was cancelled by something other than its run"))
+                raise
+            except Exception as error:  # a faulty limiter or listener ends the run and is raised to its owner
+                self._fail(error)
+            finally:
+                self._backlog.end()
+
+    async def _send(self, row: Row) -> None:
+        """Create the card of a row, and say what became of it."""
+        part = BulkCall(self._turns)
+        row.sends += 1
+        draft = row.draft
+        request = operations.ADD_CARD.request(
+            name=draft.name, list_id=draft.list_id, desc=self._reconciler.description(row), due=draft.due, pos=draft.pos
+        )
         try:
-            card = await self._create(draft, history)
+            card = await self._caller.call(request, part)
         except BoardClientError as error:
             failure = error
         else:
-            self._count(history or (None,))
-            return CardResult(index=index, draft=draft, card=card)
+            self._count(part.history or (None,))
+            self._reconciler.note_created(row, card)
+            self._settle(row, CardResult(index=row.index, draft=draft, card=card))
+            return
         self._count(failure.attempts)
         if isinstance(failure, _FATAL):
             self._fail(failure)
-        return CardResult.of_error(index, draft, failure)
+        if isinstance(failure, RateLimitError) and not self._halted.is_set() and self._is_patient(row):
+            self._backlog.begin()
+            self._backlog.put_later(row, failure.retry_after or 0.0)
+        elif (result := CardResult.of_error(row.index, draft, failure)).state == "unknown" and not self._halted.is_set():
+            self._doubt(row, failure)
+        else:
+            self._settle(row, result)
 
-    def _count(self, attempts: Iterable[Attempt | None]) -> None:
-        """Count the attempts that left; None stands for one that succeeded at once, which has no history."""
-        for attempt in attempts:
-            self._requests += attempt is None or attempt.effect is not Effect.NOT_SENT
-            self._rejected += attempt is not None and attempt.status == 429
+    def _is_patient(self, row: Row) -> bool:
+        """Tell whether a card that was answered with 429 is sent again."""
+        now = asyncio.get_running_loop().time()
+        if row.refused_at is None:
+            row.refused_at = now
+        return now - row.refused_at < _LONGEST_REFUSAL_SECONDS
 
-    def _note(self, result: CardResult) -> None:
-        """Count a result and tell whoever listens."""
+    def _doubt(self, row: Row, error: BoardClientError) -> None:
+        """Do with a row in doubt what the caller wants: report it, send it again, or set it aside until the board is read."""
+        if self._plan.unknown == "resend" and row.sends < _MOST_SENDS:
+            self._backlog.begin()
+            self._backlog.put_later(row, _RESEND_SECONDS * 2**row.sends)
+        elif self._plan.unknown == "reconcile":
+            row.error = error
+            row.has_place = False
+            self._backlog.leave()
+            self._doubtful.append(row)
+            self._doubted_at = max(self._doubted_at, asyncio.get_running_loop().time())
+        else:
+            self._settle(row, CardResult(index=row.index, draft=row.draft, error=error, state="unknown"))
+
+    def _finish(self, row: Row, result: CardResult) -> None:
+        """Settle a row that was never sent."""
+        self._settle(row, result)
+        self._backlog.end()
+
+    def _settle(self, row: Row, result: CardResult) -> None:
+        """Hand a result out, put it on record and tell whoever listens."""
+        self._ledger.settle(row, result)
+        self._results.put_nowait((result, row.has_place))
         self._states[result.state] += 1
         self._ended = time.monotonic()
         if self._listeners:
@@ -242,27 +363,23 @@ class BulkRun:
             for listener in self._listeners:
                 listener(progress)
 
-
-async def _numbered(drafts: Iterable[CardDraft] | AsyncIterable[CardDraft]) -> AsyncGenerator[tuple[int, CardDraft], None]:
-    """Yield the drafts with their positions, one at a time; a generator is closed with this one."""
-    index = 0
-    try:
-        if isinstance(drafts, AsyncIterable):
-            async for draft in drafts:
-                yield index, _checked(index, draft)
-                index += 1
-        else:
-            for draft in drafts:
-                yield index, _checked(index, draft)
-                index += 1
-    finally:
-        if isinstance(drafts, AsyncGenerator):
-            await drafts.aclose()
-        elif isinstance(drafts, Generator):
-            drafts.close()
+    def _count(self, attempts: Iterable[Attempt | None]) -> None:
+        """Count the attempts that left; None stands for one that succeeded at once, which has no history."""
+        for attempt in attempts:
+            self._requests += attempt is None or attempt.effect is not Effect.NOT_SENT
+            self._rejected += attempt is not None and attempt.status == 429
 
 
-def _checked(index: int, draft: object) -> CardDraft:
-    if not isinstance(draft, CardDraft):
-        raise TypeError(f"draft {index} must be a CardDraft, not {type(draft).__name__}")
-    return draft
+class _Halted(Exception):  # noqa: N818 -- never leaves this module
+    """The run is not to begin anything more."""
+
+
+def _failure(row: Row, error: BoardClientError) -> CardResult:
+    return CardResult(index=row.index, draft=row.draft, error=error, state="failed")
+
+
+async def _open_ledger(caller: Caller, plan: Plan) -> Ledger:
+    if plan.journal is None:
+        return MemoryLedger()
+    board = {} if plan.board_id is None else {"board": plan.board_id}
+    return await JournalLedger.open(plan.journal, {**caller.identity, **board}, plan.batch)

@@ -1,0 +1,177 @@
+"""What is known of rows and cards besides the run's own memory: in a journal, or for as long as the run lasts."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from boardclient.bulk._journal import Journal
+from boardclient.bulk._journal_format import Entry
+from boardclient.bulk._matching import IdSet, digest
+from boardclient.bulk._results import CardResult
+from boardclient.bulk._rows import Row
+from boardclient.errors import ApiError
+
+_PASSING: frozenset[int] = frozenset({401, 403, 408, 425, 429})
+"""The statuses below 500 that may pass without a change of the row."""
+
+
+class Ledger(Protocol):
+    """Who knows which rows were sent, and what became of them."""
+
+    @property
+    def secret(self) -> bytes:
+        """What markers are made from."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """How many rows are best admitted together."""
+        ...
+
+    @property
+    def is_new(self) -> bool:
+        """Tell whether no row was ever on record."""
+        ...
+
+    async def admit(self, rows: Sequence[Row]) -> None:
+        """Say what is to be done with rows; those to be sent are on record when this returns."""
+        ...
+
+    def settle(self, row: Row, result: CardResult) -> None:
+        """Take note of what became of a row."""
+        ...
+
+    def withdraw(self, rows: Iterable[Row]) -> None:
+        """Take note that rows were not sent after all."""
+        ...
+
+    async def baseline(self) -> IdSet | None:
+        """Return the cards that were there before the first row, None where nobody has looked yet."""
+        ...
+
+    async def set_baseline(self, ids: Sequence[str]) -> None:
+        """Keep the cards that were there before the first row."""
+        ...
+
+    async def confirmed(self) -> IdSet:
+        """Return the cards that are known to be rows'."""
+        ...
+
+    async def aclose(self) -> None:
+        """End the record."""
+        ...
+
+
+class MemoryLedger:
+    """What is known in one run, which nothing outlives."""
+
+    batch = 1
+    is_new = True
+
+    def __init__(self) -> None:
+        self.secret = secrets.token_bytes(16)
+        self._confirmed = IdSet()
+        self._baseline: IdSet | None = None
+
+    async def admit(self, rows: Sequence[Row]) -> None:
+        """Let all be sent."""
+
+    def settle(self, row: Row, result: CardResult) -> None:
+        """Remember the card."""
+        if result.card is not None:
+            self._confirmed.add(result.card.id)
+
+    def withdraw(self, rows: Iterable[Row]) -> None:
+        """Do nothing: nothing was written."""
+
+    async def baseline(self) -> IdSet | None:
+        """Return the cards that were there before the first row."""
+        return self._baseline
+
+    async def set_baseline(self, ids: Sequence[str]) -> None:
+        """Remember the cards that were there before the first row."""
+        self._baseline = IdSet(ids)
+
+    async def confirmed(self) -> IdSet:
+        """Return the cards that are known to be rows'."""
+        return self._confirmed
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+class JournalLedger:
+    """What is known in a journal, which the next run goes on with."""
+
+    def __init__(self, journal: Journal, batch: int) -> None:
+        self.batch = batch
+        self._journal = journal
+
+    @classmethod
+    async def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str], batch: int) -> JournalLedger:
+        """Open the journal of a run.
+
+        Raises:
+            JournalError: it can't be used; nothing was sent.
+        """
+        return cls(await Journal.open(path, identity), batch)
+
+    @property
+    def secret(self) -> bytes:
+        """What markers are made from."""
+        return self._journal.secret
+
+    @property
+    def is_new(self) -> bool:
+        """Tell whether no row was ever on record."""
+        return self._journal.is_new
+
+    async def admit(self, rows: Sequence[Row]) -> None:
+        """Arm what is to be sent, and say what earlier runs did of the rest.
+
+        Raises:
+            JournalError: the journal can't be written, or a row is not what it was.
+        """
+        standings = await self._journal.admit([Entry(row.key, digest(row.draft)) for row in rows])
+        for row, standing in zip(rows, standings, strict=True):
+            row.seq, row.standing, row.detail = standing.seq, standing.verdict, standing.detail
+            row.is_earlier = standing.verdict == "doubtful"
+
+    def settle(self, row: Row, result: CardResult) -> None:
+        """Note what became of a row."""
+        if result.card is not None:
+            self._journal.note(row.seq, "done", result.card.id)
+        elif result.state == "unknown":
+            self._journal.note(row.seq, "unknown", str(result.error))
+        else:
+            error = result.error
+            is_final = isinstance(error, ApiError) and error.status < 500 and error.status not in _PASSING
+            self._journal.note(row.seq, "failed" if is_final else "waiting", str(error))
+
+    def withdraw(self, rows: Iterable[Row]) -> None:
+        """Note that rows were armed and not sent."""
+        for row in rows:
+            self._journal.note(row.seq, "waiting", "not sent")
+
+    async def baseline(self) -> IdSet | None:
+        """Return the cards that were there before the first row, None where nobody has looked."""
+        return None if self._journal.baseline is None else IdSet([card_id async for card_id in self._journal.baseline_ids()])
+
+    async def set_baseline(self, ids: Sequence[str]) -> None:
+        """Keep the cards that were there before the first row."""
+        await self._journal.set_baseline(ids)
+
+    async def confirmed(self) -> IdSet:
+        """Return the cards that are known to be rows'."""
+        ids = IdSet()
+        async for row in self._journal.rows("done"):
+            if row.detail is not None:
+                ids.add(row.detail)
+        return ids
+
+    async def aclose(self) -> None:
+        """Write what was noted, and let the next run have the journal."""
+        await self._journal.aclose()

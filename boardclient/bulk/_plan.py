@@ -1,0 +1,91 @@
+"""What the caller of a bulk run asked for, checked before anything is opened or sent."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import AsyncIterable, Iterable
+from typing import Final, Literal, TypeAlias
+
+import attrs
+
+from boardclient._caller import Caller
+from boardclient.bulk._reconcile import Marking
+from boardclient.models import CardDraft, check_identifier
+
+Unknown: TypeAlias = Literal["reconcile", "report", "resend"]
+Drafts: TypeAlias = "Iterable[CardDraft] | AsyncIterable[CardDraft]"
+
+_SHORTEST_SETTLE_SECONDS: Final = 10.0
+_SETTLE_SECONDS: Final = 60.0
+"""Where calls have no deadline that tells how long a request may take."""
+_LARGEST_BATCH: Final = 256
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """A bulk run as it was asked for."""
+
+    concurrency: int | None
+    journal: str | os.PathLike[str] | None
+    board_id: str | None
+    unknown: Unknown
+    marker: Marking
+    settle_seconds: float
+    workers: int
+
+    @property
+    def batch(self) -> int:
+        """How many rows are armed together in a journal: a few times what is under way, so that few are in doubt after a crash."""
+        return min(_LARGEST_BATCH, 4 * self.workers)
+
+
+def make_plan(
+    caller: Caller,
+    drafts: object,
+    *,
+    concurrency: int | None,
+    journal: str | os.PathLike[str] | None,
+    board_id: str | None,
+    unknown: str | None,
+    marker: Marking,
+    settle: float | None,
+) -> Plan:
+    """Check what was asked for, and fill in what follows from the session.
+
+    Raises:
+        TypeError, ValueError: it can't be done.
+    """
+    if not isinstance(drafts, Iterable | AsyncIterable):
+        raise TypeError("drafts must be an iterable or asynchronous iterable of CardDraft")
+    if concurrency is not None and (not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1):
+        raise ValueError("concurrency must be a whole number from 1 on, or None")
+    if board_id is not None:
+        check_identifier(board_id, "board_id")
+    if journal is not None and not isinstance(journal, str | os.PathLike):
+        raise TypeError(f"journal must be a path, not {type(journal).__name__}")
+    if marker not in (None, True, False) and not callable(marker):
+        raise TypeError("marker must be True, None or a function of a draft")
+    if settle is not None and not 0 <= settle < math.inf:
+        raise ValueError("settle must be seconds from 0 on")
+    if settle is None:
+        settle = _SETTLE_SECONDS if caller.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * caller.timeout)
+    return Plan(
+        concurrency=concurrency,
+        journal=journal,
+        board_id=board_id,
+        unknown=_unknown(unknown, board_id),
+        marker=marker,
+        settle_seconds=settle,
+        workers=concurrency or caller.max_connections,
+    )
+
+
+def _unknown(unknown: str | None, board_id: str | None) -> Unknown:
+    if unknown is None:
+        return "report" if board_id is None else "reconcile"
+    if unknown == "reconcile" and board_id is None:
+        raise ValueError('unknown="reconcile" needs board_id: the board is read to see which cards exist')
+    if unknown == "reconcile" or unknown == "report" or unknown == "resend":  # noqa: PLR1714 -- type checkers follow this
+        return unknown
+    raise ValueError('unknown must be "reconcile", "report", "resend" or None')
