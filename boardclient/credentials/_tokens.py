@@ -76,5 +76,8 @@ class TokenStore(Protocol):
         ...
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
-        """End the lease of `holder`, and let nobody have it for `cooldown` seconds; nothing happens where it is another's."""
+        """End the lease of `holder`, and let nobody have it for `cooldown` seconds.
+
+        Nothing happens where it is another's; where it ran out and nobody took it, the cool-down may begin all the same.
+        """
         ...

@@ -1,4 +1,4 @@
-"""What an application's tests need: the service, embedded, its faults, and the search for secrets.
+"""What an application's tests need: the service, embedded, its faults, the search for secrets, the tests of a token store.
 
 Nothing is imported before it is used, so that the pytest plugin costs nothing in a run without it.
 """
@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from boardclient.testing._rules import Answer, BoardRules
     from boardclient.testing._secrets import assert_no_secrets
     from boardclient.testing._server import BoardService, Call
+    from boardclient.testing._token_stores import TokenStoreSuite
 
-__all__ = ["Answer", "BoardRules", "BoardService", "Call", "assert_no_secrets", "faults"]
+__all__ = ["Answer", "BoardRules", "BoardService", "Call", "TokenStoreSuite", "assert_no_secrets", "faults"]
 
 _HOMES = {
     "Answer": "_rules",
     "BoardRules": "_rules",
     "BoardService": "_server",
     "Call": "_server",
+    "TokenStoreSuite": "_token_stores",
     "assert_no_secrets": "_secrets",
 }
 

@@ -1,0 +1,241 @@
+"""The tests that every token store must pass. Nothing here knows pytest: a failure is a plain AssertionError."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Final, TypeAlias
+
+from boardclient import StoredToken, Token, TokenStore
+
+_Body: TypeAlias = Callable[["TokenStoreSuite", TokenStore], Awaitable[None]]
+
+_CONTENDERS: Final = 20
+_TEXTS: Final = (
+    "plain",
+    "x" * 10_000,
+    "tökén 令牌 \N{GRINNING FACE}",
+    "'; DROP TABLE tokens; --",
+    '"{}[]%s{0}\\',
+    "  \t\r\n\x7f ",
+    "None",
+    "007",
+)
+_ENDS: Final = (
+    datetime(2031, 1, 2, 3, 4, 5, 678901, UTC),
+    datetime(2031, 7, 8, 9, 10, tzinfo=timezone(timedelta(hours=5, minutes=45))),
+    datetime(2031, 7, 8, 9, 10, tzinfo=timezone(timedelta(hours=-11, seconds=-1))),
+    None,
+)
+_ACCOUNTS: Final = (
+    *("a", "A", "a ", " a", "\u00e4", "a\u0308", "a/b", "../a", "a%", "a_", "a:b", "1", "01", "1.0", "NULL", "a'b\"c", "a\nb"),
+    "x" * 200,
+)
+
+
+def _in_a_loop(body: _Body) -> Callable[[TokenStoreSuite], None]:
+    """Make a synchronous test of an asynchronous one: it runs as well without a plugin as with any."""
+
+    def test(suite: TokenStoreSuite) -> None:
+        # With a factory the runner leaves the thread's own event loop alone.
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            runner.run(suite._with_store(body))
+
+    test.__name__, test.__qualname__, test.__doc__ = body.__name__, body.__qualname__, body.__doc__
+    return test
+
+
+def _expect(what: str, found: object, expected: object) -> None:
+    if found != expected:
+        raise AssertionError(f"{what}: expected {expected!r}, not {found!r}")
+
+
+class TokenStoreSuite:
+    """Test a `TokenStore` of your own: subclass it in a test module, under a name that begins with `Test`.
+
+        class TestMyStore(TokenStoreSuite):
+            async def make_store(self) -> TokenStore:
+                return MyStore(...)
+
+    Each test makes an empty store, uses and closes it in one event loop of its own. Leases last for `lease_seconds`: long enough
+    for a step of a slow store, and a run without a clock of its own waits some ten times as long.
+    """
+
+    lease_seconds: float = 2.0
+
+    async def make_store(self) -> TokenStore:
+        """Return an empty store; override it."""
+        raise NotImplementedError("make_store must return the store to test")
+
+    async def close_store(self, store: TokenStore) -> None:
+        """Give back what `make_store` took; nothing by default."""
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let the store's time go on; by default by waiting for so long."""
+        await asyncio.sleep(seconds)
+
+    async def _with_store(self, body: _Body) -> None:
+        store = await self.make_store()
+        try:
+            await body(self, store)
+        finally:
+            await self.close_store(store)
+
+    async def _expect_lease(self, store: TokenStore, holder: str, expected: str, when: str) -> None:
+        _expect(f"lease of {holder} {when}", await store.lease("a", holder, self.lease_seconds), expected)
+
+    @_in_a_loop
+    async def test_begins_empty(self, store: TokenStore) -> None:
+        """Nothing is read before something is published, also while somebody has the lease."""
+        _expect("read of an unknown account", await store.read("a"), None)
+        await store.lease("a", "x", self.lease_seconds)
+        _expect("read of an account with nothing but a lease", await store.read("a"), None)
+
+    @_in_a_loop
+    async def test_publishes_one_generation_after_another(self, store: TokenStore) -> None:
+        """The first token follows generation 0, and each replaces the one before."""
+        for generation in range(3):
+            token = Token(f"token {generation}")
+            _expect(f"publish after {generation}", await store.publish("a", token, generation), True)
+            _expect(f"read after {generation}", await store.read("a"), StoredToken(token, generation + 1))
+
+    @_in_a_loop
+    async def test_refuses_another_generation(self, store: TokenStore) -> None:
+        """What does not follow the generation that is kept changes nothing, be it behind or ahead."""
+        _expect("publish after 1 into an empty account", await store.publish("a", Token("early"), 1), False)
+        _expect("read after that", await store.read("a"), None)
+        await store.publish("a", Token("first"), 0)
+        await store.publish("a", Token("second"), 1)
+        for after in (0, 1, 3, 4, 1000, -1):
+            _expect(f"publish after {after} onto generation 2", await store.publish("a", Token("other"), after), False)
+            _expect(f"read after that ({after})", await store.read("a"), StoredToken(Token("second"), 2))
+
+    @_in_a_loop
+    async def test_publishes_whoever_has_the_lease(self, store: TokenStore) -> None:
+        """Neither another's lease nor a cool-down keeps anybody from publishing, and publishing ends neither."""
+        await self._expect_lease(store, "x", "granted", "first")
+        _expect("publish while x has the lease", await store.publish("a", Token("first"), 0), True)
+        await self._expect_lease(store, "y", "held", "after a publish")
+        await store.release("a", "x", self.lease_seconds)
+        _expect("publish in a cool-down", await store.publish("a", Token("second"), 1), True)
+        await self._expect_lease(store, "y", "cooling", "after a publish")
+
+    @_in_a_loop
+    async def test_keeps_any_text_and_end(self, store: TokenStore) -> None:
+        """A token comes back with the same text, and with an equal, aware end."""
+        tokens = [Token(text) for text in _TEXTS] + [Token("token", ends) for ends in _ENDS]
+        for generation, token in enumerate(tokens):
+            await store.publish("a", token, generation)
+            found = await store.read("a")
+            # Not shown: it may be a token of the application's that a wrong store answers.
+            _expect(f"whether {token!r} number {generation} came back", found == StoredToken(token, generation + 1), True)
+
+    @_in_a_loop
+    async def test_keeps_accounts_apart(self, store: TokenStore) -> None:
+        """Accounts share neither token nor generation nor lease, however alike or odd their names are."""
+        for number, account in enumerate(_ACCOUNTS):
+            _expect(f"read of {account!r} before", await store.read(account), None)
+            _expect(f"lease of {account!r}", await store.lease(account, f"holder {number}", 60 * self.lease_seconds), "granted")
+            _expect(f"publish to {account!r}", await store.publish(account, Token(f"token {number}"), 0), True)
+        for number, account in enumerate(_ACCOUNTS):
+            expected = StoredToken(Token(f"token {number}"), 1)
+            _expect(f"whether {account!r} has its own token", await store.read(account) == expected, True)
+            _expect(f"lease of {account!r} for another", await store.lease(account, "other", 1.0), "held")
+            _expect(f"lease of {account!r} for its holder", await store.lease(account, f"holder {number}", 1.0), "granted")
+
+    @_in_a_loop
+    async def test_leases_to_one_holder(self, store: TokenStore) -> None:
+        """Who has the lease gets it again, and nobody else does."""
+        await self._expect_lease(store, "x", "granted", "first")
+        await self._expect_lease(store, "y", "held", "while x has it")
+        await self._expect_lease(store, "x", "granted", "while x has it")
+        await self._expect_lease(store, "y", "held", "while x has it again")
+
+    @_in_a_loop
+    async def test_lease_runs_out(self, store: TokenStore) -> None:
+        """A lease that was not ended lasts for its time, and is another's afterwards."""
+        await self._expect_lease(store, "x", "granted", "first")
+        await self.pass_time(0.5 * self.lease_seconds)
+        await self._expect_lease(store, "y", "held", "in half of x's time")
+        await self.pass_time(0.6 * self.lease_seconds)
+        await self._expect_lease(store, "y", "granted", "when x's time is over")
+        await self._expect_lease(store, "x", "held", "when it is y's")
+
+    @_in_a_loop
+    async def test_lease_is_extended(self, store: TokenStore) -> None:
+        """Given again, a lease lasts from then on."""
+        await self._expect_lease(store, "x", "granted", "first")
+        await self.pass_time(0.6 * self.lease_seconds)
+        await self._expect_lease(store, "x", "granted", "before it runs out")
+        await self.pass_time(0.6 * self.lease_seconds)
+        await self._expect_lease(store, "y", "held", "within x's second time")
+        await self.pass_time(0.5 * self.lease_seconds)
+        await self._expect_lease(store, "y", "granted", "when x's second time is over")
+
+    @_in_a_loop
+    async def test_release_makes_it_free(self, store: TokenStore) -> None:
+        """A lease that its holder ends is anybody's at once."""
+        await self._expect_lease(store, "x", "granted", "first")
+        await store.release("a", "x")
+        await self._expect_lease(store, "y", "granted", "after x released it")
+        await self._expect_lease(store, "x", "held", "when it is y's")
+
+    @_in_a_loop
+    async def test_release_of_another_does_nothing(self, store: TokenStore) -> None:
+        """Who has not the lease neither ends it nor begins a cool-down; nor does it end one."""
+        await self._expect_lease(store, "x", "granted", "first")
+        for cooldown in (0.0, self.lease_seconds):
+            await store.release("a", "y", cooldown)
+            await self._expect_lease(store, "z", "held", f"after y released with {cooldown}")
+            await self._expect_lease(store, "x", "granted", f"after y released with {cooldown}")
+        await store.release("a", "x", self.lease_seconds)
+        await store.release("a", "y")
+        await self._expect_lease(store, "y", "cooling", "after y released in the cool-down")
+
+    @_in_a_loop
+    async def test_release_after_running_out_leaves_the_next_alone(self, store: TokenStore) -> None:
+        """A holder that is late does not end the lease of the next."""
+        await self._expect_lease(store, "x", "granted", "first")
+        await self.pass_time(1.1 * self.lease_seconds)
+        await self._expect_lease(store, "y", "granted", "when x's time is over")
+        await store.release("a", "x", self.lease_seconds)
+        await self._expect_lease(store, "z", "held", "after x released y's")
+
+    @_in_a_loop
+    async def test_cool_down_is_everybodys(self, store: TokenStore) -> None:
+        """In a cool-down nobody gets the lease, nor who began it; then anybody does. To ask does not prolong it."""
+        await self._expect_lease(store, "x", "granted", "first")
+        await store.release("a", "x", self.lease_seconds)
+        for holder in ("x", "y"):
+            await self._expect_lease(store, holder, "cooling", "at its beginning")
+        await self.pass_time(0.5 * self.lease_seconds)
+        for holder in ("x", "y"):
+            await self._expect_lease(store, holder, "cooling", "in its middle")
+        await self.pass_time(0.6 * self.lease_seconds)
+        await self._expect_lease(store, "y", "granted", "when it is over")
+        await self._expect_lease(store, "x", "held", "when it is y's")
+
+    @_in_a_loop
+    async def test_one_of_many_publishes(self, store: TokenStore) -> None:
+        """Of many that follow the same generation at the same time one wins, and its token is what is kept."""
+        for after in range(3):
+            tokens = [Token(f"token {after}.{number}") for number in range(_CONTENDERS)]
+            won = await asyncio.gather(*(store.publish("a", token, after) for token in tokens))
+            _expect(f"winners of {_CONTENDERS} publishes after {after}", won.count(True), 1)
+            expected = StoredToken(tokens[won.index(True)], after + 1)
+            _expect("whether the winner's token is kept", await store.read("a") == expected, True)
+
+    @_in_a_loop
+    async def test_one_of_many_leases(self, store: TokenStore) -> None:
+        """Of many that ask at the same time one gets the lease."""
+        asked = [store.lease("a", f"holder {number}", 60 * self.lease_seconds) for number in range(_CONTENDERS)]
+        states = await asyncio.gather(*asked)
+        _expect(f"states of {_CONTENDERS} leases", sorted(states), ["granted"] + ["held"] * (_CONTENDERS - 1))
+
+    @_in_a_loop
+    async def test_shows_no_token(self, store: TokenStore) -> None:
+        """A store shows no token when it is printed."""
+        await store.publish("a", Token("s3cr3t-value"), 0)
+        for show in (repr, str, format):
+            _expect(f"whether {show.__name__} of the store shows a token", "s3cr3t-value" in show(store), False)
