@@ -17,7 +17,6 @@ _NOT_YET = {
     "TokenStore",
     "MemoryTokenStore",
     "FileTokenStore",
-    "JournalError",
     "Pace",
 }
 _CONTRACT = """AsyncSession Response
