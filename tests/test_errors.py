@@ -124,7 +124,9 @@ def test_str_and_repr_tell_the_message_and_the_effect() -> None:
 def test_the_tree_is_the_documented_one() -> None:
     """Each error has the parents that the contract names, and nothing else derives from the base in this module."""
     assert all(kind.__base__ is ApiError for kind in API_ERRORS[1:])
-    assert all(kind.__base__ is BoardClientError for kind in (ApiError, TransportError, DecodeError, CredentialError, JournalError))
+    assert all(
+        kind.__base__ is BoardClientError for kind in (ApiError, TransportError, DecodeError, CredentialError, JournalError)
+    )
     assert SessionClosedError.__base__ is BoardClientError
     assert issubclass(DeadlineError, TransportError)
     named = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BoardClientError)}
