@@ -12,6 +12,7 @@ BoardClientError
 │   └── DeadlineError            also a TimeoutError
 ├── DecodeError                  a success whose body is not what the interface shows
 ├── CredentialError              no credentials could be had
+├── JournalError                 the journal of a bulk run can't be used
 └── SessionClosedError           the session was closed before or during the call
 """
 
@@ -195,6 +196,13 @@ class DecodeError(BoardClientError):
 
 class CredentialError(BoardClientError):
     """Report that credentials could not be had; `__cause__` is what the application raised, where it did."""
+
+
+class JournalError(BoardClientError):
+    """Report that the journal of a bulk run can't be used or written, or contradicts the input; the message says what to do.
+
+    No row was sent that the journal does not hold.
+    """
 
 
 class SessionClosedError(BoardClientError):

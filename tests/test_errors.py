@@ -20,6 +20,7 @@ from boardclient.errors import (
     DeadlineError,
     DecodeError,
     Effect,
+    JournalError,
     NotFoundError,
     PermissionDeniedError,
     RateLimitError,
@@ -42,7 +43,7 @@ HISTORY = (
     Attempt(number=2, started_at=datetime(2027, 1, 2, 0, 0, 2, tzinfo=UTC), seconds=0.5, effect=Effect.NOT_SENT, why="connect"),
 )
 API_ERRORS = (ApiError, BadRequestError, AuthenticationError, PermissionDeniedError, NotFoundError, RateLimitError, ServerError)
-PLAIN_ERRORS = (BoardClientError, CredentialError, SessionClosedError)
+PLAIN_ERRORS = (BoardClientError, CredentialError, JournalError, SessionClosedError)
 
 
 def an_error(kind: type[BoardClientError]) -> BoardClientError:
@@ -123,7 +124,9 @@ def test_str_and_repr_tell_the_message_and_the_effect() -> None:
 def test_the_tree_is_the_documented_one() -> None:
     """Each error has the parents that the contract names, and nothing else derives from the base in this module."""
     assert all(kind.__base__ is ApiError for kind in API_ERRORS[1:])
-    assert all(kind.__base__ is BoardClientError for kind in (ApiError, TransportError, DecodeError, CredentialError))
+    assert all(
+        kind.__base__ is BoardClientError for kind in (ApiError, TransportError, DecodeError, CredentialError, JournalError)
+    )
     assert SessionClosedError.__base__ is BoardClientError
     assert issubclass(DeadlineError, TransportError)
     named = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BoardClientError)}

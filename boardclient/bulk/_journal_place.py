@@ -1,0 +1,152 @@
+"""Where a journal may lie: its folder, its file system, its lock. Nothing here knows what is in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from boardclient.errors import JournalError
+
+_REMOTE: Final = frozenset(
+    {"9p", "afs", "ceph", "cifs", "coda", "davfs", "gfs2", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "prl_fs"}
+    | {"smb2", "smb3", "smbfs", "vboxsf", "virtiofs"}
+)
+_LOCAL_FUSE: Final = frozenset(
+    {"fuse.ntfs-3g", "fuse.ntfs", "fuse.exfat", "fuse.fuse-overlayfs", "fuse.bindfs", "fuse.gocryptfs"}
+)
+
+
+def find_place(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a journal that may be opened or created there.
+
+    Raises:
+        JournalError: its folder does not exist or lies on a network file system, or what lies there is no plain file.
+    """
+    given = Path(path)
+    try:
+        place = given.parent.resolve(strict=True) / given.name
+    except OSError as error:
+        raise JournalError(f"the folder of the journal {given} can't be used ({error.strerror}): create it first") from error
+    kind = file_system_of(place.parent, _mounts())
+    if is_remote(kind):
+        raise JournalError(
+            f"{place} lies on a network file system ({kind}), where neither locks nor SQLite's shared memory can be relied on:"
+            " put the journal on a local disk"
+        )
+    return place
+
+
+def exists(place: Path) -> bool:
+    """Tell whether a file is there; it is not opened.
+
+    Closing a file takes away every lock that SQLite holds on it in this process, a reader's for example.
+
+    Raises:
+        JournalError: it is a link or not a plain file.
+    """
+    try:
+        found = place.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise JournalError(f"{place} can't be looked at ({error.strerror}): see to the permissions of its folder") from error
+    if stat.S_ISLNK(found.st_mode):
+        raise JournalError(f"{place} is a symbolic link: give the path of the journal itself")
+    if not stat.S_ISREG(found.st_mode):
+        raise JournalError(f"{place} is not a plain file: choose another path")
+    if found.st_nlink > 1:
+        raise JournalError(f"{place} has a second name (a hard link), under which its lock would not hold: copy it instead")
+    return True
+
+
+def create(place: Path) -> None:
+    """Create an empty file that only its owner can read, at no moment anyone else.
+
+    Raises:
+        JournalError: it can't be created.
+    """
+    try:
+        os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600))
+    except OSError as error:
+        raise JournalError(f"{place} can't be created ({error.strerror}): choose a folder that is writable") from error
+
+
+@contextlib.contextmanager
+def locked(place: Path) -> Iterator[None]:
+    """Hold the exclusive right to write the journal, at most until the process ends.
+
+    The lock lies on a file beside the journal. On the journal itself it would meet SQLite's own locks on some systems, and
+    closing the descriptor of a refused attempt would take away the locks of the connection that is at work. The file stays
+    where it is: were it removed, one process could hold the lock of the removed file and another that of a new one.
+
+    Raises:
+        JournalError: somebody else holds it.
+    """
+    path = place.with_name(f"{place.name}-lock")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    except OSError as error:
+        raise JournalError(f"the lock {path} can't be opened ({error.strerror}): see to what lies there") from error
+    try:
+        _lock(descriptor, place)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+if sys.platform == "win32":  # pragma: no cover -- Windows
+    import msvcrt
+
+    def _lock(descriptor: int, place: Path) -> None:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            raise JournalError(_IN_USE.format(place=place)) from error
+
+else:
+    import fcntl
+
+    def _lock(descriptor: int, place: Path) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise JournalError(_IN_USE.format(place=place)) from error
+        except OSError as error:
+            raise JournalError(f"{place} can't be locked ({error.strerror}): put the journal on a local disk") from error
+
+
+_IN_USE: Final = "{place} is in use by another run: wait for its end, or give each run a journal of its own"
+
+
+def file_system_of(folder: Path, mounts: str) -> str | None:
+    """Return the type of the file system that a folder lies on, by a table like Linux' /proc/self/mountinfo."""
+    found, depth = None, -1
+    for line in mounts.splitlines():
+        head, _, tail = line.partition(" - ")
+        fields = head.split(" ")
+        if len(fields) < 5 or not tail:
+            continue
+        point = Path(re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), fields[4]))
+        # What is mounted later over the same folder hides what was there.
+        if folder.is_relative_to(point) and len(point.parts) >= depth:
+            found, depth = tail.split(" ")[0], len(point.parts)
+    return found
+
+
+def is_remote(kind: str | None) -> bool:
+    """Tell whether a type of file system is shared with other machines; one that is unknown counts as local."""
+    return kind is not None and (kind in _REMOTE or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE))
+
+
+def _mounts() -> str:
+    """Return the table of mounts, nothing where the system has none."""
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""

@@ -1,0 +1,88 @@
+"""The reading side of a journal, for people: what it holds, while a run is at work or not. The file is never changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Generator, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final, get_args
+
+import attrs
+
+from boardclient.bulk import _journal_format as form
+from boardclient.bulk import _journal_place as place
+from boardclient.bulk._journal_format import Row, State
+from boardclient.errors import JournalError
+
+STATES: Final[tuple[State, ...]] = get_args(State)
+_PAGE: Final = 1000
+
+
+@attrs.frozen(kw_only=True)
+class JournalSummary:
+    """What a journal holds: its rows by state, whose they are, when it was created (aware, UTC), how many runs used it."""
+
+    path: Path
+    identity: dict[str, str]
+    created_at: datetime
+    runs: int
+    counts: dict[State, int]
+
+
+def read_journal(path: str | os.PathLike[str]) -> JournalSummary:
+    """Sum a journal up.
+
+    Raises:
+        JournalError: there is none, or it can't be read.
+    """
+    with _reading(path) as (target, connection):
+        meta = form.read_meta(connection, target)
+        connection.execute("BEGIN")  # both counts are of one moment
+        counts = dict.fromkeys(STATES, 0)
+        counts.update(connection.execute("SELECT state, count(*) FROM outcomes GROUP BY state").fetchall())
+        (rows,) = connection.execute("SELECT count(*) FROM rows").fetchone()
+        counts["armed"] = rows - sum(counts.values())
+    return JournalSummary(path=target, identity=meta.identity, created_at=meta.created_at, runs=meta.runs, counts=counts)
+
+
+def read_rows(path: str | os.PathLike[str], *states: State) -> Generator[Row, None, None]:
+    """Yield the rows in these states, or all, in the order of arming; closing the generator closes the file.
+
+    A row is shown as it is when it comes up: between pages nothing is held, so that a reader who takes hours does not make the
+    log of a run at work grow.
+
+    Raises:
+        JournalError: there is no journal, or it can't be read.
+    """
+    with _reading(path) as (target, connection):
+        form.read_meta(connection, target)
+        after = 0
+        while page := form.select_rows(connection, states or STATES, after, _PAGE):
+            yield from page
+            after = page[-1].seq
+
+
+@contextlib.contextmanager
+def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Path, sqlite3.Connection]]:
+    target = place.find_place(path)
+    if not place.exists(target):
+        raise JournalError(f"there is no journal {target}: look at the path")
+    with form.translated(target), contextlib.closing(_connect(target)) as connection:
+        yield target, connection
+
+
+def _connect(target: Path) -> sqlite3.Connection:
+    """Open a journal without the right to change it."""
+    connection = form.connect(target, "ro")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master")
+    except sqlite3.OperationalError:
+        connection.close()
+        if target.with_name(f"{target.name}-wal").exists():
+            raise
+        # Without a log nobody is at work, and in a folder that can't be written SQLite needs to be told so.
+        return form.connect(target, "ro&immutable=1")
+    return connection
