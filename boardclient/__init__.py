@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from boardclient._operations import Response
-    from boardclient.bulk import BulkReport, BulkRun, CardResult
+    from boardclient.bulk import BulkReport, BulkRun, CardResult, Pace
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
     from boardclient.errors import (
         ApiError,
@@ -60,6 +60,7 @@ __all__ = [
     "JsonValue",
     "Member",
     "NotFoundError",
+    "Pace",
     "PermissionDeniedError",
     "Position",
     "RateLimitError",
@@ -72,7 +73,7 @@ __all__ = [
 
 _HOMES = {
     "_operations": ("Response",),
-    "bulk": ("BulkReport", "BulkRun", "CardResult"),
+    "bulk": ("BulkReport", "BulkRun", "CardResult", "Pace"),
     "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
     "events": ("BulkProgress",),
     "models": ("Board", "BoardList", "BoardPrefs", "Card", "CardDraft", "JsonValue", "Member", "Position"),

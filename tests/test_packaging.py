@@ -18,7 +18,6 @@ _NOT_YET = {
     "MemoryTokenStore",
     "FileTokenStore",
     "JournalError",
-    "Pace",
 }
 _CONTRACT = """AsyncSession Response
     Credentials CredentialProvider StaticCredentials OAuthCredentials AuthorizationRequest
