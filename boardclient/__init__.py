@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from boardclient._operations import Response
-    from boardclient.bulk import BulkReport, BulkRun, CardResult
+    from boardclient.bulk import BulkReport, BulkRun, CardResult, Pace
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
     from boardclient.credentials._file_store import FileTokenStore
     from boardclient.credentials._memory_store import MemoryTokenStore
@@ -72,6 +72,7 @@ __all__ = [
     "MemoryTokenStore",
     "NotFoundError",
     "OAuthCredentials",
+    "Pace",
     "PermissionDeniedError",
     "Position",
     "RateLimitError",
@@ -87,7 +88,7 @@ __all__ = [
 
 _HOMES = {
     "_operations": ("Response",),
-    "bulk": ("BulkReport", "BulkRun", "CardResult"),
+    "bulk": ("BulkReport", "BulkRun", "CardResult", "Pace"),
     "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
     "credentials._file_store": ("FileTokenStore",),
     "credentials._memory_store": ("MemoryTokenStore",),

@@ -1,6 +1,7 @@
-"""Bulk creation: lazy drafts, a fixed set of workers, a stream of results."""
+"""Bulk creation: lazy drafts, a fixed set of workers, a stream of results; and the pace that finds a service's limit."""
 
+from boardclient.bulk._pace import Pace
 from boardclient.bulk._results import BulkReport, CardResult
 from boardclient.bulk._run import BulkRun
 
-__all__ = ["BulkReport", "BulkRun", "CardResult"]
+__all__ = ["BulkReport", "BulkRun", "CardResult", "Pace"]

@@ -1,0 +1,98 @@
+"""Whether answers take longer because requests wait for each other. No I/O, no clock, no asyncio."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+_SAMPLES: Final = 16
+_ROUND_SECONDS: Final = 0.25
+_LONGEST: Final = 3600.0
+_QUEUED: Final = 1.5
+"""Answers that take so many times as long as usual, and a little, have waited."""
+_PATIENCE: Final = 3.0
+_ROOM: Final = 1.75
+"""In flight at most, in multiples of what the rate needs when nothing waits: enough for latencies that scatter."""
+_SPARE: Final = 4
+
+
+class Latency:
+    """Averages the seconds of answers round by round, and holds what they take without a queue. Owned by a `Controller`.
+
+    When answers have been slow for some time, few are let in flight for a moment (`is_draining`): what the next round takes is
+    then the service's own time, be it that a queue is gone or that the service has become slower for good.
+    """
+
+    __slots__ = (
+        "_drain_room",
+        "_drain_until",
+        "_is_new_base",
+        "_slow_since",
+        "_started_at",
+        "base",
+        "closes_at",
+        "count",
+        "since",
+        "total",
+    )
+
+    def __init__(self) -> None:
+        self.base: float | None = None
+        self.total = 0.0
+        self.count = 0
+        self.since = 0
+        """Only attempts with a higher serial number count."""
+        self.closes_at = -math.inf
+        self._started_at = 0.0
+        self._slow_since: float | None = None
+        self._drain_until = -math.inf
+        self._drain_room = 1
+        self._is_new_base = True
+
+    def begin(self, now: float, serial: int) -> None:
+        """Begin a round with the attempts after this one."""
+        self.total, self.count, self.since = 0.0, 0, serial
+        self._started_at = self.closes_at = now
+
+    def note(self, now: float, seconds: float) -> float | None:
+        """Take an answer in; at the end of a round return the answers a second."""
+        if not 0 <= seconds <= _LONGEST:
+            return None
+        self.total += seconds
+        self.count += 1
+        return self._close(now) if self.count >= _SAMPLES and now >= self.closes_at else None
+
+    def _close(self, now: float) -> float:
+        mean = self.total / self.count
+        delivered = self.count / max(1e-3, now - self._started_at)
+        base = self.base
+        self.closes_at = now + _ROUND_SECONDS
+        if base is None or self._is_new_base or mean < base:
+            self.base = mean if base is None or self._is_new_base else (base + mean) / 2
+            self._is_new_base, self._slow_since = False, None
+        elif mean < _QUEUED * base + 0.005:
+            self.base = base + (mean - base) / 16
+            self._slow_since = None
+        elif self._slow_since is None:
+            self._slow_since = now
+        elif now - self._slow_since > _PATIENCE:
+            self._drain_until = now + max(0.1, 1.5 * mean)
+            self._drain_room = max(1, int(0.75 * min(1e6, delivered * base)))
+            self._is_new_base = True
+            self.closes_at = math.inf
+        self.total, self.count, self._started_at = 0.0, 0, now
+        return delivered
+
+    def look(self, now: float, serial: int) -> bool:
+        """Tell whether a queue is being drained; once it is, a new round begins with the next attempt."""
+        if now < self._drain_until:
+            return True
+        if self.closes_at == math.inf:
+            self.begin(now, serial)
+        return False
+
+    def room(self, now: float, rate: float, room: int, most: int) -> int:
+        """Return how many may be in flight at that rate."""
+        if now < self._drain_until:
+            return min(room, self._drain_room)
+        return room if self.base is None else min(most, math.ceil(_ROOM * rate * self.base) + _SPARE)

@@ -1,0 +1,180 @@
+"""Pace: the limiter that finds a service's limit by itself. What it decides stands in `_controller`; here is the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from boardclient.bulk._controller import HIGHEST, LOWEST, Attempt, Controller
+
+_Waiter = asyncio.Future[Attempt]
+
+
+class Pace:
+    """Find how much a service takes, and keep just below: starts low, grows until it is refused or kept waiting, and probes on.
+
+    Pass one as `limiter=` to whatever uses one credential: sessions, calls and bulk runs that share it share what it found. It is
+    entered around each attempt and told of each answer from within the block; those that wait take their turns in the order in
+    which they came. After a refusal everybody slows down at once; when refusals go on, everybody waits for as long as
+    `Retry-After` says. To wait before the refused call itself is repeated is the caller's part.
+
+    It may be built anywhere and serves one event loop at a time; it needs no closing.
+
+    `start_rate` is the number of starts a second to begin with, `max_in_flight` the most attempts at a time. `clock` gives
+    seconds and does not go back.
+
+    Raises:
+        ValueError: an option is out of its range.
+    """
+
+    def __init__(
+        self, *, start_rate: float = 8.0, max_in_flight: int = 1000, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        if not LOWEST <= start_rate <= HIGHEST:
+            raise ValueError(f"start_rate must be from {LOWEST:g} to {HIGHEST:g} starts a second")
+        if not isinstance(max_in_flight, int) or isinstance(max_in_flight, bool) or max_in_flight < 1:
+            raise ValueError("max_in_flight must be a whole number from 1 on")
+        self._clock = clock
+        self._controller = Controller(start_rate, max_in_flight)
+        self._held: dict[asyncio.Task[Any] | None, Attempt] = {}
+        self._waiters: deque[_Waiter] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+
+    # --- what it found
+
+    @property
+    def rate(self) -> float:
+        """The starts a second that are allowed now."""
+        return self._controller.rate
+
+    @property
+    def limit(self) -> float | None:
+        """The service's limit in requests a second as far as it is known, None as long as nothing was refused."""
+        return self._controller.limit
+
+    @property
+    def in_flight(self) -> int:
+        """How many attempts are under way."""
+        return self._controller.in_flight
+
+    @property
+    def workers(self) -> int:
+        """How many tasks are of use now: as many attempts may be in flight. It changes with the rate and the latency."""
+        return self._controller.room
+
+    @property
+    def held_until(self) -> float | None:
+        """The moment on the clock until which refusals keep everybody from starting, None when nobody is held."""
+        until = self._controller.held_until
+        return until if until > self._clock() else None
+
+    def __repr__(self) -> str:
+        limit = "no limit met" if self.limit is None else f"limit about {self.limit:.3g}/s"
+        waiting = sum(not waiter.done() for waiter in self._waiters)
+        return f"<Pace {self.rate:.3g}/s, {limit}, {self.in_flight} of {self.workers} in flight, {waiting} waiting>"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError("a Pace can't be pickled: build one in each process")
+
+    # --- turns
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._move(loop)
+        now = self._clock()
+        if not self._waiters and self._controller.next_start() <= now:
+            attempt = self._controller.start(now)
+        else:
+            attempt = await self._turn(loop)
+        task = asyncio.current_task(loop)
+        if task in self._held:
+            attempt.outer = self._held[task]
+        self._held[task] = attempt
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        task = asyncio.current_task()
+        attempt = self._held.pop(task, None)
+        if attempt is None:
+            raise RuntimeError("a Pace is left by the task that entered it")
+        if attempt.outer is not None:
+            self._held[task] = attempt.outer
+        self._controller.end(attempt)
+        if self._waiters:
+            self._give_turns()
+
+    def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
+        """Tell what became of the attempt that the running task has entered.
+
+        `status` is None where no answer came; `retry_after`, in seconds, counts for 429 only; `seconds` is how long it took.
+
+        Raises:
+            RuntimeError: the running task is not within an `async with` block of this pace.
+        """
+        attempt = self._held.get(asyncio.current_task())
+        if attempt is None:
+            raise RuntimeError("a Pace is told of an answer from within its `async with` block, by the same task")
+        self._controller.report(attempt, self._clock(), status, retry_after, seconds)
+
+    async def _turn(self, loop: asyncio.AbstractEventLoop) -> Attempt:
+        """Wait in line; a cancellation gives back a turn that has already come."""
+        waiter: _Waiter = loop.create_future()
+        self._waiters.append(waiter)
+        self._give_turns()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._controller.cancel(waiter.result())
+            self._give_turns()
+            raise
+
+    def _give_turns(self) -> None:
+        """Let those start whose turn it is, and set the timer for the next one."""
+        controller, waiters, now = self._controller, self._waiters, self._clock()
+        while waiters:
+            if waiters[0].done():  # cancelled while it waited
+                waiters.popleft()
+                continue
+            due = controller.next_start()
+            if due > now:
+                break
+            waiters.popleft().set_result(controller.start(now))
+        else:
+            due = math.inf
+        if due == self._due and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due = due
+        if due < math.inf and self._loop is not None:
+            self._timer = self._loop.call_later(due - now, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._give_turns()
+
+    def _move(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Come to another event loop; what a closed one left behind is forgotten."""
+        if self._loop is not None and not self._loop.is_closed() and (self._held or self._waiters):
+            raise RuntimeError("this Pace is in use on another event loop: it serves one loop at a time, build one for each")
+        for attempt in self._held.values():
+            inner: Attempt | None = attempt
+            while inner is not None:
+                self._controller.end(inner)
+                inner = inner.outer
+        self._held.clear()
+        self._waiters.clear()
+        self._timer, self._due = None, math.inf
+        self._loop = loop
