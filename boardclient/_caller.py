@@ -16,10 +16,15 @@ T = TypeVar("T")
 
 
 class Turns(AbstractAsyncContextManager[object, "bool | None"], Protocol):
-    """A limiter that is told of every answer: `status` is None where none came, times are in seconds."""
+    """What the attempts of a bulk run wait for: a limiter that is told of answers."""
+
+    @property
+    def hears_all(self) -> bool:
+        """Tell whether it is to hear of successes too, and not of refusals alone."""
+        ...
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> object:
-        """Take note of an answer."""
+        """Take note of an answer: `status` is None where none came, times are in seconds."""
         ...
 
 
@@ -27,11 +32,11 @@ class Turns(AbstractAsyncContextManager[object, "bool | None"], Protocol):
 class BulkCall:
     """A call as part of a bulk run: its attempts wait for their turn, and `history` takes those that it made.
 
-    Waiting for a turn, or for credentials, doesn't count for its deadline, and it doesn't repeat what was answered with 429: that
-    is the pace's affair. `history` stays empty where the first attempt sufficed.
+    Waiting for a turn, or for credentials, doesn't count for its deadline, and what was answered with 429 is not repeated: that is
+    the pace's affair. `history` stays empty where the first attempt sufficed.
     """
 
-    turns: Turns
+    turns: Turns | None = None
     history: list[Attempt] = attrs.field(factory=list)
 
 

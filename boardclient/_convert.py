@@ -6,7 +6,7 @@ another type is an error, and `_tolerant` for all others, where such a value sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, cast
@@ -158,6 +158,7 @@ _tolerant: Final = _converter(strict=False)
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
+_split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def encode(value: object) -> bytes:
@@ -206,11 +207,23 @@ def _many(model: type[T], body: bytes) -> list[T]:
     return [_structure(_tolerant, value, model, f"[{index}]") for index, value in enumerate(values)]
 
 
+def _each(model: type[T], body: bytes) -> Iterator[T]:
+    """Split the array now, and build one model at a time when it is asked for."""
+    try:
+        values = _split(body)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        values = None
+    if values is None:
+        raise DecodeError("the answer is not an array")
+    return (_structure(_tolerant, decode(bytes(value)), model, f"[{index}]") for index, value in enumerate(values))
+
+
 created_board: Final[Callable[[bytes], Board]] = partial(_one, _documented, Board)
 created_list: Final[Callable[[bytes], BoardList]] = partial(_one, _documented, BoardList)
 created_card: Final[Callable[[bytes], Card]] = partial(_one, _documented, Card)
 card: Final[Callable[[bytes], Card]] = partial(_one, _tolerant, Card)
 member: Final[Callable[[bytes], Member]] = partial(_one, _tolerant, Member)
+each_card: Final[Callable[[bytes], Iterator[Card]]] = partial(_each, Card)
 cards: Final[Callable[[bytes], list[Card]]] = partial(_many, Card)
 lists: Final[Callable[[bytes], list[BoardList]]] = partial(_many, BoardList)
 

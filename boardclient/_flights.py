@@ -14,6 +14,7 @@ from typing import Literal
 
 import attrs
 
+from boardclient._caller import BulkCall
 from boardclient._operations import utc
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 
@@ -29,8 +30,8 @@ class Flight:
         "_interruption",
         "_seconds",
         "attempts",
+        "bulk",
         "deadline",
-        "is_patient",
         "last_error",
         "left",
         "line",
@@ -47,11 +48,11 @@ class Flight:
         task: asyncio.Task[object],
         loop: asyncio.AbstractEventLoop,
         seconds: float | None,
-        is_patient: bool,
+        bulk: BulkCall | None,
     ) -> None:
         self.line = line
-        self.is_patient = is_patient
-        """Whether the deadline stands still while the call waits for credentials."""
+        self.bulk = bulk
+        """What it brings along as part of a bulk run."""
         self.task = task
         self.loop = loop
         self.deadline = math.inf if seconds is None else loop.time() + seconds
@@ -146,7 +147,7 @@ class Flights:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def begin(self, line: str, seconds: float | None, *, is_patient: bool = False) -> Flight:
+    def begin(self, line: str, seconds: float | None, bulk: BulkCall | None = None) -> Flight:
         """Register a call of the running task.
 
         Raises:
@@ -160,7 +161,7 @@ class Flights:
         task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("a session is used from within an asyncio task")
-        flight = Flight(line, task, loop, seconds, is_patient)
+        flight = Flight(line, task, loop, seconds, bulk)
         self._under_way.add(flight)
         if flight.deadline < self._wake_at:
             self._schedule(flight.deadline)

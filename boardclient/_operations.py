@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -170,6 +170,9 @@ ADD_CARD: Final[Operation[Card]] = Operation(
 )  # fmt: skip
 BOARD_CARDS: Final[Operation[list[Card]]] = Operation(
     "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _documented(_convert.cards),
+)  # fmt: skip
+EACH_CARD: Final[Operation[Iterator[Card]]] = Operation(
+    "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _documented(_convert.each_card),
 )  # fmt: skip
 BOARD_LISTS: Final[Operation[list[BoardList]]] = Operation(
     "boards.lists", "4.5", "GET", "/1/boards/{board_id}/lists", _documented(_convert.lists),

@@ -59,10 +59,11 @@ class CredentialsRenewed:
 
 @attrs.frozen(kw_only=True)
 class BulkProgress:
-    """Tell how far a bulk run is; `rate` is cards per second since its start."""
+    """Tell how far a bulk run is; `rate` is created cards per second since its start, `already` what earlier runs did."""
 
     done: int
     created: int
+    already: int = 0
     failed: int
     unknown: int
     rate: float

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterable, Callable, Iterable
 from datetime import datetime
-from typing import Literal, Protocol, TypeVar
+from typing import Literal
 
 from boardclient import _operations as operations
-from boardclient._operations import Request
+from boardclient._caller import Caller
 from boardclient.bulk import BulkRun
-from boardclient.errors import Attempt
-from boardclient.events import BulkProgress, Event
+from boardclient.bulk._matching import matching
+from boardclient.bulk._plan import make_plan
+from boardclient.events import BulkProgress
 from boardclient.models import Board, BoardList, Card, CardDraft, Member, Position
-
-T = TypeVar("T")
-
-
-class Caller(Protocol):
-    """What a resource needs of a session."""
-
-    async def call(self, request: Request[T], history: list[Attempt] | None = None) -> T:
-        """Sign, send, renew and retry the request, and return the value of its answer; `history` takes its attempts."""
-        ...
-
-    @property
-    def is_observed(self) -> bool:
-        """Tell whether anybody observes the calls."""
-        ...
-
-    def notify(self, event: Event) -> None:
-        """Hand an event to the observers."""
-        ...
 
 
 class _Resource:
@@ -112,32 +95,59 @@ class Cards(_Resource):
         """
         await self._caller.call(operations.DELETE_CARD.request(card_id))
 
+    async def find(
+        self, name: str, *, board_id: str, list_id: str, desc: str | None = None, due: datetime | None = None
+    ) -> list[Card]:
+        """Look for cards that are exactly what `create` was given (interface 4.4): after an error with an unknown effect.
+
+        They are compared as far as the board's listing shows them, in its order; those that were there before are among them.
+        """
+        draft = CardDraft(name, list_id, desc=desc, due=due)
+        cards = await self._caller.call(operations.BOARD_CARDS.request(board_id))
+        return matching(draft, cards)
+
     def create_many(
         self,
         drafts: Iterable[CardDraft] | AsyncIterable[CardDraft],
         *,
         concurrency: int | None = None,
-        unknown: Literal["report"] | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        board_id: str | None = None,
+        unknown: Literal["reconcile", "report", "resend"] | None = None,
+        marker: bool | Callable[[CardDraft], str] | None = None,
+        settle: float | None = None,
         on_progress: Callable[[BulkProgress], object] | None = None,
     ) -> BulkRun:
         """Create many cards with a fixed number of workers (interface 4.3, fanned out).
 
-        The drafts are consumed lazily; `concurrency` is 16 where it is None. A card whose effect is unknown is reported as
-        such and never sent again.
+        The drafts are consumed lazily. `concurrency` is how many cards are under way at a time; None finds the service's limit.
+
+        `journal` is the path of a file that a later run with the same drafts resumes from: what is done is skipped. Rows are
+        known by their `reference`, or by their position.
+
+        `unknown` says what is done with a card whose effect is unknown: "reconcile" reads the board `board_id` once nothing can
+        still be on its way (`settle` seconds after the last of them was sent, by default twice the timeout, at least 10), takes
+        those that are there for created and sends the others again; "report" sends each card at most once; "resend" at least
+        once. Cards are recognised by their content, or by a `marker` at the end of their description: True makes one, a function
+        gets the draft and returns it.
 
         Raises:
-            ValueError: `concurrency` is below 1, or `unknown` is not "report".
+            TypeError, ValueError: an option can't work.
         """
         listeners = [on_progress] if on_progress is not None else []
         if self._caller.is_observed:
             listeners.append(self._caller.notify)
-        return BulkRun(self._create_draft, drafts, concurrency, unknown, listeners)
-
-    async def _create_draft(self, draft: CardDraft, history: list[Attempt]) -> Card:
-        request = operations.ADD_CARD.request(
-            name=draft.name, list_id=draft.list_id, desc=draft.desc, due=draft.due, pos=draft.pos
+        plan = make_plan(
+            self._caller,
+            drafts,
+            concurrency=concurrency,
+            journal=journal,
+            board_id=board_id,
+            unknown=unknown,
+            marker=marker,
+            settle=settle,
         )
-        return await self._caller.call(request, history)
+        return BulkRun(self._caller, drafts, plan, listeners)
 
 
 class Members(_Resource):

@@ -6,6 +6,7 @@ Errors travel as values until `call` raises them, in a frame that has no credent
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import warnings
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, TypeVar, cast
 
 from boardclient import retry as _retry
+from boardclient._caller import BulkCall
 from boardclient._flights import Flight
 from boardclient._operations import Answer, Request, Response, effect_of, free_request, interpret
 from boardclient._shared import Shared
@@ -22,7 +24,6 @@ from boardclient._transport import Failure, Settings
 from boardclient.credentials import CredentialProvider, Credentials
 from boardclient.credentials._values import Place
 from boardclient.errors import (
-    Attempt,
     AuthenticationError,
     BoardClientError,
     CredentialError,
@@ -52,6 +53,7 @@ class _Unset:
 
 
 UNSET: Final = _Unset()
+_AT_ONCE: Final = contextlib.nullcontext()
 
 
 class Reporter(Protocol):
@@ -229,14 +231,10 @@ class AsyncSession:
         """
         return await self.call(free_request(method, path, params, json, repeatable))
 
-    async def call(self, request: Request[T], history: list[Attempt] | None = None) -> T:
-        """Sign, send, renew and retry one request within one deadline, and return the value of its answer.
-
-        A call that succeeds leaves in `history` the attempts it made, unless the first one sufficed. One with a history is part
-        of a bulk run: its deadline stands still while it waits for credentials.
-        """
+    async def call(self, request: Request[T], bulk: BulkCall | None = None) -> T:
+        """Sign, send, renew and retry one request within one deadline, and return the value of its answer."""
         flights = self._shared.flights
-        flight = flights.begin(request.line, self._timeout, is_patient=history is not None)
+        flight = flights.begin(request.line, self._timeout, bulk)
         outcome: T | BoardClientError
         try:
             outcome = await self._walk(request, flight)
@@ -252,12 +250,34 @@ class AsyncSession:
         finally:
             flights.end(flight)
         if not isinstance(outcome, BoardClientError):
-            if history is not None:
-                history.extend(flight.attempts)
+            if bulk is not None:
+                bulk.history.extend(flight.attempts)
             return outcome
         outcome.effect = Effect.worst([outcome.effect, *(attempt.effect for attempt in flight.attempts)])
         outcome.attempts = tuple(flight.attempts)
         raise outcome
+
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that a call has, None where there is no deadline."""
+        return self._timeout
+
+    @property
+    def limiter(self) -> Limiter | None:
+        """What limits all calls, None where nothing does."""
+        return self._limiter
+
+    @property
+    def max_connections(self) -> int:
+        """How many requests can be under way at a time."""
+        return self._shared.settings.max_connections
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """Which service and account the calls go to, without any credential."""
+        account = getattr(self._provider, "account", None)
+        service = {"service": self._shared.base_url}
+        return {**service, "account": account} if isinstance(account, str) else service
 
     @property
     def is_observed(self) -> bool:
@@ -280,6 +300,8 @@ class AsyncSession:
             if not isinstance(outcome, BoardClientError):
                 policy.note_success()
                 return outcome
+            if flight.bulk is not None and isinstance(outcome, RateLimitError):
+                return outcome
             first = _retry.FirstOutcome(outcome, started)
         return await policy.drive(
             request.operation,
@@ -291,6 +313,8 @@ class AsyncSession:
     def _pause(self, request: Request[T], flight: Flight, pause: float) -> None:
         """Note a pause before it begins, or refuse one that the deadline would cut short by raising the error to give up with."""
         last = flight.attempts[-1]
+        if flight.bulk is not None and isinstance(flight.last_error, RateLimitError):
+            raise flight.last_error
         if not _retry.is_pause_possible(pause, flight.remaining_seconds):
             raise flight.last_error or BoardClientError(f"{request.line}: the next pause would pass the deadline", Effect.DONE)
         flight.note_pause(pause)
@@ -339,7 +363,7 @@ class AsyncSession:
     ) -> Credentials | CredentialError:
         """Ask the provider for credentials, or for others than the rejected ones; a failure goes into the history."""
         provider, exchange, started = self._provider, self._shared, time.time()
-        if flight.is_patient:
+        if flight.bulk is not None:
             self._shared.flights.suspend(flight)
         try:
             given = await (provider.acquire(exchange) if rejected is None else provider.renew(rejected, exchange))
@@ -352,7 +376,7 @@ class AsyncSession:
             failure = CredentialError(f"{request.line}: no credentials: the provider raised {type(error).__name__}")
             failure.__cause__ = error
         finally:
-            if flight.is_patient:
+            if flight.bulk is not None:
                 self._shared.flights.resume(flight)
         flight.record(started, failure, None, Effect.NOT_SENT)
         return failure
@@ -360,10 +384,18 @@ class AsyncSession:
     async def _exchange(
         self, request: Request[T], credentials: Credentials, flight: Flight, rejected: Credentials | None = None
     ) -> T | BoardClientError:
-        """Sign, send and interpret one request."""
-        if self._limiter is None:
+        """Sign, send and interpret one request when its turn has come."""
+        if self._limiter is None and flight.bulk is None:
             return await self._send(request, credentials, flight, rejected)
-        async with self._limiter:
+        if flight.bulk is None or flight.bulk.turns is None:
+            turns: Limiter = _AT_ONCE
+        else:
+            turns = flight.bulk.turns
+        if flight.bulk is not None:
+            self._shared.flights.suspend(flight)
+        async with turns, self._limiter or _AT_ONCE:
+            if flight.bulk is not None:
+                self._shared.flights.resume(flight)
             return await self._send(request, credentials, flight, rejected)
 
     async def _send(
@@ -404,13 +436,18 @@ class AsyncSession:
     ) -> None:
         """Write an attempt into the history, and tell limiter and observers."""
         status = answer.status if isinstance(answer, Answer) else None
+        turns = None if flight.bulk is None else flight.bulk.turns
         is_over = not isinstance(outcome, BoardClientError) and (self._policy is None or not self._policy.sees_first)
-        if is_over and not self._report and not self._shared.observers and not flight.attempts:
+        is_told = self._report or self._shared.observers or (turns is not None and turns.hears_all)
+        if is_over and not is_told and not flight.attempts:
             return  # a call that succeeds at once has no history to be read
         effect = effect_of(answer.status) if isinstance(answer, Answer) else answer.effect
         attempt = flight.record(started, outcome, status, effect)
+        retry_after = outcome.retry_after if isinstance(outcome, RateLimitError) else None
         if self._report is not None:
-            self._report(status, outcome.retry_after if isinstance(outcome, RateLimitError) else None, attempt.seconds)
+            self._report(status, retry_after, attempt.seconds)
+        if turns is not None:
+            turns.report(status, retry_after, attempt.seconds)
         if self._shared.observers:
             self.notify(
                 AnswerReceived(

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self, TypeVar
 
 from boardclient.bulk._journal_file import JournalFile
-from boardclient.bulk._journal_format import Entry, Outcome, Row, Settled, Standing
+from boardclient.bulk._journal_format import Entry, Outcome, Row, Settled, Standing, State
 
 T = TypeVar("T")
 
@@ -71,6 +71,11 @@ class Journal:
         """How many cards stood on the board before the first row was armed, None where nobody looked."""
         return self._file.baseline
 
+    @property
+    def is_new(self) -> bool:
+        """Tell whether no row was ever armed."""
+        return self._file.is_new
+
     async def admit(self, entries: Sequence[Entry]) -> list[Standing]:
         """Look rows up that are about to be sent, and arm those that are to be; return what to do with each, in order.
 
@@ -118,9 +123,18 @@ class Journal:
         Raises:
             JournalError: the file can't be written or read.
         """
+        async for row in self.rows("armed", "unknown"):
+            yield row
+
+    async def rows(self, *states: State) -> AsyncGenerator[Row, None]:
+        """Yield the rows in these states, in the order of arming; what was noted is written first.
+
+        Raises:
+            JournalError: the file can't be written or read.
+        """
         await self.flush()
         after = 0
-        while page := await _result(self._submit(self._file.rows, ("armed", "unknown"), after, _PAGE)):
+        while page := await _result(self._submit(self._file.rows, states, after, _PAGE)):
             for row in page:
                 yield row
             after = page[-1].seq
@@ -133,6 +147,10 @@ class Journal:
             JournalError: the file can't be written.
         """
         await _result(self._submit(self._file.set_baseline, tuple(card_ids)))
+
+    async def baseline_ids(self) -> list[str]:
+        """Return the ids of the cards that stood on the board before."""
+        return await _result(self._submit(self._file.baseline_ids))
 
     async def in_baseline(self, card_ids: Iterable[str]) -> set[str]:
         """Return those of the ids that stood on the board before."""

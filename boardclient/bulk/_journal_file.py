@@ -66,7 +66,7 @@ class JournalFile:
             connection.execute("INSERT OR IGNORE INTO keys SELECT key, seq FROM rows WHERE seq > ? ORDER BY key", (meta.indexed,))
             (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM rows").fetchone()
             self._note_indexed(last)
-        self._next = last + 1
+        self._next: int = last + 1
         self._met = bytearray((last >> 3) + 1)
         """A bit for each row of earlier runs that this run's input has come to."""
 
@@ -144,6 +144,16 @@ class JournalFile:
             self._insert("INSERT INTO baseline (card_id)", [(card_id,) for card_id in ordered])
             self._connection.execute("INSERT INTO meta VALUES ('baseline', ?)", (len(ordered),))
         self.baseline = len(ordered)
+
+    @property
+    def is_new(self) -> bool:
+        """Tell whether no row was ever armed."""
+        return self._next == 1
+
+    def baseline_ids(self) -> list[str]:
+        """Return the ids that the baseline holds."""
+        with self._guarded():
+            return [card_id for (card_id,) in self._connection.execute("SELECT card_id FROM baseline")]
 
     def in_baseline(self, card_ids: Sequence[str]) -> set[str]:
         """Return those of the ids that the baseline holds."""

@@ -158,7 +158,7 @@ class JournalLedger:
 
     async def baseline(self) -> IdSet | None:
         """Return the cards that were there before the first row, None where nobody has looked."""
-        return None if self._journal.baseline is None else IdSet([card_id async for card_id in self._journal.baseline_ids()])
+        return None if self._journal.baseline is None else IdSet(await self._journal.baseline_ids())
 
     async def set_baseline(self, ids: Sequence[str]) -> None:
         """Keep the cards that were there before the first row."""

@@ -85,6 +85,16 @@ class IdSet:
         return self.find(identifier) is not None
 
 
+def matching(draft: CardDraft, cards: Iterable[Card]) -> list[Card]:
+    """Return the cards of a board that are exactly what the draft says, as far as the listing shows it."""
+    listed = list(cards)
+    listing = Listing(IdSet(), IdSet())
+    for card in listed:
+        listing.add(card)
+    wanted = Content.of(draft).shown(listing.shown)
+    return [card for card in listed if card.name is not None and Content.of(card).shown(listing.shown) == wanted]
+
+
 def secret_marker(secret: bytes, key: int | str) -> str:
     """Make the marker of a row: 16 characters that nobody can guess, the same in each run of a journal."""
     digest = hmac.digest(secret, repr(key).encode("utf-8", "surrogatepass"), "sha256")

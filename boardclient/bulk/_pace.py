@@ -75,6 +75,11 @@ class Pace:
         until = self._controller.held_until
         return until if until > self._clock() else None
 
+    @property
+    def hears_all(self) -> bool:
+        """Tell whether it is to hear of successes too."""
+        return True
+
     def __repr__(self) -> str:
         limit = "no limit met" if self.limit is None else f"limit about {self.limit:.3g}/s"
         waiting = sum(not waiter.done() for waiter in self._waiters)

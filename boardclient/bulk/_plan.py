@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import AsyncIterable, Iterable
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast, get_args
 
 import attrs
 
@@ -86,6 +86,6 @@ def _unknown(unknown: str | None, board_id: str | None) -> Unknown:
         return "report" if board_id is None else "reconcile"
     if unknown == "reconcile" and board_id is None:
         raise ValueError('unknown="reconcile" needs board_id: the board is read to see which cards exist')
-    if unknown == "reconcile" or unknown == "report" or unknown == "resend":  # noqa: PLR1714 -- type checkers follow this
-        return unknown
-    raise ValueError('unknown must be "reconcile", "report", "resend" or None')
+    if unknown not in get_args(Unknown):
+        raise ValueError('unknown must be "reconcile", "report", "resend" or None')
+    return cast("Unknown", unknown)

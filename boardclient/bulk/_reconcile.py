@@ -124,13 +124,15 @@ class Reconciler:
 
     async def _listing(self, confirmed: IdSet) -> Listing:
         listing = Listing(self._baseline or IdSet(), confirmed)
-        async for card in self._cards():
-            listing.add(card)
+        if self._board_id is not None:
+            async for card in self._cards(self._board_id):
+                listing.add(card)
         return listing
 
-    async def _cards(self) -> AsyncIterator[Card]:
+    async def _cards(self, board_id: str) -> AsyncIterator[Card]:
         """Yield the cards of the board, decoded one by one, and let other tasks run now and then."""
-        for number, card in enumerate(await self._caller.call(operations.EACH_CARD.request(self._board_id))):
+        cards = await self._caller.call(operations.EACH_CARD.request(board_id))
+        for number, card in enumerate(cards):
             if number % _CARDS_PER_BREATH == 0:
                 await asyncio.sleep(0)
             yield card

@@ -18,6 +18,7 @@ from boardclient.bulk._plan import Drafts, Plan
 from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._results import BulkAudit, BulkReport, CardResult, State
 from boardclient.bulk._rows import Row, Source
+from boardclient.bulk._turns import FixedTurns
 from boardclient.errors import (
     Attempt,
     AuthenticationError,
@@ -48,9 +49,9 @@ class BulkRun:
     """A bulk creation under way: an asynchronous context manager and a stream of `CardResult` in the order of completion.
 
     Leaving the block cancels what is in flight and closes the input, where that is a generator; a journal stays resumable. A
-    credential that is refused, a closed session, a journal that can't be written and a faulty input end the run: no further card is
-    begun, those in flight come to their end, and the error is raised from the iteration after the last result. Owned by whoever
-    called `create_many`.
+    credential that is refused, a closed session, a journal that can't be written and a faulty input end the run: no further
+    card is begun, those in flight come to their end, and the error is raised from the iteration after the last result. Owned by
+    whoever called `create_many`.
     """
 
     def __init__(self, caller: Caller, drafts: Drafts, plan: Plan, listeners: Sequence[Listener]) -> None:
@@ -65,7 +66,7 @@ class BulkRun:
         self._requests = self._rejected = 0
         self._audit: BulkAudit | None = None
         self._started = self._ended = time.monotonic()
-        self._turns: Turns = caller.limiter if isinstance(caller.limiter, Pace) else Pace(max_in_flight=plan.workers)
+        self._turns = _turns(caller, plan)
         self._doubtful: list[Row] = []
         self._doubted_at = 0.0
         self._is_over = False
@@ -202,7 +203,7 @@ class BulkRun:
             for worker in workers:
                 worker.cancel()
             await asyncio.wait(workers)
-        self._results.put_nowait(None)
+            self._results.put_nowait(None)
 
     async def _phases(self) -> None:
         is_doubted = False
@@ -254,7 +255,9 @@ class BulkRun:
         elif row.standing == "failed":
             self._finish(row, _failure(row, BoardClientError(f"refused in an earlier run: {row.detail}", Effect.REJECTED)))
         elif row.standing == "doubtful" and self._plan.unknown != "resend":
-            row.error = BoardClientError(f"sent in an earlier run, with unknown effect: {row.detail or 'it ended'}", Effect.UNKNOWN)
+            row.error = BoardClientError(
+                f"sent in an earlier run, with unknown effect: {row.detail or 'it ended'}", Effect.UNKNOWN
+            )
             self._doubt(row, row.error)
             self._backlog.end()
         elif (problem := self._reconciler.problem(row.draft)) is not None:
@@ -287,6 +290,9 @@ class BulkRun:
         """Send row after row."""
         while True:
             row = await self._backlog.next()
+            if self._halted.is_set():
+                self._backlog.put(row)  # it is taken back with the others
+                return
             try:
                 await self._send(row)
             except asyncio.CancelledError:
@@ -376,6 +382,13 @@ class _Halted(Exception):  # noqa: N818 -- never leaves this module
 
 def _failure(row: Row, error: BoardClientError) -> CardResult:
     return CardResult(index=row.index, draft=row.draft, error=error, state="failed")
+
+
+def _turns(caller: Caller, plan: Plan) -> Turns | None:
+    """Return what the attempts of the run wait for besides the session's own limiter, which may be a pace itself."""
+    if isinstance(caller.limiter, Pace):
+        return None
+    return FixedTurns(plan.workers) if plan.concurrency is not None else Pace(max_in_flight=plan.workers)
 
 
 async def _open_ledger(caller: Caller, plan: Plan) -> Ledger:

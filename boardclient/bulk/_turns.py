@@ -1,0 +1,56 @@
+"""How the workers of a run take turns where their number is the caller's choice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+from boardclient.bulk._pace import Pace
+
+_SLOWEST_START: Final = 1.0
+
+
+class FixedTurns:
+    """Let a fixed number of workers go at once until the service refuses something; from then on a `Pace` leads them.
+
+    Owned by a run.
+    """
+
+    def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._workers = workers
+        self._clock = clock
+        self._pace: Pace | None = None
+        self._paced: set[asyncio.Task[Any] | None] = set()
+        self._started = clock()
+        self._count = 0
+
+    @property
+    def hears_all(self) -> bool:
+        """Tell whether it is to hear of successes too."""
+        return self._pace is not None
+
+    async def __aenter__(self) -> None:
+        self._count += 1
+        if self._pace is not None:
+            await self._pace.__aenter__()
+            self._paced.add(asyncio.current_task())
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._pace is not None and (task := asyncio.current_task()) in self._paced:
+            self._paced.discard(task)
+            await self._pace.__aexit__(exc_type, exc, traceback)
+
+    def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
+        """Take note of an answer."""
+        if self._pace is None and status == 429:
+            rate = self._count / max(self._clock() - self._started, 0.001)
+            self._pace = Pace(
+                start_rate=min(max(rate / 2, _SLOWEST_START), 10_000.0), max_in_flight=self._workers, clock=self._clock
+            )
+        elif self._pace is not None and asyncio.current_task() in self._paced:
+            self._pace.report(status, retry_after, seconds)
