@@ -114,12 +114,14 @@ class Reconciler:
         doubted = {self._wanted(row, listing) for row in self._doubted}
         verdict = listing.compare([], lambda card: ())
         twice = [card for card in verdict.unexpected if not doubted.isdisjoint(self._keys(card, listing))]
+        # Without a baseline nobody knows which of the others were there before.
+        others = [] if self._baseline is None else [card for card in verdict.unexpected if card not in twice]
         return BulkAudit(
             confirmed=len(confirmed) - verdict.missing,
             recovered=self._recovered,
             lost=verdict.missing,
             duplicated=tuple(twice[:_NAMED]),
-            unexpected=tuple([card for card in verdict.unexpected if card not in twice][:_NAMED]),
+            unexpected=tuple(others[:_NAMED]),
         )
 
     async def _listing(self, confirmed: IdSet) -> Listing:

@@ -208,12 +208,11 @@ class BulkRun:
     async def _phases(self) -> None:
         is_doubted = False
         try:
-            while not self._backlog.is_exhausted or self._doubtful:
+            await self._unless_halted(self._feed())
+            while self._doubtful:
+                is_doubted = True
+                await self._unless_halted(self._settle_doubtful())
                 await self._unless_halted(self._feed())
-                await self._unless_halted(self._backlog.drained())
-                if self._doubtful:
-                    is_doubted = True
-                    await self._unless_halted(self._settle_doubtful())
             if is_doubted:
                 self._audit = await self._reconciler.audit()
         except _Halted:
@@ -243,10 +242,11 @@ class BulkRun:
         self._halted.set()
 
     async def _feed(self) -> None:
-        """Take rows as workers ask for them, until the input is at its end or too many are in doubt."""
+        """Take rows as workers ask for them, until the input is at its end or too many are in doubt, and none is under way."""
         while not self._backlog.is_exhausted and len(self._doubtful) < _MOST_IN_DOUBT:
             for row in await self._backlog.take():
                 self._direct(row)
+        await self._backlog.drained()
 
     def _direct(self, row: Row) -> None:
         """Send a new row, or settle it where it is known what becomes of it."""
