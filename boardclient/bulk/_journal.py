@@ -102,6 +102,16 @@ class Journal:
         elif self._timer is None:
             self._timer = self._loop.call_later(self._note_seconds, self._write_noted)
 
+    async def rearm(self, seqs: Iterable[int]) -> None:
+        """Arm rows again that were in doubt and turned out not to be done: from now on they count as armed by this run.
+
+        A row that is done stays so. Whoever is cancelled here finds the rows in doubt, as they were.
+
+        Raises:
+            JournalError: the file can't be written, now or before. None of the rows may be sent.
+        """
+        await _result(self._submit(self._file.rearm, tuple(seqs), self._take_noted()))
+
     async def flush(self) -> None:
         """Write what was noted.
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 # Another thread can take the interpreter at each call into SQLite, and has to be waited for after it: a batch is written with few
 # large statements. Few sizes, so that they stay prepared; four parameters each, below the 999 that an old SQLite allows.
 _CHUNKS: Final = (128, 32, 8, 1)
-_RECENT: Final = 1 << 14
+_RECENT: Final = 1 << 15
 """Rows whose keys are kept in memory before they are sorted into the index. References in random order would otherwise rewrite a
 page of the index for each row: 24 microseconds at a million rows, against 4 for references in order."""
 _INDEXED_PER_ENTRY: Final = 4
@@ -121,6 +121,16 @@ class JournalFile:
             raise JournalError(f"{self.path}: {refusal}")
         return standings
 
+    def rearm(self, seqs: Sequence[int], outcomes: Sequence[Outcome] = ()) -> None:
+        """Record outcomes, and arm rows again that turned out not to be done; on return it is on the disk.
+
+        They count as armed by this run. A row that is done stays so.
+        """
+        with self._transaction():
+            self._record(outcomes)
+            self._for_each(f"UPDATE rows SET run = {self.run} WHERE seq IN", seqs)
+            self._for_each("DELETE FROM outcomes WHERE state <> 'done' AND seq IN", seqs)
+
     def record(self, outcomes: Sequence[Outcome]) -> None:
         """Record what became of rows; the last outcome of a row holds."""
         with self._transaction():
@@ -148,13 +158,13 @@ class JournalFile:
     def in_baseline(self, card_ids: Sequence[str]) -> set[str]:
         """Return those of the ids that the baseline holds."""
         with self._guarded():
-            found = self._select("SELECT card_id FROM baseline WHERE card_id IN", card_ids)
+            found = self._for_each("SELECT card_id FROM baseline WHERE card_id IN", card_ids)
             return {card_id for (card_id,) in found}
 
     def _find(self, entries: Sequence[Entry]) -> dict[Key, _Known]:
         """Look the rows up; of those whose keys are still in memory only the run counts, which is this one."""
         known: dict[Key, _Known] = {}
-        for key, *values in self._select(
+        for key, *values in self._for_each(
             "SELECT k.key, seq, digest, run, coalesce(state, 'armed'), detail FROM keys k CROSS JOIN rows USING (seq)"
             " LEFT JOIN outcomes USING (seq) WHERE k.key IN",
             [entry.key for entry in entries],
@@ -199,7 +209,8 @@ class JournalFile:
             standings.append(standing)
         self._insert("INSERT INTO rows (seq, key, digest, run)", armed)
         self._next += len(armed)
-        self._index(_INDEXED_PER_ENTRY * len(armed))
+        if armed:
+            self._index(_INDEXED_PER_ENTRY * len(armed))
         return standings
 
     def _rearm(self, seq: int, digest: bytes) -> None:
@@ -218,9 +229,9 @@ class JournalFile:
             numbers = [key for key in self._merging if isinstance(key, int)]
             texts = [key for key in self._merging if isinstance(key, str)]
             self._unmerged = [*sorted(texts, reverse=True), *sorted(numbers, reverse=True)]
-        part = self._unmerged[: -count - 1 : -1]
-        del self._unmerged[-len(part) :]
-        self._insert("INSERT INTO keys (key, seq)", [(key, self._merging[key]) for key in part])
+        part = self._unmerged[-count:]
+        del self._unmerged[-count:]
+        self._insert("INSERT INTO keys (key, seq)", [(key, self._merging[key]) for key in reversed(part)])
         if not self._unmerged:
             self._note_indexed(max(self._merging.values()))
             self._merging = {}
@@ -236,10 +247,12 @@ class JournalFile:
         for part in _chunks(values):
             self._connection.execute(_with_values(head, len(part), len(part[0])), list(chain.from_iterable(part)))
 
-    def _select(self, head: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
-        """Yield what a statement that ends in IN finds for the values."""
+    def _for_each(self, head: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        """Execute a statement that ends in IN for the values, and return what it finds."""
+        found: list[tuple[Any, ...]] = []
         for part in _chunks(values):
-            yield from self._connection.execute(f"{head} ({','.join('?' * len(part))})", part).fetchall()
+            found += self._connection.execute(f"{head} ({','.join('?' * len(part))})", part).fetchall()
+        return found
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:

@@ -170,4 +170,4 @@ def check_pages(connection: sqlite3.Connection, path: Path) -> None:
     """
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        raise JournalError(_DAMAGED.format(path=path, why=verdict))
+        raise JournalError(_DAMAGED.format(path=path, why=verdict.splitlines()[-1]))
