@@ -1,6 +1,6 @@
 """Measure what the journal costs: processor time per row, both threads together, and the memory that a long run needs.
 
-Every measurement is a process of its own. A row is armed, admitted to be sent, and noted as done; nothing is sent.
+Every measurement is a process of its own. A row is admitted, which arms it, and noted as done; nothing is sent.
 """
 
 import argparse
@@ -26,7 +26,7 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-_BITS = random.Random(1)  # noqa: S311 -- the same references in every run
+_BITS = random.Random(1)
 KEYS: dict[str, Callable[[int], Key]] = {
     "positions": lambda n: n,
     "ordered references": lambda n: f"import-2027/{n:08d}",
@@ -110,13 +110,8 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def main() -> None:
-    """Measure every case and print two tables."""
-    options = _options()
-    if options.one:
-        print(json.dumps(asyncio.run(_measure(Task(*json.loads(options.one))))))
-        return
-    print(f"Python {platform.python_version()}, {platform.system()}, median of {options.rounds} rounds")
+def _by_batch(options: argparse.Namespace) -> dict[str, Sample]:
+    """Measure each kind of key at each batch size."""
     figures: dict[str, Sample] = {}
     print(f"\n{'':<24}{'batch':>6}{'CPU us/row':>12}{'rows/s':>10}")
     for keys in KEYS:
@@ -126,19 +121,36 @@ def main() -> None:
             median = Sample(*(statistics.median(values) for values in zip(*samples, strict=True)))
             figures[f"{keys}, batch {batch}"] = median
             print(f"{keys:<24}{batch:>6}{median.cpu_us:>12.1f}{median.rows_per_second:>10.0f}", flush=True)
-    if options.rows:
-        before = min(20_000, options.rows // 2)
+    return figures
+
+
+def _long_run(options: argparse.Namespace) -> dict[str, Sample]:
+    """Measure each kind of key in a run of many rows, and the memory that it needs beyond its beginning."""
+    figures: dict[str, Sample] = {}
+    before = min(20_000, options.rows // 2)
+    print(f"\nfrom {before} to {options.rows} rows")
+    print(f"{'':<24}{'batch':>6}{'CPU us/row':>12}{'rows/s':>10}{'peak MiB':>10}{'file MiB':>10}")
+    for keys in KEYS:
+        sample = _in_a_process(Task(keys, 64, before, options.rows - before, options.folder))
+        figures[f"{keys}, long run"] = sample
         print(
-            f"\nfrom {before} to {options.rows} rows\n{'':<24}{'batch':>6}{'CPU us/row':>12}{'rows/s':>10}{'peak MiB':>10}{'file MiB':>10}"
+            f"{keys:<24}{64:>6}{sample.cpu_us:>12.1f}{sample.rows_per_second:>10.0f}{sample.growth_mib:>+10.1f}"
+            f"{sample.file_mib:>10.1f}",
+            flush=True,
         )
-        for keys in KEYS:
-            sample = _in_a_process(Task(keys, 64, before, options.rows - before, options.folder))
-            figures[f"{keys}, long run"] = sample
-            print(
-                f"{keys:<24}{64:>6}{sample.cpu_us:>12.1f}{sample.rows_per_second:>10.0f}{sample.growth_mib:>+10.1f}"
-                f"{sample.file_mib:>10.1f}",
-                flush=True,
-            )
+    return figures
+
+
+def main() -> None:
+    """Measure every case and print two tables."""
+    options = _options()
+    if options.one:
+        print(json.dumps(asyncio.run(_measure(Task(*json.loads(options.one))))))
+        return
+    print(f"Python {platform.python_version()}, {platform.system()}, median of {options.rounds} rounds")
+    figures = _by_batch(options)
+    if options.rows:
+        figures |= _long_run(options)
     if options.json:
         document = {"python": platform.python_version(), "figures": {name: sample._asdict() for name, sample in figures.items()}}
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

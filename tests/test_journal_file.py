@@ -73,6 +73,13 @@ def test_new_rows_are_armed_on_the_disk_before_they_may_be_sent(path: Path) -> N
         assert states(crash(path)) == {"a": ("armed", None), 0: ("armed", None), "b": ("armed", None)}
 
 
+def test_what_is_committed_outlives_a_power_failure(path: Path) -> None:
+    """SQLite is told to wait for the disk at every commit, which no test can see otherwise."""
+    with opened(path) as journal:
+        settings = [journal._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
+        assert settings == [2, "wal"]
+
+
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [

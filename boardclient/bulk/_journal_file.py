@@ -128,7 +128,7 @@ class JournalFile:
         """
         with self._transaction():
             self._record(outcomes)
-            self._for_each(f"UPDATE rows SET run = {self.run} WHERE seq IN", seqs)
+            self._for_each("UPDATE rows SET run = ? WHERE seq IN", seqs, self.run)
             self._for_each("DELETE FROM outcomes WHERE state <> 'done' AND seq IN", seqs)
 
     def record(self, outcomes: Sequence[Outcome]) -> None:
@@ -247,11 +247,11 @@ class JournalFile:
         for part in _chunks(values):
             self._connection.execute(_with_values(head, len(part), len(part[0])), list(chain.from_iterable(part)))
 
-    def _for_each(self, head: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """Execute a statement that ends in IN for the values, and return what it finds."""
+    def _for_each(self, head: str, values: Sequence[object], *first: object) -> list[tuple[Any, ...]]:
+        """Execute a statement that ends in IN for the values, after its first parameters, and return what it finds."""
         found: list[tuple[Any, ...]] = []
         for part in _chunks(values):
-            found += self._connection.execute(f"{head} ({','.join('?' * len(part))})", part).fetchall()
+            found += self._connection.execute(f"{head} ({','.join('?' * len(part))})", (*first, *part)).fetchall()
         return found
 
     @contextlib.contextmanager
