@@ -106,7 +106,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--one", metavar="TASK", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.smoke:
-        options.batches, options.commits, options.rows, options.rounds = [1, 64], 10, 3200, 1
+        options.batches, options.commits, options.rows, options.rounds = [64], 5, 1280, 1
     return options
 
 
@@ -127,14 +127,16 @@ def _by_batch(options: argparse.Namespace) -> dict[str, Sample]:
 def _long_run(options: argparse.Namespace) -> dict[str, Sample]:
     """Measure each kind of key in a run of many rows, and the memory that it needs beyond its beginning."""
     figures: dict[str, Sample] = {}
-    before = min(20_000, options.rows // 2)
-    print(f"\nfrom {before} to {options.rows} rows")
+    batch = 64
+    before = min(20_000, options.rows // 2) // batch * batch
+    rows = (options.rows - before) // batch * batch
+    print(f"\nfrom {before} to {before + rows} rows")
     print(f"{'':<24}{'batch':>6}{'CPU us/row':>12}{'rows/s':>10}{'peak MiB':>10}{'file MiB':>10}")
     for keys in KEYS:
-        sample = _in_a_process(Task(keys, 64, before, options.rows - before, options.folder))
+        sample = _in_a_process(Task(keys, batch, before, rows, options.folder))
         figures[f"{keys}, long run"] = sample
         print(
-            f"{keys:<24}{64:>6}{sample.cpu_us:>12.1f}{sample.rows_per_second:>10.0f}{sample.growth_mib:>+10.1f}"
+            f"{keys:<24}{batch:>6}{sample.cpu_us:>12.1f}{sample.rows_per_second:>10.0f}{sample.growth_mib:>+10.1f}"
             f"{sample.file_mib:>10.1f}",
             flush=True,
         )

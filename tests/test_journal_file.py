@@ -227,6 +227,24 @@ def test_a_key_that_comes_twice_is_refused(
         assert journal.admit(entries("new")) == [Standing(25, "send")]
 
 
+@pytest.mark.parametrize("batches", range(1, 13))
+@pytest.mark.parametrize(("recent", "indexed_per_entry"), [(1, 4), (5, 1), (1000, 4)])
+def test_every_row_is_found_again_wherever_the_run_ended(
+    path: Path, monkeypatch: pytest.MonkeyPatch, recent: int, indexed_per_entry: int, batches: int
+) -> None:
+    """A row that did not come into the index before the end, or the crash, of its run is in it for the next one."""
+    monkeypatch.setattr(_journal_file, "_RECENT", recent)
+    monkeypatch.setattr(_journal_file, "_INDEXED_PER_ENTRY", indexed_per_entry)
+    with opened(path) as journal:
+        for n in range(batches):
+            journal.admit(entries(f"ref-{n}", n))
+        left = crash(path)
+    for ended in (path, left):
+        with opened(ended) as journal:
+            again = journal.admit(entries(*range(batches), *(f"ref-{n}" for n in range(batches))))
+            assert {standing.verdict for standing in again} == {"doubtful"}
+
+
 @pytest.mark.parametrize("state", ["done", "failed", "waiting", "unknown", None])
 def test_a_row_of_an_earlier_run_that_comes_twice_is_refused(path: Path, state: Any) -> None:
     """Whatever became of it then, it can come once in this run's input."""
@@ -830,4 +848,4 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournalMachine = JournalMachine.TestCase
-TestJournalMachine.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestJournalMachine.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)

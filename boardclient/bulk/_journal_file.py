@@ -21,9 +21,9 @@ from boardclient.errors import JournalError
 
 T = TypeVar("T")
 
-# Another thread can take the interpreter at each call into SQLite, and has to be waited for after it: a batch is written with few
-# large statements. Few sizes, so that they stay prepared; four parameters each, below the 999 that an old SQLite allows.
-_CHUNKS: Final = (128, 32, 8, 1)
+# The loop's thread can take the interpreter at each call into SQLite, and may keep it for 5 ms: a batch is written with as few
+# statements as there can be. Few sizes, so that they stay prepared; four parameters a row, below the 999 of an old SQLite.
+_CHUNKS: Final = (128, 64, 32, 16, 8, 4, 2, 1)
 _RECENT: Final = 1 << 15
 """Rows whose keys are kept in memory before they are sorted into the index. References in random order would otherwise rewrite a
 page of the index for each row: 24 microseconds at a million rows, against 4 for references in order."""
@@ -49,14 +49,14 @@ class JournalFile:
     from 1. After an error of SQLite every method raises it again, so that nothing is sent which is not in the file.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, meta: Meta, opened: contextlib.ExitStack) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, meta: Meta) -> None:
         self.path = path
         self.secret = meta.secret
         self.created_at = meta.created_at
         self.run = meta.runs + 1
         self.baseline = meta.baseline
         self._connection = connection
-        self._opened = opened
+        self._opened = contextlib.ExitStack()
         self._fault: str | None = None
         self._recent: dict[Key, int] = {}
         self._merging: dict[Key, int] = {}
@@ -90,7 +90,7 @@ class JournalFile:
             _check_identity(target, meta.identity, dict(identity))
             form.check_pages(connection, target)
             _make_durable(connection, target)
-            journal = cls(target, connection, meta, opened)
+            journal = cls(target, connection, meta)
             journal._opened = opened.pop_all()
             return journal
 
@@ -240,7 +240,7 @@ class JournalFile:
         self._connection.execute("UPDATE meta SET value = ? WHERE name = 'indexed'", (seq,))
 
     def _record(self, outcomes: Sequence[Outcome]) -> None:
-        self._insert("INSERT OR REPLACE INTO outcomes (seq, state, detail)", outcomes)
+        self._insert("INSERT OR REPLACE INTO outcomes (seq, state, detail)", _padded(outcomes))
 
     def _insert(self, head: str, values: Sequence[tuple[object, ...]]) -> None:
         """Insert tuples with as few statements as there can be."""
@@ -250,7 +250,7 @@ class JournalFile:
     def _for_each(self, head: str, values: Sequence[object], *first: object) -> list[tuple[Any, ...]]:
         """Execute a statement that ends in IN for the values, after its first parameters, and return what it finds."""
         found: list[tuple[Any, ...]] = []
-        for part in _chunks(values):
+        for part in _chunks(_padded(values)):
             found += self._connection.execute(f"{head} ({','.join('?' * len(part))})", (*first, *part)).fetchall()
         return found
 
@@ -356,6 +356,15 @@ def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
         while len(values) - start >= size:
             yield values[start : start + size]
             start += size
+
+
+def _padded(values: Sequence[T]) -> Sequence[T]:
+    """Repeat the last value, for a statement that may as well do a thing twice, until one chunk or few hold all."""
+    count = len(values)
+    if not count:
+        return values
+    whole = 1 << (count - 1).bit_length() if count < _CHUNKS[0] else count + -count % _CHUNKS[0]
+    return [*values, *(values[-1],) * (whole - count)]
 
 
 @functools.cache
