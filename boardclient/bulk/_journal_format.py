@@ -144,6 +144,7 @@ _DAMAGED: Final = (
 )
 _ADVICE: Final = {
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_ERROR: _DAMAGED,  # a table is missing or has other columns
     sqlite3.SQLITE_NOTADB: "{path} is no journal of boardclient ({why}): choose another path, or restore it",
     sqlite3.SQLITE_FULL: "{path} can't grow ({why}): make room and run again, it goes on where it stopped",
     sqlite3.SQLITE_IOERR: "{path} can't be read or written ({why}): see to the disk and run again, it goes on where it stopped",
