@@ -43,10 +43,11 @@ class _Known(NamedTuple):
 
 
 class JournalFile:
-    """A journal opened for one run: what may be sent is armed here first, what became of it is recorded.
+    """A journal opened for one run.
 
-    Owned by the run; not for concurrent use, but for use from several threads one after the other. `run` is this run's number,
-    from 1. After an error of SQLite every method raises it again, so that nothing is sent which is not in the file.
+    What may be sent is armed here first, and what became of it is recorded. Owned by the run; not for concurrent use, but for
+    use from several threads one after the other. `run` is this run's number, from 1. After an error of SQLite every method
+    raises it again, so that nothing is sent which is not in the file.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, meta: Meta) -> None:
@@ -72,9 +73,10 @@ class JournalFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str]) -> Self:
-        """Open a journal for a run, or create it where there is none; nobody else can until it is closed.
+        """Open a journal for a run, or create it where there is none.
 
-        `identity` names what the rows belong to (service, board, account), with texts that hold no secret.
+        Nobody else can open it until it is closed. `identity` names what the rows belong to (service, board, account), with
+        texts that hold no secret.
 
         Raises:
             JournalError: the file is in use, of another identity, of a newer version, damaged, no journal, or lies where it
@@ -100,9 +102,10 @@ class JournalFile:
         self._opened.close()
 
     def admit(self, entries: Sequence[Entry], outcomes: Sequence[Outcome] = ()) -> list[Standing]:
-        """Record outcomes, and arm those of the rows that are to be sent; return what is to be done with each, in order.
+        """Record outcomes, arm what is to be sent, and say what to do with each row.
 
-        On return all of it is on the disk. A row that was refused for good is sent again only with other content.
+        The answers are in the order of the rows. On return all of it is on the disk. A row that was refused for good is sent
+        again only with other content.
 
         Raises:
             JournalError: the file can't be written; a key came before in this run; or the content of a row that may have been
@@ -122,9 +125,9 @@ class JournalFile:
         return standings
 
     def rearm(self, seqs: Sequence[int], outcomes: Sequence[Outcome] = ()) -> None:
-        """Record outcomes, and arm rows again that turned out not to be done; on return it is on the disk.
+        """Record outcomes, and arm rows again that turned out not to be done.
 
-        They count as armed by this run. A row that is done stays so.
+        On return all of it is on the disk. They count as armed by this run. A row that is done stays so.
         """
         with self._transaction():
             self._record(outcomes)
@@ -137,12 +140,12 @@ class JournalFile:
             self._record(outcomes)
 
     def rows(self, states: tuple[State, ...], after: int = 0, limit: int = 1000) -> list[Row]:
-        """Return up to `limit` rows in these states, in the order of arming, that come after the number `after`."""
+        """Return rows in these states, in the order of arming, after the number `after`."""
         with self._guarded():
             return form.select_rows(self._connection, states, after, limit)
 
     def set_baseline(self, card_ids: Iterable[str]) -> None:
-        """Keep the ids of the cards that stand on the board before the first row is armed: none of them is a row's.
+        """Keep the ids of the cards that stand on the board, before a row is armed.
 
         Raises:
             RuntimeError: a row was armed, so that nobody can tell any more, or there is a baseline.
@@ -162,7 +165,7 @@ class JournalFile:
             return {card_id for (card_id,) in found}
 
     def _find(self, entries: Sequence[Entry]) -> dict[Key, _Known]:
-        """Look the rows up; of those whose keys are still in memory only the run counts, which is this one."""
+        """Look the rows up. Of those whose keys are still in memory only the run is told."""
         known: dict[Key, _Known] = {}
         for key, *values in self._for_each(
             "SELECT k.key, seq, digest, run, coalesce(state, 'armed'), detail FROM keys k CROSS JOIN rows USING (seq)"
@@ -248,7 +251,7 @@ class JournalFile:
             self._connection.execute(_with_values(head, len(part), len(part[0])), list(chain.from_iterable(part)))
 
     def _for_each(self, head: str, values: Sequence[object], *first: object) -> list[tuple[Any, ...]]:
-        """Execute a statement that ends in IN for the values, after its first parameters, and return what it finds."""
+        """Execute a statement that ends in IN for the values; return what it finds."""
         found: list[tuple[Any, ...]] = []
         for part in _chunks(_padded(values)):
             found += self._connection.execute(f"{head} ({','.join('?' * len(part))})", (*first, *part)).fetchall()
@@ -281,7 +284,7 @@ class JournalFile:
 
 
 def _create(path: Path, identity: Mapping[str, str]) -> None:
-    """Create a journal without rows; where that fails, nothing stays behind that would look like one cut off."""
+    """Create a journal without rows. A failure leaves nothing that looks like one cut off."""
     place.create(path)
     try:
         _initialise(path, identity)
@@ -309,7 +312,9 @@ def _initialise(path: Path, identity: Mapping[str, str]) -> None:
 
 
 def _make_durable(connection: sqlite3.Connection, path: Path) -> None:
-    """See to it that what is committed outlives a power failure, and that readers and the writer don't wait for each other.
+    """See to it that what is committed outlives a power failure.
+
+    Readers and the writer don't wait for each other then.
 
     Raises:
         JournalError: the file system can't do it.
@@ -359,7 +364,7 @@ def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _padded(values: Sequence[T]) -> Sequence[T]:
-    """Repeat the last value, for a statement that may as well do a thing twice, until one chunk or few hold all."""
+    """Repeat the last value until few chunks hold all, where doing a thing twice does no harm."""
     count = len(values)
     if not count:
         return values
