@@ -82,9 +82,9 @@ def _connect(target: Path) -> sqlite3.Connection:
     connection = form.connect(target, "ro")
     try:
         connection.execute("SELECT 1 FROM sqlite_master")
-    except sqlite3.OperationalError:
+    except sqlite3.Error as error:
         connection.close()
-        if target.with_name(f"{target.name}-wal").exists():
+        if not isinstance(error, sqlite3.OperationalError) or target.with_name(f"{target.name}-wal").exists():
             raise
         # Without a log nobody is at work, and in a folder that can't be written SQLite needs to be told so.
         return form.connect(target, "ro&immutable=1")
