@@ -199,9 +199,9 @@ class CredentialError(BoardClientError):
 
 
 class JournalError(BoardClientError):
-    """Report that the journal of a bulk run can't be used or written, or contradicts the input; the message says what to do.
+    """Report that the journal of a bulk run can't be used, or contradicts the input.
 
-    No row was sent that the journal does not hold.
+    The message says what to do. No row was sent that the journal does not hold.
     """
 
 

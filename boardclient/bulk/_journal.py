@@ -1,4 +1,4 @@
-"""The journal of a bulk run as its tasks see it: a file, and the one thread that works on it. No SQL."""
+"""The journal of a bulk run as its tasks see it. Here is the thread that works on the file, and no SQL."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ class Journal:
 
     @classmethod
     async def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str], *, note_seconds: float = NOTE_SECONDS) -> Self:
-        """Open the journal for a run, or create it where there is none; nobody else can until it is closed.
+        """Open the journal for a run, or create it where there is none.
 
-        `identity` names what the rows belong to (service, board, account), with texts that hold no secret.
+        Nobody else can open it until it is closed. `identity` names what the rows belong to (service, board, account), with
+        texts that hold no secret.
 
         Raises:
             JournalError: it can't be used; the message says what to do.
@@ -68,7 +69,7 @@ class Journal:
 
     @property
     def baseline(self) -> int | None:
-        """How many cards stood on the board before the first row was armed, None where nobody looked."""
+        """How many cards stood on the board before. None means that nobody looked."""
         return self._file.baseline
 
     @property
@@ -77,9 +78,10 @@ class Journal:
         return self._file.is_new
 
     async def admit(self, entries: Sequence[Entry]) -> list[Standing]:
-        """Look rows up that are about to be sent, and arm those that are to be; return what to do with each, in order.
+        """Look rows up, arm those that are to be sent, and say what to do with each.
 
-        Rows that were armed for a caller who was cancelled meanwhile are noted as not sent.
+        The answers are in the order of the rows. Rows that were armed for a caller who was cancelled meanwhile are noted as not
+        sent.
 
         Raises:
             JournalError: the file can't be written, now or before; a key came before in this run; or the content of a row that
@@ -94,9 +96,10 @@ class Journal:
             raise
 
     def note(self, seq: int, state: Settled, detail: str | None = None) -> None:
-        """Say what became of a row, without waiting; `detail` is the card's id of a done row, otherwise the reason.
+        """Say what became of a row, without waiting.
 
-        Whether it could be written shows at the next `admit`, `flush` or `aclose`.
+        `detail` is the card's id of a done row, otherwise the reason. Whether it could be written shows at the next `admit`,
+        `flush` or `aclose`.
         """
         self._check_open()
         if detail is not None and not detail.isascii():
@@ -107,6 +110,17 @@ class Journal:
         elif self._timer is None:
             self._timer = self._loop.call_later(self._note_seconds, self._write_noted)
 
+    async def rearm(self, seqs: Iterable[int]) -> None:
+        """Arm rows again that were in doubt and turned out not to be done.
+
+        From now on they count as armed by this run. A row that is done stays so. Whoever is cancelled here finds the rows in
+        doubt, as they were.
+
+        Raises:
+            JournalError: the file can't be written, now or before. None of the rows may be sent.
+        """
+        await _result(self._submit(self._file.rearm, tuple(seqs), self._take_noted()))
+
     async def flush(self) -> None:
         """Write what was noted.
 
@@ -116,9 +130,9 @@ class Journal:
         await _result(self._submit(self._file.record, self._take_noted()))
 
     async def doubtful(self) -> AsyncGenerator[Row, None]:
-        """Yield the rows of all runs that may have been sent and of which nothing is known, in the order of arming.
+        """Yield the rows that may have been sent and of which nothing is known.
 
-        Those under way are among them. What was noted is written first.
+        They are those of all runs, in the order of arming. Those under way are among them. What was noted is written first.
 
         Raises:
             JournalError: the file can't be written or read.
@@ -140,7 +154,7 @@ class Journal:
             after = page[-1].seq
 
     async def set_baseline(self, card_ids: Iterable[str]) -> None:
-        """Keep the ids of the cards that stand on the board before the first row is armed.
+        """Keep the ids of the cards that stand on the board, before a row is armed.
 
         Raises:
             RuntimeError: a row was armed already, or there is a baseline.
@@ -183,7 +197,7 @@ class Journal:
         return noted
 
     def _write_noted(self) -> None:
-        """Write what was noted, beside everything else; the file remembers an error for whoever asks next."""
+        """Write what was noted, unwaited for. The file remembers an error for whoever asks next."""
         self._submit(self._file.record, self._take_noted())
 
 
@@ -193,7 +207,7 @@ async def _result(job: Future[T]) -> T:
 
 
 def _withdraw(file: JournalFile, admission: Future[list[Standing]]) -> None:
-    """Note the rows that an admission armed, and of which nobody learned, as not sent."""
+    """Note the rows as not sent that an admission armed and of which nobody learned."""
     if admission.exception() is None:
         unsent = [
             Outcome(standing.seq, "waiting", "not sent: cancelled")

@@ -21,10 +21,10 @@ from boardclient.errors import JournalError
 
 T = TypeVar("T")
 
-# Another thread can take the interpreter at each call into SQLite, and has to be waited for after it: a batch is written with few
-# large statements. Few sizes, so that they stay prepared; four parameters each, below the 999 that an old SQLite allows.
-_CHUNKS: Final = (128, 32, 8, 1)
-_RECENT: Final = 1 << 14
+# The loop's thread can take the interpreter at each call into SQLite, and may keep it for 5 ms: a batch is written with as few
+# statements as there can be. Few sizes, so that they stay prepared; four parameters a row, below the 999 of an old SQLite.
+_CHUNKS: Final = (128, 64, 32, 16, 8, 4, 2, 1)
+_RECENT: Final = 1 << 15
 """Rows whose keys are kept in memory before they are sorted into the index. References in random order would otherwise rewrite a
 page of the index for each row: 24 microseconds at a million rows, against 4 for references in order."""
 _INDEXED_PER_ENTRY: Final = 4
@@ -43,20 +43,21 @@ class _Known(NamedTuple):
 
 
 class JournalFile:
-    """A journal opened for one run: what may be sent is armed here first, what became of it is recorded.
+    """A journal opened for one run.
 
-    Owned by the run; not for concurrent use, but for use from several threads one after the other. `run` is this run's number,
-    from 1. After an error of SQLite every method raises it again, so that nothing is sent which is not in the file.
+    What may be sent is armed here first, and what became of it is recorded. Owned by the run; not for concurrent use, but for
+    use from several threads one after the other. `run` is this run's number, from 1. After an error of SQLite every method
+    raises it again, so that nothing is sent which is not in the file.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, meta: Meta, opened: contextlib.ExitStack) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, meta: Meta) -> None:
         self.path = path
         self.secret = meta.secret
         self.created_at = meta.created_at
         self.run = meta.runs + 1
         self.baseline = meta.baseline
         self._connection = connection
-        self._opened = opened
+        self._opened = contextlib.ExitStack()
         self._fault: str | None = None
         self._recent: dict[Key, int] = {}
         self._merging: dict[Key, int] = {}
@@ -72,9 +73,10 @@ class JournalFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str]) -> Self:
-        """Open a journal for a run, or create it where there is none; nobody else can until it is closed.
+        """Open a journal for a run, or create it where there is none.
 
-        `identity` names what the rows belong to (service, board, account), with texts that hold no secret.
+        Nobody else can open it until it is closed. `identity` names what the rows belong to (service, board, account), with
+        texts that hold no secret.
 
         Raises:
             JournalError: the file is in use, of another identity, of a newer version, damaged, no journal, or lies where it
@@ -90,7 +92,7 @@ class JournalFile:
             _check_identity(target, meta.identity, dict(identity))
             form.check_pages(connection, target)
             _make_durable(connection, target)
-            journal = cls(target, connection, meta, opened)
+            journal = cls(target, connection, meta)
             journal._opened = opened.pop_all()
             return journal
 
@@ -100,9 +102,10 @@ class JournalFile:
         self._opened.close()
 
     def admit(self, entries: Sequence[Entry], outcomes: Sequence[Outcome] = ()) -> list[Standing]:
-        """Record outcomes, and arm those of the rows that are to be sent; return what is to be done with each, in order.
+        """Record outcomes, arm what is to be sent, and say what to do with each row.
 
-        On return all of it is on the disk. A row that was refused for good is sent again only with other content.
+        The answers are in the order of the rows. On return all of it is on the disk. A row that was refused for good is sent
+        again only with other content.
 
         Raises:
             JournalError: the file can't be written; a key came before in this run; or the content of a row that may have been
@@ -121,18 +124,28 @@ class JournalFile:
             raise JournalError(f"{self.path}: {refusal}")
         return standings
 
+    def rearm(self, seqs: Sequence[int], outcomes: Sequence[Outcome] = ()) -> None:
+        """Record outcomes, and arm rows again that turned out not to be done.
+
+        On return all of it is on the disk. They count as armed by this run. A row that is done stays so.
+        """
+        with self._transaction():
+            self._record(outcomes)
+            self._for_each("UPDATE rows SET run = ? WHERE seq IN", seqs, self.run)
+            self._for_each("DELETE FROM outcomes WHERE state <> 'done' AND seq IN", seqs)
+
     def record(self, outcomes: Sequence[Outcome]) -> None:
         """Record what became of rows; the last outcome of a row holds."""
         with self._transaction():
             self._record(outcomes)
 
     def rows(self, states: tuple[State, ...], after: int = 0, limit: int = 1000) -> list[Row]:
-        """Return up to `limit` rows in these states, in the order of arming, that come after the number `after`."""
+        """Return rows in these states, in the order of arming, after the number `after`."""
         with self._guarded():
             return form.select_rows(self._connection, states, after, limit)
 
     def set_baseline(self, card_ids: Iterable[str]) -> None:
-        """Keep the ids of the cards that stand on the board before the first row is armed: none of them is a row's.
+        """Keep the ids of the cards that stand on the board, before a row is armed.
 
         Raises:
             RuntimeError: a row was armed, so that nobody can tell any more, or there is a baseline.
@@ -158,13 +171,13 @@ class JournalFile:
     def in_baseline(self, card_ids: Sequence[str]) -> set[str]:
         """Return those of the ids that the baseline holds."""
         with self._guarded():
-            found = self._select("SELECT card_id FROM baseline WHERE card_id IN", card_ids)
+            found = self._for_each("SELECT card_id FROM baseline WHERE card_id IN", card_ids)
             return {card_id for (card_id,) in found}
 
     def _find(self, entries: Sequence[Entry]) -> dict[Key, _Known]:
-        """Look the rows up; of those whose keys are still in memory only the run counts, which is this one."""
+        """Look the rows up. Of those whose keys are still in memory only the run is told."""
         known: dict[Key, _Known] = {}
-        for key, *values in self._select(
+        for key, *values in self._for_each(
             "SELECT k.key, seq, digest, run, coalesce(state, 'armed'), detail FROM keys k CROSS JOIN rows USING (seq)"
             " LEFT JOIN outcomes USING (seq) WHERE k.key IN",
             [entry.key for entry in entries],
@@ -209,7 +222,8 @@ class JournalFile:
             standings.append(standing)
         self._insert("INSERT INTO rows (seq, key, digest, run)", armed)
         self._next += len(armed)
-        self._index(_INDEXED_PER_ENTRY * len(armed))
+        if armed:
+            self._index(_INDEXED_PER_ENTRY * len(armed))
         return standings
 
     def _rearm(self, seq: int, digest: bytes) -> None:
@@ -228,9 +242,9 @@ class JournalFile:
             numbers = [key for key in self._merging if isinstance(key, int)]
             texts = [key for key in self._merging if isinstance(key, str)]
             self._unmerged = [*sorted(texts, reverse=True), *sorted(numbers, reverse=True)]
-        part = self._unmerged[: -count - 1 : -1]
-        del self._unmerged[-len(part) :]
-        self._insert("INSERT INTO keys (key, seq)", [(key, self._merging[key]) for key in part])
+        part = self._unmerged[-count:]
+        del self._unmerged[-count:]
+        self._insert("INSERT INTO keys (key, seq)", [(key, self._merging[key]) for key in reversed(part)])
         if not self._unmerged:
             self._note_indexed(max(self._merging.values()))
             self._merging = {}
@@ -239,17 +253,19 @@ class JournalFile:
         self._connection.execute("UPDATE meta SET value = ? WHERE name = 'indexed'", (seq,))
 
     def _record(self, outcomes: Sequence[Outcome]) -> None:
-        self._insert("INSERT OR REPLACE INTO outcomes (seq, state, detail)", outcomes)
+        self._insert("INSERT OR REPLACE INTO outcomes (seq, state, detail)", _padded(outcomes))
 
     def _insert(self, head: str, values: Sequence[tuple[object, ...]]) -> None:
         """Insert tuples with as few statements as there can be."""
         for part in _chunks(values):
             self._connection.execute(_with_values(head, len(part), len(part[0])), list(chain.from_iterable(part)))
 
-    def _select(self, head: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
-        """Yield what a statement that ends in IN finds for the values."""
-        for part in _chunks(values):
-            yield from self._connection.execute(f"{head} ({','.join('?' * len(part))})", part).fetchall()
+    def _for_each(self, head: str, values: Sequence[object], *first: object) -> list[tuple[Any, ...]]:
+        """Execute a statement that ends in IN for the values; return what it finds."""
+        found: list[tuple[Any, ...]] = []
+        for part in _chunks(_padded(values)):
+            found += self._connection.execute(f"{head} ({','.join('?' * len(part))})", (*first, *part)).fetchall()
+        return found
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -278,7 +294,7 @@ class JournalFile:
 
 
 def _create(path: Path, identity: Mapping[str, str]) -> None:
-    """Create a journal without rows; where that fails, nothing stays behind that would look like one cut off."""
+    """Create a journal without rows. A failure leaves nothing that looks like one cut off."""
     place.create(path)
     try:
         _initialise(path, identity)
@@ -306,7 +322,9 @@ def _initialise(path: Path, identity: Mapping[str, str]) -> None:
 
 
 def _make_durable(connection: sqlite3.Connection, path: Path) -> None:
-    """See to it that what is committed outlives a power failure, and that readers and the writer don't wait for each other.
+    """See to it that what is committed outlives a power failure.
+
+    Readers and the writer don't wait for each other then.
 
     Raises:
         JournalError: the file system can't do it.
@@ -353,6 +371,15 @@ def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
         while len(values) - start >= size:
             yield values[start : start + size]
             start += size
+
+
+def _padded(values: Sequence[T]) -> Sequence[T]:
+    """Repeat the last value until few chunks hold all, where doing a thing twice does no harm."""
+    count = len(values)
+    if not count:
+        return values
+    whole = 1 << (count - 1).bit_length() if count < _CHUNKS[0] else count + -count % _CHUNKS[0]
+    return [*values, *(values[-1],) * (whole - count)]
 
 
 @functools.cache

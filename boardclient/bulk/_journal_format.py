@@ -1,4 +1,4 @@
-"""What a journal is on disk: its tables, its rows as values, and how a file is told to be one. No rows are written here."""
+"""What a journal is on disk: its tables, its rows as values, its marks. No rows are written here."""
 
 from __future__ import annotations
 
@@ -41,14 +41,17 @@ Verdict: TypeAlias = Literal["send", "done", "failed", "doubtful"]
 
 
 class Entry(NamedTuple):
-    """A row of the input about to be sent; `digest` stands for its content and is only ever compared."""
+    """A row of the input. `digest` stands for its content and is only ever compared."""
 
     key: Key
     digest: bytes
 
 
 class Standing(NamedTuple):
-    """What the journal says of a row; `detail` is the card's id of a done row, the reason of a failed or doubtful one."""
+    """What the journal says of a row.
+
+    `detail` is the card's id of a done row, the reason of a failed or doubtful one.
+    """
 
     seq: int
     verdict: Verdict
@@ -56,7 +59,7 @@ class Standing(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of the row with this number; `detail` is the card's id of a done row, otherwise the reason."""
+    """What became of a row. `detail` is the card's id of a done row, otherwise the reason."""
 
     seq: int
     state: Settled
@@ -65,9 +68,10 @@ class Outcome(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class Row:
-    """A row as the journal holds it; `run` is the number of the run that armed it last, from 1.
+    """A row as the journal holds it.
 
-    `detail` is the card's id of a done row, otherwise the reason where one is known.
+    `run` is the number of the run that armed it last, from 1. `detail` is the card's id of a done row, otherwise the reason
+    where one is known.
     """
 
     seq: int
@@ -85,7 +89,7 @@ ROWS: Final = (
 
 
 def select_rows(connection: sqlite3.Connection, states: tuple[State, ...], after: int, limit: int) -> list[Row]:
-    """Return up to `limit` rows in these states, in the order of arming, that come after the number `after`."""
+    """Return rows in these states, in the order of arming, after the number `after`."""
     found = connection.execute(ROWS.format(states=",".join("?" * len(states))), (after, *states, limit)).fetchall()
     return [
         Row(seq=seq, key=key, digest=digest, run=run, state=state, detail=detail)
@@ -95,7 +99,10 @@ def select_rows(connection: sqlite3.Connection, states: tuple[State, ...], after
 
 @attrs.frozen(kw_only=True)
 class Meta:
-    """What a journal says of itself; `baseline` counts the cards that stood on the board before, None where nobody looked."""
+    """What a journal says of itself.
+
+    `baseline` counts the cards that stood on the board before, None where nobody looked.
+    """
 
     identity: dict[str, str]
     secret: bytes = attrs.field(repr=False)
@@ -106,13 +113,13 @@ class Meta:
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open an existing SQLite file; `mode` is that of SQLite's URIs: "ro", "rw" or "ro&immutable=1"."""
+    """Open an existing SQLite file. `mode` is that of its URIs: "ro", "rw" or "ro&immutable=1"."""
     # The thread that closes a journal whose opening was cancelled need not be the one that opened it.
     return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False)
 
 
 def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
-    """Make sure that the file is a journal of this version, and return what it says of itself.
+    """Make sure that the file is a journal, and return what it says of itself.
 
     Raises:
         JournalError: it is not.
@@ -144,6 +151,7 @@ _DAMAGED: Final = (
 )
 _ADVICE: Final = {
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_ERROR: _DAMAGED,  # a table is missing or has other columns
     sqlite3.SQLITE_NOTADB: "{path} is no journal of boardclient ({why}): choose another path, or restore it",
     sqlite3.SQLITE_FULL: "{path} can't grow ({why}): make room and run again, it goes on where it stopped",
     sqlite3.SQLITE_IOERR: "{path} can't be read or written ({why}): see to the disk and run again, it goes on where it stopped",
@@ -170,4 +178,4 @@ def check_pages(connection: sqlite3.Connection, path: Path) -> None:
     """
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        raise JournalError(_DAMAGED.format(path=path, why=verdict))
+        raise JournalError(_DAMAGED.format(path=path, why=verdict.splitlines()[-1]))

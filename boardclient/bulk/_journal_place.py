@@ -125,7 +125,7 @@ _IN_USE: Final = "{place} is in use by another run: wait for its end, or give ea
 
 
 def file_system_of(folder: Path, mounts: str) -> str | None:
-    """Return the type of the file system that a folder lies on, by a table like Linux' /proc/self/mountinfo."""
+    """Return the type of a folder's file system, by a table like Linux' mountinfo."""
     found, depth = None, -1
     for line in mounts.splitlines():
         head, _, tail = line.partition(" - ")
@@ -140,7 +140,7 @@ def file_system_of(folder: Path, mounts: str) -> str | None:
 
 
 def is_remote(kind: str | None) -> bool:
-    """Tell whether a type of file system is shared with other machines; one that is unknown counts as local."""
+    """Tell whether a file system is shared with other machines. Unknown ones are not."""
     return kind is not None and (kind in _REMOTE or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE))
 
 

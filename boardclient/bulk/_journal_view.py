@@ -1,4 +1,4 @@
-"""The reading side of a journal, for people: what it holds, while a run is at work or not. The file is never changed."""
+"""The reading side of a journal, for people, while a run is at work or not. The file is never changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _PAGE: Final = 1000
 
 @attrs.frozen(kw_only=True)
 class JournalSummary:
-    """What a journal holds: its rows by state, whose they are, when it was created (aware, UTC), how many runs used it."""
+    """What a journal holds.
+
+    `counts` has the number of rows of every state, `created_at` is aware (UTC), `runs` counts the runs that used it.
+    """
 
     path: Path
     identity: dict[str, str]
@@ -49,10 +52,10 @@ def read_journal(path: str | os.PathLike[str]) -> JournalSummary:
 
 
 def read_rows(path: str | os.PathLike[str], *states: State) -> Generator[Row, None, None]:
-    """Yield the rows in these states, or all, in the order of arming; closing the generator closes the file.
+    """Yield the rows in these states, or all, in the order of arming.
 
-    A row is shown as it is when it comes up: between pages nothing is held, so that a reader who takes hours does not make the
-    log of a run at work grow.
+    Closing the generator closes the file. A row is shown as it is when it comes up: between pages nothing is held, so that a
+    reader who takes hours does not make the log of a run at work grow.
 
     Raises:
         JournalError: there is no journal, or it can't be read.
@@ -79,9 +82,9 @@ def _connect(target: Path) -> sqlite3.Connection:
     connection = form.connect(target, "ro")
     try:
         connection.execute("SELECT 1 FROM sqlite_master")
-    except sqlite3.OperationalError:
+    except sqlite3.Error as error:
         connection.close()
-        if target.with_name(f"{target.name}-wal").exists():
+        if not isinstance(error, sqlite3.OperationalError) or target.with_name(f"{target.name}-wal").exists():
             raise
         # Without a log nobody is at work, and in a folder that can't be written SQLite needs to be told so.
         return form.connect(target, "ro&immutable=1")

@@ -1,0 +1,409 @@
+"""The journal as a run uses it: armed rows are durable, notes cost no waiting, no cancellation and no kill loses a row."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boardclient import JournalError
+from boardclient.bulk import _journal
+from boardclient.bulk._journal import Journal
+from boardclient.bulk._journal_file import JournalFile
+from boardclient.bulk._journal_format import Entry, Key, Standing, State
+from boardclient.bulk._journal_view import read_journal, read_rows
+
+IDENTITY = {"board": "b1"}
+NEVER = 1e6
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cards.journal"
+
+
+@pytest.fixture
+async def journal(path: Path) -> AsyncIterator[Journal]:
+    """Give a journal that writes no note on its own."""
+    opened = await Journal.open(path, IDENTITY, note_seconds=NEVER)
+    yield opened
+    with contextlib.suppress(JournalError):
+        await opened.aclose()
+
+
+def entries(*keys: Key) -> list[Entry]:
+    return [Entry(key, hashlib.blake2b(b"as it was", digest_size=16).digest()) for key in keys]
+
+
+def states(path: Path) -> dict[Key, tuple[State, str | None]]:
+    return {row.key: (row.state, row.detail) for row in read_rows(path)}
+
+
+@contextlib.contextmanager
+def held_up(journal: Journal) -> Iterator[None]:
+    """Keep the thread of the journal busy, so that whatever is asked of it waits."""
+    gate = threading.Event()
+    journal._thread.submit(gate.wait, 60)
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+async def begun(work: Any) -> asyncio.Task[Any]:
+    """Start a call and let it come to its waiting."""
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_rows_are_on_the_disk_when_they_are_admitted(journal: Journal, path: Path) -> None:
+    """What is to be sent is armed in the file; a note is not there before it is written."""
+    assert await journal.admit(entries("a", "b")) == [Standing(1, "send"), Standing(2, "send")]
+    journal.note(1, "done", "c1")
+    assert states(path) == {"a": ("armed", None), "b": ("armed", None)}
+
+
+async def test_notes_are_written_with_the_next_admission(journal: Journal, path: Path) -> None:
+    """Recording what happened costs no commit of its own while rows go on being armed."""
+    await journal.admit(entries("a", "b"))
+    journal.note(2, "failed", "status 400")
+    await journal.admit(entries("c"))
+    assert states(path) == {"a": ("armed", None), "b": ("failed", "status 400"), "c": ("armed", None)}
+
+
+async def test_notes_are_written_on_their_own_after_a_while(path: Path) -> None:
+    """Where nothing more is armed, a timer writes them, and the next ones again."""
+    journal = await Journal.open(path, IDENTITY, note_seconds=0)
+    await journal.admit(entries("a", "b"))
+    for seq in (1, 2):
+        journal.note(seq, "done", "c")
+        assert journal._timer is not None
+        while journal._timer is not None:
+            await asyncio.sleep(0)
+        await journal.in_baseline([])  # comes after it in the thread
+        assert read_journal(path).counts["done"] == seq
+    await journal.aclose()
+
+
+async def test_many_notes_are_written_at_once(journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many notes as may wait are written without a timer."""
+    monkeypatch.setattr(_journal, "_NOTES", 3)
+    await journal.admit(entries(*range(4)))
+    for seq in (1, 2, 3, 4):
+        journal.note(seq, "done", "c")
+    await journal.in_baseline([])
+    assert read_journal(path).counts["done"] == 3
+    await journal.flush()
+    assert read_journal(path).counts["done"] == 4
+
+
+async def test_closing_writes_the_notes_and_gives_the_lock_back(journal: Journal, path: Path) -> None:
+    """After closing, once or twice, the file is complete and free, and the journal says that it is closed."""
+    await journal.admit(entries("a"))
+    journal.note(1, "done", "c1")
+    await asyncio.gather(journal.aclose(), journal.aclose())
+    assert states(path) == {"a": ("done", "c1")}
+    JournalFile.open(path, IDENTITY).close()
+    with pytest.raises(RuntimeError, match="the journal is closed"):
+        journal.note(1, "failed")
+    for use in (journal.admit(entries("b")), journal.flush(), anext(journal.doubtful())):
+        with pytest.raises(RuntimeError, match="the journal is closed"):
+            await use
+    assert states(path) == {"a": ("done", "c1")}
+
+
+async def test_a_reason_that_utf8_cannot_carry_is_noted(journal: Journal, path: Path) -> None:
+    """Odd text in a reason does not stop the run, and plain text beyond ASCII stays as it is."""
+    await journal.admit(entries("a", "b"))
+    journal.note(1, "unknown", "a lone \ud800 surrogate")
+    journal.note(2, "unknown", "größer")
+    await journal.flush()
+    assert states(path) == {"a": ("unknown", "a lone ? surrogate"), "b": ("unknown", "größer")}
+
+
+async def test_rows_in_doubt_are_those_of_which_nothing_is_known(
+    journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Armed and unknown rows of every run are in doubt, page after page; notes count, and the run that armed a row is told."""
+    monkeypatch.setattr(_journal, "_PAGE", 2)
+    await journal.admit(entries(*"abcdef"))
+    journal.note(1, "done", "c1")
+    journal.note(2, "unknown", "status 503")
+    journal.note(3, "waiting", "status 429")
+    await journal.aclose()
+    later = await Journal.open(path, IDENTITY)
+    assert [standing.verdict for standing in await later.admit(entries("c", "e"))] == ["send", "doubtful"]
+    later.note(4, "done", "c4")
+    assert [(row.key, row.run) async for row in later.doubtful()] == [("b", 1), ("c", 2), ("e", 1), ("f", 1)]
+    assert later.run == 2
+    await later.aclose()
+
+
+async def test_rows_that_turned_out_not_to_be_done_are_armed_again(journal: Journal, path: Path) -> None:
+    """What was in doubt is armed by this run before it is sent again; a row that is done keeps its card."""
+    await journal.admit(entries(*"abcd"))
+    journal.note(1, "unknown", "status 503")
+    journal.note(2, "done", "c2")
+    await journal.aclose()
+    later = await Journal.open(path, IDENTITY)
+    await later.admit(entries(*"abc"))
+    later.note(3, "waiting", "not on the board")
+    await later.rearm(iter([1, 2, 3]))
+    assert states(path) == {"a": ("armed", None), "b": ("done", "c2"), "c": ("armed", None), "d": ("armed", None)}
+    assert [(row.key, row.run) async for row in later.doubtful()] == [("a", 2), ("c", 2), ("d", 1)]
+    await later.aclose()
+
+
+async def test_the_baseline_and_the_secret_come_from_the_file(journal: Journal, path: Path) -> None:
+    """A later run finds both as the first one left them."""
+    secret = journal.secret
+    assert journal.baseline is None
+    await journal.set_baseline(iter(["c1", "c2"]))
+    await journal.aclose()
+    later = await Journal.open(path, IDENTITY)
+    assert (later.baseline, later.secret) == (2, secret)
+    assert await later.in_baseline(iter(["c0", "c2"])) == {"c2"}
+    await later.aclose()
+
+
+# Cancellation
+
+
+async def test_rows_armed_for_a_caller_who_left_are_not_in_doubt(journal: Journal, path: Path) -> None:
+    """Whoever is cancelled while rows are armed sends none of them: they wait for the next run, and the rest stands as it was."""
+    await journal.admit(entries("before"))
+    with held_up(journal):
+        task = await begun(journal.admit(entries("a", "b")))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await journal.aclose()
+    unsent = ("waiting", "not sent: cancelled")
+    assert states(path) == {"before": ("armed", None), "a": unsent, "b": unsent}
+    later = await Journal.open(path, IDENTITY)
+    assert [s.verdict for s in await later.admit(entries("a", "before"))] == ["send", "doubtful"]
+    await later.aclose()
+
+
+async def test_what_a_cancelled_admission_did_not_arm_stays_as_it_is(journal: Journal, path: Path) -> None:
+    """Rows that are done or in doubt already are not touched by the cancellation."""
+    await journal.admit(entries("done", "doubtful"))
+    journal.note(1, "done", "c1")
+    await journal.aclose()
+    later = await Journal.open(path, IDENTITY)
+    with held_up(later):
+        task = await begun(later.admit(entries("done", "doubtful", "new")))
+        task.cancel()
+        await asyncio.wait([task])
+    await later.aclose()
+    assert states(path) == {
+        "done": ("done", "c1"),
+        "doubtful": ("armed", None),
+        "new": ("waiting", "not sent: cancelled"),
+    }
+
+
+async def test_notes_taken_along_by_a_cancelled_admission_are_written(journal: Journal, path: Path) -> None:
+    """The thread goes on to its end, also where the rows themselves are refused."""
+    await journal.admit(entries("a"))
+    journal.note(1, "done", "c1")
+    with held_up(journal):
+        task = await begun(journal.admit(entries("b", "a")))
+        task.cancel()
+        await asyncio.wait([task])
+    await journal.flush()
+    assert states(path) == {"a": ("done", "c1")}
+    assert await journal.admit(entries("b")) == [Standing(2, "send")]
+
+
+async def test_an_admission_that_is_cancelled_while_the_journal_closes_ends(journal: Journal, path: Path) -> None:
+    """Nothing is left to tell the file then: the rows are in doubt, which is the safe side."""
+    with held_up(journal):
+        admission = await begun(journal.admit(entries("a")))
+        closing = await begun(journal.aclose())
+        admission.cancel()
+        await asyncio.wait([admission])
+    await closing
+    assert admission.cancelled()
+    assert states(path) == {"a": ("armed", None)}
+
+
+async def test_closing_goes_on_when_its_caller_is_cancelled(journal: Journal, path: Path) -> None:
+    """The notes are written and the lock is given back all the same."""
+    await journal.admit(entries("a"))
+    journal.note(1, "done", "c1")
+    with held_up(journal):
+        task = await begun(journal.aclose())
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+    await journal.aclose()
+    assert states(path) == {"a": ("done", "c1")}
+    JournalFile.open(path, IDENTITY).close()
+
+
+@pytest.mark.parametrize("path_is_good", [True, False])
+async def test_opening_that_is_cancelled_leaves_nothing_open(
+    path: Path, monkeypatch: pytest.MonkeyPatch, path_is_good: bool
+) -> None:
+    """A journal that nobody waits for any more is closed as soon as it is open, and its thread ends."""
+    gate, began = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+    real = JournalFile.open
+
+    def slow(*arguments: Any) -> JournalFile:
+        threads.append(threading.current_thread())
+        began.set()
+        gate.wait(60)
+        return real(*arguments)
+
+    monkeypatch.setattr(JournalFile, "open", slow)
+    task = await begun(Journal.open(path if path_is_good else path / "nowhere", IDENTITY))
+    began.wait(60)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    gate.set()
+    threads[0].join(60)
+    assert not threads[0].is_alive()
+    real(path, IDENTITY).close()
+
+
+# Errors
+
+
+async def test_a_journal_that_cannot_be_opened_says_why_and_keeps_no_thread(journal: Journal, path: Path) -> None:
+    """The error of the file reaches whoever opens it."""
+    before = set(threading.enumerate())
+    with pytest.raises(JournalError, match="in use by another run"):
+        await Journal.open(path, IDENTITY)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+    assert set(threading.enumerate()) <= before
+
+
+def fill_the_disk(journal: Journal) -> None:
+    connection = journal._file._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+
+
+async def test_an_error_of_the_writer_shows_at_the_next_call(
+    journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A note that could not be written is told to the next caller, whatever it asks, and nothing is armed afterwards."""
+    monkeypatch.setattr(_journal, "_NOTES", 1)
+    await journal.admit(entries("a"))
+    fill_the_disk(journal)
+    journal.note(1, "unknown", "x" * 100_000)
+    with pytest.raises(JournalError, match="can't grow"):
+        await journal.admit(entries("b"))
+    with pytest.raises(JournalError, match="can't grow"):
+        await journal.flush()
+    with pytest.raises(JournalError, match="can't grow"):
+        await journal.aclose()
+    assert states(path) == {"a": ("armed", None)}
+
+
+async def test_an_error_of_the_writer_shows_at_closing_at_the_latest(
+    journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody asked anything after it, closing raises it, and the lock is given back."""
+    monkeypatch.setattr(_journal, "_NOTES", 1)
+    await journal.admit(entries("a"))
+    fill_the_disk(journal)
+    journal.note(1, "unknown", "x" * 100_000)
+    for _ in range(2):
+        with pytest.raises(JournalError, match="can't grow"):
+            await journal.aclose()
+    JournalFile.open(path, IDENTITY).close()
+
+
+async def test_a_row_that_comes_twice_does_not_stop_what_is_under_way(journal: Journal, path: Path) -> None:
+    """The input is refused; rows that were sent already are noted as ever."""
+    await journal.admit(entries("a"))
+    with pytest.raises(JournalError, match="comes twice"):
+        await journal.admit(entries("b", "a"))
+    journal.note(1, "done", "c1")
+    await journal.aclose()
+    assert states(path) == {"a": ("done", "c1")}
+
+
+# Processes
+
+RUN = """
+import asyncio, itertools, sys
+from boardclient.bulk._journal import Journal
+from boardclient.bulk._journal_format import Entry
+
+async def main(path, batch):
+    journal = await Journal.open(path, {"board": "b1"})
+    for first in itertools.count(0, batch):
+        for standing in await journal.admit([Entry(n, b"d" * 16) for n in range(first, first + batch)]):
+            assert standing.verdict == "send"
+            journal.note(standing.seq, "done", f"c{standing.seq}")
+        print(first + batch, flush=True)
+        if batch > 100:
+            sys.stdin.readline()
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+def start(path: Path, batch: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RUN, str(path), str(batch)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def kill(process: subprocess.Popen[str]) -> list[str]:
+    """Kill a process without mercy, and return the lines that it still got out."""
+    assert process.stdout is not None
+    process.kill()
+    rest = process.stdout.read().splitlines()
+    assert process.wait(60) == -signal.SIGKILL
+    return rest
+
+
+def test_a_kill_between_arming_and_noting_leaves_the_rows_in_doubt(path: Path) -> None:
+    """A second process is refused while the first lives; after its death the journal is free and holds what was armed."""
+    with start(path, 200) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "200\n"
+        with pytest.raises(JournalError, match="in use by another run"):
+            JournalFile.open(path, IDENTITY)
+        assert read_journal(path).counts["armed"] == 200
+        kill(process)
+    assert read_journal(path).counts == {"armed": 200, "done": 0, "failed": 0, "waiting": 0, "unknown": 0}
+    journal = JournalFile.open(path, IDENTITY)
+    standings = journal.admit([Entry(n, b"d" * 16) for n in range(201)])
+    assert [standing.verdict for standing in standings] == ["doubtful"] * 200 + ["send"]
+    journal.close()
+
+
+@pytest.mark.parametrize("batches", [1, 3, 10, 40])
+@pytest.mark.parametrize("batch", [1, 37])
+def test_a_kill_at_any_moment_loses_no_row_that_was_admitted(path: Path, batches: int, batch: int) -> None:
+    """In the midst of commits, whatever a caller was told to send is in the file, and few rows are in doubt."""
+    with start(path, batch) as process:
+        assert process.stdout is not None
+        told = [process.stdout.readline() for _ in range(batches)]
+        told += kill(process)
+    admitted = max(int(line) for line in told)
+    rows = list(read_rows(path))
+    assert [row.key for row in rows] == list(range(len(rows)))
+    assert len(rows) in (admitted, admitted + batch)
+    done = [row for row in rows if row.state == "done"]
+    assert all(row.detail == f"c{row.seq}" for row in done)
+    assert len(done) >= len(rows) - 2 * batch
+    JournalFile.open(path, IDENTITY).close()
