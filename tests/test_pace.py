@@ -74,6 +74,13 @@ def test_a_limit_that_changes_is_followed(
     assert outcome.refused(changed_at + 25, end) <= 0.012
 
 
+@pytest.mark.parametrize("latency", [0.05, 0.2])
+def test_a_longer_window_that_grows_is_followed(latency: float) -> None:
+    """Where a window of two seconds takes twice as much, that is found, though a probe is refused late."""
+    outcome = served(Window(50, seconds=2.0), 81.0, latency=latency, changes=[(36.0, 100.0)])
+    assert outcome.accepted(56, 81) >= 0.93 * 100
+
+
 def test_a_pace_starts_low() -> None:
     """The first second does not hold more than a service that takes little would bear."""
     outcome = served(Open(), 1.0)
@@ -207,6 +214,23 @@ def test_refusals_that_go_on_make_everybody_wait_for_retry_after() -> None:
     controller.report(trial, now + 7.1, 201, None, 0.1)
     controller.end(trial)
     assert controller.next_start() < now + 8.0
+
+
+@pytest.mark.parametrize(("accepted", "is_lowered"), [(60, False), (4, True)])
+def test_refusals_that_go_on_lower_the_limit_by_what_they_measure(accepted: int, is_lowered: bool) -> None:
+    """The longer a service refuses, the less it took over the whole time; that counts once it is below the limit."""
+    controller = Controller(100.0, 16)
+    for _ in range(accepted):
+        (attempt,) = burst(controller, 1, 0.0)
+        controller.report(attempt, attempt.started_at + 0.001, 201, None, 0.001)
+        controller.end(attempt)
+    limits = []
+    for _ in range(2):
+        (attempt,) = burst(controller, 1, 0.0)
+        refuse(controller, attempt, attempt.started_at + 0.01)
+        limits.append(controller.limit)
+    assert limits[0] is not None
+    assert (limits[1] != limits[0]) is is_lowered
 
 
 def test_refusals_that_go_on_without_retry_after_are_asked_about_ever_more_rarely() -> None:
