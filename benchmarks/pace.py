@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """A limit that changes: seconds until 95 in 100 of the new one are used over 5 s, and the use from 20 s after the change on."""
+    """A limit that changes: seconds until the new one is found, and how much of it is used from 20 s after on."""
 
     kind: str
     limit: float
@@ -82,7 +82,7 @@ def _steady(kind: str, limit: float, tells: bool, latencies: list[float], seeds:
 
 
 def _found_after(outcome: Outcome, changed_at: float, limit: float, factor: float) -> float:
-    """Return the seconds from a change until the rate is near the new limit and stays there for 5 s."""
+    """Return the seconds from a change until the rate has reached a higher limit, or stays below a lower one for 5 s."""
     rates = [rate for at, rate in outcome.rates if at >= changed_at]
     moments = [at for at, _ in outcome.rates if at >= changed_at]
     for position, moment in enumerate(moments):
