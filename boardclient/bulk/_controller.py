@@ -115,7 +115,9 @@ class Controller:
         if now - slot > _SLACK:
             if now - slot > _SLACK + self._spacing:
                 self._was_late = True  # for want of work or of room, not because of the rate
-            slot = now - _SLACK
+                slot = now
+            else:
+                slot = now - _SLACK
         if now - self._ticked_at >= _TICK:
             self._tick(now)
         self._slot = slot + self._spacing
@@ -219,8 +221,8 @@ class Controller:
         serial, moment = self._last_refused or self._anchor
         accepted = self._serial - self.in_flight - serial
         savings = limit * (now - moment) - accepted
-        if savings > 2 * limit:
-            moment = now - (2 * limit + accepted) / limit  # an account has a size: a long rest does not fill it for ever
+        if savings > limit:
+            moment = now - (limit + accepted) / limit  # an account has a size: a long rest does not fill it for ever
             self._last_refused = (serial, moment)
         elif factor > 1.0 and savings < -max(2.0, 0.03 * limit):
             self._is_proven = True
@@ -337,7 +339,7 @@ class Controller:
 
 def _cruise(limit: float) -> float:
     """Return the part of the limit that is used between two probes: jitter fills a small window earlier than a large one."""
-    return min(0.985, max(0.975, 0.97 + 0.0005 * limit))
+    return min(0.985, max(0.98, 0.97 + 0.0003 * limit))
 
 
 def _judge(
