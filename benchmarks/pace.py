@@ -249,7 +249,7 @@ def _simulated(options: argparse.Namespace) -> dict[str, Any]:
     )
     follow = []
     for kind, limit, factor in itertools.product(("bucket, 1 s", "window, 1 s"), options.limits, (0.5, 2.0)):
-        if factor * limit > 1000:
+        if factor * limit > 1000 or ("window" in kind and factor * limit % 1):
             continue
         found = _follow(kind, limit, factor, options.latencies)
         follow.append(found)
