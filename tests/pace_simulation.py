@@ -1,15 +1,44 @@
-"""A service with a hidden limit, and a client that has enough to do, as discrete events on a clock of their own."""
+"""Services with a hidden limit and a client with enough to do, as discrete events; and a loop whose clock is its own.
+
+Used by the tests and by `benchmarks/pace.py`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import math
 import random
-from collections.abc import Callable, Sequence
+import selectors
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 import attrs
 
 from boardclient.bulk._controller import Attempt, Controller
+
+
+class Service(Protocol):
+    """What decides whether a request is accepted."""
+
+    def change(self, now: float, limit: float) -> None:
+        """Have another limit from now on."""
+        ...
+
+    def refuse(self, now: float) -> float | None:
+        """Return None for a request that is accepted, or the seconds until one would be."""
+        ...
+
+
+class Open:
+    """Accepts everything."""
+
+    def change(self, now: float, limit: float) -> None:
+        """Have no limit either way."""
+
+    def refuse(self, now: float) -> float | None:
+        """Return None."""
+        return None
 
 
 class Bucket:
@@ -20,6 +49,7 @@ class Bucket:
         self._tokens, self._at = limit * burst, 0.0
 
     def change(self, now: float, limit: float) -> None:
+        """Have another limit from now on."""
         self._fill(now)
         self.limit = limit
         self._tokens = min(self._tokens, limit * self._burst)
@@ -45,6 +75,7 @@ class Window:
         self._window, self._used = -1, 0
 
     def change(self, now: float, limit: float) -> None:
+        """Have another limit from now on."""
         self.limit = limit
 
     def refuse(self, now: float) -> float | None:
@@ -60,7 +91,7 @@ class Window:
 
 @attrs.define
 class Outcome:
-    """What the service saw: the moment of each request and whether it was accepted; and the rate over time."""
+    """What the service saw: the moment of each request and whether it was accepted; and what the client did and felt."""
 
     arrivals: list[tuple[float, bool]] = attrs.Factory(list)
     rates: list[tuple[float, float]] = attrs.Factory(list)
@@ -78,70 +109,102 @@ class Outcome:
 
 def simulate(
     controller: Controller,
-    service: Bucket | Window,
+    service: Service,
     seconds: float,
     *,
     latency: float = 0.05,
     jitter: float = 0.1,
     tells: bool = False,
     changes: Sequence[tuple[float, float]] = (),
-    seed: int = 1,
-    servers: int | None = None,
+    rests: tuple[float, float] = (math.inf, math.inf),
+    slower: tuple[float, float] = (math.inf, 0.0),
+    servers: int = 0,
     status: Callable[[float], int | None] = lambda now: 200,
+    seed: int = 1,
 ) -> Outcome:
     """Let a controller with an endless backlog meet a service.
 
-    `latency` is there and back, each half with a jitter of that part of it, both ways; `tells` sends Retry-After, in whole
-    seconds as HTTP has it; `servers` serve one request each at a time, and the others wait.
+    `latency` is there and back, each half with a jitter of that part of it, both ways, and another one from a moment on in
+    `slower`; `tells` sends Retry-After, in whole seconds as HTTP has it; `changes` are moments and new limits; in `rests` the
+    backlog is empty but for a request a second. With `servers`, each serves one request at a time, for half the latency on
+    average, and the others wait.
     """
     chance = random.Random(seed)
     outcome = Outcome()
-    events: list[tuple[float, int, str, Attempt | None, tuple[int | None, float | None]]] = []
-    number = 0
-    for at, limit in changes:
-        number += 1
-        heapq.heappush(events, (at, number, "change", None, (None, limit)))
-    free = [0.0] * (servers or 0)
-    heapq.heapify(free)
-    now, sampled = 0.0, 0.0
+    numbers = iter(range(2**40))
+    events: list[tuple[float, int, Attempt | None, str, Any]] = [(at, next(numbers), None, "change", new) for at, new in changes]
+    free = [0.0] * servers
+    now = sampled = 0.0
+
+    def way() -> float:
+        whole = slower[1] if now >= slower[0] else latency
+        return whole / 2 * (1 + jitter * chance.uniform(-1, 1))
+
+    def wish() -> float:
+        due = controller.next_start()
+        return max(due, math.floor(now) + 1.0) if rests[0] <= now < rests[1] and due < math.inf else due
+
+    def serve() -> float:
+        done = max(now, heapq.heappop(free)) + latency / 2 * chance.expovariate(1)
+        heapq.heappush(free, done)
+        return done + latency / 2
+
+    heapq.heapify(events)
     while now < seconds:
-        while controller.next_start() <= now:
+        due = wish()
+        if due <= now:
             attempt = controller.start(now)
-            number += 1
-            heapq.heappush(
-                events, (now + latency / 2 * (1 + jitter * chance.uniform(-1, 1)), number, "arrive", attempt, (None, None))
-            )
+            heapq.heappush(events, (now + way(), next(numbers), attempt, "arrive", None))
+            continue
         if now >= sampled:
             outcome.rates.append((now, controller.rate))
             sampled = now + 0.1
-        wake = controller.next_start()
-        if not events or wake < events[0][0]:
-            if wake == math.inf:
-                raise AssertionError("nobody can start and nobody is under way")
-            now = wake
+        if not events or due < events[0][0]:
+            assert due < math.inf, "nobody may start and nobody is under way"
+            now = due
             continue
-        now, _, kind, attempt, (code, value) = heapq.heappop(events)
-        if kind == "change":
-            service.change(now, value or 0.0)
-            continue
-        assert attempt is not None
-        if kind == "arrive":
+        now, _, begun, kind, what = heapq.heappop(events)
+        if begun is None:
+            service.change(now, what)
+        elif kind == "arrive":
             wait = service.refuse(now)
             outcome.arrivals.append((now, wait is None))
-            back = now + latency / 2 * (1 + jitter * chance.uniform(-1, 1))
-            answer: tuple[int | None, float | None] = (
-                (429, float(math.ceil(wait)) if tells else None) if wait is not None else (status(now), None)
-            )
-            if servers and wait is None:
-                begun = max(now, heapq.heappop(free))
-                done = begun + latency / 2 * chance.expovariate(1)
-                heapq.heappush(free, done)
-                back = done + latency / 2
-            number += 1
-            heapq.heappush(events, (back, number, "answer", attempt, answer))
-            continue
-        took = now - attempt.started_at
-        outcome.latencies.append((now, took))
-        controller.report(attempt, now, code, value, took)
-        controller.end(attempt)
+            answer = (status(now), None) if wait is None else (429, float(math.ceil(wait)) if tells else None)
+            back = serve() if servers and wait is None else now + way()
+            heapq.heappush(events, (back, next(numbers), begun, "answer", answer))
+        else:
+            outcome.latencies.append((now, now - begun.started_at))
+            controller.report(begun, now, *what, now - begun.started_at)
+            controller.end(begun)
     return outcome
+
+
+class _Selector(selectors.DefaultSelector):
+    """Never waits: the time that it would wait has passed."""
+
+    passed = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        """Let time pass and look."""
+        assert timeout is not None, "everybody waits, for nothing"
+        self.passed += max(0.0, timeout)
+        return super().select(0)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop whose clock is moved by waiting."""
+
+    def __init__(self) -> None:
+        self.selector = _Selector()
+        super().__init__(self.selector)
+
+    def time(self) -> float:
+        """Return the seconds that were waited."""
+        return self.selector.passed
+
+
+def run_virtually(test: Callable[[Callable[[], float]], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine, which is given the clock, on a loop whose time passes only by waiting."""
+    loop = _Loop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(test(loop.time))

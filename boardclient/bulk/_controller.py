@@ -27,8 +27,10 @@ _SEARCH: Final = math.log(2) / 0.6
 _PROBE: Final = 1.08
 _RAMP: Final = 0.025
 """How far above the known limit a probe goes as long as a bucket's savings may explain its success, and how fast."""
-_SPARSE: Final = 125.0
-"""Requests for each refused one: a little under one in a hundred."""
+_SPARSE: Final = 150.0
+"""Requests for each refused one, from one probe to the next."""
+_PROBE_SECONDS: Final = 5.0
+"""About how long a probe lasts until it is refused."""
 _PAUSE: Final = 0.15
 """Seconds without a start after a refusal: what is left of a window that was used up by a small excess."""
 
@@ -86,6 +88,7 @@ class Controller:
         self._unblocked_at = -math.inf
         self._is_going_on = False
         self._was_search = True
+        self._is_measured = True
         self._trial: Attempt | None = None
         self._refused_rate = 0.0
         self._measured = 0.0
@@ -112,7 +115,9 @@ class Controller:
         if now - slot > _SLACK:
             if now - slot > _SLACK + self._spacing:
                 self._was_late = True  # for want of work or of room, not because of the rate
-            slot = now - _SLACK
+                slot = now
+            else:
+                slot = now - _SLACK
         if now - self._ticked_at >= _TICK:
             self._tick(now)
         self._slot = slot + self._spacing
@@ -177,7 +182,7 @@ class Controller:
         self._ticked_at = now
         is_draining = self._latency.look(now, self._serial - 1)
         if self._health < 1.0:
-            self._health = min(1.0, self._health * (1 + 0.1 * step))
+            self._health = min(1.0, self._health * (1 + 0.25 * step))
         elif not self._was_late and self._blocked_at is None and not is_draining:
             self._grow(now, step)
         self._was_late = False
@@ -210,14 +215,14 @@ class Controller:
 
     def _probe(self, now: float, limit: float) -> None:
         """Stay below the limit for a time, then go a little above it, and on when no savings can explain that it goes well."""
-        patience = min(26.0, max(8.0, _SPARSE * self._refused / limit))
+        patience = min(26.0, max(8.0, _SPARSE * self._refused / limit - _PROBE_SECONDS))
         factor = min(_PROBE, _cruise(limit) + _RAMP * max(0.0, self._progress - patience))
         self._aim = min(HIGHEST, limit * factor)
         serial, moment = self._last_refused or self._anchor
         accepted = self._serial - self.in_flight - serial
         savings = limit * (now - moment) - accepted
-        if savings > 2 * limit:
-            moment = now - (2 * limit + accepted) / limit  # an account has a size: a long rest does not fill it for ever
+        if savings > limit:
+            moment = now - (limit + accepted) / limit  # an account has a size: a long rest does not fill it for ever
             self._last_refused = (serial, moment)
         elif factor > 1.0 and savings < -max(2.0, 0.03 * limit):
             self._is_proven = True
@@ -259,8 +264,10 @@ class Controller:
             is_near = was_sure and rate <= 1.12 * known
             limit, self._is_sure = _judge(known, rate, measured, count, seconds, is_near=is_near, is_repeated=is_repeated)
             self._measured = measured
+        # Over a long time in which the rate grew much, what was accepted says little about the limit.
+        self._is_measured = known is None or seconds < 4 or rate < 1.35 * measured
         self.limit = limit = min(HIGHEST, max(LOWEST, limit))
-        self._is_steady = was_sure and self._is_sure
+        self._is_steady = was_sure and self._is_sure and known is not None and limit > 0.9 * known
         self._is_proven = False
         self._refused_rate = rate
         self._speed = min(0.4, max(0.03, math.log(rate / limit) / 4))
@@ -287,11 +294,12 @@ class Controller:
         serial, moment = self._anchor
         if not self._is_going_on:
             self._pause = min(0.6, 1.5 * self._pause)
-        if attempt.started_at > moment:
+        if attempt.started_at > moment and self._is_measured:
             measured = (attempt.serial - serial - self._refused) / (attempt.started_at - moment)
             limit = self.limit or HIGHEST
             if 1.03 * measured < limit:
                 self.limit = max(LOWEST, 1.03 * measured, limit / 2)
+                self._is_steady = self._is_steady and self.limit > 0.9 * limit
                 self._aim = self.limit * _cruise(self.limit)
         self._is_going_on = True
         self._lowered = self._serial
@@ -308,7 +316,7 @@ class Controller:
         """Take note that the service accepts again: what it accepted until then, over that time, is a measure as well."""
         refused_at = blocked_at if self._last_refused is None else self._last_refused[1]
         end = (attempt.started_at + refused_at) / 2
-        if self._is_going_on and not self._is_sure:
+        if self._is_going_on and not self._is_sure and self._is_measured:
             serial, moment = self._anchor
             if self._was_search:
                 begin = end - 2 * (end - blocked_at)
@@ -331,7 +339,7 @@ class Controller:
 
 def _cruise(limit: float) -> float:
     """Return the part of the limit that is used between two probes: jitter fills a small window earlier than a large one."""
-    return min(0.985, max(0.975, 0.97 + 0.0005 * limit))
+    return min(0.985, max(0.98, 0.97 + 0.0003 * limit))
 
 
 def _judge(

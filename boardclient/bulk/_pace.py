@@ -100,9 +100,10 @@ class Pace:
         else:
             attempt = await self._turn(loop)
         task = asyncio.current_task(loop)
-        if task in self._held:
-            attempt.outer = self._held[task]
-        self._held[task] = attempt
+        held = self._held
+        if held:
+            attempt.outer = held.get(task)
+        held[task] = attempt
         return self
 
     async def __aexit__(

@@ -1,0 +1,70 @@
+"""A canned HTTP/1.1 server with a limit that it tells nobody, for `pace.py --sockets`; run as a process of its own."""
+
+import argparse
+import asyncio
+import json
+import math
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from pace_simulation import Bucket, Service, Window
+
+_CARD = json.dumps({"id": "5f1a0c2e9b7d4e0012ab34cd", "name": "Card", "desc": "", "url": "https://board.example/c/1"}).encode()
+
+
+def _answer(status: str, headers: str, body: bytes) -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+class _Limited(asyncio.Protocol):
+    """Answer each request after half the latency, and decide about it after the other half."""
+
+    def __init__(self, service: Service, latency: float, tells: bool) -> None:
+        self._service, self._latency, self._tells = service, latency, tells
+        self._buffer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head = self._buffer[:end].lower()
+            at = head.find(b"\r\ncontent-length:")
+            length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+            if len(self._buffer) < end + 4 + length:
+                return
+            self._buffer = self._buffer[end + 4 + length :]
+            asyncio.get_running_loop().call_later(self._latency / 2, self._decide)
+
+    def _decide(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait = self._service.refuse(loop.time())
+        if wait is None:
+            answer = _answer("200 OK", "", _CARD)
+        else:
+            told = f"Retry-After: {math.ceil(wait)}\r\n" if self._tells else ""
+            answer = _answer("429 Too Many Requests", told, b"")
+        loop.call_later(self._latency / 2, self._transport.write, answer)
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    service = Bucket(options.limit) if options.kind == "bucket" else Window(options.limit)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: _Limited(service, options.latency, options.tells), "127.0.0.1", 0, backlog=1024
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)
+    async with server:
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=["bucket", "window"], default="bucket")
+    parser.add_argument("--limit", type=float, default=50.0)
+    parser.add_argument("--latency", type=float, default=0.05)
+    parser.add_argument("--tells", action="store_true")
+    asyncio.run(_serve(parser.parse_args()))
