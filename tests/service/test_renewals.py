@@ -687,7 +687,7 @@ async def test_the_deadline_of_the_one_who_began(service: BoardService, consent:
         service.rules.expire_tokens()
         consent.hold_up()
         with pytest.raises(DeadlineError) as caught:
-            await session.with_options(timeout=0.05).boards.create("plans")
+            await session.with_options(timeout=0.4).boards.create("plans")
         assert caught.value.effect is Effect.REJECTED
         consent.open.set()
         await session.members.me()
@@ -794,8 +794,8 @@ async def test_no_code_is_sent_twice(service: BoardService, clock: Clock) -> Non
 async def test_an_exchange_that_hangs(service: BoardService, consent: Consent) -> None:
     """An exchange without an answer ends before the deadline of whoever waits, so that they learn why."""
     service.faults.add(faults.hang(), "token.exchange")
-    async with service.session(service.oauth_credentials(authorize=consent), timeout=0.6) as session:
-        with pytest.raises(CredentialError, match=r"with unknown effect.*deadline of 0\.2 s") as caught:
+    async with service.session(service.oauth_credentials(authorize=consent), timeout=1.5) as session:
+        with pytest.raises(CredentialError, match=r"with unknown effect.*deadline of 0\.5 s") as caught:
             await session.members.me()
     assert isinstance(caught.value.__cause__, DeadlineError)
     assert (len(consent.asked), exchanges(service)) == (2, 2)
