@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
@@ -13,6 +14,7 @@ from boardclient._flights import Flights
 from boardclient._operations import Answer, Response
 from boardclient._transport import Pool, Settings
 from boardclient._urls import check_root, check_url
+from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
 from boardclient.events import Event, Observer
 
@@ -41,6 +43,7 @@ class Shared:
         self.flights = Flights()
         self.observers = tuple(observers)
         self.timeout = timeout
+        self._announced: weakref.WeakSet[Credentials] = weakref.WeakSet()
         self._background: set[asyncio.Task[Any]] = set()
 
     def notify(self, event: Event) -> None:
@@ -50,6 +53,12 @@ class Shared:
                 observer(event)
             except Exception:
                 _logger.exception("an observer failed")
+
+    def announce(self, renewed: Credentials) -> bool:
+        """Tell whether these credentials are news to the observers: many calls may come back from one renewal."""
+        is_news = renewed not in self._announced
+        self._announced.add(renewed)
+        return is_news
 
     def check_url(self, url: str, name: str) -> str:
         """Return the URL if requests may go there."""

@@ -128,7 +128,6 @@ class AsyncSession:
         self._note_accepted = getattr(credentials, "note_accepted", None)
         self._note_refused = getattr(credentials, "note_refused", None)
         self._accepted: Credentials | None = None
-        self._announced: Credentials | None = None
         self._policy = policy
         self._timeout = timeout
         self._limiter = limiter
@@ -346,8 +345,7 @@ class AsyncSession:
             return renewed
         if renewed == credentials:
             return outcome
-        if renewed is not self._announced:
-            self._announced = renewed
+        if self._shared.announce(renewed):
             self.notify(CredentialsRenewed(operation=request.operation))
         outcome = await self._exchange(request, renewed, flight, credentials)
         return await self._refused(renewed, outcome) if isinstance(outcome, AuthenticationError) else outcome

@@ -99,9 +99,14 @@ def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | Failu
 
 def _names(fields: Mapping[str, JsonValue]) -> str:
     """Say which names an answer has; one that looks like a value, such as a bare token read as a form, is not shown."""
-    shown = sorted(name for name, value in fields.items() if _PLAIN_NAME.fullmatch(name) and value not in ("", "="))
+    shown = sorted(name for name, value in fields.items() if _PLAIN_NAME.fullmatch(name) and not _is_padding(value))
     hidden = len(fields) - len(shown)
     return f"the names in its answer are {', '.join(shown) or 'none'}" + (f" and {hidden} not shown" if hidden else "")
+
+
+def _is_padding(value: JsonValue) -> bool:
+    """Tell whether a value may be the end of a token in base 32 or 64, whose beginning was taken for a name."""
+    return isinstance(value, str) and not value.strip("=")
 
 
 def _end(expires_in: JsonValue, now: float) -> datetime | None:

@@ -35,4 +35,5 @@ def without_frames(error: BaseException) -> BaseException:
         if one is not None and one not in seen:
             seen.append(one.with_traceback(None))
             waiting += [one.__cause__, one.__context__]
+            waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
     return error

@@ -78,7 +78,7 @@ class Holding:
         with self._lock:
             held = self.held
             is_old = held is not None and self.credentials is not None and stored.generation < held.stored.generation
-            if held is None or is_own or (stored != held.stored and not is_old):
+            if not is_old and (held is None or is_own or stored != held.stored):
                 credentials = Credentials(stored.token.value, self._key)
                 self.held = Held(stored, credentials, self._clock() if is_own else None)
                 self._renew_at = self._renewal_time(stored.token)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from typing import Final
 
 from boardclient._urls import check_root
 from boardclient.credentials._exchange_answer import ParseToken
+from boardclient.credentials._failure import Failure
 from boardclient.credentials._holding import Holding
 from boardclient.credentials._memory_store import MemoryTokenStore
 from boardclient.credentials._protocol import Exchange
@@ -16,6 +18,9 @@ from boardclient.credentials._tokens import TokenStore
 from boardclient.credentials._values import Credentials
 from boardclient.errors import CredentialError
 from boardclient.models import check_text
+
+_EARLY_SECONDS: Final = 1.0
+"""How long the call that begins an early renewal waits for it, before it goes on with the token that is still good."""
 
 
 class OAuthCredentials:
@@ -87,7 +92,7 @@ class OAuthCredentials:
             lease_seconds=lease_seconds,
         )
         self._holding = Holding(key, cooldown, renew_before_expiry)
-        self._renewals: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+        self._renewals: dict[asyncio.AbstractEventLoop, asyncio.Task[Failure | None]] = {}
 
     async def acquire(self, exchange: Exchange) -> Credentials:
         """Return what to sign with: at once where a token is held, otherwise once a renewal has got one.
@@ -144,20 +149,24 @@ class OAuthCredentials:
         while (credentials := holding.credentials) is None:
             if is_within_renewal(self._client):
                 raise CredentialError("authorize waits for itself: it used a session whose credentials it is to renew")
-            if (failure := holding.failure) is not None:
+            failure = holding.failure
+            if failure is None:
+                renewal = self._renewal(exchange)
+                await asyncio.wait({renewal})
+                failure = None if renewal.cancelled() else renewal.result()
+            if failure is not None and holding.credentials is None:
                 raise failure.error(holding.rest_seconds)
-            await asyncio.wait({self._renewal(exchange)})
         return credentials
 
     async def _renewed_early(self, credentials: Credentials, exchange: Exchange) -> Credentials:
-        """Renew a token that may still be good; others go on with it meanwhile, and all where the renewal fails."""
+        """Renew a token that may still be good: others go on with it meanwhile, and all do where that takes long or fails."""
         loop = asyncio.get_running_loop()
         if loop in self._renewals or self._holding.failure is not None or is_within_renewal(self._client):
             return credentials
-        await asyncio.wait({self._renewal(exchange)})
+        await asyncio.wait({self._renewal(exchange)}, timeout=_EARLY_SECONDS)
         return self._holding.credentials or credentials
 
-    def _renewal(self, exchange: Exchange) -> asyncio.Task[None]:
+    def _renewal(self, exchange: Exchange) -> asyncio.Task[Failure | None]:
         """Return the renewal under way on this loop, begun now where there is none."""
         loop = asyncio.get_running_loop()
         task = self._renewals.get(loop)
@@ -166,7 +175,7 @@ class OAuthCredentials:
             task.add_done_callback(self._part)
         return task
 
-    def _part(self, task: asyncio.Task[None]) -> None:
+    def _part(self, task: asyncio.Task[Failure | None]) -> None:
         """Forget a renewal that is over, unless the next one has begun."""
         loop = task.get_loop()
         if self._renewals.get(loop) is task:

@@ -18,11 +18,13 @@ from boardclient.credentials._exchange_answer import ParseToken, read_token
 from boardclient.credentials._failure import Failure, without_frames
 from boardclient.credentials._holding import Holding
 from boardclient.credentials._protocol import Exchange
-from boardclient.credentials._tokens import StoredToken, Token, TokenStore
+from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore
 from boardclient.errors import CredentialError, Effect, SessionClosedError, TransportError
 from boardclient.models import check_text
 
 EXCHANGE_PATH: Final = "/1/OAuthGetAccessToken"
+_EXCHANGE_SECONDS: Final = 30.0
+"""For an exchange of a session whose calls have no deadline: a renewal must end."""
 _POLL_SECONDS: Final = (0.05, 0.2)
 """Between looks at a store whose lease another holds, at random, so that those who wait don't look in step."""
 _CODES_ASKED: Final = 2
@@ -84,15 +86,14 @@ class Renewal:
         self._holder = secrets.token_hex(8)
         self._seen = holding.held
 
-    async def run(self) -> None:
-        """Hold another token than before, or take note of the failure; neither where the session closes meanwhile."""
+    async def run(self) -> Failure | None:
+        """Hold another token than before, or return why not; neither where the session closes meanwhile."""
         _UNDER_WAY.set((*_UNDER_WAY.get(), self))
-        failure: Failure | None = None
         try:
             self._exchange.check_url(self.client.auth_url, "auth_url")
-            await self._lead_or_follow()
+            return await self._lead_or_follow()
         except SessionClosedError:
-            pass
+            return None
         except CredentialError as error:  # a store's own, which says what to do
             failure = Failure(error.message, error.__cause__)
         except ValueError as error:
@@ -101,29 +102,41 @@ class Renewal:
             failure = Failure(f"the token store failed: {type(error).__name__}", without_frames(error))
         finally:
             self.is_over = True
-        if failure is not None:
-            self._holding.fail(failure)
+        self._holding.fail(failure)
+        return failure
 
-    async def _lead_or_follow(self) -> None:
+    async def _lead_or_follow(self) -> Failure | None:
         """Use the token that another holder of the account publishes, or become the holder and obtain one."""
-        client = self.client
         while not await self._is_published():
-            state = await client.store.lease(client.account, self._holder, client.lease_seconds)
+            state = await self._lease()
             if state == "granted":
                 return await self._lead()
             if state == "cooling":
-                self._holding.fail(Failure("a renewal by another holder of the account has just failed"))
-                return None
+                failure = Failure("a renewal by another holder of the account has just failed")
+                self._holding.fail(failure)
+                return failure
             await asyncio.sleep(random.uniform(*_POLL_SECONDS))  # noqa: S311 -- no secret depends on it
         return None
 
-    async def _lead(self) -> None:
+    async def _lease(self) -> LeaseState:
+        """Ask for the right to renew; whoever ends this meanwhile does not leave it behind."""
+        client = self.client
+        asked = asyncio.ensure_future(client.store.lease(client.account, self._holder, client.lease_seconds))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            await asyncio.wait({asked})
+            await client.store.release(client.account, self._holder)
+            raise
+
+    async def _lead(self) -> Failure | None:
         client, cooldown = self.client, 0.0
         try:
             async with self._lease_kept():
                 failure = await self._obtain()
             if failure is not None:
                 cooldown = self._holding.fail(failure)
+            return failure
         finally:
             await client.store.release(client.account, self._holder, cooldown)
 
@@ -228,7 +241,7 @@ class Renewal:
             "redirect_uri": client.redirect_uri,
         }
         # Whoever waits is to learn of a first exchange, and of a second one, before the deadline of its own call.
-        timeout = None if self._exchange.timeout is None else self._exchange.timeout / 3
+        timeout = _EXCHANGE_SECONDS if self._exchange.timeout is None else self._exchange.timeout / 3
         try:
             answer = await self._exchange.post_form(client.auth_url + EXCHANGE_PATH, fields, timeout)
         except TransportError as error:

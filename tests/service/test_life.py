@@ -245,7 +245,7 @@ async def test_a_deadline_inside_a_timeout_leaves_it_intact(service: BoardServic
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
-        await session.members.me()
+        await session.with_options(timeout=30).members.me()
 
 
 # --- a lent session

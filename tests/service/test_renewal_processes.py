@@ -1,0 +1,242 @@
+"""Renewals of several processes on one token store: one for all of them, and one more where the holder is killed or stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boardclient import FileTokenStore, Token
+from boardclient.testing import BoardService, faults
+
+PROGRAM = Path(__file__).with_name("renewing_process.py")
+PROCESSES, REQUESTS = 4, 250
+LEASE_SECONDS = 1.0  # short, so that survivors need not wait, and long enough for a process on a busy machine to extend it
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and private files are POSIX")
+
+
+class Family:
+    """Four processes, each with 250 requests, and whom they ask for codes. Owned by the test's `family`."""
+
+    def __init__(self, service: BoardService, store: Path) -> None:
+        self.service, self.store = service, store
+        self.processes: list[asyncio.subprocess.Process] = []
+        self.askers: list[int] = []
+        """The process identifiers of those who asked for a code, in their order."""
+        self.stop_first_in = ""
+        """The step that the first process that asks is to stop in."""
+        self.first_asked, self.first_may_go = asyncio.Event(), asyncio.Event()
+        self.first_may_go.set()
+        self.on_first: Callable[[int], object] = lambda pid: None
+        """What is done with the first one that asks, before it gets its code."""
+        self.stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._all_ready = asyncio.Event()
+        self._ready = 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one line of a process."""
+        with contextlib.suppress(ConnectionError):
+            what, pid = json.loads(await reader.readline())
+            writer.write(json.dumps(await self._answer_to(what, pid)).encode() + b"\n")
+            await writer.drain()
+        writer.close()
+
+    async def _answer_to(self, what: str, pid: int) -> dict[str, str]:
+        if what == "code":
+            self.askers.append(pid)
+            is_first = len(self.askers) == 1
+            code = self.service.new_code()
+            if is_first:
+                self.first_asked.set()
+                self.on_first(pid)
+                await self.first_may_go.wait()
+            return {"code": code, "stop in": self.stop_first_in if is_first else ""}
+        if what == "ready":
+            self._ready += 1
+            if self._ready == PROCESSES:
+                self._all_ready.set()
+            await self._all_ready.wait()
+        else:
+            self.stopped.set_result(pid)
+        return {}
+
+    async def begin(self, port: int, *, lease_seconds: float = LEASE_SECONDS, is_blocking: bool = False) -> None:
+        """Start the processes; they begin together."""
+        service = self.service
+        plan = {
+            "base_url": service.base_url,
+            "store": str(self.store),
+            "parent": port,
+            "requests": REQUESTS,
+            "lease_seconds": lease_seconds,
+            "is_blocking": is_blocking,
+            "client": {
+                "client_id": service.client_id,
+                "client_secret": service.client_secret,
+                "redirect_uri": service.redirect_uri,
+                "auth_url": service.auth_url,
+                "key": service.key,
+            },
+        }
+        pipe = asyncio.subprocess.PIPE
+        for _ in range(PROCESSES):
+            process = await asyncio.create_subprocess_exec(sys.executable, PROGRAM, stdin=pipe, stdout=pipe, stderr=pipe)
+            self.processes.append(process)
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(plan).encode() + b"\n")
+
+    async def kill(self, pid: int) -> None:
+        """End a process without giving it the time for anything."""
+        os.kill(pid, signal.SIGKILL)
+        (process,) = (process for process in self.processes if process.pid == pid)
+        await process.communicate()
+        self.processes.remove(process)
+
+    async def reports(self) -> list[dict[str, Any]]:
+        """Wait for all processes that live, and return what they report."""
+        outputs = await asyncio.gather(*(process.communicate() for process in self.processes))
+        assert [process.returncode for process in self.processes] == [0] * len(self.processes), outputs
+        return [json.loads(output) for output, _ in outputs]
+
+    async def assert_all_answered(self, survivors: int = PROCESSES) -> None:
+        """Check that each process that was not killed had an answer to each of its requests."""
+        reports = await self.reports()
+        assert [(report["answered"], report["errors"]) for report in reports] == [(REQUESTS, [])] * survivors
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How often a code was asked for, and how often one was exchanged."""
+        return len(self.askers), len(self.service.calls_of("token.exchange"))
+
+    async def generation(self) -> int:
+        """The number of tokens that were published."""
+        stored = await FileTokenStore(self.store).read("default")
+        return 0 if stored is None else stored.generation
+
+
+@contextlib.asynccontextmanager
+async def running(family: Family, **options: Any) -> AsyncIterator[None]:
+    """Run the processes and what they ask, for 100 seconds at most; none outlives the block."""
+    server = await asyncio.start_server(family.answer, "127.0.0.1", 0)
+    try:
+        async with asyncio.timeout(100):
+            await family.begin(server.sockets[0].getsockname()[1], **options)
+            yield
+    finally:
+        for process in family.processes:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+            await process.communicate()
+        server.close()
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[BoardService]:
+    """Run the service on the test's own loop."""
+    async with BoardService() as running_service:
+        yield running_service
+
+
+@pytest.fixture
+async def family(service: BoardService, tmp_path: Path) -> Family:
+    return Family(service, tmp_path / "tokens")
+
+
+async def test_one_renewal_for_all_processes(family: Family, service: BoardService) -> None:
+    """Four processes with 1,000 requests get by with one exchange at first use and one for each time the token expires."""
+    async with running(family, lease_seconds=30.0):
+        for expiry in (1, 2):
+            await service.received("members.me", 330 * expiry)
+            assert family.counts == (expiry, expiry)
+            service.rules.expire_tokens()
+        await family.assert_all_answered()
+    assert family.counts == (3, 3)
+    assert await family.generation() == 3
+    statuses = [call.status for call in service.calls_of("members.me")]
+    assert statuses.count(200) == PROCESSES * REQUESTS
+    assert 2 <= statuses.count(401) <= 2 * PROCESSES * 10  # at most what was in flight
+    with sqlite3.connect(family.store) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+
+
+@pytest.mark.parametrize("when", ["first use", "expired"])
+@pytest.mark.parametrize(
+    ("step", "more"),
+    [("callback", (1, 0)), ("exchange", (1, 1)), ("publish", (1, 1)), ("release", (0, 0))],
+)
+async def test_the_holder_is_killed(family: Family, service: BoardService, step: str, more: tuple[int, int], when: str) -> None:
+    """Where the holder is killed amid its renewal one of the others renews in its place, once, and they finish all they have.
+
+    After the token was published there is nothing left to be renewed.
+    """
+    if when == "expired":
+        store = FileTokenStore(family.store)
+        await store.publish("default", Token(service.token), 0)
+        service.rules.expire_tokens()
+    if step == "exchange":
+        service.faults.add(faults.hang(commit=True), "token.exchange", call=1)
+    else:
+        family.stop_first_in = step
+    async with running(family):
+        if step == "exchange":
+            await service.received("token.exchange")
+            await family.kill(family.askers[0])
+        else:
+            await family.kill(await family.stopped)
+        await family.assert_all_answered(PROCESSES - 1)
+    asked, exchanged = more
+    assert family.counts == (1 + asked, 1 + exchanged)
+    assert await family.generation() == (1 if when == "first use" else 2)
+
+
+async def test_a_holder_that_is_stopped_for_longer_than_its_lease(family: Family, service: BoardService) -> None:
+    """A holder that can't extend its lease is overtaken by one other; when it goes on it does no harm, and two codes are all."""
+    family.first_may_go.clear()
+    family.on_first = lambda pid: os.kill(pid, signal.SIGSTOP)
+    async with running(family):
+        await service.received("members.me", 100)
+        assert len(set(family.askers)) == 2
+        os.kill(family.askers[0], signal.SIGCONT)
+        family.first_may_go.set()
+        await family.assert_all_answered()
+    assert len(family.askers) == 2
+    assert len(service.calls_of("token.exchange")) <= 2
+    assert await family.generation() == 1
+
+
+async def test_a_holder_whose_callback_blocks_its_loop(family: Family, service: BoardService) -> None:
+    """A callback that blocks its loop for longer than the lease costs one more code, not one per process."""
+    family.first_may_go.clear()
+    async with running(family, is_blocking=True):
+        await service.received("members.me", 100)
+        assert len(set(family.askers)) == 2
+        family.first_may_go.set()
+        await family.assert_all_answered()
+    assert len(family.askers) == 2
+    assert len(service.calls_of("token.exchange")) <= 2
+    assert await family.generation() == 1
+
+
+async def test_a_callback_that_takes_longer_than_the_lease(family: Family, service: BoardService) -> None:
+    """A holder that lives extends its lease for as long as its callback takes: nobody else asks."""
+    family.first_may_go.clear()
+    async with running(family):
+        await family.first_asked.wait()
+        await asyncio.sleep(2 * LEASE_SECONDS)  # what is waited for is that nothing happens
+        assert service.requests == 0
+        family.first_may_go.set()
+        await family.assert_all_answered()
+    assert family.counts == (1, 1)

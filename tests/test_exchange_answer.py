@@ -1,0 +1,400 @@
+"""The answer of the token exchange: every shape it may have, and that no value of it gets into a message. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import json
+import traceback
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from boardclient import CredentialError, JsonValue, Response, Token, _convert
+from boardclient.credentials._exchange_answer import ParseToken, read_token
+from boardclient.credentials._failure import Failure, without_frames
+from boardclient.testing import assert_no_secrets
+
+NOW = 1_700_000_000.0
+CANARY = "canary7t3zX"
+
+
+def read(body: object, status: int = 200, parse: ParseToken | None = None, content_type: str = "") -> Token | Failure:
+    encoded = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    return read_token(Response(status, {"Content-Type": content_type} if content_type else {}, encoded), NOW, parse)
+
+
+def ends(seconds: float) -> datetime:
+    return datetime.fromtimestamp(NOW, UTC) + timedelta(seconds=seconds)
+
+
+# --- tokens
+
+TOKENS: list[tuple[object, Token]] = [
+    ({"access_token": "t"}, Token("t")),
+    ({"access_token": "t", "token_type": "bearer", "expires_in": 3600, "scope": "read,write"}, Token("t", ends(3600))),
+    ({"token": "t"}, Token("t")),
+    ({"token": "second", "access_token": "first"}, Token("first")),
+    ({"access_token": None, "token": "t"}, Token("t")),
+    ({"access_token": "", "token": "t"}, Token("t")),
+    ({"access_token": {"value": "no"}, "token": "t"}, Token("t")),
+    ({"access_token": "tö😀 令牌"}, Token("tö😀 令牌")),
+    ({"access_token": " t\n"}, Token(" t\n")),
+    ({"error": "invalid_grant", "access_token": "t"}, Token("t")),
+    (b'{"access_token":"t\\ud83d\\ude00"}', Token("t😀")),
+    (b' \r\n{"token":"t"}\n ', Token("t")),
+    (b'{"token":"first","token":"last"}', Token("last")),
+    (b"access_token=t&token_type=bearer&expires_in=60", Token("t", ends(60))),
+    (b"token=t", Token("t")),
+    (b"token=second&access_token=first", Token("first")),
+    (b"access_token=first&access_token=second", Token("first")),
+    (b"access_token=&token=t", Token("t")),
+    (b"access_token=a%20b+c%3D%26=", Token("a b c=&=")),
+    (b"access_token=t%C3%B6%F0%9F%98%80", Token("tö😀")),
+    ("access_token=tö😀", Token("tö😀")),
+    (b"\naccess_token=t\r\n", Token("t")),
+]
+
+
+@pytest.mark.parametrize("content_type", ["", "application/json", "application/x-www-form-urlencoded", "text/html; charset=x"])
+@pytest.mark.parametrize(("body", "token"), TOKENS)
+def test_tokens(body: object, token: Token, content_type: str) -> None:
+    """A token is found in either shape, whatever the content type says, under any status of success."""
+    for status in (200, 201, 204, 299):
+        assert read(body, status, content_type=content_type) == token
+
+
+@pytest.mark.parametrize(
+    ("expires_in", "seconds"),
+    [
+        (3600, 3600),
+        (1.5, 1.5),
+        ("3600", 3600),
+        (" 3600 ", 3600),
+        ("1e3", 1000),
+        (1e-3, 0.001),
+        (0, None),
+        (-1, None),
+        ("-3600", None),
+        ("", None),
+        ("soon", None),
+        ("nan", None),
+        ("inf", None),
+        ("1e400", None),
+        (10**15, None),
+        (10**400, None),
+        ("9" * 400, None),
+        (True, None),
+        (False, None),
+        (None, None),
+        ([3600], None),
+        ({"seconds": 3600}, None),
+    ],
+)
+def test_lifetimes(expires_in: object, seconds: float | None) -> None:
+    """A lifetime is a positive number of seconds, as a number or as text; whatever else is said, the token counts without one."""
+    body = {"access_token": "t", "expires_in": expires_in}
+    assert read(body) == Token("t", None if seconds is None else ends(seconds))
+    if isinstance(expires_in, str):
+        assert read(f"token=t&expires_in={quote_plus(expires_in)}") == Token("t", None if seconds is None else ends(seconds))
+
+
+# --- no token
+
+INVALID = "the client identifier or secret is invalid, or the code is not good"
+NEITHER = "the token exchange gave no token: its answer is neither a JSON object nor form-encoded"
+
+
+def named(names: str) -> str:
+    return f"the token exchange gave no token: the names in its answer are {names}; parse_token can take it from another shape"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", named("none")),
+        (b" \n", named("none")),
+        ({}, named("none")),
+        ({"token": ""}, named("none and 1 not shown")),
+        ({"x": "="}, named("none and 1 not shown")),
+        ({"token": None, "access_token": 5}, named("access_token, token")),
+        ({"access_token": ["t"]}, named("access_token")),
+        ({"data": {"token": "t"}, "Success-Code.2": 1, "ok": True}, named("data, ok and 1 not shown")),
+        ({"accessToken": "t"}, named("accessToken")),
+        ({"a" * 24: 1, "b" * 25: 1, "": 1, "_x": 1, "ä": 1, "a b": 1}, named("a" * 24 + " and 5 not shown")),
+        ({"error": "invalid_grant", "error_description": "x"}, named("error, error_description")),
+        (b"token=", named("none")),
+        (b"accessToken=t&Token=t", named("Token, accessToken")),
+        (b"dG9rZW4==", named("none and 1 not shown")),
+        (b"abcdefgh=", named("none")),
+        (b"abcdefgh==", named("none and 1 not shown")),
+        ([{"access_token": "t"}], NEITHER),
+        ("t", NEITHER),
+        (b'"access_token=t"', NEITHER),
+        (b"12345", NEITHER),
+        (b"null", NEITHER),
+        (b"true", NEITHER),
+        (b"plain", NEITHER),
+        (b"<html>no</html>", NEITHER),
+        (b"a=b&c", NEITHER),
+        (b"a=b&&c=d", NEITHER),
+        (b"\xff\xfe{\x00}\x00", NEITHER),
+        (b"token=\xff", NEITHER),
+        (b'\xef\xbb\xbf{"access_token":"t"}', NEITHER),
+        (b"[" * 100_000, NEITHER),
+    ],
+)
+def test_no_token(body: object, why: str) -> None:
+    """An answer without a token is told by its names, of those that can't be a token themselves."""
+    assert read(body) == Failure(why)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        (400, b"", "400: the client identifier or secret is invalid, or the code is not good"),
+        (
+            400,
+            {"error": "invalid_grant"},
+            "400 (invalid_grant): the client identifier or secret is invalid, or the code is not good",
+        ),
+        (
+            400,
+            b"error=invalid_client",
+            "400 (invalid_client): the client identifier or secret is invalid, or the code is not good",
+        ),
+        (400, {"error": CANARY}, "400: the client identifier or secret is invalid, or the code is not good"),
+        (400, [CANARY], "400: the client identifier or secret is invalid, or the code is not good"),
+        (401, {"error": "unauthorized_client"}, "401 (unauthorized_client)"),
+        (403, {"error": "access_denied"}, "403 (access_denied)"),
+        (404, b"error=no_such_thing", "404"),
+        (429, {"error": ["invalid_grant"]}, "429"),
+        (429, {"error": {"code": "invalid_grant"}}, "429"),
+        (500, {"error": "server_error"}, "500 (server_error)"),
+        (503, b"error=temporarily_unavailable&x=y", "503 (temporarily_unavailable)"),
+        (503, {"error": "Temporarily_Unavailable"}, "503"),
+        (302, {"access_token": CANARY}, "302"),
+        (304, b"", "304"),
+        (300, {"access_token": CANARY}, "300"),
+        (199, {"access_token": CANARY}, "199"),
+        (599, b"\xff", "599"),
+    ],
+)
+def test_refusals(status: int, body: object, why: str) -> None:
+    """A status that is no success is told with the error code of RFC 6749, if it is one, and no token is taken."""
+
+    def parse(fields: Mapping[str, JsonValue]) -> Token:
+        raise AssertionError("an answer that is no success is not parsed")
+
+    assert read(body, status) == read(body, status, parse) == Failure(f"the token exchange answered {why}")
+
+
+def test_a_token_that_no_request_can_carry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lone surrogate, which this codec refuses and another may let through, is told without the token."""
+    monkeypatch.setattr(_convert, "decode", lambda body: {"token": f"{CANARY}\ud800"})
+    failure = read(b"{}")
+    assert failure == Failure("the token exchange gave a token that can't be sent: it holds characters that no request can carry")
+
+
+# --- parse_token
+
+
+def test_parse_token() -> None:
+    """The application takes the token from any JSON object or form, also one that has a known shape."""
+    seen: list[Mapping[str, JsonValue]] = []
+
+    def parse(fields: Mapping[str, JsonValue]) -> Token:
+        seen.append(fields)
+        return Token("parsed", ends(1))
+
+    bodies: list[object] = [{"data": {"token": "t"}}, {"access_token": "known"}, b"x=1&x=2&y=z", b""]
+    assert [read(body, parse=parse) for body in bodies] == [Token("parsed", ends(1))] * 4
+    assert seen == [{"data": {"token": "t"}}, {"access_token": "known"}, {"x": "1", "y": "z"}, {}]
+    assert read([1], parse=parse) == read(b"plain", parse=parse) == Failure(NEITHER)
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("returned", [None, CANARY, {"token": CANARY}, Token, 3])
+def test_parse_token_that_returns_something_else(returned: Any) -> None:
+    """What is no Token is told by its type."""
+    assert read({"a": 1}, parse=lambda _: returned) == Failure(f"parse_token returned {type(returned).__name__}, not a Token")
+
+
+def _frames(error: BaseException | None) -> Iterator[object]:
+    while error is not None:
+        yield from traceback.walk_tb(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def test_parse_token_that_raises() -> None:
+    """What parse_token raises is the cause, with its own causes, and none of them keeps a frame that holds the answer."""
+
+    def parse(fields: Mapping[str, JsonValue]) -> Token:
+        try:
+            return Token(str(fields["data"]["token"]))  # type: ignore[call-overload, index]  # -- what fails
+        except KeyError as missing:
+            try:
+                raise LookupError("within")
+            except LookupError:
+                raise ValueError("mine") from missing
+
+    failure = read({"data": {"x": CANARY}, "status": 1}, parse=parse)
+    assert isinstance(failure, Failure)
+    assert failure.why == "parse_token raised ValueError: the names in its answer are data, status"
+    assert isinstance(failure.cause, ValueError)
+    assert isinstance(failure.cause.__cause__, KeyError)
+    assert isinstance(failure.cause.__context__, LookupError)
+    assert failure.cause.__context__.__context__ is failure.cause.__cause__
+    assert failure.cause.__context__.__traceback__ is None
+    assert list(_frames(failure.cause)) == []
+    assert_no_secrets([failure, failure.error()], secrets=[CANARY], frames=lambda _: True)
+
+
+def test_parse_token_may_be_interrupted() -> None:
+    """What is no Exception is not held up."""
+
+    def parse(fields: Mapping[str, JsonValue]) -> Token:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        read({}, parse=parse)
+
+
+def test_frames_of_a_ring_of_errors() -> None:
+    """Errors that lead to each other in a ring are looked at once each."""
+    first, second = ValueError("first"), ValueError("second")
+    for error in (first, second):
+        try:
+            raise error
+        except ValueError:
+            pass
+    first.__cause__, second.__context__ = second, first
+    assert without_frames(first) is first
+    assert first.__traceback__ is second.__traceback__ is None
+
+
+# --- failures
+
+
+def test_a_failure_gives_each_an_error_of_its_own() -> None:
+    """Each caller gets a new error, with the one cause; how long renewals rest is told where they do."""
+    cause = LookupError("mine")
+    failure = Failure("no token", cause, is_in_doubt=True)
+    errors = [failure.error(), failure.error(0.0), failure.error(-1.0), failure.error(1.26)]
+    assert len({id(error) for error in errors}) == 4
+    assert all(type(error) is CredentialError and error.__cause__ is cause for error in errors)
+    assert [str(error) for error in errors] == [*["no token"] * 3, "no token; the next renewal is possible in 1.3 s"]
+    assert Failure("x").error().__cause__ is None
+
+
+# --- whatever comes
+
+
+def test_a_token_is_not_shown() -> None:
+    """What is read shows no token."""
+    found = read({"access_token": CANARY, "expires_in": 60})
+    assert isinstance(found, Token)
+    assert found.value == CANARY
+    assert_no_secrets([repr(found), str(found), f"{found}"], secrets=[CANARY])
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode), st.integers(0, 999))
+@example(b"\xef\xbb\xbf{}", 200)
+@example(b'{"access_token":"\\ud800"}', 200)
+def test_any_bytes(body: bytes, status: int) -> None:
+    """Any bytes under any status are a token or a failure with a reason in words."""
+    found = read_token(Response(status, {}, body), NOW)
+    assert isinstance(found, Token | Failure)
+    if isinstance(found, Failure):
+        assert found.why.isprintable()
+        assert found.error().message == found.why
+    else:
+        assert 200 <= status < 300
+
+
+_names = st.sampled_from(["access_token", "token", "error", "data", "expires_in", CANARY]) | st.text(max_size=8)
+_json: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=12) | st.just(CANARY),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner),
+    max_leaves=8,
+)
+
+
+@st.composite
+def _bodies(draw: st.DrawFn) -> bytes:
+    """Make bodies that hold the canary somewhere."""
+    padded = draw(st.sampled_from([CANARY, CANARY + "!", CANARY + "??"]))
+    spellings = [
+        CANARY,
+        base64.b64encode(padded.encode()).decode(),
+        base64.urlsafe_b64encode(padded.encode()).decode(),
+        f"Bearer {CANARY}",
+        f"{CANARY}={CANARY}",
+        quote(f"<{CANARY}>"),
+    ]
+    text = draw(st.sampled_from(spellings))
+    name = draw(st.sampled_from(["access_token", "error", "expires_in", "x"]))
+    shapes = [
+        text,
+        f" {text}\n",
+        json.dumps(text),
+        json.dumps([text]),
+        json.dumps({name: text}),
+        json.dumps({text: name}),
+        json.dumps({text: None, name: {text: [text]}}),
+        json.dumps({"access_token": 1, "error": text}),
+        json.dumps({name: text})[: draw(st.integers(0, 60))],
+        f"\ufeff{json.dumps({name: text})}",
+        f"{name}={text}",
+        f"{text}={name}",
+        f"{quote(text, safe='')}={name}&{name}",
+        f"{name}&{text}={text}",
+        f"<p>{name}: {text}</p>",
+        json.dumps(draw(_json)),
+    ]
+    return draw(st.sampled_from(shapes)).encode(draw(st.sampled_from(["utf-8", "utf-8", "utf-16", "utf-8-sig"])))
+
+
+def _returning(value: object) -> ParseToken:
+    return lambda fields: value  # type: ignore[return-value]  # -- what an application may do
+
+
+def _raising(fields: Mapping[str, JsonValue]) -> Token:
+    raise LookupError("mine")
+
+
+_parses = st.sampled_from([None, None, _returning(CANARY), _returning({CANARY: 1}), _raising])
+
+
+@settings(deadline=None, max_examples=400)
+@given(_bodies(), st.sampled_from([199, 200, 201, 302, 400, 401, 500]), _parses)
+def test_no_failure_shows_a_value(body: bytes, status: int, parse: ParseToken | None) -> None:
+    """Wherever the answer holds a token, a failure and its error show nothing of it, nor of its base64 form."""
+    found = read_token(Response(status, {}, body), NOW, parse)
+    if isinstance(found, Failure):
+        hidden = [base64.b64encode((CANARY + more).encode()).decode()[:12] for more in ("", "!", "??")]
+        assert_no_secrets([found, found.error(), found.error(2.0)], secrets=[CANARY, *hidden], frames=lambda _: True)
+
+
+@settings(deadline=None)
+@given(st.binary(min_size=3, max_size=30))
+def test_no_failure_shows_a_bare_value(value: bytes) -> None:
+    """A token that is the whole body, as base64 with or without its padding, is not shown as a name."""
+    for encoded in (base64.b64encode(value), base64.urlsafe_b64encode(value)):
+        for body in (encoded, encoded + b"\n", encoded.rstrip(b"=")):
+            found = read(body)
+            assert isinstance(found, Failure)
+            assert found.why in (NEITHER, named("none"), named("none and 1 not shown"))
+
+
+@pytest.mark.parametrize("body", [b"MFRGGZDFMZTWQ===", b"abcdefgh=", b"abcdefgh=="])
+def test_a_bare_token_with_padding_is_no_name(body: bytes) -> None:
+    """What a form parser takes for a name may be a token in base 32 or 64: it is not shown."""
+    failure = read_token(Response(200, {}, body), 0.0)
+    assert isinstance(failure, Failure)
+    assert body.decode().rstrip("=") not in failure.why
