@@ -254,7 +254,7 @@ def test_a_row_of_an_earlier_run_that_comes_twice_is_refused(path: Path, state: 
     with opened(path) as journal:
         journal.admit(entries(12))
         journal.admit(entries(*range(12), *range(13, 20)))
-        with pytest.raises(JournalError, match="row 12 comes twice in the input: give each row a reference"):
+        with pytest.raises(JournalError, match=r"position 12 \(from 0\) comes twice in the input: give each row a reference"):
             journal.admit(entries(12))
 
 

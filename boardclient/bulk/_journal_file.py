@@ -361,7 +361,7 @@ def _standing(row: _Known, digest: bytes) -> Standing:
 
 
 def _named(key: Key) -> str:
-    return f"row {key}" if isinstance(key, int) else f"the row with the reference {key!r}"
+    return f"the row at position {key} (from 0)" if isinstance(key, int) else f"the row with the reference {key!r}"
 
 
 def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -78,14 +78,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Path, sqlite3.Conne
 
 
 def _connect(target: Path) -> sqlite3.Connection:
-    """Open a journal without the right to change it."""
-    connection = form.connect(target, "ro")
-    try:
-        connection.execute("SELECT 1 FROM sqlite_master")
-    except sqlite3.Error as error:
-        connection.close()
-        if not isinstance(error, sqlite3.OperationalError) or target.with_name(f"{target.name}-wal").exists():
-            raise
-        # Without a log nobody is at work, and in a folder that can't be written SQLite needs to be told so.
+    """Open a journal without the right to change it; without a log nobody is at work, and none is to be left behind."""
+    if not target.with_name(f"{target.name}-wal").exists():
         return form.connect(target, "ro&immutable=1")
-    return connection
+    return form.connect(target, "ro")

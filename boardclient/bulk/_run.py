@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence, Sized
@@ -69,6 +70,7 @@ class BulkRun:
         self._turns = _turns(caller, plan)
         self._doubtful: list[Row] = []
         self._doubted_at = 0.0
+        self._halted = asyncio.Event()
         self._is_over = False
         self._fatal: BaseException | None = None
         self._life: Literal["new", "open", "left"] = "new"
@@ -92,7 +94,6 @@ class BulkRun:
         self._source = Source(self._drafts)
         self._backlog = Backlog(self._source, self._ledger, plan.workers)
         self._results: asyncio.Queue[tuple[CardResult, bool] | None] = asyncio.Queue()
-        self._halted = asyncio.Event()
         self._conductor = asyncio.create_task(self._conduct())
         return self
 
@@ -112,8 +113,7 @@ class BulkRun:
 
     def stop(self) -> None:
         """Begin no further card: those in flight come to their end, then the iteration ends; a journal stays resumable."""
-        if self._life == "open":
-            self._halted.set()
+        self._halted.set()
 
     def __aiter__(self) -> AsyncIterator[CardResult]:
         return self
@@ -214,7 +214,8 @@ class BulkRun:
                 await self._unless_halted(self._settle_doubtful())
                 await self._unless_halted(self._feed())
             if is_doubted:
-                self._audit = await self._reconciler.audit()
+                with contextlib.suppress(BoardClientError):  # what is settled stays so without it
+                    self._audit = await self._reconciler.audit()
         except _Halted:
             self._ledger.withdraw(self._backlog.give_up())
             await self._backlog.drained()
@@ -243,10 +244,12 @@ class BulkRun:
 
     async def _feed(self) -> None:
         """Take rows as workers ask for them, until the input is at its end or too many are in doubt, and none is under way."""
-        while not self._backlog.is_exhausted and len(self._doubtful) < _MOST_IN_DOUBT:
+        # An input may swallow the cancellation that ends its waiting.
+        while not (self._backlog.is_exhausted or self._halted.is_set() or len(self._doubtful) >= _MOST_IN_DOUBT):
             for row in await self._backlog.take():
                 self._direct(row)
-        await self._backlog.drained()
+        if not self._halted.is_set():
+            await self._backlog.drained()
 
     def _direct(self, row: Row) -> None:
         """Send a new row, or settle it where it is known what becomes of it."""

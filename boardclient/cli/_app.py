@@ -1,21 +1,18 @@
 """The commands of the command line: what is read from the caller, what is called, what is printed."""
 
-import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from io import TextIOWrapper
-from pathlib import Path
-from signal import Signals
 from typing import Annotated, NoReturn
 
 import typer
 from typer.main import get_command
 
-from boardclient import AsyncSession, AuthenticationError, BoardClientError, Effect, Position, __version__
+from boardclient import AsyncSession, Position, __version__
+from boardclient.cli import _app_files as _files
 from boardclient.cli import _demo, _render, _rows, _settings
-from boardclient.cli._errors import FileError, IncompleteError, StoppedError, UsageError
-from boardclient.cli._import_view import ImportOptions, import_file
+from boardclient.cli._errors import UsageError
+from boardclient.cli._running import reported, with_session
 from boardclient.cli._signals import run_until_signal
 
 # Each paragraph is one line: typer wraps it to the terminal, and a newline of ours would break it elsewhere.
@@ -37,28 +34,6 @@ _EPILOG = "\n\n".join(
         ),
     )
 )
-_IMPORT_EPILOG = "\n\n".join(
-    (
-        (
-            "[bold]Columns[/bold], in any order: name (required), desc, due (ISO 8601 with an offset), pos (top or bottom), "
-            "list (an identifier, or the name of an open list), reference (your own id of the row, never sent). "
-            "An empty cell, a missing one and null are not sent."
-        ),
-        (
-            "[bold]Rows[/bold] are counted as they are seen: in CSV the header is row 1, in JSON Lines the row is the line. "
-            "Every row is checked before the first card is sent. "
-            "A row whose answer was lost is named as unknown and not sent again."
-        ),
-        (
-            "[bold]Exit codes[/bold]: 0 every row was created; 1 some failed or are unknown, each named on stderr; "
-            "2 bad usage or file, nothing was sent; 130, 143 ended by SIGINT, SIGTERM, after the counts so far."
-        ),
-        "[bold]Examples[/bold]:",
-        "boardclient import cards.csv --board BOARD_ID",
-        'boardclient import cards.jsonl --board BOARD_ID --list "To Do" --json | tail -n 1',
-    )
-)
-
 app = typer.Typer(
     name="boardclient",
     help="Work with boards, lists and cards of a board service.",
@@ -108,59 +83,10 @@ def _globals(
     context.obj = _settings.Options(base_url=base_url, auth_url=auth_url, timeout_seconds=timeout, allow_insecure=allow_insecure)
 
 
-@contextmanager
-def _reported(*, writes: bool = False) -> Iterator[None]:
-    """Turn what ends a command early into a line on stderr and an exit code."""
-    code, lines = 1, list[str]()
-    try:
-        yield
-    except FileError as error:
-        code, lines = 2, [*error.problems, f"error: {error}"]
-    except (UsageError, ValueError) as error:
-        code, lines = 2, [f"error: {error}"]
-    except IncompleteError as error:
-        lines = [f"error: {error}"]
-    except BoardClientError as error:
-        lines = [f"error: {_in_words(error, writes=writes)}"]
-    except StoppedError as stopped:
-        code = 128 + stopped.signal_number
-        hint = "; what was under way may have been done or not (unknown)" if writes else ""
-        lines = [f"ended by {Signals(stopped.signal_number).name}{hint}"]
-    else:
-        return
-    for text in lines:
-        _render.line(_render.notes(), f"boardclient: {text}")
-    raise typer.Exit(code)
-
-
-def _in_words(error: BoardClientError, *, writes: bool) -> str:
-    text = str(error) or type(error).__name__
-    if writes and error.effect is Effect.UNKNOWN:
-        return f"{text}; effect unknown: it may have been done or not, look before repeating it"
-    if writes and error.effect is Effect.DONE:
-        return f"{text}; it was done, only the answer can't be used"
-    return text
-
-
-def _with_session(context: typer.Context, work: Callable[[AsyncSession], Awaitable[None]], *, writes: bool) -> None:
-    """Run `work` with a session of the caller's settings, which is closed afterwards."""
-
-    async def in_session() -> None:
-        async with settings.session() as session:
-            try:
-                await work(session)
-            except AuthenticationError as error:
-                raise IncompleteError(f"{error}; {settings.advice}") from None
-
-    with _reported(writes=writes):
-        settings = _settings.load(context.ensure_object(_settings.Options), os.environ)
-        run_until_signal(in_session)
-
-
 @app.command()
 def demo() -> None:
     """Show it all in seconds: an own service, a board, an import, moves, labels."""
-    with _reported():
+    with reported():
         run_until_signal(_demo.demo)
 
 
@@ -176,7 +102,7 @@ def serve(
         except OSError as error:
             raise UsageError(f"can't listen on port {port}: {error.strerror}") from None
 
-    with _reported():
+    with reported():
         run_until_signal(work)
 
 
@@ -189,7 +115,7 @@ def whoami(context: typer.Context) -> None:
         extra = {name: value for name, value in member.extra.items() if isinstance(value, str | int | float)}
         _render.details(_render.output(), "member", {"id": member.id, **extra})
 
-    _with_session(context, work, writes=False)
+    with_session(context, work, writes=False)
 
 
 @board_app.command("create", epilog="[bold]Example[/bold]: boardclient board create Roadmap --default-lists")
@@ -210,7 +136,7 @@ def board_create(
         board = await session.boards.create(name, default_lists=default_lists, organization_id=organization)
         _render.details(_render.output(), "board created", {"id": board.id, "name": board.name, "url": board.url})
 
-    _with_session(context, work, writes=True)
+    with_session(context, work, writes=True)
 
 
 @board_app.command("show", epilog="[bold]Example[/bold]: boardclient board show BOARD_ID")
@@ -223,7 +149,7 @@ def board_show(
         lists, cards = await session.boards.lists(board_id), await session.boards.cards(board_id)
         _render.output().print(_render.board(lists, cards))
 
-    _with_session(context, work, writes=False)
+    with_session(context, work, writes=False)
 
 
 @list_app.command("create", epilog='[bold]Example[/bold]: boardclient list create "In review" --board BOARD_ID --pos bottom')
@@ -243,7 +169,7 @@ def list_create(
             _render.output(), "list created", {"id": item.id, "name": item.name, "board": item.board_id, "pos": item.pos}
         )
 
-    _with_session(context, work, writes=True)
+    with_session(context, work, writes=True)
 
 
 @list_app.command("archive")
@@ -256,7 +182,7 @@ def list_archive(
         item = await session.lists.archive(list_id)
         _render.details(_render.output(), "list archived", {"id": item.id, "name": item.name})
 
-    _with_session(context, work, writes=True)
+    with_session(context, work, writes=True)
 
 
 @card_app.command(
@@ -278,7 +204,7 @@ def card_create(
         card = await session.cards.create(name, list_id=list_id, desc=desc, due=due_at, pos=pos)
         _render.details(_render.output(), "card created", _render.card_fields(card))
 
-    _with_session(context, work, writes=True)
+    with_session(context, work, writes=True)
 
 
 @card_app.command("get")
@@ -288,7 +214,7 @@ def card_get(context: typer.Context, card_id: CardArgument) -> None:
     async def work(session: AsyncSession) -> None:
         _render.details(_render.output(), "card", _render.card_fields(await session.cards.get(card_id)))
 
-    _with_session(context, work, writes=False)
+    with_session(context, work, writes=False)
 
 
 @card_app.command("delete")
@@ -299,7 +225,7 @@ def card_delete(context: typer.Context, card_id: CardArgument) -> None:
         await session.cards.delete(card_id)
         _render.details(_render.output(), "card deleted", {"id": card_id})
 
-    _with_session(context, work, writes=True)
+    with_session(context, work, writes=True)
 
 
 @card_app.command("move")
@@ -310,7 +236,7 @@ def card_move(context: typer.Context, card_id: CardArgument, list_id: ListOption
         await session.cards.move(card_id, list_id=list_id)
         _render.details(_render.output(), "card moved", {"id": card_id, "list": list_id})
 
-    _with_session(context, work, writes=True)
+    with_session(context, work, writes=True)
 
 
 @card_app.command("label")
@@ -325,29 +251,7 @@ def card_label(
         await session.cards.add_label(card_id, label_id)
         _render.details(_render.output(), "label attached", {"card": card_id, "label": label_id})
 
-    _with_session(context, work, writes=True)
+    with_session(context, work, writes=True)
 
 
-@app.command("import", epilog=_IMPORT_EPILOG)
-def import_(
-    context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .jsonl or .ndjson file, in UTF-8.")],
-    board: BoardOption,
-    list_: Annotated[
-        str | None, typer.Option("--list", metavar="LIST", help="The list of rows that name none: an identifier or a name.")
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Cards at a time; chosen for you if not given.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object, the last line on stdout.")
-    ] = False,
-) -> None:
-    """Create a card for each row of a CSV or JSON Lines file."""
-    options = ImportOptions(board_id=board, default_list=list_, concurrency=concurrency, as_json=as_json)
-
-    async def work(session: AsyncSession) -> None:
-        await import_file(session, file, options)
-
-    # What is under way when it ends is named row by row: there is nothing to add.
-    _with_session(context, work, writes=False)
+_files.add_to(app)

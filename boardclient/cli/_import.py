@@ -2,21 +2,38 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import attrs
 
-from boardclient import AsyncSession, BulkProgress, BulkReport, CardDraft, CardResult
+from boardclient import AsyncSession, BulkProgress, BulkReport, BulkRun, CardDraft, CardResult, JournalError
 from boardclient.cli import _rows
 from boardclient.cli._errors import FileError, UsageError
+from boardclient.cli._import_journal import Earlier, Key, Standing, doubtful_keys, key_of
+from boardclient.cli._references import References, doubles
+from boardclient.cli._signals import Brake
+
+_T = TypeVar("_T")
 
 _PROBLEMS_SHOWN = 20
 _ROWS_PER_BREATH = 500
+_CHANGED = "was sent by an earlier run with other content: give a changed row a new reference, or put the content back"
 
 STATES = ("created", "already", "failed", "unknown")
+
+
+@attrs.frozen(kw_only=True)
+class SendOptions:
+    """Hold what a run of `rows` rows is to be like; without a journal nothing outlives it."""
+
+    rows: int
+    board_id: str
+    journal: Path | None = None
+    concurrency: int | None = None
+    settle: float | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -52,35 +69,39 @@ class Outcome:
     stopped_by: str | None = None
     not_sent: int = 0
     _begun: int = 0
-    _under_way: dict[int, int] = attrs.field(factory=dict)
+    _under_way: dict[int, tuple[int, Key]] = attrs.field(factory=dict)
 
-    def begin(self, index: int, row: int) -> None:
+    def begin(self, index: int, row: _rows.Row) -> None:
         """Note that a row's draft was handed out."""
-        self._under_way[index] = row
+        self._under_way[index] = row.number, key_of(index, row.draft)
         self._begun += 1
 
     def settle(self, result: CardResult) -> None:
         """Note what became of a draft."""
-        row = self._under_way.pop(result.index)
+        row, _ = self._under_way.pop(result.index)
         self.counts[result.state] += 1
         if result.state in {"failed", "unknown"}:
             self.on_failed_row(FailedRow(row, result.state, str(result.error)))
 
-    def abandon(self, rows: int) -> None:
-        """Note that no more results come for a file of `rows` rows.
+    def abandon(self, doubtful: Container[Key] | None) -> None:
+        """Note that the run was cancelled: of the rows that were handed out, the doubtful may exist (None: all of them)."""
+        for index, (row, key) in list(self._under_way.items()):
+            if doubtful is None or key in doubtful:
+                del self._under_way[index]
+                self.counts["unknown"] += 1
+                self.on_failed_row(FailedRow(row, "unknown", "the import ended while the card was being created"))
 
-        What is still under way may exist or not; what was not handed out was not sent.
-        """
-        self.not_sent = max(0, rows - self._begun)
-        for row in self._under_way.values():
-            self.counts["unknown"] += 1
-            self.on_failed_row(FailedRow(row, "unknown", "the import ended while the card was being created"))
+    def close(self, rows: int) -> None:
+        """Note that no more results come for a file of `rows` rows: what has none was not sent."""
+        self.not_sent = max(0, rows - self._begun) + len(self._under_way)
         self._under_way.clear()
 
     @property
     def is_complete(self) -> bool:
-        """Whether every row of the file exists as a card."""
-        return self.stopped_by is None and not self.counts["failed"] and not self.counts["unknown"]
+        """Whether every row of the file exists as a card, exactly once."""
+        audit = self.report.audit
+        is_sound = audit is None or not (audit.lost or audit.duplicated)
+        return self.stopped_by is None and not self.counts["failed"] and not self.counts["unknown"] and is_sound
 
 
 @contextmanager
@@ -115,71 +136,135 @@ async def prepare(session: AsyncSession, file: BinaryIO, form: _rows.Format, boa
     return Source(file=file, form=form, lists=lists, default_list_id=default_list_id)
 
 
-async def check(source: Source) -> int:
-    """Read the whole file, keep nothing of it, and return how many rows it has.
+async def check(source: Source, earlier: Earlier) -> Counter[Standing]:
+    """Read the whole file, keep nothing of it, and return how many rows it has by what earlier runs made of them.
 
     Raises:
-        FileError: a row is wrong; it holds the first 20 problems.
+        FileError: a row is wrong, or was sent with other content; it holds the first 20 problems.
     """
-    rows, problems = 0, list[str]()
-    for number, item in enumerate(source.rows()):
-        if number % _ROWS_PER_BREATH == 0:
-            await asyncio.sleep(0)
-        if isinstance(item, _rows.Row):
-            rows += 1
-        else:
-            problems.append(str(item))
-        if len(problems) == _PROBLEMS_SHOWN:
-            raise FileError(f"the file has {_PROBLEMS_SHOWN} problems or more; nothing was sent", problems)
+    standings: Counter[Standing] = Counter()
+    problems: list[str] = []
+    references = References()
+    index = 0
+    async for item in _unhurried(source.rows()):
+        if isinstance(item, _rows.Problem):
+            _add_problem(problems, item)
+            continue
+        standing = earlier.standing(index, item.draft)
+        if standing == "changed":
+            _add_problem(problems, _rows.Problem(item.number, None, _CHANGED))
+        if item.draft.reference is not None:
+            references.add(item.draft.reference)
+        standings[standing] += 1
+        index += 1
+    if suspects := references.suspects():
+        async for problem in _unhurried(doubles(source.rows(), suspects)):
+            if problem is not None:
+                _add_problem(problems, problem)
     if problems:
         raise FileError(f"the file has {len(problems)} problem{'s' if len(problems) > 1 else ''}; nothing was sent", problems)
-    return rows
+    return standings
+
+
+async def _unhurried(items: Iterable[_T]) -> AsyncIterator[_T]:
+    """Yield the items, and let other tasks run now and then: a signal is heard."""
+    for number, item in enumerate(items):
+        if number % _ROWS_PER_BREATH == 0:
+            await asyncio.sleep(0)
+        yield item
+
+
+def _add_problem(problems: list[str], problem: _rows.Problem) -> None:
+    problems.append(str(problem))
+    if len(problems) == _PROBLEMS_SHOWN:
+        raise FileError(f"the file has {_PROBLEMS_SHOWN} problems or more; nothing was sent", problems)
 
 
 async def send(
     session: AsyncSession,
     source: Source,
     outcome: Outcome,
+    options: SendOptions,
     *,
-    rows: int,
-    concurrency: int | None = None,
+    brake: Brake,
     on_progress: Callable[[BulkProgress], None] | None = None,
 ) -> None:
     """Create a card for each row and count into `outcome`, interrupted or not.
 
     The file is read as the run goes. A file that is no longer what `check` saw stops the hand-out; what is under way is awaited,
-    and `outcome.stopped_by` says why.
+    and `outcome.stopped_by` says why. When the brake is pulled, no further card is begun.
+
+    Raises:
+        UsageError: the journal can't be used; nothing was sent.
+        BoardClientError: the run as a whole failed.
     """
-    run = session.cards.create_many(_drafts(source, outcome, rows), concurrency=concurrency, on_progress=on_progress)
+    run = session.cards.create_many(
+        _Drafts(source, outcome, options.rows),
+        concurrency=options.concurrency,
+        journal=options.journal,
+        board_id=options.board_id,
+        settle=options.settle,
+        on_progress=on_progress,
+    )
     try:
-        async with run:
-            try:
-                async for result in run:
-                    outcome.settle(result)
-            except asyncio.CancelledError:
-                for result in run.take_ready():
-                    outcome.settle(result)
-                raise
+        await _follow(run, outcome, brake)
+    except asyncio.CancelledError:
+        outcome.abandon(_doubtful_keys(options.journal))
+        raise
     finally:
         outcome.report = run.report
-        outcome.abandon(rows)
+        outcome.close(options.rows)
 
 
-def _drafts(source: Source, outcome: Outcome, rows: int) -> Iterator[CardDraft]:
-    index = 0
+async def _follow(run: BulkRun, outcome: Outcome, brake: Brake) -> None:
+    async with AsyncExitStack() as opened_run:
+        try:
+            await opened_run.enter_async_context(run)
+        except JournalError as error:
+            raise UsageError(str(error)) from None
+        try:
+            with brake.by(run.stop):
+                async for result in run:
+                    outcome.settle(result)
+        finally:
+            await opened_run.aclose()
+            for result in run.take_ready():  # what came to its end until now counts as well
+                outcome.settle(result)
+
+
+def _doubtful_keys(journal: Path | None) -> Container[Key] | None:
     try:
-        for item in source.rows():
-            if isinstance(item, _rows.Problem):
-                outcome.stopped_by = f"the file changed while it was imported: {item}"
-                return
-            if index == rows:
-                outcome.stopped_by = f"the file changed while it was imported: row {item.number} was not there before"
-                return
-            outcome.begin(index, item.number)
-            yield item.draft
-            index += 1
-    except OSError as error:
-        outcome.stopped_by = f"the file can't be read any more: {error.strerror}"
-        return
-    if index < rows:
-        outcome.stopped_by = f"the file changed while it was imported: it has {index} rows now and had {rows}"
+        return None if journal is None or not journal.exists() else doubtful_keys(journal)
+    except JournalError:
+        return None
+
+
+@attrs.frozen
+class _Drafts:
+    """The drafts of a file, read as they are asked for; they are as many as the check has counted."""
+
+    source: Source
+    outcome: Outcome
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __iter__(self) -> Iterator[CardDraft]:
+        outcome, index = self.outcome, 0
+        try:
+            for item in self.source.rows():
+                if isinstance(item, _rows.Problem):
+                    outcome.stopped_by = f"the file changed while it was imported: {item}"
+                    return
+                if index == self.rows:
+                    outcome.stopped_by = f"the file changed while it was imported: row {item.number} was not there before"
+                    return
+                outcome.begin(index, item)
+                yield item.draft
+                index += 1
+        except OSError as error:
+            outcome.stopped_by = f"the file can't be read any more: {error.strerror}"
+            return
+        if index < self.rows:
+            outcome.stopped_by = f"the file changed while it was imported: it has {index} rows now and had {self.rows}"

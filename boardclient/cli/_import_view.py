@@ -1,42 +1,72 @@
 """What an import shows: a bar while it runs, each row that failed, the counts at its end."""
 
 import json
+from collections import Counter
 from pathlib import Path
-from typing import BinaryIO
 
 import attrs
 
-from boardclient import AsyncSession, BulkProgress
+from boardclient import AsyncSession, BulkProgress, Card, JournalError
+from boardclient.bulk._results import BulkAudit
 from boardclient.cli import _import, _render, _rows
-from boardclient.cli._errors import IncompleteError
+from boardclient.cli._errors import FileError, IncompleteError, UsageError
+from boardclient.cli._import_journal import Standing, read_earlier
+from boardclient.cli._signals import Brake
 
 
 @attrs.frozen(kw_only=True)
 class ImportOptions:
-    """Hold what the caller of `import` asked for."""
+    """Hold what the caller of `import` asked for; without a journal an import can't be gone on with."""
 
     board_id: str
     default_list: str | None = None
+    journal: Path | None = None
     concurrency: int | None = None
+    settle: float | None = None
+    is_dry_run: bool = False
     as_json: bool = False
 
 
-async def import_file(session: AsyncSession, path: Path, options: ImportOptions) -> None:
+async def import_file(session: AsyncSession, path: Path, options: ImportOptions, brake: Brake | None = None) -> None:
     """Import a file, show how it goes, and print the counts however it ends.
 
     Raises:
-        FileError, UsageError: the file or the list is wrong; nothing was sent.
+        FileError, UsageError: the file, the list or the journal is wrong; nothing was sent.
         IncompleteError: some rows failed or are unknown, or the file changed.
         BoardClientError: the lists could not be read, or the run as a whole failed.
     """
     form = _rows.detect(path)
     with _import.opened(path) as file:
-        await _import_open_file(session, file, form, options)
+        source = await _import.prepare(session, file, form, options.board_id, options.default_list)
+        try:
+            earlier = await read_earlier(options.journal, {**session.identity, "board": options.board_id})
+        except JournalError as error:
+            raise FileError(str(error)) from None
+        standings = await _import.check(source, earlier)
+        if options.is_dry_run:
+            _show_plan(standings, options, has_journal=earlier.exists)
+        else:
+            await _send(session, source, standings.total(), options, brake or Brake())
 
 
-async def _import_open_file(session: AsyncSession, file: BinaryIO, form: _rows.Format, options: ImportOptions) -> None:
-    source = await _import.prepare(session, file, form, options.board_id, options.default_list)
-    rows = await _import.check(source)
+def _show_plan(standings: Counter[Standing], options: ImportOptions, *, has_journal: bool) -> None:
+    counts = {
+        "would_create": standings["new"],
+        "already": standings["done"],
+        "failed": standings["failed"],
+        "unknown": standings["doubtful"],
+    }
+    if options.as_json:
+        _render.line(_render.output(), json.dumps({"dry_run": True, **counts}))
+        return
+    text = f"would create {counts['would_create']}"
+    if has_journal:
+        text += f", already {counts['already']}, failed for good {counts['failed']}, to be looked for {counts['unknown']}"
+        text += f" (by {options.journal})"
+    _render.line(_render.output(), f"{text}; nothing was sent")
+
+
+async def _send(session: AsyncSession, source: _import.Source, rows: int, options: ImportOptions, brake: Brake) -> None:
     failed: list[_import.FailedRow] = []
     bar = _render.progress(_render.notes())
 
@@ -46,20 +76,54 @@ async def _import_open_file(session: AsyncSession, file: BinaryIO, form: _rows.F
             failed.append(row)
 
     outcome = _import.Outcome(tell)
+    plan = _import.SendOptions(
+        rows=rows,
+        board_id=options.board_id,
+        journal=options.journal,
+        concurrency=options.concurrency,
+        settle=options.settle,
+    )
     try:
         with bar:
-            task = bar.add_task("Importing", total=rows)
+            task = bar.add_task("Importing", total=rows, pace="")
 
             def advance(progress: BulkProgress) -> None:
-                bar.update(task, completed=progress.done)
+                bar.update(task, completed=progress.done, pace=_render.pace(progress))
 
-            await _import.send(session, source, outcome, rows=rows, concurrency=options.concurrency, on_progress=advance)
-    finally:
-        _render.line(_render.output(), _as_json(outcome, failed) if options.as_json else _in_words(outcome))
+            brake.on_pull = lambda: bar.update(task, description="Stopping (a second signal stops at once)")
+            await _import.send(session, source, outcome, plan, brake=brake, on_progress=advance)
+    except UsageError:
+        raise
+    except BaseException:
+        _show_end(outcome, failed, as_json=options.as_json)
+        raise
+    _show_end(outcome, failed, as_json=options.as_json)
+    _judge(outcome, brake)
+
+
+def _judge(outcome: _import.Outcome, brake: Brake) -> None:
+    """Say whether an import that came to its end did all it should; one that was stopped did not, which its signal says."""
     if outcome.stopped_by is not None:
         raise IncompleteError(outcome.stopped_by)
-    if not outcome.is_complete:
-        raise IncompleteError("not every row exists as a card; nothing was sent twice")
+    if not brake.is_pulled and not outcome.is_complete:
+        raise IncompleteError("not every row exists as a card exactly once")
+
+
+def _show_end(outcome: _import.Outcome, failed: list[_import.FailedRow], *, as_json: bool) -> None:
+    audit = outcome.report.audit
+    for text in [] if audit is None else _complaints(audit):
+        _render.line(_render.notes(), text, style="red")
+    _render.line(_render.output(), _as_json(outcome, failed) if as_json else _in_words(outcome))
+
+
+def _complaints(audit: BulkAudit) -> list[str]:
+    """Name what the board showed at the end and should not have shown."""
+    found = []
+    if audit.lost:
+        found.append(f"lost: {audit.lost} of the cards that were confirmed are not on the board")
+    found += [f"duplicated: {card.name!r} ({card.id}) is a card too many of a row" for card in audit.duplicated]
+    found += [f"unexpected: {card.name!r} ({card.id}) is no row's, and was not there before" for card in audit.unexpected]
+    return found
 
 
 def _in_words(outcome: _import.Outcome) -> str:
@@ -72,13 +136,28 @@ def _in_words(outcome: _import.Outcome) -> str:
 
 def _as_json(outcome: _import.Outcome, failed: list[_import.FailedRow]) -> str:
     report = outcome.report
-    return json.dumps(
-        {
-            **{state: outcome.counts[state] for state in _import.STATES},
-            "not_sent": outcome.not_sent,
-            "seconds": round(report.seconds, 3),
-            "rate": round(report.rate, 3),
-            "requests": report.requests,
-            "rows": [attrs.asdict(row) for row in failed],
-        }
-    )
+    values: dict[str, object] = {
+        **{state: outcome.counts[state] for state in _import.STATES},
+        "not_sent": outcome.not_sent,
+        "seconds": round(report.seconds, 3),
+        "rate": round(report.rate, 3),
+        "requests": report.requests,
+        "rejected": report.rejected,
+        "rows": [attrs.asdict(row) for row in failed],
+    }
+    if report.audit is not None:
+        values["audit"] = _audit_values(report.audit)
+    return json.dumps(values)
+
+
+def _audit_values(audit: BulkAudit) -> dict[str, object]:
+    def named(cards: tuple[Card, ...]) -> list[dict[str, str | None]]:
+        return [{"id": card.id, "name": card.name} for card in cards]
+
+    return {
+        "confirmed": audit.confirmed,
+        "recovered": audit.recovered,
+        "lost": audit.lost,
+        "duplicated": named(audit.duplicated),
+        "unexpected": named(audit.unexpected),
+    }

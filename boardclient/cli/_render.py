@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from boardclient import BoardList, Card
+from boardclient import BoardList, BulkProgress, Card
 
 # Marks, embeddings, overrides and isolates: what makes a terminal show text in another order than it has.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -107,6 +107,15 @@ def _card_line(card: Card) -> Text:
 
 
 def progress(console: Console) -> Progress:
-    """Return a bar that is drawn on a terminal only and leaves nothing behind."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    """Return a bar that is drawn on a terminal only and leaves nothing behind; its tasks have a field `pace`."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}"))
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def pace(progress: BulkProgress) -> str:
+    """Say how fast a run is and how long it takes until its end, as far as that is known."""
+    text, seconds = f"{progress.rate:.0f} cards/s", progress.remaining_seconds
+    if seconds is None:
+        return text
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{text}, {minutes // 60}:{minutes % 60:02d}:{seconds:02d} left"

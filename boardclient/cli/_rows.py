@@ -93,6 +93,14 @@ class ListIndex:
             raise ValueError(f"{shown} is neither the identifier nor the name of an open list of the board{hint}")
         return named[0]
 
+    def name_of(self, item: BoardList) -> str:
+        """Return what means this list: its name where that is enough, which another board may know, otherwise its identifier."""
+        try:
+            is_enough = item.name and self.find(item.name) == item.id
+        except ValueError:
+            is_enough = False
+        return item.name if item.name and is_enough else item.id
+
 
 def detect(path: PurePath) -> Format:
     """Return the format that a file's extension says.
@@ -137,7 +145,7 @@ def read(file: BinaryIO, form: Format, lists: ListIndex, default_list_id: str | 
         if isinstance(record, Problem):
             yield record
         else:
-            yield from _check(*record, lists, default_list_id)
+            yield from check(*record, lists, default_list_id)
 
 
 def _without_bom(file: BinaryIO) -> Iterator[bytes]:
@@ -253,7 +261,8 @@ def _is_text(value: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-def _check(number: int, values: Mapping[str, object], lists: ListIndex, default_list_id: str | None) -> Iterator[Row | Problem]:
+def check(number: int, values: Mapping[str, object], lists: ListIndex, default_list_id: str | None) -> Iterator[Row | Problem]:
+    """Yield the row that these cells say, or what is wrong with each of them; a cell that is None is none."""
     cells = {column: value for column, value in values.items() if isinstance(value, str)}
     broken = [column for column, value in cells.items() if not _is_text(value)]
     problems = [Problem(number, column, "is not UTF-8") for column in broken]

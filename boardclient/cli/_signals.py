@@ -2,21 +2,53 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from boardclient.cli._errors import StoppedError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def run_until_signal(work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` on a new event loop until it ends or a signal cancels it.
+class Brake:
+    """What the first signal does in place of a cancellation, while something is under way that can be stopped gently.
 
-    Signals after the first act as they would without this. Must be called on the main thread, as signals are handled there only.
+    Owned by a command, which gives it to its work and to `run_until_signal`.
+    """
+
+    def __init__(self) -> None:
+        self._stop: Callable[[], None] | None = None
+        self.is_pulled = False
+        self.on_pull: Callable[[], None] = lambda: None
+        """Who is told of it."""
+
+    @contextmanager
+    def by(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Let the first signal call `stop` within the block."""
+        self._stop = stop
+        try:
+            yield
+        finally:
+            self._stop = None
+
+    def pull(self) -> bool:
+        """Stop gently; return whether that could be done, which is once."""
+        stop, self._stop = self._stop, None
+        if stop is None:
+            return False
+        self.is_pulled = True
+        stop()
+        self.on_pull()
+        return True
+
+
+def run_until_signal(work: Callable[[], Awaitable[None]], brake: Brake | None = None) -> None:
+    """Run `work` on a new event loop until it ends or a signal cancels it; one that pulls the brake leaves that to the next.
+
+    Signals after that act as they would without this. Must be called on the main thread, as signals are handled there only.
 
     Raises:
-        StoppedError: a signal came; `work` has been cancelled and has cleaned up.
+        StoppedError: a signal came; `work` has come to its end or has been cancelled, and has cleaned up.
     """
     received: list[int] = []
 
@@ -26,8 +58,9 @@ def run_until_signal(work: Callable[[], Awaitable[None]]) -> None:
 
         def stop(signal_number: int) -> None:
             received.append(signal_number)
-            handlers.close()
-            task.cancel()
+            if brake is None or not brake.pull():
+                handlers.close()
+                task.cancel()
 
         with ExitStack() as handlers:
             for number in _SIGNALS:

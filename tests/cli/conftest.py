@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from boardclient.cli import main
+from boardclient.cli._signals import Brake
 from boardclient.testing import BoardService
 
 
@@ -86,6 +87,38 @@ def csv_file(tmp_path: Path) -> Callable[[str], str]:
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def pulled(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Tell when a signal has pulled the brake of a command."""
+    told, real = threading.Event(), Brake.pull
+
+    def pull(brake: Brake) -> bool:
+        try:
+            return real(brake)
+        finally:
+            told.set()
+
+    monkeypatch.setattr(Brake, "pull", pull)
+    return told
+
+
+@pytest.fixture
+def signals_on(board_service: BoardService, pulled: threading.Event) -> Callable[..., None]:
+    """Send this process a signal as soon as the service has received a call, and others as soon as the brake is pulled."""
+
+    def arrange(operation: str, count: int, first: signal.Signals, *others: signal.Signals) -> None:
+        def wait_and_send() -> None:
+            asyncio.run(board_service.received(operation, count))
+            os.kill(os.getpid(), first)
+            for number in others:
+                pulled.wait()
+                os.kill(os.getpid(), number)
+
+        threading.Thread(target=wait_and_send, daemon=True).start()
+
+    return arrange
 
 
 @pytest.fixture

@@ -81,9 +81,9 @@ def test_an_unknown_organization_fails(cli) -> None:
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["import", "--help"], ["board", "create", "--help"], ["serve", "--help"]])
-def test_help_has_examples(bare_cli, argv: list[str]) -> None:
-    code, out, _ = bare_cli(*argv)
+@pytest.mark.parametrize("command", ["", "import", "export", "journal show", "journal export", "board create", "serve"])
+def test_help_has_examples(bare_cli, command: str) -> None:
+    code, out, _ = bare_cli(*command.split(), "--help")
     assert code == 0
     assert "Example" in out
 
@@ -98,6 +98,9 @@ def test_the_version_is_the_package_s(bare_cli) -> None:
         ["card", "create", "x"],
         ["card", "create", "x", "--list", "l", "--pos", "middle"],
         ["import", "x.csv", "--board", "b", "--concurrency", "0"],
+        ["import", "x.csv", "--board", "b", "--settle", "-1"],
+        ["import", "/", "--board", "b"],
+        ["export", "b", "--format", "xlsx"],
         ["nonsense"],
         ["--token", "secret", "whoami"],
     ],

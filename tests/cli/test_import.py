@@ -2,32 +2,23 @@
 
 import asyncio
 import io
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
+from import_helpers import counts, into, names, summary
 
+from boardclient import BulkReport, Card, CardDraft
+from boardclient.bulk._results import BulkAudit
 from boardclient.cli import _import, _import_view, _rows
+from boardclient.cli._import_journal import Earlier
+from boardclient.cli._references import References, doubles
+from boardclient.cli._signals import Brake
 from boardclient.testing import BoardService
 
 THREE = "name,list\nA,To Do\nB,Doing\nC,\n"
-
-
-def summary(out: str) -> dict[str, object]:
-    found = json.loads(out.splitlines()[-1])
-    assert isinstance(found, dict)
-    return found
-
-
-def names(service: BoardService) -> list[str]:
-    return sorted(card.name for card in service.rules.cards.values())
 
 
 def test_every_row_becomes_a_card(cli, board_service: BoardService, board, csv_file) -> None:
@@ -36,7 +27,7 @@ def test_every_row_becomes_a_card(cli, board_service: BoardService, board, csv_f
     assert out.startswith("created 3, failed 0, unknown 0 in ")
     homes = {card.name: card.list_id for card in board_service.rules.cards.values()}
     assert homes == {"A": board.todo, "B": board.doing, "C": board.done}
-    assert len(board_service.calls_of("boards.lists")) == 1
+    assert Path(csv_file(THREE) + ".journal").exists()
 
 
 def test_json_lines_and_a_json_result(cli, board_service: BoardService, board, csv_file) -> None:
@@ -46,7 +37,16 @@ def test_json_lines_and_a_json_result(cli, board_service: BoardService, board, c
     found = summary(out)
     assert found.pop("seconds") > 0
     assert found.pop("rate") > 0
-    assert found == {"created": 2, "already": 0, "failed": 0, "unknown": 0, "not_sent": 0, "requests": 2, "rows": []}
+    assert found == {
+        "created": 2,
+        "already": 0,
+        "failed": 0,
+        "unknown": 0,
+        "not_sent": 0,
+        "requests": 2,
+        "rejected": 0,
+        "rows": [],
+    }
     assert names(board_service) == ["A", "B"]
 
 
@@ -113,28 +113,34 @@ def test_a_board_that_is_none_fails(cli, csv_file) -> None:
     assert err.count("\n") == 1
 
 
-def test_rows_that_fail_or_are_unknown_are_named_and_not_sent_again(cli, board_service: BoardService, board, csv_file) -> None:
+def test_rows_that_fail_are_named_and_lost_answers_are_looked_for(cli, board_service: BoardService, board, csv_file) -> None:
     faults = board_service.faults
     faults.add(faults.status(400, body=b"bad \x1b[31m"), "cards.create", call=1)
     faults.add(faults.drop(commit=True), "cards.create", call=3)
-    path = csv_file(THREE)
-    code, out, err = cli("import", path, "--board", board.board, "--list", "Done", "--concurrency", "1", "--json")
+    code, out, err = cli("import", csv_file(THREE), *into(board), "--concurrency", "1", "--json")
     assert code == 1
     found = summary(out)
-    assert {state: found[state] for state in ("created", "already", "failed", "unknown")} == {
-        "created": 1,
-        "already": 0,
-        "failed": 1,
-        "unknown": 1,
-    }
-    assert [(row["row"], row["state"]) for row in found["rows"]] == [(2, "failed"), (4, "unknown")]
+    assert counts(found) == {"created": 2, "already": 0, "failed": 1, "unknown": 0}
+    assert [(row["row"], row["state"]) for row in found["rows"]] == [(2, "failed")]
     assert all(row["error"] for row in found["rows"])
+    assert found["audit"] == {"confirmed": 2, "recovered": 1, "lost": 0, "duplicated": [], "unexpected": []}
     lines = err.splitlines()
     assert lines[0].startswith("row 2: failed: ")
-    assert lines[1].startswith("row 4: unknown: ")
-    assert lines[2] == "boardclient: error: not every row exists as a card; nothing was sent twice"
+    assert lines[1:] == ["boardclient: error: not every row exists as a card exactly once"]
     assert "\x1b" not in err
     assert len(board_service.calls_of("cards.create")) == 3
+
+
+def test_rows_that_cannot_be_looked_for_are_unknown(cli, board_service: BoardService, board, csv_file) -> None:
+    faults = board_service.faults
+    faults.add(faults.drop(commit=True), "cards.create", call=3)
+    faults.add(faults.status(404), "boards.cards", call=2)
+    code, out, err = cli("import", csv_file(THREE), *into(board), "--concurrency", "1", "--json")
+    assert code == 1
+    found = summary(out)
+    assert counts(found) == {"created": 2, "already": 0, "failed": 0, "unknown": 1}
+    assert [(row["row"], row["state"]) for row in found["rows"]] == [(4, "unknown")]
+    assert err.startswith("row 4: unknown: ")
 
 
 def test_failed_rows_are_named_without_json_too(cli, board_service: BoardService, board, csv_file) -> None:
@@ -155,30 +161,6 @@ def test_a_token_that_is_refused_on_the_way_ends_the_run(cli, board_service: Boa
     assert "get a new token" in err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_leaves_the_rows_in_flight_unknown(
-    cli, board_service: BoardService, board, csv_file, signal_on: Callable, number: signal.Signals, code: int
-) -> None:
-    board_service.faults.add(board_service.faults.hang(commit=True), "cards.create", call=range(3, 100))
-    signal_on(number, "cards.create", 4)
-    path = csv_file("name\n" + "".join(f"card {n}\n" for n in range(2, 9)))
-    result = cli("import", path, "--board", board.board, "--list", "Done", "--concurrency", "2", "--json")
-    assert result.code == code
-    found = summary(result.out)
-    assert (found["created"], found["failed"], found["unknown"], found["not_sent"]) == (2, 0, 2, 3)
-    hanging = {call.body["name"] for call in board_service.calls if call.fault is not None}
-    assert {(f"card {row['row']}", row["state"]) for row in found["rows"]} == {(name, "unknown") for name in hanging}
-    assert f"ended by {number.name}" in result.err
-
-
-def test_a_signal_tells_the_rest_in_words(cli, board_service: BoardService, board, csv_file, signal_on: Callable) -> None:
-    board_service.faults.add(board_service.faults.hang(), "cards.create")
-    signal_on(signal.SIGINT, "cards.create")
-    result = cli("import", csv_file(THREE), "--board", board.board, "--list", "Done", "--concurrency", "1")
-    assert result.code == 130
-    assert result.out.startswith("created 0, failed 0, unknown 1, not sent 2 in ")
-
-
 @pytest.mark.parametrize(
     ("later", "message", "sent"),
     [
@@ -193,8 +175,8 @@ def test_a_file_that_changes_meanwhile_stops_the_import(
     path = csv_file("name\nA\nB\nC\n")
     real = _import.check
 
-    async def check_then_change(source: _import.Source) -> int:
-        rows = await real(source)
+    async def check_then_change(source: _import.Source, earlier: Earlier) -> Counter[str]:
+        rows = await real(source, earlier)
         Path(path).write_text(later, newline="")
         return rows
 
@@ -220,7 +202,9 @@ async def test_a_file_that_cannot_be_read_any_more_stops_the_import(board_servic
         board = await session.boards.create("B", default_lists=True)
         source = await _import.prepare(session, Failing(b"name\nA\n"), _rows.Format.CSV, board.id, "Done")
         outcome = _import.Outcome(lambda row: None)
-        await _import.send(session, source, outcome, rows=await _import.check(source))
+        rows = (await _import.check(source, Earlier())).total()
+        options = _import.SendOptions(rows=rows, board_id=board.id)
+        await _import.send(session, source, outcome, options, brake=Brake())
     assert outcome.stopped_by == "the file can't be read any more: Input/output error"
     assert not outcome.is_complete
 
@@ -228,7 +212,10 @@ async def test_a_file_that_cannot_be_read_any_more_stops_the_import(board_servic
 class Run:
     """A run that never answers, but for what it holds when it is left."""
 
-    report = None
+    report = BulkReport()
+
+    def stop(self):
+        raise AssertionError
 
     async def __aenter__(self):
         return self
@@ -252,13 +239,18 @@ class Created(NamedTuple):
     error: None = None
 
 
-async def test_results_that_are_ready_are_settled_when_it_is_cancelled() -> None:
+@pytest.mark.parametrize("has_journal", [False, True])
+async def test_what_is_ready_when_it_is_cancelled_counts_and_the_rest_is_unknown(tmp_path: Path, has_journal: bool) -> None:
+    """Without a journal that can be read nobody knows which of the rows under way were sent."""
+    (tmp_path / "journal").write_text("no journal")
+    journal = tmp_path / "journal" if has_journal else None
     told: list[_import.FailedRow] = []
     outcome = _import.Outcome(told.append)
     cards = SimpleNamespace(create_many=lambda drafts, **options: Run())
     for index in range(3):
-        outcome.begin(index, index + 2)
-    task = asyncio.create_task(_import.send(SimpleNamespace(cards=cards), None, outcome, rows=5))
+        outcome.begin(index, _rows.Row(index + 2, CardDraft("x", "l")))
+    options = _import.SendOptions(rows=5, board_id="b", journal=journal)
+    task = asyncio.create_task(_import.send(SimpleNamespace(cards=cards), None, outcome, options, brake=Brake()))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
@@ -268,23 +260,48 @@ async def test_results_that_are_ready_are_settled_when_it_is_cancelled() -> None
     assert outcome.not_sent == 2
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_process_ends_on_a_signal(board_service: BoardService, board, csv_file, number: signal.Signals, code: int) -> None:
-    board_service.faults.add(board_service.faults.hang(commit=True), "cards.create", call=range(2, 100))
-    environment = {
-        **os.environ,
-        "BOARDCLIENT_BASE_URL": board_service.base_url,
-        "BOARDCLIENT_KEY": board_service.key,
-        "BOARDCLIENT_TOKEN": board_service.token,
-    }
-    argv = ["import", csv_file(THREE), "--board", board.board, "--list", "Done", "--concurrency", "1", "--json"]
-    program = [sys.executable, "-c", "import sys; from boardclient.cli import main; sys.exit(main())", *argv]
-    with subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        asyncio.run(board_service.received("cards.create", 2))
-        process.send_signal(number)
-        out, err = process.communicate()
-    assert process.returncode == code
-    assert "Traceback" not in err
-    found = summary(out)
-    assert (found["created"], found["unknown"], found["not_sent"]) == (1, 1, 1)
-    assert found["rows"][0]["row"] == 3
+@pytest.mark.parametrize(
+    ("audit", "lines", "is_complete"),
+    [
+        (BulkAudit(confirmed=3, recovered=1), [], True),
+        (BulkAudit(lost=2), ["lost: 2 of the cards that were confirmed are not on the board"], False),
+        (BulkAudit(duplicated=(Card("c1", "A\x1b"),)), ["duplicated: 'A\\x1b' (c1) is a card too many of a row"], False),
+        (BulkAudit(unexpected=(Card("c2", "B"),)), ["unexpected: 'B' (c2) is no row's, and was not there before"], True),
+    ],
+)
+def test_what_the_audit_found_is_told(capsys, audit: BulkAudit, lines: list[str], is_complete: bool) -> None:
+    outcome = _import.Outcome(lambda row: None)
+    outcome.report = BulkReport(audit=audit)
+    _import_view._show_end(outcome, [], as_json=True)
+    out, err = capsys.readouterr()
+    assert err.splitlines() == lines
+    named = [[card.id for card in cards] for cards in (audit.duplicated, audit.unexpected)]
+    assert [[card["id"] for card in summary(out)["audit"][kind]] for kind in ("duplicated", "unexpected")] == named
+    assert outcome.is_complete is is_complete
+
+
+def test_references_that_come_twice_are_found_before_anything_is_sent(cli, board_service, board, csv_file) -> None:
+    path = csv_file("name,reference\nA,r-1\nB,\nC,r-2\nD,r-1\nE,\nF,r-1\n")
+    code, _, err = cli("import", path, *into(board))
+    assert code == 2
+    assert err.splitlines()[:2] == [
+        "boardclient: row 5, column reference: is that of row 2 too; it must be the row's own",
+        "boardclient: row 7, column reference: is that of row 2 too; it must be the row's own",
+    ]
+    assert not board_service.calls_of("cards.create")
+    assert not Path(path + ".journal").exists()
+
+
+def test_two_references_with_one_hash_are_not_taken_for_the_same() -> None:
+    class Text(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            return 7
+
+    rows = [_rows.Row(number, CardDraft("x", "l", reference=Text(f"r-{number}"))) for number in (1, 2)]
+    references = References()
+    for row in rows:
+        references.add(Text(row.draft.reference))
+    assert references.suspects() == {7}
+    assert list(doubles(rows, frozenset(map(hash, ("r-1", "r-2"))))) == [None, None]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from boardclient import BoardList, Card
+from boardclient import BoardList, BulkProgress, Card
 from boardclient.cli import _render
 
 
@@ -84,5 +84,19 @@ def test_the_bar_is_drawn_on_a_terminal_only() -> None:
     for terminal in (True, False):
         console = Console(file=io.StringIO(), width=80, force_terminal=terminal)
         with _render.progress(console) as bar:
-            bar.add_task("Importing", total=2, completed=1)
+            bar.add_task("Importing", total=2, completed=1, pace="3 cards/s")
         assert ("Importing" in console.file.getvalue()) is terminal
+
+
+@pytest.mark.parametrize(
+    ("total", "rate", "text"),
+    [
+        (None, 2.0, "2 cards/s"),
+        (100, 0.0, "0 cards/s"),
+        (100, 2.0, "2 cards/s, 0:00:45 left"),
+        (100_010, 9.6, "10 cards/s, 2:53:37 left"),
+    ],
+)
+def test_the_pace_is_told_with_the_time_that_is_left(total: int | None, rate: float, text: str) -> None:
+    progress = BulkProgress(done=10, created=10, failed=0, unknown=0, rate=rate, seconds=5, total=total)
+    assert _render.pace(progress) == text

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from boardclient.cli._errors import StoppedError
-from boardclient.cli._signals import run_until_signal
+from boardclient.cli._signals import Brake, run_until_signal
 
 
 def test_work_that_ends_by_itself_returns_and_leaves_the_handlers_alone() -> None:
@@ -66,3 +66,51 @@ def test_a_loop_without_signal_handlers_is_stopped_too(monkeypatch: pytest.Monke
         run_until_signal(work)
     assert caught.value.signal_number == number
     assert signal.getsignal(number) == before
+
+
+def test_the_first_signal_pulls_the_brake_and_lets_the_work_come_to_its_end() -> None:
+    brake, told = Brake(), []
+
+    async def work() -> None:
+        stopped = asyncio.Event()
+        brake.on_pull = lambda: told.append("pulled")
+        with brake.by(stopped.set):
+            signal.raise_signal(signal.SIGTERM)
+            await stopped.wait()
+        told.append("ended")
+
+    with pytest.raises(StoppedError) as caught:
+        run_until_signal(work, brake)
+    assert caught.value.signal_number == signal.SIGTERM
+    assert brake.is_pulled
+    assert told == ["pulled", "ended"]
+
+
+def test_the_second_signal_cancels_and_the_first_is_reported() -> None:
+    brake = Brake()
+
+    async def work() -> None:
+        stopped = asyncio.Event()
+        with brake.by(stopped.set):
+            signal.raise_signal(signal.SIGINT)
+            await stopped.wait()
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.Event().wait()
+
+    with pytest.raises(StoppedError) as caught:
+        run_until_signal(work, brake)
+    assert caught.value.signal_number == signal.SIGINT
+
+
+def test_a_brake_that_holds_nothing_leaves_the_signal_to_the_cancellation() -> None:
+    brake = Brake()
+
+    async def work() -> None:
+        with brake.by(lambda: None):
+            pass
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.Event().wait()
+
+    with pytest.raises(StoppedError):
+        run_until_signal(work, brake)
+    assert not brake.is_pulled

@@ -1,0 +1,90 @@
+"""What earlier runs of an import did, read from its journal without changing it; eight bytes a row and set."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Literal
+
+import attrs
+
+from boardclient import CardDraft, JournalError
+from boardclient.bulk._journal_view import read_journal, read_rows
+from boardclient.bulk._matching import IdSet, digest
+
+_ROWS_PER_BREATH = 500
+
+Key = int | str
+"""How a journal knows a row: its position in the file, from 0, or its reference."""
+Standing = Literal["new", "done", "failed", "doubtful", "changed"]
+"""What a run makes of a row: create it; report that it is there or was refused for good; look for it; refuse its new content."""
+
+
+def key_of(index: int, draft: CardDraft) -> Key:
+    """Return how a journal knows a row."""
+    return index if draft.reference is None else draft.reference
+
+
+@attrs.define
+class Earlier:
+    """What a journal says of rows. Owned by one check of a file; without a journal all rows are new."""
+
+    done: IdSet = attrs.field(factory=IdSet)
+    failed: IdSet = attrs.field(factory=IdSet)
+    doubtful: IdSet = attrs.field(factory=IdSet)
+    contents: IdSet = attrs.field(factory=IdSet)
+    exists: bool = False
+
+    def standing(self, index: int, draft: CardDraft) -> Standing:
+        """Say what a run that goes on with the journal makes of a row."""
+        if not self.exists:
+            return "new"
+        key = repr(key_of(index, draft))
+        is_same = f"{key} {digest(draft).hex()}" in self.contents
+        if key in self.failed:
+            return "failed" if is_same else "new"
+        state: Standing = "done" if key in self.done else "doubtful" if key in self.doubtful else "new"
+        return state if state == "new" or is_same else "changed"
+
+
+async def read_earlier(path: Path | None, identity: Mapping[str, str]) -> Earlier:
+    """Read a journal, where there is one.
+
+    Raises:
+        JournalError: it can't be read, or belongs to another import.
+    """
+    earlier = Earlier()
+    if path is None or not _is_there(path):
+        return earlier
+    _check_identity(path, read_journal(path).identity, identity)
+    earlier.exists = True
+    sets = {"done": earlier.done, "failed": earlier.failed, "armed": earlier.doubtful, "unknown": earlier.doubtful}
+    with closing(read_rows(path, "done", "failed", "armed", "unknown")) as rows:
+        for number, row in enumerate(rows):
+            if number % _ROWS_PER_BREATH == 0:
+                await asyncio.sleep(0)
+            sets[row.state].add(repr(row.key))
+            earlier.contents.add(f"{row.key!r} {row.digest.hex()}")
+    return earlier
+
+
+def _is_there(path: Path) -> bool:
+    return os.path.exists(path)  # unlike a Path's own method it does not raise where one may not look
+
+
+def _check_identity(path: Path, made_for: Mapping[str, str], given: Mapping[str, str]) -> None:
+    parts = [name for name in {**made_for, **given} if made_for.get(name) != given.get(name)]
+    if parts:
+        differences = ", ".join(f"{name} {made_for.get(name)} (now {given.get(name)})" for name in parts)
+        raise JournalError(f"{path} belongs to another import: {differences}. Give this import a journal of its own (--journal)")
+
+
+def doubtful_keys(path: Path) -> set[Key]:
+    """Return the rows of which the journal doesn't know whether their cards exist.
+
+    Raises:
+        JournalError: it can't be read.
+    """
+    with closing(read_rows(path, "armed", "unknown")) as rows:
+        return {row.key for row in rows}

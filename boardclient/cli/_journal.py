@@ -1,0 +1,60 @@
+"""What `journal` shows of the journal of an import; the file is never changed, and may be in use."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from boardclient import JournalError
+from boardclient.bulk._journal_format import Row, State
+from boardclient.bulk._journal_view import STATES, read_journal, read_rows
+from boardclient.cli import _render
+from boardclient.cli._errors import FileError
+
+_ROWS_PER_BREATH = 500
+
+
+def show(path: Path) -> None:
+    """Print what a journal holds.
+
+    Raises:
+        FileError: there is none, or it can't be read.
+    """
+    try:
+        summary = read_journal(path)
+    except JournalError as error:
+        raise FileError(str(error)) from None
+    fields: dict[str, object] = {
+        "path": summary.path,
+        **summary.identity,
+        "created at": summary.created_at.isoformat(),
+        "runs": summary.runs,
+        "rows": sum(summary.counts.values()),
+        **{state: summary.counts[state] for state in STATES},
+    }
+    _render.details(_render.output(), "journal", fields)
+
+
+async def export(path: Path, states: Sequence[State]) -> None:
+    """Print the rows in these states, or all, as JSON Lines, as they are read.
+
+    Raises:
+        FileError: there is no journal, or it can't be read.
+    """
+    try:
+        with closing(read_rows(path, *states)) as rows:
+            for number, row in enumerate(rows):
+                if number % _ROWS_PER_BREATH == 0:
+                    await asyncio.sleep(0)  # a signal is heard
+                sys.stdout.write(json.dumps(_values(row)) + "\n")
+    except JournalError as error:
+        raise FileError(str(error)) from None
+
+
+def _values(row: Row) -> dict[str, str | int]:
+    values: dict[str, str | int] = {"reference" if isinstance(row.key, str) else "position": row.key, "state": row.state}
+    if row.detail is not None:
+        values["card" if row.state == "done" else "reason"] = row.detail
+    return values

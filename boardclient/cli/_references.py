@@ -1,0 +1,38 @@
+"""Whether a reference comes twice in a file: told from hashes, so that a million rows take eight bytes each."""
+
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from boardclient.cli._rows import Problem, Row
+
+_BUCKETS = 256
+
+
+class References:
+    """The references of a file, as far as it takes to suspect one of coming twice. Owned by one check of the file."""
+
+    def __init__(self) -> None:
+        # One bucket after the other is sorted: what sorting takes besides is a small part of the whole.
+        self._buckets = [array("q") for _ in range(_BUCKETS)]
+
+    def add(self, reference: str) -> None:
+        """Take note of a row's reference."""
+        value = hash(reference)
+        self._buckets[value % _BUCKETS].append(value)
+
+    def suspects(self) -> frozenset[int]:
+        """Return the hashes that came more than once; two references may share one."""
+        return frozenset(value for bucket in self._buckets for value, other in pairwise(sorted(bucket)) if value == other)
+
+
+def doubles(rows: Iterable[Row | Problem], suspects: frozenset[int]) -> Iterator[Problem | None]:
+    """Say of each row of a file whether its reference came before, None where it did not."""
+    first: dict[str, int] = {}
+    for row in rows:
+        problem = None
+        if isinstance(row, Row) and (reference := row.draft.reference) is not None and hash(reference) in suspects:
+            before = first.setdefault(reference, row.number)
+            if before != row.number:
+                problem = Problem(row.number, "reference", f"is that of row {before} too; it must be the row's own")
+        yield problem

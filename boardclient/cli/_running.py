@@ -1,0 +1,71 @@
+"""How a command is run: with a session of the caller's settings, until it ends or a signal comes, to an exit code."""
+
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from signal import Signals
+
+import typer
+
+from boardclient import AsyncSession, AuthenticationError, BoardClientError, Effect
+from boardclient.cli import _render, _settings
+from boardclient.cli._errors import FileError, IncompleteError, StoppedError, UsageError
+from boardclient.cli._signals import Brake, run_until_signal
+
+_MAY_BE_DONE = "what was under way may have been done or not (unknown)"
+
+
+@contextmanager
+def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
+    """Turn what ends a command early into a line on stderr and an exit code; `when_stopped` is told after a signal."""
+    code, lines = 1, list[str]()
+    try:
+        yield
+    except FileError as error:
+        code, lines = 2, [*error.problems, f"error: {error}"]
+    except (UsageError, ValueError) as error:
+        code, lines = 2, [f"error: {error}"]
+    except IncompleteError as error:
+        lines = [f"error: {error}"]
+    except BoardClientError as error:
+        lines = [f"error: {_in_words(error, writes=writes)}"]
+    except StoppedError as stopped:
+        code = 128 + stopped.signal_number
+        hint = when_stopped or (_MAY_BE_DONE if writes else "")
+        lines = [f"ended by {Signals(stopped.signal_number).name}{hint and '; '}{hint}"]
+    else:
+        return
+    for text in lines:
+        _render.line(_render.notes(), f"boardclient: {text}")
+    raise typer.Exit(code)
+
+
+def _in_words(error: BoardClientError, *, writes: bool) -> str:
+    text = str(error) or type(error).__name__
+    if writes and error.effect is Effect.UNKNOWN:
+        return f"{text}; effect unknown: it may have been done or not, look before repeating it"
+    if writes and error.effect is Effect.DONE:
+        return f"{text}; it was done, only the answer can't be used"
+    return text
+
+
+def with_session(
+    context: typer.Context,
+    work: Callable[[AsyncSession], Awaitable[None]],
+    *,
+    writes: bool,
+    brake: Brake | None = None,
+    when_stopped: str = "",
+) -> None:
+    """Run `work` with a session of the caller's settings, which is closed afterwards."""
+
+    async def in_session() -> None:
+        async with settings.session() as session:
+            try:
+                await work(session)
+            except AuthenticationError as error:
+                raise IncompleteError(f"{error}; {settings.advice}") from None
+
+    with reported(writes=writes, when_stopped=when_stopped):
+        settings = _settings.load(context.ensure_object(_settings.Options), os.environ)
+        run_until_signal(in_session, brake)

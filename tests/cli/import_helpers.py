@@ -1,0 +1,47 @@
+"""What the tests of the import say often."""
+
+import json
+import threading
+from typing import Any
+
+from boardclient.cli._import import STATES
+from boardclient.testing import BoardService
+from boardclient.testing.faults import Stage
+
+SETTLE = ("--settle", "0.05")
+
+
+def into(board: Any) -> tuple[str, ...]:
+    """Give the options of an import into the list Done, which need not wait long for lost answers."""
+    return ("--board", board.board, "--list", "Done", *SETTLE)
+
+
+def summary(out: str) -> dict[str, Any]:
+    """Read the object that is the last line."""
+    found = json.loads(out.splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
+
+
+def counts(found: dict[str, Any]) -> dict[str, int]:
+    """Pick the counts by state out of a summary."""
+    return {state: found[state] for state in STATES}
+
+
+def names(service: BoardService) -> list[str]:
+    """List the names of all cards."""
+    return sorted(card.name for card in service.rules.cards.values())
+
+
+class Held:
+    """A fault: a commit whose answer is held back until an event has come."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self._event = event
+
+    async def play(self, stage: Stage) -> None:
+        """Commit, wait, answer."""
+        stage.commit()
+        while not self._event.is_set():
+            await stage.sleep(0.001)
+        await stage.reply_answer()

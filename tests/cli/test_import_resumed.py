@@ -1,0 +1,289 @@
+"""An import that was ended, by signals or otherwise, goes on by the same line; its journal is read before anything is sent."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from import_helpers import Held, counts, into, names, summary
+
+from boardclient import JournalError
+from boardclient.bulk._journal_file import JournalFile
+from boardclient.bulk._journal_place import locked
+from boardclient.bulk._journal_view import read_journal
+from boardclient.testing import BoardService
+
+NINE = "name,reference\n" + "".join(f"card {n},r-{n}\n" for n in range(1, 10))
+ALL_NINE = [f"card {n}" for n in range(1, 10)]
+
+
+def journal_of(path: str) -> Path:
+    return Path(f"{path}.journal")
+
+
+def test_the_same_line_sends_nothing_once_all_is_done(cli, board_service: BoardService, board, csv_file) -> None:
+    line = ("import", csv_file(NINE), *into(board))
+    assert cli(*line).code == 0
+    code, out, err = cli(*line)
+    assert (code, err) == (0, "")
+    assert out.startswith("created 0, already 9, failed 0, unknown 0 in ")
+    assert names(board_service) == ALL_NINE
+
+
+def test_rows_that_are_added_are_created_by_the_same_line(cli, board_service: BoardService, board, csv_file) -> None:
+    line = ("import", csv_file("name,reference\ncard 1,r-1\ncard 3,r-3\n"), *into(board), "--json")
+    assert cli(*line).code == 0
+    csv_file(NINE)
+    code, out, _ = cli(*line)
+    assert code == 0
+    assert counts(summary(out)) == {"created": 7, "already": 2, "failed": 0, "unknown": 0}
+    assert names(board_service) == ALL_NINE
+
+
+def test_the_journal_lies_where_it_is_said(cli, board, csv_file, tmp_path: Path) -> None:
+    path = csv_file(NINE)
+    assert cli("import", path, *into(board), "--journal", str(tmp_path / "other")).code == 0
+    assert read_journal(tmp_path / "other").counts["done"] == 9
+    assert not journal_of(path).exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_after_a_signal_what_is_under_way_comes_to_its_end_and_the_same_line_does_the_rest(
+    cli, board_service: BoardService, board, csv_file, signals_on, pulled, number: signal.Signals, code: int
+) -> None:
+    board_service.faults.add(Held(pulled), "cards.create", call=range(3, 100))
+    signals_on("cards.create", 4, number)
+    line = ("import", csv_file(NINE), *into(board), "--concurrency", "2", "--json")
+    result = cli(*line)
+    assert result.code == code
+    assert result.err == f"boardclient: ended by {number.name}; the same command line goes on\n"
+    found = summary(result.out)
+    assert counts(found) == {"created": 4, "already": 0, "failed": 0, "unknown": 0}
+    assert (found["not_sent"], found["rows"]) == (5, [])
+    assert names(board_service) == ALL_NINE[:4]
+
+    board_service.faults.clear()
+    code, out, err = cli(*line)
+    assert (code, err) == (0, "")
+    assert counts(summary(out)) == {"created": 5, "already": 4, "failed": 0, "unknown": 0}
+    assert names(board_service) == ALL_NINE
+
+
+def test_a_second_signal_stops_at_once_and_the_same_line_finds_what_was_done(
+    cli, board_service: BoardService, board, csv_file, signals_on
+) -> None:
+    faults = board_service.faults
+    faults.add(faults.hang(commit=True), "cards.create", call=[3])
+    faults.add(faults.hang(), "cards.create", call=range(4, 100))
+    signals_on("cards.create", 4, signal.SIGINT, signal.SIGINT)
+    line = ("import", csv_file(NINE), *into(board), "--concurrency", "2", "--json")
+    result = cli(*line)
+    assert result.code == 130
+    found = summary(result.out)
+    assert counts(found) == {"created": 2, "already": 0, "failed": 0, "unknown": 2}
+    assert found["not_sent"] == 5
+    hanging = {call.body["name"] for call in board_service.calls if call.fault is not None}
+    assert {f"card {row['row'] - 1}" for row in found["rows"]} == hanging
+    assert result.err.endswith("boardclient: ended by SIGINT; the same command line goes on\n")
+
+    faults.clear()
+    code, out, _ = cli(*line)
+    assert code == 0
+    assert counts(summary(out)) == {"created": 6, "already": 3, "failed": 0, "unknown": 0}
+    assert names(board_service) == ALL_NINE
+
+
+def test_rows_that_were_handed_out_and_not_sent_are_not_unknown(cli, board_service, board, csv_file, signals_on) -> None:
+    board_service.faults.add(board_service.faults.hang(), "cards.create")
+    signals_on("cards.create", 1, signal.SIGTERM, signal.SIGINT)
+    code, out, err = cli("import", csv_file(NINE), *into(board), "--concurrency", "1")
+    assert code == 143
+    assert out.startswith("created 0, failed 0, unknown 1, not sent 8 in ")
+    assert err.splitlines() == [
+        "row 2: unknown: the import ended while the card was being created",
+        "boardclient: ended by SIGTERM; the same command line goes on",
+    ]
+
+
+def test_rows_that_failed_are_told_beside_the_signal(cli, board_service, board, csv_file, signals_on, pulled) -> None:
+    board_service.faults.add(board_service.faults.status(400), "cards.create", call=1)
+    board_service.faults.add(Held(pulled), "cards.create", call=[2])
+    signals_on("cards.create", 2, signal.SIGTERM)
+    code, out, err = cli("import", csv_file(NINE), *into(board), "--concurrency", "1")
+    assert code == 143
+    assert out.startswith("created 1, failed 1, unknown 0, not sent 7 in ")
+    assert [line.partition(": ")[0] for line in err.splitlines()] == ["row 2", "boardclient"]
+
+
+def test_a_signal_before_anything_is_sent_ends_it_at_once(cli, board_service: BoardService, board, csv_file, signal_on) -> None:
+    """The cards that are on the board before are read first."""
+    board_service.faults.add(board_service.faults.hang(), "boards.cards")
+    signal_on(signal.SIGTERM, "boards.cards")
+    line = ("import", csv_file(NINE), *into(board))
+    code, out, err = cli(*line)
+    assert code == 143
+    assert out.startswith("created 0, failed 0, unknown 0, not sent 9 in ")
+    assert err == "boardclient: ended by SIGTERM; the same command line goes on\n"
+    board_service.faults.clear()
+    assert cli(*line).code == 0
+    assert names(board_service) == ALL_NINE
+
+
+def started(service: BoardService, argv: tuple[str, ...]) -> subprocess.Popen[str]:
+    """Call the command line in a process of its own."""
+    environment = {
+        **os.environ,
+        "BOARDCLIENT_BASE_URL": service.base_url,
+        "BOARDCLIENT_KEY": service.key,
+        "BOARDCLIENT_TOKEN": service.token,
+    }
+    program = [sys.executable, "-c", "import sys; from boardclient.cli import main; sys.exit(main())", *argv]
+    return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_process_ends_on_a_signal_and_another_goes_on(
+    cli, board_service: BoardService, board, csv_file, number: signal.Signals, code: int
+) -> None:
+    board_service.faults.add(board_service.faults.delay_answer(0.3), "cards.create", call=range(3, 100))
+    line = ("import", csv_file(NINE), *into(board), "--concurrency", "2", "--json")
+    with started(board_service, line) as process:
+        asyncio.run(board_service.received("cards.create", 4))
+        process.send_signal(number)
+        out, err = process.communicate()
+    assert process.returncode == code
+    assert err == f"boardclient: ended by {number.name}; the same command line goes on\n"
+    assert counts(summary(out)) == {"created": 4, "already": 0, "failed": 0, "unknown": 0}
+    code, out, _ = cli(*line)
+    assert code == 0
+    assert counts(summary(out)) == {"created": 5, "already": 4, "failed": 0, "unknown": 0}
+    assert names(board_service) == ALL_NINE
+
+
+def test_a_killed_process_leaves_a_journal_to_go_on_with(cli, board_service: BoardService, board, csv_file) -> None:
+    board_service.faults.add(board_service.faults.hang(commit=True), "cards.create", call=range(3, 100))
+    line = ("import", csv_file(NINE), *into(board), "--concurrency", "2", "--json")
+    with started(board_service, line) as process:
+        asyncio.run(board_service.received("cards.create", 4))
+        process.kill()
+    board_service.faults.clear()
+    code, out, _ = cli(*line)
+    assert code == 0
+    found = counts(summary(out))
+    assert (found["created"] + found["already"], found["failed"], found["unknown"]) == (9, 0, 0)
+    assert names(board_service) == ALL_NINE
+
+
+# --- what the journal says before anything is sent
+
+
+def test_a_dry_run_sends_nothing_and_makes_no_journal(cli, board_service: BoardService, board, csv_file) -> None:
+    path = csv_file(NINE)
+    assert cli("import", path, *into(board), "--dry-run") == (0, "would create 9; nothing was sent\n", "")
+    assert {call.operation for call in board_service.calls} == {"boards.lists"}
+    assert [item.name for item in Path(path).parent.iterdir()] == ["cards.csv"]
+    code, _, err = cli("import", csv_file("name,due\nA,soon\n"), *into(board), "--dry-run")
+    assert code == 2
+    assert "row 2, column due" in err
+
+
+def test_a_dry_run_says_what_the_journal_holds_and_leaves_it_alone(cli, board_service: BoardService, board, csv_file) -> None:
+    faults = board_service.faults
+    faults.add(faults.status(400), "cards.create", call=range(1, 3))
+    faults.add(faults.drop(), "cards.create", call=[3])
+    faults.add(faults.status(404), "boards.cards", call=range(2, 9))
+    faults.add(faults.status(403), "cards.create", call=[4])
+    path = csv_file("name,reference\n" + "".join(f"card {n},r-{n}\n" for n in range(1, 7)))
+    assert cli("import", path, *into(board), "--concurrency", "1").code == 1
+    csv_file(NINE.replace("card 2,", "card 2 mended,"))  # what was refused for good is sent again with other content
+    journal = journal_of(path)
+    before, calls = journal.read_bytes(), len(board_service.calls_of("cards.create"))
+    code, out, err = cli("import", path, *into(board), "--dry-run")
+    assert (code, err) == (0, "")
+    assert out == (f"would create 5, already 2, failed for good 1, to be looked for 1 (by {journal}); nothing was sent\n")
+    found = summary(cli("import", path, *into(board), "--dry-run", "--json").out)
+    assert found == {"dry_run": True, "would_create": 5, "already": 2, "failed": 1, "unknown": 1}
+    assert journal.read_bytes() == before
+    assert len(board_service.calls_of("cards.create")) == calls
+
+
+@pytest.mark.parametrize("extra", [(), ("--dry-run",)])
+def test_rows_with_other_content_are_named_and_nothing_is_sent(
+    cli, board_service: BoardService, board, csv_file, extra: tuple[str, ...]
+) -> None:
+    path = csv_file("name\nA\nB\n")
+    assert cli("import", path, *into(board)).code == 0
+    csv_file("name\nA\nB mended\nC\n")
+    code, out, err = cli("import", path, *into(board), *extra)
+    assert (code, out) == (2, "")
+    assert err.startswith("boardclient: row 3: was sent by an earlier run with other content: ")
+    assert names(board_service) == ["A", "B"]
+
+
+@pytest.mark.parametrize("extra", [(), ("--dry-run",)])
+def test_the_journal_of_another_board_is_refused(
+    cli, board_service: BoardService, board, csv_file, extra: tuple[str, ...]
+) -> None:
+    path = csv_file(NINE)
+    assert cli("import", path, *into(board)).code == 0
+    cli("board", "create", "Other", "--default-lists")
+    other = list(board_service.rules.boards)[-1]
+    code, out, err = cli("import", path, "--board", other, "--list", "Done", *extra)
+    assert (code, out) == (2, "")
+    assert f"belongs to another import: board {board.board} (now {other})" in err
+    assert names(board_service) == ALL_NINE
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_a_journal_in_use_is_refused(cli, board_service: BoardService, board, csv_file, has_run: bool) -> None:
+    path = csv_file(NINE)
+    if has_run:
+        assert cli("import", path, *into(board)).code == 0
+    with locked(journal_of(path)):
+        code, out, err = cli("import", path, *into(board), "--json")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "is in use by another run" in err
+    assert len(board_service.calls_of("cards.create")) == 9 * has_run
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense " * 1000, b"SQLite format 3\x00" + b"\xff" * 5000])
+def test_a_journal_that_is_none_is_refused(cli, board_service: BoardService, board, csv_file, content: bytes) -> None:
+    path = csv_file(NINE)
+    journal_of(path).write_bytes(content)
+    code, out, err = cli("import", path, *into(board))
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert str(journal_of(path)) in err
+    assert journal_of(path).read_bytes() == content
+    assert not board_service.calls_of("cards.create")
+
+
+def test_a_folder_that_is_not_there_is_refused(cli, board, csv_file, tmp_path: Path) -> None:
+    code, _, err = cli("import", csv_file(NINE), *into(board), "--journal", str(tmp_path / "no" / "journal"))
+    assert code == 2
+    assert "create it first" in err
+
+
+def test_a_journal_that_fails_on_the_way_ends_the_run(cli, board_service: BoardService, board, csv_file, monkeypatch) -> None:
+    real, batches = JournalFile.admit, []
+
+    def admit(self: JournalFile, *arguments: object) -> object:
+        batches.append(arguments)
+        if len(batches) == 2:
+            raise JournalError(f"{self.path} can't grow: make room and run again")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(JournalFile, "admit", admit)
+    line = ("import", csv_file(NINE), *into(board), "--concurrency", "1", "--json")
+    code, out, err = cli(*line)
+    assert code == 1
+    assert "can't grow: make room and run again" in err
+    found = summary(out)
+    assert (found["failed"], found["unknown"], found["created"] + found["not_sent"]) == (0, 0, 9)
+    assert found["not_sent"] > 0
+    assert cli(*line).code == 0
+    assert names(board_service) == ALL_NINE

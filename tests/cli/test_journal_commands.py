@@ -1,0 +1,127 @@
+"""What a journal shows of an import, and that looking leaves it alone."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from import_helpers import into
+
+from boardclient.bulk._journal_place import locked
+from boardclient.bulk._journal_view import STATES
+from boardclient.cli._app_files import StateName
+from boardclient.testing import BoardService
+
+FIVE = "name,reference\nA,r-1\nB,\nC,r-3\x1b\nD,r-4\nE,r-5\n"
+
+
+@pytest.fixture
+def journal(cli, board_service: BoardService, board, csv_file) -> Path:
+    """Give the journal of an import with rows in several states."""
+    faults = board_service.faults
+    faults.add(faults.status(400), "cards.create", call=[2])
+    faults.add(faults.drop(), "cards.create", call=[3])
+    faults.add(faults.status(404), "boards.cards", call=range(2, 9))
+    faults.add(faults.status(403), "cards.create", call=[4])
+    path = csv_file(FIVE)
+    assert cli("import", path, *into(board), "--concurrency", "1").code == 1
+    return Path(f"{path}.journal")
+
+
+def test_show_sums_it_up(bare_cli, board_service: BoardService, board, journal: Path) -> None:
+    before = journal.read_bytes()
+    code, out, err = bare_cli("journal", "show", str(journal))
+    assert (code, err) == (0, "")
+    fields = dict(line.strip().split(maxsplit=1) for line in out.splitlines()[1:])
+    assert fields.pop("created").startswith("at  20")
+    assert fields == {
+        "path": str(journal),
+        "service": board_service.base_url,
+        "board": board.board,
+        "runs": "1",
+        "rows": "5",
+        "armed": "0",
+        "done": "2",
+        "failed": "1",
+        "waiting": "1",
+        "unknown": "1",
+    }
+    assert journal.read_bytes() == before
+
+
+def test_export_prints_rows_as_json_lines(bare_cli, board_service: BoardService, journal: Path) -> None:
+    ids = {card.name: card.id for card in board_service.rules.cards.values()}
+    code, out, err = bare_cli("journal", "export", str(journal))
+    assert (code, err) == (0, "")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [(row.get("reference", row.get("position")), row["state"]) for row in found] == [
+        ("r-1", "done"),
+        (1, "failed"),
+        ("r-3\x1b", "unknown"),
+        ("r-4", "waiting"),
+        ("r-5", "done"),
+    ]
+    assert [row.get("card") for row in found] == [ids["A"], None, None, None, ids["E"]]
+    assert all(row["reason"] for row in found if row["state"] != "done")
+    assert "\x1b" not in out
+
+
+def test_export_keeps_to_the_states_that_are_asked_for(bare_cli, journal: Path) -> None:
+    out = bare_cli("journal", "export", str(journal), "--state", "unknown", "--state", "failed").out
+    assert [json.loads(line)["state"] for line in out.splitlines()] == ["failed", "unknown"]
+    assert bare_cli("journal", "export", str(journal), "--state", "armed") == (0, "", "")
+    assert bare_cli("journal", "export", str(journal), "--state", "lost").code == 2
+
+
+def test_a_row_of_which_nothing_is_known_has_neither_card_nor_reason(bare_cli, cli, board_service, board, csv_file) -> None:
+    path = csv_file("name\nA\n")
+    board_service.faults.add(board_service.faults.hang(), "cards.create")
+
+    async def cancelled() -> None:
+        from boardclient import CardDraft
+
+        async with board_service.session() as session:
+            drafts = [CardDraft("A", board.done)]
+            async with session.cards.create_many(drafts, journal=f"{path}.journal", board_id=board.board):
+                await board_service.received("cards.create")
+
+    asyncio.run(cancelled())
+    assert bare_cli("journal", "export", f"{path}.journal") == (0, '{"position": 0, "state": "armed"}\n', "")
+
+
+def test_a_journal_in_use_can_be_looked_at(bare_cli, journal: Path) -> None:
+    with locked(journal):
+        assert bare_cli("journal", "show", str(journal)).code == 0
+        assert bare_cli("journal", "export", str(journal)).code == 0
+
+
+@pytest.mark.parametrize("command", ["show", "export"])
+def test_what_is_no_journal_is_one_line(bare_cli, tmp_path: Path, command: str) -> None:
+    code, out, err = bare_cli("journal", command, str(tmp_path / "missing"))
+    assert (code, out) == (2, "")
+    assert "there is no journal" in err
+    assert err.count("\n") == 1
+    (tmp_path / "text").write_text("text " * 1000)
+    assert bare_cli("journal", command, str(tmp_path / "text")).code == 2
+
+
+def test_a_signal_ends_a_long_export(bare_cli, journal: Path, monkeypatch) -> None:
+    from boardclient.cli import _journal
+
+    def endless(*_: object):
+        rows = list(real(journal))
+        os.kill(os.getpid(), signal.SIGTERM)
+        while True:
+            yield from rows
+
+    real = _journal.read_rows
+    monkeypatch.setattr(_journal, "read_rows", endless)
+    code, out, err = bare_cli("journal", "export", str(journal))
+    assert (code, err) == (143, "boardclient: ended by SIGTERM\n")
+    assert all(json.loads(line) for line in out.splitlines())
+
+
+def test_the_states_are_the_journal_s() -> None:
+    assert sorted(StateName) == sorted(STATES)
