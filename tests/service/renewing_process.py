@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from boardclient import (
@@ -75,10 +76,9 @@ async def main(plan: dict[str, Any]) -> None:
 
     provider = OAuthCredentials(authorize=authorize, store=store, lease_seconds=plan["lease_seconds"], **plan["client"])
     errors: list[str] = []
-    left = iter(range(plan["requests"]))
     answered = 0
 
-    async def work(session: AsyncSession) -> None:
+    async def work(session: AsyncSession, left: Iterator[int]) -> None:
         nonlocal answered
         for _ in left:
             try:
@@ -89,7 +89,12 @@ async def main(plan: dict[str, Any]) -> None:
 
     async with AsyncSession(provider, plan["base_url"], timeout=100.0) as session:
         await parent.ask("ready")
-        await asyncio.gather(*(work(session) for _ in range(CONCURRENCY)))
+        half = plan["requests"] // 2 if plan["meets_at_half"] else 0
+        for requests in filter(None, (half, plan["requests"] - half)):
+            left = iter(range(requests))
+            await asyncio.gather(*(work(session, left) for _ in range(CONCURRENCY)))
+            if requests == half:
+                await parent.ask("half")
     sys.stdout.write(json.dumps({"answered": answered, "errors": errors[:3]}))
 
 

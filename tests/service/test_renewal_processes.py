@@ -40,8 +40,7 @@ class Family:
         self.on_first: Callable[[int], object] = lambda pid: None
         """What is done with the first one that asks, before it gets its code."""
         self.stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._all_ready = asyncio.Event()
-        self._ready = 0
+        self._barriers = {"ready": asyncio.Barrier(PROCESSES), "half": asyncio.Barrier(PROCESSES)}
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one line of a process."""
@@ -61,16 +60,13 @@ class Family:
                 self.on_first(pid)
                 await self.first_may_go.wait()
             return {"code": code, "stop in": self.stop_first_in if is_first else ""}
-        if what == "ready":
-            self._ready += 1
-            if self._ready == PROCESSES:
-                self._all_ready.set()
-            await self._all_ready.wait()
+        if what in self._barriers:
+            await self._barriers[what].wait()
         else:
             self.stopped.set_result(pid)
         return {}
 
-    async def begin(self, port: int, *, lease_seconds: float = LEASE_SECONDS, is_blocking: bool = False) -> None:
+    async def begin(self, port: int, *, lease_seconds: float = LEASE_SECONDS, **options: bool) -> None:
         """Start the processes; they begin together."""
         service = self.service
         plan = {
@@ -79,7 +75,8 @@ class Family:
             "parent": port,
             "requests": REQUESTS,
             "lease_seconds": lease_seconds,
-            "is_blocking": is_blocking,
+            "is_blocking": options.get("is_blocking", False),
+            "meets_at_half": options.get("meets_at_half", False),
             "client": {
                 "client_id": service.client_id,
                 "client_secret": service.client_secret,
@@ -156,9 +153,10 @@ async def family(service: BoardService, tmp_path: Path) -> Family:
 
 async def test_one_renewal_for_all_processes(family: Family, service: BoardService) -> None:
     """Four processes with 1,000 requests get by with one exchange at first use and one for each time the token expires."""
-    async with running(family, lease_seconds=30.0):
-        for expiry in (1, 2):
-            await service.received("members.me", 330 * expiry)
+    # At half they wait for each other: no request is to meet both expiries.
+    async with running(family, lease_seconds=30.0, meets_at_half=True):
+        for expiry, requests in ((1, 330), (2, 750)):
+            await service.received("members.me", requests)
             assert family.counts == (expiry, expiry)
             service.rules.expire_tokens()
         await family.assert_all_answered()

@@ -292,7 +292,7 @@ async def test_the_deadline_ends_a_pause_that_takes_longer_than_it_says(service:
 
     service.faults.add(service.faults.status(429), "boards.create")
     policy = retry.default(sleep=sleep, random=lambda: 0.0)
-    async with service.session(timeout=0.05, retry=policy) as session:
+    async with service.session(timeout=0.4, retry=policy) as session:
         with pytest.raises(DeadlineError) as caught:
             await session.boards.create("plans")
     assert caught.value.effect is Effect.REJECTED
