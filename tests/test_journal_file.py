@@ -401,7 +401,7 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(path: Path, monkeypatch: 
     """A journal is created only where nothing lies at the moment of creating."""
     path.write_bytes(b"mine")
     monkeypatch.setattr(_journal_place, "exists", lambda place: False)
-    with pytest.raises(JournalError, match=r"can't be created \(File exists\)"):
+    with pytest.raises(JournalError, match=r"can't be created \(a file has appeared there\)"):
         JournalFile.open(path, IDENTITY)
     assert path.read_bytes() == b"mine"
 

@@ -171,3 +171,68 @@ async def test_identifiers_are_checked_before_anything_is_sent(
         with pytest.raises(ValueError, match="must"):
             await call()
     assert service.requests == 0
+
+
+async def test_find_cards_after_an_unknown_effect(service: BoardService, session: AsyncSession) -> None:
+    """After a lost answer the board tells whether the card exists: what is exactly like it, in the order of the board."""
+    board = await session.boards.create("Launch", default_lists=True)
+    todo, doing, _ = await session.boards.lists(board.id)
+    due = datetime(2027, 1, 2, 5, 4, 5, tzinfo=timezone(timedelta(hours=2)))
+    wanted: dict[str, Any] = {"list_id": todo.id, "desc": "text", "due": due}
+    assert await session.cards.find("a", board_id=board.id, **wanted) == []
+    service.faults.add(faults.drop(commit=True), "cards.create", times=1)
+    with pytest.raises(TransportError):
+        await session.cards.create("a", **wanted)
+    (lost,) = service.rules.cards.values()
+    for name, changed in [
+        ("A", {}),
+        ("a", {"list_id": doing.id}),
+        ("a", {"desc": None}),
+        ("a", {"desc": "Text"}),
+        ("a", {"due": None}),
+        ("a", {"due": due + timedelta(seconds=1)}),
+    ]:
+        await session.cards.create(name, **{**wanted, **changed})
+    (found,) = await session.cards.find("a", board_id=board.id, **{**wanted, "due": due.astimezone(UTC)})
+    assert (found.id, found.name, found.desc, found.list_id, found.due) == (lost.id, "a", "text", todo.id, due)
+    assert (service.calls[-1].method, service.calls[-1].path) == ("GET", f"/1/boards/{board.id}/cards")
+    first = await session.cards.create("a", **wanted, pos="top")
+    assert [card.id for card in await session.cards.find("a", board_id=board.id, **wanted)] == [first.id, lost.id]
+    (plain,) = await session.cards.find("a", board_id=board.id, list_id=todo.id, due=due)
+    assert plain.desc == ""
+
+
+async def test_find_compares_what_the_listing_shows() -> None:
+    """A listing that shows names and identifiers alone is compared by the names."""
+
+    def shape(operation: str, answer: Any) -> Any:
+        return [{"id": one["id"], "name": one["name"]} for one in answer] if operation == "boards.cards" else answer
+
+    async with BoardService(shape=shape) as service, service.session() as session:
+        board = await session.boards.create("Launch", default_lists=True)
+        home = (await session.boards.lists(board.id))[0]
+        made = await session.cards.create("a", list_id=home.id, desc="text")
+        await session.cards.create("b", list_id=home.id)
+        found = await session.cards.find("a", board_id=board.id, list_id="another", due=datetime(2027, 1, 2, tzinfo=UTC))
+        assert [card.id for card in found] == [made.id]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"board_id": ".."}, ValueError),
+        ({"list_id": ""}, ValueError),
+        ({"name": 7}, TypeError),
+        ({"due": datetime(2027, 1, 2)}, ValueError),
+    ],
+)
+async def test_find_refuses_what_could_not_have_been_created(
+    wrong: dict[str, Any], error: type[Exception], service: BoardService, session: AsyncSession
+) -> None:
+    """What `create` would refuse is refused before the board is read; a board that does not exist is said to be none."""
+    given: dict[str, Any] = {"name": "a", "board_id": "b", "list_id": "l", **wrong}
+    with pytest.raises(error):
+        await session.cards.find(given.pop("name"), **given)
+    assert service.requests == 0
+    with pytest.raises(NotFoundError):
+        await session.cards.find("a", board_id="b", list_id="l")

@@ -77,6 +77,17 @@ def create(place: Path) -> None:
         raise JournalError(f"{place} can't be created ({error.strerror}): choose a folder that is writable") from error
 
 
+def move(unfinished: Path, place: Path) -> None:
+    """Give a finished file its place.
+
+    Raises:
+        JournalError: something lies there.
+    """
+    if place.exists():
+        raise JournalError(f"{place} can't be created (a file has appeared there): choose another path")
+    unfinished.replace(place)
+
+
 @contextlib.contextmanager
 def locked(place: Path) -> Iterator[None]:
     """Hold the exclusive right to write the journal, at most until the process ends.

@@ -141,7 +141,9 @@ class JournalLedger:
             row.is_earlier = standing.verdict == "doubtful"
 
     def settle(self, row: Row, result: CardResult) -> None:
-        """Note what became of a row."""
+        """Note what became of a row, unless it is what the journal says."""
+        if row.standing in {"done", "failed"} or (row.standing == "doubtful" and result.state == "unknown" and not row.sends):
+            return
         if result.card is not None:
             self._journal.note(row.seq, "done", result.card.id)
         elif result.state == "unknown":

@@ -12,7 +12,7 @@ import hmac
 import re
 from array import array
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
@@ -95,9 +95,9 @@ def matching(draft: CardDraft, cards: Iterable[Card]) -> list[Card]:
     return [card for card in listed if card.name is not None and Content.of(card).shown(listing.shown) == wanted]
 
 
-def secret_marker(secret: bytes, key: int | str) -> str:
+def secret_marker(secret: bytes, seq: int) -> str:
     """Make the marker of a row: 16 characters that nobody can guess, the same in each run of a journal."""
-    digest = hmac.digest(secret, repr(key).encode("utf-8", "surrogatepass"), "sha256")
+    digest = hmac.digest(secret, str(seq).encode(), "sha256")
     return "bc:" + base64.b32encode(digest[:10]).decode().lower()
 
 
@@ -128,12 +128,14 @@ def with_marker(desc: str | None, marker: str) -> str:
 class Verdict:
     """What a listing says of rows in doubt, by their places: the cards of those found, and those that are absent.
 
-    `proves_nothing` says why the absent ones may exist all the same, None where they don't. `unexpected` are cards that are
-    nobody's, `missing` counts confirmed cards that the listing lacks.
+    `unclear` are rows of which some exist, and the listing doesn't show which. `proves_nothing` says why the absent ones may exist
+    all the same, None where they don't. `unexpected` are cards that are nobody's, `missing` counts confirmed cards that the
+    listing lacks.
     """
 
     found: dict[int, Card]
     absent: list[int]
+    unclear: list[int]
     proves_nothing: str | None
     unexpected: list[Card]
     missing: int
@@ -147,7 +149,7 @@ class Listing:
         self._confirmed = confirmed
         self._seen_baseline = bytearray(len(baseline))
         self._seen_confirmed = bytearray(len(confirmed))
-        self._others: list[Card] = []
+        self._others: dict[str, Card] = {}
         self._is_shown = dict.fromkeys(_SHOWN, False)
         self._nameless = 0
 
@@ -162,31 +164,42 @@ class Listing:
         elif card.name is None:
             self._nameless += 1
         else:
-            self._others.append(attrs.evolve(card, extra={}))
+            self._others[card.id] = attrs.evolve(card, extra={})  # a listing may show a card twice
 
     @property
     def shown(self) -> tuple[str, ...]:
         """What the listing shows of cards besides their names: what none of them has it may not show at all."""
         return tuple(field for field in _SHOWN if self._is_shown[field])
 
-    def compare(self, wanted: Sequence[Hashable], keys: Callable[[Card], Sequence[Hashable]]) -> Verdict:
-        """Give each row in doubt a card of its own, as far as there are: one that has the row's key among its keys."""
-        asked = Counter(wanted)
+    def compare(
+        self, wanted: Sequence[Hashable], keys: Callable[[Card], Sequence[Hashable]], wholes: Sequence[Hashable] | None = None
+    ) -> Verdict:
+        """Give each row in doubt a card of its own, as far as there are: one that has the row's key among its keys.
+
+        `wholes` are the rows as they were sent: those of equal keys are interchangeable only where they are equal altogether.
+        """
+        places: defaultdict[Hashable, list[int]] = defaultdict(list)
+        for place, key in enumerate(wanted):
+            places[key].append(place)
         cards: defaultdict[Hashable, list[Card]] = defaultdict(list)
         unexpected: list[Card] = []
-        for card in self._others:
-            key = next((key for key in keys(card) if len(cards[key]) < asked[key]), None)
+        for card in self._others.values():
+            key = next((key for key in keys(card) if len(cards[key]) < len(places.get(key, ()))), None)
             (unexpected if key is None else cards[key]).append(card)
         found: dict[int, Card] = {}
         absent: list[int] = []
-        for place, key in enumerate(wanted):
-            if cards[key]:
-                found[place] = cards[key].pop(0)
+        unclear: list[int] = []
+        for key, rows in places.items():
+            is_clear = wholes is None or len({wholes[place] for place in rows}) == 1
+            if is_clear or len(cards[key]) in {0, len(rows)}:
+                found.update(zip(rows, cards[key], strict=False))
+                absent += rows[len(cards[key]) :]
             else:
-                absent.append(place)
+                unclear += rows
         return Verdict(
             found=found,
             absent=absent,
+            unclear=unclear,
             proves_nothing=self._doubt(unexpected),
             unexpected=unexpected,
             missing=len(self._seen_confirmed) - sum(self._seen_confirmed),

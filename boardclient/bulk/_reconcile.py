@@ -10,12 +10,13 @@ from boardclient import _operations as operations
 from boardclient._caller import Caller
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._matching import Content, IdSet, Listing, check_marker, markers, secret_marker, with_marker
-from boardclient.bulk._results import BulkAudit
+from boardclient.bulk._results import FATAL, BulkAudit
 from boardclient.bulk._rows import Row
 from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card, CardDraft
 
 _CARDS_PER_BREATH: Final = 500
+_ADVICE: Final = "look at the board for them, and give the next import a new journal and marker=True"
 _NAMED: Final = 1000
 """How many cards of a kind an audit names."""
 
@@ -65,24 +66,29 @@ class Reconciler:
             return None
         return BoardClientError(f"the list {draft.list_id} is not on the board {self._board_id}: nothing was sent")
 
-    def marker(self, row: Row) -> str | None:
-        """Return what the description of a row's card is to hold, None where rows have no markers."""
-        if not self._marking:
-            return None
-        if callable(self._marking):
-            return check_marker(self._marking(row.draft))
-        return secret_marker(self._ledger.secret, row.key)
-
     def description(self, row: Row) -> str | None:
-        """Return the description to send for a row."""
-        marker = self.marker(row)
+        """Return the description to send for a row.
+
+        Raises:
+            TypeError, ValueError: the caller's marker can't be used; or whatever the caller's function raises.
+        """
+        marker = self._marker(row)
         return row.draft.desc if marker is None else with_marker(row.draft.desc, marker)
 
+    def _marker(self, row: Row) -> str | None:
+        """Return what the description of a row's card holds, None where rows have no markers."""
+        if row.marker is None and callable(self._marking):
+            row.marker = check_marker(self._marking(row.draft))
+        elif row.marker is None and self._marking:
+            row.marker = secret_marker(self._ledger.secret, row.seq)
+        return row.marker
+
     def note_created(self, row: Row, card: Card) -> None:
-        """Take note of what the service made of a text: if another, content can't tell whose a card is."""
-        name_is_kept = card.name is None or card.name == row.draft.name
-        desc_is_kept = card.desc is None or card.desc == (row.draft.desc or "")
-        if not self._marking and not (name_is_kept and desc_is_kept):
+        """Take note of what the service made of a card: if another than was sent, its content can't tell whose it is."""
+        draft = row.draft
+        sent = (draft.name, draft.desc or "", draft.list_id, draft.due)
+        kept = (card.name, card.desc, card.list_id, card.due)
+        if not self._marking and any(there is not None and there != here for here, there in zip(sent, kept, strict=True)):
             self._is_changed = True
 
     async def settle(self, rows: Sequence[Row]) -> list[Finding]:
@@ -91,17 +97,24 @@ class Reconciler:
         Nothing else of the run may be under way: a card that is being created would be taken for one of these.
         """
         if self._is_changed:
-            return _unsettled(rows, "the service changes the texts of cards, so that they are not recognised: use marker=True")
+            return _unsettled(rows, f"the service changes what cards say, so that they are not recognised: {_ADVICE}")
         if not self._marking and self._baseline is None:
-            return _unsettled(rows, "the journal was begun without knowing which cards were there before: use marker=True")
+            return _unsettled(rows, f"the journal was begun without knowing which cards were there before: {_ADVICE}")
         try:
             listing = await self._listing(await self._ledger.confirmed())
+        except FATAL:
+            raise
         except BoardClientError as error:
             return _unsettled(rows, f"the board could not be read: {error.message}")
         self._doubted += rows
-        verdict = listing.compare([self._wanted(row, listing) for row in rows], lambda card: self._keys(card, listing))
+        verdict = listing.compare(
+            [self._wanted(row, listing) for row in rows],
+            lambda card: self._keys(card, listing),
+            [self._marker(row) or Content.of(row.draft) for row in rows],
+        )
         self._recovered += len(verdict.found)
         settled = [Finding(rows[place], card) for place, card in verdict.found.items()]
+        settled += _unsettled([rows[place] for place in verdict.unclear], "the board shows no difference to others that exist")
         absent = [rows[place] for place in verdict.absent]
         if verdict.proves_nothing is not None:
             return settled + _unsettled(absent, verdict.proves_nothing)
@@ -140,7 +153,7 @@ class Reconciler:
             yield card
 
     def _wanted(self, row: Row, listing: Listing) -> Hashable:
-        return self.marker(row) if self._marking else Content.of(row.draft).shown(listing.shown)
+        return self._marker(row) if self._marking else Content.of(row.draft).shown(listing.shown)
 
     def _keys(self, card: Card, listing: Listing) -> Sequence[Hashable]:
         return markers(card) if self._marking else (Content.of(card).shown(listing.shown),)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from boardclient.errors import BoardClientError, DecodeError, Effect
+from boardclient.errors import (
+    AuthenticationError,
+    BoardClientError,
+    CredentialError,
+    DecodeError,
+    Effect,
+    JournalError,
+    SessionClosedError,
+)
 from boardclient.models import Card, CardDraft
 
+FATAL: Final = (AuthenticationError, CredentialError, JournalError, SessionClosedError)
+"""Errors that end a run: every further card would meet them."""
 State: TypeAlias = Literal["created", "already", "failed", "unknown"]
 
 

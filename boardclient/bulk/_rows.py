@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from boardclient.errors import BoardClientError
 from boardclient.models import CardDraft
@@ -12,11 +12,25 @@ from boardclient.models import CardDraft
 Standing: TypeAlias = Literal["send", "done", "failed", "doubtful"]
 """What is to be done with a row: send it, report what an earlier run did or was refused, or find out whether it was done."""
 
+_END: Final = object()
+
 
 class Row:
     """A draft on its way. Owned by its run; slotted, for there is one for each card."""
 
-    __slots__ = ("detail", "draft", "error", "has_place", "index", "is_earlier", "refused_at", "sends", "seq", "standing")
+    __slots__ = (
+        "detail",
+        "draft",
+        "error",
+        "has_place",
+        "index",
+        "is_earlier",
+        "marker",
+        "refused_at",
+        "sends",
+        "seq",
+        "standing",
+    )
 
     def __init__(self, index: int, draft: CardDraft) -> None:
         self.index = index
@@ -31,7 +45,9 @@ class Row:
         self.has_place = True
         """Whether it keeps a place among the rows under way."""
         self.error: BoardClientError | None = None
-        """Why it is in doubt."""
+        """Why it is in doubt, None where it is not."""
+        self.marker: str | None = None
+        """What its card's description holds, once that was asked for."""
         self.sends = 0
         self.refused_at: float | None = None
         """When it was first answered with 429, on the loop's clock."""
@@ -49,7 +65,7 @@ class Source:
         self._drafts = drafts
         self._steps: Iterator[CardDraft] | None = None
         self._waits: AsyncIterator[CardDraft] | None = None
-        self._begun: asyncio.Task[CardDraft | None] | None = None
+        self._begun: asyncio.Task[object] | None = None
         self._error: Exception | None = None
         self._count = 0
 
@@ -92,7 +108,7 @@ class Source:
                     return
             begun, self._begun = self._begun, None
             draft = await (_step(self._waits) if begun is None else begun)
-            if draft is None:
+            if draft is _END:
                 return
             rows.append(self._row(draft))
 
@@ -114,5 +130,5 @@ class Source:
             self._drafts.close()
 
 
-async def _step(drafts: AsyncIterator[CardDraft]) -> CardDraft | None:
-    return await anext(drafts, None)
+async def _step(drafts: AsyncIterator[CardDraft]) -> object:
+    return await anext(drafts, _END)

@@ -17,23 +17,18 @@ from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._pace import Pace
 from boardclient.bulk._plan import Drafts, Plan
 from boardclient.bulk._reconcile import Reconciler
-from boardclient.bulk._results import BulkAudit, BulkReport, CardResult, State
+from boardclient.bulk._results import FATAL, BulkAudit, BulkReport, CardResult, State
 from boardclient.bulk._rows import Row, Source
 from boardclient.bulk._turns import FixedTurns
 from boardclient.errors import (
     Attempt,
-    AuthenticationError,
     BoardClientError,
-    CredentialError,
     Effect,
-    JournalError,
     RateLimitError,
-    SessionClosedError,
 )
 from boardclient.events import BulkProgress
 from boardclient.models import Card
 
-_FATAL: Final = (AuthenticationError, CredentialError, JournalError, SessionClosedError)
 _LONGEST_REFUSAL_SECONDS: Final = 300.0
 """How long a card may be answered with 429 before it counts as failed."""
 _MOST_IN_DOUBT: Final = 1000
@@ -104,7 +99,7 @@ class BulkRun:
         self._conductor.cancel()
         try:
             await asyncio.wait({self._conductor})
-            self._ledger.withdraw(self._backlog.give_up())
+            self._withdraw()
         finally:
             try:
                 await self._source.aclose()
@@ -217,10 +212,16 @@ class BulkRun:
                 with contextlib.suppress(BoardClientError):  # what is settled stays so without it
                     self._audit = await self._reconciler.audit()
         except _Halted:
-            self._ledger.withdraw(self._backlog.give_up())
+            self._doubtful += self._withdraw()
             await self._backlog.drained()
             for row in self._doubtful:
                 self._settle(row, CardResult(index=row.index, draft=row.draft, error=row.error, state="unknown"))
+
+    def _withdraw(self) -> list[Row]:
+        """Take back the rows that wait to be sent; return those that were sent before and are in doubt."""
+        rows = self._backlog.give_up()
+        self._ledger.withdraw([row for row in rows if row.error is None])
+        return [row for row in rows if row.error is not None]
 
     async def _unless_halted(self, work: Coroutine[Any, Any, None]) -> None:
         """Do the work; where the run is halted meanwhile, leave it."""
@@ -280,10 +281,11 @@ class BulkRun:
                 self._settle(row, CardResult(index=row.index, draft=row.draft, card=card, state=state))
             elif error is not None:
                 self._settle(row, CardResult(index=row.index, draft=row.draft, error=error, state="unknown"))
-            elif row.sends >= _MOST_SENDS and row.error is not None:
-                self._settle(row, _failure(row, row.error))
+            elif row.sends >= _MOST_SENDS:
+                why = f"sent {row.sends} times, and not on the board: {row.error}"
+                self._settle(row, _failure(row, BoardClientError(why, Effect.REJECTED)))
             else:
-                row.is_earlier = False
+                row.is_earlier, row.error = False, None
                 self._backlog.begin()
                 self._backlog.put(row)
 
@@ -302,19 +304,20 @@ class BulkRun:
                 if self._life == "open" and not self._is_over:
                     self._fail(RuntimeError("a card was cancelled by something other than its run"))
                 raise
-            except Exception as error:  # a faulty limiter or listener ends the run and is raised to its owner
+            except Exception as error:  # a faulty limiter or marker ends the run and is raised to its owner
+                if not row.sends:
+                    self._ledger.withdraw([row])
                 self._fail(error)
             finally:
                 self._backlog.end()
 
     async def _send(self, row: Row) -> None:
         """Create the card of a row, and say what became of it."""
-        part = BulkCall(self._turns)
-        row.sends += 1
-        draft = row.draft
+        part, draft = BulkCall(self._turns), row.draft
         request = operations.ADD_CARD.request(
             name=draft.name, list_id=draft.list_id, desc=self._reconciler.description(row), due=draft.due, pos=draft.pos
         )
+        row.sends += 1
         try:
             card = await self._caller.call(request, part)
         except BoardClientError as error:
@@ -325,9 +328,10 @@ class BulkRun:
             self._settle(row, CardResult(index=row.index, draft=draft, card=card))
             return
         self._count(failure.attempts)
-        if isinstance(failure, _FATAL):
+        if isinstance(failure, FATAL):
             self._fail(failure)
         if isinstance(failure, RateLimitError) and not self._halted.is_set() and self._is_patient(row):
+            row.sends -= 1
             self._backlog.begin()
             self._backlog.put_later(row, failure.retry_after or 0.0)
         elif (result := CardResult.of_error(row.index, draft, failure)).state == "unknown" and not self._halted.is_set():
@@ -344,15 +348,16 @@ class BulkRun:
 
     def _doubt(self, row: Row, error: BoardClientError) -> None:
         """Do with a row in doubt what the caller wants: report it, send it again, or set it aside until the board is read."""
+        row.error = error
         if self._plan.unknown == "resend" and row.sends < _MOST_SENDS:
             self._backlog.begin()
             self._backlog.put_later(row, _RESEND_SECONDS * 2**row.sends)
         elif self._plan.unknown == "reconcile":
-            row.error = error
             row.has_place = False
             self._backlog.leave()
             self._doubtful.append(row)
-            self._doubted_at = max(self._doubted_at, asyncio.get_running_loop().time())
+            if row.sends:
+                self._doubted_at = asyncio.get_running_loop().time()
         else:
             self._settle(row, CardResult(index=row.index, draft=row.draft, error=error, state="unknown"))
 
@@ -368,9 +373,12 @@ class BulkRun:
         self._states[result.state] += 1
         self._ended = time.monotonic()
         if self._listeners:
-            progress = self.progress
-            for listener in self._listeners:
-                listener(progress)
+            try:
+                progress = self.progress
+                for listener in self._listeners:
+                    listener(progress)
+            except Exception as error:  # a faulty listener ends the run and is raised to its owner
+                self._fail(error)
 
     def _count(self, attempts: Iterable[Attempt | None]) -> None:
         """Count the attempts that left; None stands for one that succeeded at once, which has no history."""
@@ -397,5 +405,7 @@ def _turns(caller: Caller, plan: Plan) -> Turns | None:
 async def _open_ledger(caller: Caller, plan: Plan) -> Ledger:
     if plan.journal is None:
         return MemoryLedger()
-    board = {} if plan.board_id is None else {"board": plan.board_id}
-    return await JournalLedger.open(plan.journal, {**caller.identity, **board}, plan.batch)
+    identity = {**caller.identity, "cards known by": "their marker" if plan.marker else "what they say"}
+    if plan.board_id is not None:
+        identity["board"] = plan.board_id
+    return await JournalLedger.open(plan.journal, identity, plan.batch)

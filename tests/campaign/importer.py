@@ -1,0 +1,293 @@
+"""The import of the crash campaign, in a process of its own: it runs to its end, or is killed on its way.
+
+`python importer.py` reads one order (JSON) per line, forks a process for each, kills that one with SIGKILL after
+`kill_after` seconds where the order says so, and answers with its exit status. A forked process has everything imported, so that
+most of its life is the import itself. Where an order names a crash point, the functions of the package are wrapped in the forked
+process, which kills itself there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import boardclient.bulk._journal_file as journal_file
+from boardclient import AsyncSession, AuthorizationRequest, CardDraft, OAuthCredentials
+from boardclient._transport import Pool
+from boardclient.bulk._journal_file import JournalFile
+from boardclient.bulk._reconcile import Reconciler
+
+_SUMS = ("created", "already", "failed", "unknown", "requests", "rejected")
+LONGEST_SECONDS = 60.0
+"""How long a process may take before it counts as hanging."""
+
+
+class Crash:
+    """Kills the process once so many rows (or calls) have come past a point."""
+
+    def __init__(self, threshold: int) -> None:
+        self._left = threshold
+
+    def pass_by(self, count: int = 1) -> None:
+        """Count rows that came past, and die with the one that was asked for."""
+        self._left -= count
+        if count and self._left <= 0:
+            die()
+
+    def is_next(self) -> bool:
+        """Count one, and say whether it is the one that was asked for."""
+        self._left -= 1
+        return self._left == 0
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(LONGEST_SECONDS)  # the other threads run until the signal arrives, this one does not
+
+
+def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(make(original)))
+
+
+def _before(crash: Crash, size: Callable[..., int]) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            crash.pass_by(size(*args, **kwargs))
+            return original(*args, **kwargs)
+
+        return wrapped
+
+    return make
+
+
+def _after(crash: Crash, size: Callable[..., int]) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            crash.pass_by(size(*args, **kwargs))
+            return result
+
+        return wrapped
+
+    return make
+
+
+def _awaited_before(crash: Crash) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            crash.pass_by()
+            return await original(*args, **kwargs)
+
+        return wrapped
+
+    return make
+
+
+def _awaited_after(crash: Crash) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            result = await original(*args, **kwargs)
+            crash.pass_by()
+            return result
+
+        return wrapped
+
+    return make
+
+
+def _is_card(method: str, url: str) -> bool:
+    return method == "POST" and "/1/cards" in url
+
+
+def _sends(crash: Crash, moment: str) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        async def wrapped(self: Pool, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+            if not _is_card(method, url) or not crash.is_next():
+                return await original(self, method, url, *args, **kwargs)
+            if moment == "under-way":
+                sending = asyncio.ensure_future(original(self, method, url, *args, **kwargs))
+                await asyncio.sleep(0.02)
+                if sending.done():  # never: the service of this crash point does not answer
+                    return await sending
+            elif moment == "answered":
+                await original(self, method, url, *args, **kwargs)
+            return die()
+
+        return wrapped
+
+    return make
+
+
+def _entries(_: object, entries: Iterable[object], *__: object) -> int:
+    return len(list(entries))
+
+
+def _outcomes_recorded(_: object, outcomes: Iterable[object]) -> int:
+    return len(list(outcomes))
+
+
+def _outcomes_admitted(_: object, __: object, outcomes: Iterable[object] = ()) -> int:
+    return len(list(outcomes))
+
+
+def _one(*_: object) -> int:
+    return 1
+
+
+def arm(point: str, threshold: int) -> None:
+    """Let this process die at a point: after `threshold` rows, or at that call where the point is passed once in a reading."""
+    crash = Crash(threshold)
+    match point:
+        case "journal:empty":
+            _wrap(journal_file.place, "create", _after(crash, _one))
+        case "baseline:before":
+            _wrap(JournalFile, "set_baseline", _before(crash, _one))
+        case "baseline:after":
+            _wrap(JournalFile, "set_baseline", _after(crash, _one))
+        case "arm:before":
+            _wrap(JournalFile, "admit", _before(crash, _entries))
+        case "arm:inside":
+            _wrap(JournalFile, "_arm", _after(crash, _entries))
+        case "arm:after":
+            _wrap(JournalFile, "admit", _after(crash, _entries))
+        case "send:before" | "send:under-way" | "send:answered":
+            _wrap(Pool, "send", _sends(crash, point.partition(":")[2]))
+        case "confirm:before":
+            _wrap(JournalFile, "_record", _before(crash, _outcomes_recorded))
+        case "confirm:inside":
+            _wrap(JournalFile, "_record", _after(crash, _outcomes_recorded))
+        case "confirm:after":
+            _wrap(JournalFile, "admit", _after(crash, _outcomes_admitted))
+            _wrap(JournalFile, "record", _after(crash, _outcomes_recorded))
+        case "settle:before":
+            _wrap(Reconciler, "settle", _awaited_before(crash))
+        case "settle:read":
+            _wrap(Reconciler, "_listing", _awaited_after(crash))
+        case "settle:after":
+            _wrap(Reconciler, "settle", _awaited_after(crash))
+        case "audit:before":
+            _wrap(Reconciler, "audit", _awaited_before(crash))
+        case "audit:after":
+            _wrap(Reconciler, "audit", _awaited_after(crash))
+        case _:
+            raise ValueError(f"there is no crash point {point!r}")
+
+
+def _draft(row: Mapping[str, Any]) -> CardDraft:
+    due = None if row["due"] is None else datetime.fromisoformat(row["due"])
+    return CardDraft(row["name"], row["list_id"], desc=row["desc"], due=due, reference=row["reference"])
+
+
+async def _in_time(drafts: Iterable[CardDraft]) -> AsyncIterator[CardDraft]:
+    for number, draft in enumerate(drafts):
+        if number % 10 == 0:
+            await asyncio.sleep(0.001)
+        yield draft
+
+
+def _code_of(folder: Path) -> Callable[[AuthorizationRequest], Any]:
+    async def authorize(request: AuthorizationRequest) -> str:
+        """Take an unused code: each is a file, and whoever removes it has it."""
+        for place in sorted(folder.iterdir()):
+            code = place.read_text()
+            place.unlink()
+            return code
+        raise RuntimeError("the campaign has no codes left")
+
+    return authorize
+
+
+async def _import(order: Mapping[str, Any], say: Callable[[object], None]) -> None:
+    rows = json.loads(Path(order["rows"]).read_text())
+    drafts: Any = [_draft(row) for row in rows]
+    if order["is_async"]:
+        drafts = _in_time(drafts)
+    credentials = OAuthCredentials(
+        client_id=order["client_id"],
+        client_secret=order["client_secret"],
+        redirect_uri=order["redirect_uri"],
+        auth_url=order["auth_url"],
+        key=order["key"],
+        authorize=_code_of(Path(order["codes"])),
+    )
+    async with AsyncSession(credentials, order["base_url"], timeout=order["timeout"]) as session:
+        async with session.cards.create_many(
+            drafts,
+            concurrency=order["concurrency"],
+            journal=order["journal"],
+            board_id=order["board_id"],
+            unknown=order["unknown"],
+            marker=order["marker"],
+            settle=order["settle"],
+        ) as run:
+            async for result in run:
+                card = None if result.card is None else result.card.id
+                error = None if result.error is None else f"{type(result.error).__name__}: {result.error}"
+                say({"index": result.index, "state": result.state, "card": card, "error": error})
+        report = run.report
+    audit = report.audit
+    say(
+        {
+            "report": {name: getattr(report, name) for name in _SUMS},
+            "audit": audit
+            and {
+                "confirmed": audit.confirmed,
+                "recovered": audit.recovered,
+                "lost": audit.lost,
+                "duplicated": [card.id for card in audit.duplicated],
+                "unexpected": [card.id for card in audit.unexpected],
+            },
+        }
+    )
+
+
+def run(order: Mapping[str, Any]) -> int:
+    """Do what an order says, in this process; what is known goes to the file `out`, line by line and at once."""
+    out = os.open(order["out"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def say(value: object) -> None:
+        os.write(out, json.dumps(value).encode() + b"\n")
+
+    if order.get("crash"):
+        arm(*order["crash"])
+    try:
+        asyncio.run(_import(order, say))
+    except Exception as error:  # the campaign judges it
+        say({"fatal": f"{type(error).__name__}: {error}"})
+        return 3
+    return 0
+
+
+def serve() -> None:
+    """Fork a process per order, one at a time, and say how it ended: the status is negative for a signal."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    for line in sys.stdin:
+        order = json.loads(line)
+        child = os.fork()
+        if not child:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+            os._exit(run(order))
+        given = order.get("kill_after")
+        ended = signal.sigtimedwait({signal.SIGCHLD}, LONGEST_SECONDS if given is None else given)
+        if ended is None:
+            os.kill(child, signal.SIGKILL)  # it was not waited for yet, so that its number is still its own
+        _, status = os.waitpid(child, 0)
+        while signal.sigtimedwait({signal.SIGCHLD}, 0) is not None:
+            pass
+        answer = {"status": os.waitstatus_to_exitcode(status), "is_hung": ended is None and given is None}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,527 @@
+"""Reconciliation: what is read and when, what it says of rows in doubt, and the audit at the end."""
+
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boardclient import BadRequestError, BoardClientError, Card, CardDraft, Effect, JournalError, ServerError, TransportError
+from boardclient._caller import BulkCall
+from boardclient._operations import Request
+from boardclient.bulk import CardResult
+from boardclient.bulk._journal_view import read_rows
+from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
+from boardclient.bulk._matching import IdSet, markers
+from boardclient.bulk._reconcile import Reconciler
+from boardclient.bulk._rows import Row
+from boardclient.models import BoardList
+
+
+class Board:
+    """A caller that knows one board; `asked` are the operations that were called."""
+
+    timeout = 30.0
+    max_connections = 16
+    limiter = None
+    is_observed = False
+    identity: Mapping[str, str] = {"service": "https://boards.example"}
+
+    def __init__(self, *cards: Card, lists: Iterable[str] = ("l1", "l2")) -> None:
+        self.cards = [*cards]
+        self.lists = [BoardList(identifier) for identifier in lists]
+        self.asked: list[str] = []
+        self.error: BoardClientError | None = None
+
+    def notify(self, event: object) -> None: ...
+
+    async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+        self.asked.append(request.operation)
+        assert bulk is None  # a reading takes no turn
+        assert request.path.startswith("/1/boards/b1/")
+        if self.error is not None:
+            raise self.error
+        return {"boards.lists": lambda: self.lists, "boards.cards": lambda: iter(self.cards)}[request.operation]()
+
+    def reconciler(self, ledger: Ledger, marking: Any = None, board_id: str | None = "b1") -> Reconciler:
+        return Reconciler(self, board_id, ledger, marking)
+
+
+@pytest.fixture(params=["memory", "journal"])
+async def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ledger]:
+    opened: Ledger = (
+        MemoryLedger() if request.param == "memory" else await JournalLedger.open(tmp_path / "journal", {"board": "b1"}, 8)
+    )
+    yield opened
+    await opened.aclose()
+
+
+def row(index: int, name: str = "a", list_id: str = "l1", **fields: Any) -> Row:
+    return Row(index, CardDraft(name, list_id, **fields))
+
+
+def card(identifier: str, name: str = "a", desc: str = "", list_id: str | None = "l1") -> Card:
+    return Card(identifier, name, desc, None, list_id)
+
+
+def note(ledger: Ledger, row: Row, made: Card) -> None:
+    """Let the ledger know of a card that was created."""
+    ledger.settle(row, CardResult(index=row.index, draft=row.draft, card=made))
+
+
+WITNESS = row(100, "confirmed")
+
+
+async def confirm(ledger: Ledger, board: Board) -> None:
+    """Put a confirmed card on the board, which shows that the listing is whole."""
+    await ledger.admit([WITNESS])
+    board.cards.append(card("w", "confirmed"))
+    note(ledger, WITNESS, board.cards[-1])
+
+
+async def begun(ledger: Ledger, board: Board, rows: list[Row], marking: Any = None) -> Reconciler:
+    """Give a reconciler with rows in doubt, of which nothing is on the board yet, and a confirmed card."""
+    reconciler = board.reconciler(ledger, marking)
+    await reconciler.prepare(reads_cards=True)
+    await ledger.admit(rows)
+    await confirm(ledger, board)
+    return reconciler
+
+
+def verdicts(findings: Iterable[Any]) -> dict[int, str]:
+    """Say of each row which card it is, or that it is absent or unknown."""
+    found = {}
+    for row, made, error in findings:
+        found[row.index] = made.id if made is not None else "absent" if error is None else "unknown"
+        assert error is None or error.effect is Effect.UNKNOWN
+    return found
+
+
+# --- what is read beforehand
+
+
+async def test_without_a_board_nothing_is_read(ledger: Ledger) -> None:
+    """Nobody asks a board that nobody named; every draft may be sent."""
+    board = Board()
+    reconciler = board.reconciler(ledger, board_id=None)
+    await reconciler.prepare(reads_cards=True)
+    assert board.asked == []
+    assert reconciler.problem(CardDraft("a", "anywhere")) is None
+    assert await ledger.baseline() is None
+
+
+async def test_lists_are_read_once(ledger: Ledger) -> None:
+    """A draft whose list is not on the board is a problem, proven to be unsent; asking costs no call."""
+    board = Board(lists=["l1", "l2"])
+    reconciler = board.reconciler(ledger)
+    await reconciler.prepare(reads_cards=False)
+    for _ in range(3):
+        assert reconciler.problem(CardDraft("a", "l1")) is None
+        assert reconciler.problem(CardDraft("a", "l2")) is None
+        problem = reconciler.problem(CardDraft("a", "l3"))
+        assert problem is not None
+        assert problem.effect is Effect.NOT_SENT
+        assert str(problem) == "the list l3 is not on the board b1: nothing was sent"
+    assert board.asked == ["boards.lists"]
+    assert await ledger.baseline() is None
+
+
+async def test_the_baseline_is_what_is_there_before_the_first_row(ledger: Ledger) -> None:
+    """The cards of the board are read once and kept."""
+    board = Board(card("1"), card("2"), card("1"))
+    reconciler = board.reconciler(ledger)
+    await reconciler.prepare(reads_cards=True)
+    assert board.asked == ["boards.lists", "boards.cards"]
+    baseline = await ledger.baseline()
+    assert baseline is not None
+    assert [identifier in baseline for identifier in ("1", "2", "3")] == [True, True, False]
+    assert len(baseline) == 2
+
+
+@pytest.mark.parametrize("marking", [True, lambda draft: "m"])
+async def test_markers_need_no_baseline(ledger: Ledger, marking: Any) -> None:
+    """By markers a card is known whatever was there before."""
+    board = Board(card("1"))
+    await board.reconciler(ledger, marking).prepare(reads_cards=True)
+    assert board.asked == ["boards.lists"]
+
+
+async def test_a_board_that_cannot_be_read_at_the_start_is_an_error(ledger: Ledger) -> None:
+    """Nothing is begun that could not be told apart later."""
+    board = Board()
+    board.error = ServerError("500", 500)
+    with pytest.raises(ServerError):
+        await board.reconciler(ledger).prepare(reads_cards=True)
+    assert await ledger.baseline() is None
+
+
+async def test_the_baseline_of_a_journal_is_read_before_the_first_row_only(tmp_path: Path) -> None:
+    """A resumed journal has its baseline, or never will: what is there now may be a row's."""
+    path = tmp_path / "journal"
+    board = Board(card("1"))
+
+    async def run(*rows: Row, reads_cards: bool = True) -> tuple[list[str], int | None]:
+        board.asked.clear()
+        ledger = await JournalLedger.open(path, {"board": "b1"}, 8)
+        await board.reconciler(ledger).prepare(reads_cards=reads_cards)
+        await ledger.admit(rows)
+        baseline = await ledger.baseline()
+        await ledger.aclose()
+        return board.asked, None if baseline is None else len(baseline)
+
+    assert await run(reads_cards=False) == (["boards.lists"], None)
+    assert await run() == (["boards.lists", "boards.cards"], 1)  # no row was on record
+    board.cards.append(card("2"))
+    assert await run(row(0)) == (["boards.lists"], 1)
+    assert await run(row(0)) == (["boards.lists"], 1)
+
+
+async def test_a_journal_begun_without_a_baseline_gets_none(tmp_path: Path) -> None:
+    """Once rows are on record their cards can't be told from those before; content says nothing then, markers do."""
+    path = tmp_path / "journal"
+    ledger = await JournalLedger.open(path, {}, 8)
+    await ledger.admit([row(0)])
+    await ledger.aclose()
+    board = Board(card("1"))
+    ledger = await JournalLedger.open(path, {}, 8)
+    reconciler = board.reconciler(ledger)
+    await reconciler.prepare(reads_cards=True)
+    assert board.asked == ["boards.lists"]
+    again = row(0)
+    await ledger.admit([again])
+    assert (again.standing, again.is_earlier) == ("doubtful", True)
+    (finding,) = await reconciler.settle([again])
+    assert "without knowing which cards were there before: use marker=True" in str(finding.error)
+    assert board.asked == ["boards.lists"]
+    assert (await reconciler.audit()).unexpected == ()  # nobody knows which were there before
+    await ledger.aclose()
+
+
+# --- by content
+
+
+async def test_rows_in_doubt_are_found_by_content(ledger: Ledger) -> None:
+    """Those that are there are found, the others are absent; what was there before is nobody's row."""
+    rows = [row(0, "a"), row(1, "a"), row(2, "b"), row(3, "c", desc="text"), row(4, "old")]
+    board = Board(card("0", "old"), card("00", "a"))
+    reconciler = await begun(ledger, board, rows)
+    board.cards += [card("1"), card("2", "b", list_id="l2"), card("3", "c", "text"), card("4", "c", "Text")]
+    assert verdicts(await reconciler.settle(rows)) == {0: "1", 1: "absent", 2: "absent", 3: "3", 4: "absent"}
+    assert board.asked == ["boards.lists", "boards.cards", "boards.cards"]
+
+
+async def test_a_listing_that_proves_nothing_leaves_rows_unknown(ledger: Ledger) -> None:
+    """What is found is found; what is not there may be all the same, and the error says why."""
+    rows = [row(0), row(1)]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    board.cards = [card("1")]
+    findings = await reconciler.settle(rows)
+    assert verdicts(findings) == {0: "1", 1: "unknown"}
+    assert "lacks 1 of 1 cards that were confirmed" in str(findings[-1].error)
+
+
+async def test_many_cards_leave_room_for_others(ledger: Ledger) -> None:
+    """A large board is read through, card by card."""
+    board = Board(*(card(f"before {index}", f"n{index}") for index in range(1200)))
+    rows = [row(0, "n7")]
+    reconciler = await begun(ledger, board, rows)
+    board.cards.append(card("1", "n7"))
+    assert verdicts(await reconciler.settle(rows)) == {0: "1"}
+
+
+@pytest.mark.parametrize(
+    ("draft", "made"),
+    [
+        (CardDraft(" a ", "l1"), card("1", "a")),
+        (CardDraft("a", "l1", desc="x\n"), card("1", "a", "x")),
+        (CardDraft("a", "l1", desc="x"), card("1", "a", "")),
+        (CardDraft("a", "l1"), card("1", "a", "by default")),
+    ],
+)
+async def test_a_service_that_changes_texts_makes_content_useless(ledger: Ledger, draft: CardDraft, made: Card) -> None:
+    """Once an answer shows another text than was sent, absence proves nothing: rows stay unknown, and a marker is advised."""
+    rows = [row(0)]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    reconciler.note_created(Row(1, draft), made)
+    calls = len(board.asked)
+    findings = await reconciler.settle(rows)
+    assert verdicts(findings) == {0: "unknown"}
+    assert "use marker=True" in str(findings[0].error)
+    assert len(board.asked) == calls
+
+
+@pytest.mark.parametrize(
+    ("draft", "made"),
+    [
+        (CardDraft("a", "l1"), card("1", "a", "")),
+        (CardDraft("a", "l1", desc=""), card("1", "a", "")),
+        (CardDraft("a", "l1", desc="x"), card("1", "a", "x")),
+        (CardDraft("a", "l1", desc="x"), Card("1")),
+        (CardDraft("a", "l1", desc="x"), Card("1", "a")),
+    ],
+)
+async def test_a_text_that_is_kept_or_not_shown_is_no_change(ledger: Ledger, draft: CardDraft, made: Card) -> None:
+    """An answer that shows what was sent, or nothing, says nothing against content."""
+    rows = [row(0)]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    reconciler.note_created(Row(1, draft), made)
+    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+
+
+async def test_changed_texts_are_no_obstacle_to_markers(ledger: Ledger) -> None:
+    """By marker a card is known whatever became of its text."""
+    rows = [row(0, " a ")]
+    board = Board()
+    reconciler = await begun(ledger, board, rows, True)
+    reconciler.note_created(row(1, " b "), card("2", "b"))
+    board.cards.append(card("1", "a", f"[{reconciler.marker(rows[0])}]"))
+    assert verdicts(await reconciler.settle(rows)) == {0: "1"}
+
+
+@pytest.mark.parametrize("error", [TransportError("reset"), BadRequestError("400", 400), BoardClientError("any")])
+async def test_a_board_that_cannot_be_read_leaves_rows_unknown(ledger: Ledger, error: BoardClientError) -> None:
+    """The reason is told; nothing is sent again."""
+    rows = [row(0), row(1)]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    board.error = error
+    findings = await reconciler.settle(rows)
+    assert verdicts(findings) == {0: "unknown", 1: "unknown"}
+    assert str(findings[0].error) == f"whether the card exists is not known: the board could not be read: {error.message}"
+
+
+async def test_a_listing_that_breaks_off_leaves_rows_unknown(ledger: Ledger) -> None:
+    """An element that is no card ends the reading: half a listing proves nothing."""
+    rows = [row(0)]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+
+    def broken() -> Iterator[Card]:
+        yield card("1")
+        raise BoardClientError("not a card at [1]")
+
+    board.cards = broken()
+    assert verdicts(await reconciler.settle(rows)) == {0: "unknown"}
+
+
+# --- by marker
+
+
+async def test_markers_are_made_from_the_secret(ledger: Ledger) -> None:
+    """True makes one for each row, by its key; it stands at the end of the description."""
+    reconciler = Board().reconciler(ledger, True)
+    numbered, referenced = row(1, desc="text"), row(1, reference="r")
+    assert reconciler.marker(numbered) == reconciler.marker(row(1, "other"))
+    assert reconciler.marker(numbered) != reconciler.marker(referenced)
+    assert reconciler.marker(referenced) == reconciler.marker(row(9, reference="r"))
+    assert reconciler.description(numbered) == f"text\n\n[{reconciler.marker(numbered)}]"
+    assert reconciler.description(referenced) == f"[{reconciler.marker(referenced)}]"
+
+
+async def test_markers_of_a_journal_outlive_their_run(tmp_path: Path) -> None:
+    """The next run of a journal makes the same markers, another journal makes others."""
+    made = []
+    for name in ("one", "one", "two"):
+        ledger = await JournalLedger.open(tmp_path / name, {}, 8)
+        made.append(Board().reconciler(ledger, True).marker(row(3)))
+        await ledger.aclose()
+    assert made[0] == made[1] != made[2]
+
+
+@pytest.mark.parametrize("marking", [None, False])
+async def test_without_markers_descriptions_are_sent_as_they_are(ledger: Ledger, marking: Any) -> None:
+    """None stays None, and empty stays empty."""
+    reconciler = Board().reconciler(ledger, marking)
+    assert [reconciler.description(row(0, desc=desc)) for desc in (None, "", "text")] == [None, "", "text"]
+    assert reconciler.marker(row(0)) is None
+
+
+async def test_a_function_makes_markers(ledger: Ledger) -> None:
+    """It gets the draft; what it returns is put in brackets."""
+    reconciler = Board().reconciler(ledger, lambda draft: f"no-{draft.reference}")
+    assert reconciler.description(row(0, reference="7", desc="text")) == "text\n\n[no-7]"
+
+
+@pytest.mark.parametrize(("made", "error"), [(None, TypeError), (7, TypeError), ("", ValueError), ("a b", ValueError)])
+async def test_a_function_that_makes_no_marker(ledger: Ledger, made: Any, error: type[Exception]) -> None:
+    """What can't be found again is refused before anything is sent."""
+    with pytest.raises(error, match="marker must return"):
+        Board().reconciler(ledger, lambda draft: made).description(row(0))
+
+
+async def test_rows_are_found_by_their_markers(ledger: Ledger) -> None:
+    """Whatever the service made of the text, of the name and of the list; foreign cards of equal content are nobody's."""
+    rows = [row(0, "a", desc="x"), row(1, "a", desc="x"), row(2, "a", desc="x")]
+    board = Board(card("old", "a", "x"))
+    reconciler = await begun(ledger, board, rows, True)
+    first, second, _ = (reconciler.marker(one) for one in rows)
+    board.cards += [card("f", "a", "x"), card("2", "A", f"x [{second}] y", "l9"), card("1", "a", f"[other][{first}]")]
+    assert verdicts(await reconciler.settle(rows)) == {0: "1", 1: "2", 2: "absent"}
+    assert board.asked == ["boards.lists", "boards.cards"]
+
+
+# --- the audit
+
+
+async def test_the_audit_counts(ledger: Ledger) -> None:
+    """Confirmed, recovered, lost; cards too many of rows in doubt, and those that are nobody's."""
+    rows = [row(0, "a"), row(1, "b")]
+    board = Board(card("before", "z"))
+    reconciler = await begun(ledger, board, rows)
+    lost = row(2, "lost")
+    await ledger.admit([lost])
+    note(ledger, lost, card("gone"))
+    board.cards.append(card("1", "a"))
+    for finding in await reconciler.settle(rows):
+        if finding.card is not None:
+            note(ledger, finding.row, finding.card)
+    board.cards += [card("2", "a"), card("3", "b"), card("4", "foreign")]
+    audit = await reconciler.audit()
+    assert (audit.confirmed, audit.recovered, audit.lost) == (2, 1, 1)
+    assert [one.id for one in audit.duplicated] == ["2", "3"]
+    assert [one.id for one in audit.unexpected] == ["4"]
+
+
+async def test_the_audit_by_marker(ledger: Ledger) -> None:
+    """A second card with a row's marker is one too many; what was there before is not looked at."""
+    rows = [row(0)]
+    board = Board(card("before"))
+    reconciler = await begun(ledger, board, rows, True)
+    marked = f"[{reconciler.marker(rows[0])}]"
+    board.cards.append(card("1", "a", marked))
+    (finding,) = await reconciler.settle(rows)
+    assert finding.card is not None
+    note(ledger, rows[0], finding.card)
+    board.cards += [card("2", "a", f"text {marked}"), card("3", "a", "[another]")]
+    audit = await reconciler.audit()
+    assert (audit.confirmed, audit.recovered, audit.lost) == (2, 1, 0)
+    assert [one.id for one in audit.duplicated] == ["2"]
+    assert audit.unexpected == ()
+
+
+async def test_the_audit_names_at_most_a_thousand(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a flood of cards the first are named."""
+    monkeypatch.setattr("boardclient.bulk._reconcile._NAMED", 3)
+    rows = [row(0)]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+    board.cards += [card(f"d{index}") for index in range(5)] + [card(f"u{index}", "u") for index in range(5)]
+    audit = await reconciler.audit()
+    assert [one.id for one in audit.duplicated] == ["d0", "d1", "d2"]
+    assert [one.id for one in audit.unexpected] == ["u0", "u1", "u2"]
+
+
+async def test_an_audit_without_a_board(ledger: Ledger) -> None:
+    """Nothing is read of a board that nobody named."""
+    board = Board()
+    reconciler = board.reconciler(ledger, board_id=None)
+    await reconciler.prepare(reads_cards=True)
+    assert (await reconciler.audit()).confirmed == 0
+    assert board.asked == []
+
+
+# --- the ledgers
+
+
+async def test_what_a_journal_keeps_of_results(tmp_path: Path) -> None:
+    """Done with its card; refused for good; to be sent again where the reason may pass; unknown."""
+    path = tmp_path / "journal"
+    ledger = await JournalLedger.open(path, {}, 8)
+    assert ledger.is_new
+    assert (ledger.batch, len(ledger.secret)) == (8, 32)
+    errors: dict[str, BoardClientError | None] = {
+        "done": None,
+        "400": BadRequestError("400", 400),
+        "503": ServerError("503", 503),
+        "unsent": TransportError("no", effect=Effect.NOT_SENT),
+        **{str(status): BadRequestError("passing", status) for status in (401, 403, 408, 425, 429)},
+        "409": BadRequestError("conflict", 409),
+    }
+    rows = [row(index, reference=name) for index, name in enumerate(errors)]
+    await ledger.admit(rows)
+    assert {one.standing for one in rows} == {"send"}
+    assert not ledger.is_new
+    for one, error in zip(rows, errors.values(), strict=True):
+        made = card("c1") if error is None else None
+        ledger.settle(
+            one, CardResult(index=one.index, draft=one.draft, card=made, error=error, state="failed" if error else "created")
+        )
+    doubtful, withdrawn = row(90, reference="doubtful"), row(91, reference="withdrawn")
+    await ledger.admit([doubtful, withdrawn])
+    ledger.settle(doubtful, CardResult(index=90, draft=doubtful.draft, error=TransportError("lost"), state="unknown"))
+    ledger.withdraw([withdrawn])
+    assert "c1" in await ledger.confirmed()
+    assert len(await ledger.confirmed()) == 1
+    await ledger.aclose()
+    kept = {one.key: (one.state, one.detail) for one in read_rows(path)}
+    passing = dict.fromkeys(("401", "403", "408", "425", "429"), ("waiting", "passing"))
+    assert kept == {
+        "done": ("done", "c1"),
+        "400": ("failed", "400"),
+        "503": ("waiting", "503"),
+        "unsent": ("waiting", "no"),
+        **passing,
+        "409": ("failed", "conflict"),
+        "doubtful": ("unknown", "lost"),
+        "withdrawn": ("waiting", "not sent"),
+    }
+    ledger = await JournalLedger.open(path, {}, 8)
+    again = [row(index, reference=name) for index, name in enumerate(kept)]
+    await ledger.admit(again)
+    standings = {one.key: (one.standing, one.is_earlier) for one in again}
+    assert standings["done"] == ("done", False)
+    assert standings["400"] == standings["409"] == ("failed", False)
+    assert standings["doubtful"] == ("doubtful", True)
+    assert {standings[name] for name in ("503", "unsent", "withdrawn", *passing)} == {("send", False)}
+    await ledger.aclose()
+
+
+async def test_what_memory_keeps(tmp_path: Path) -> None:
+    """The cards of the run and of before it; it is always new, and each has a secret of its own."""
+    ledger = MemoryLedger()
+    assert (ledger.is_new, ledger.batch) == (True, 1)
+    assert ledger.secret != MemoryLedger().secret
+    one = row(0)
+    await ledger.admit([one])
+    assert one.standing == "send"
+    ledger.settle(one, CardResult(index=0, draft=one.draft, error=TransportError("lost"), state="unknown"))
+    ledger.withdraw([one])
+    assert len(await ledger.confirmed()) == 0
+    note(ledger, one, card("c"))
+    assert "c" in await ledger.confirmed()
+    assert await ledger.baseline() is None
+    await ledger.set_baseline(["b"])
+    assert isinstance(await ledger.baseline(), IdSet)
+    await ledger.aclose()
+
+
+async def test_a_confirmed_row_without_an_id_is_left_out(tmp_path: Path) -> None:
+    """A journal of another hand may hold a done row without its card: it counts for no card."""
+    ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)
+    one = row(0)
+    await ledger.admit([one])
+    ledger._journal.note(one.seq, "done")
+    assert len(await ledger.confirmed()) == 0
+    await ledger.aclose()
+
+
+async def test_a_journal_refuses_another_content(tmp_path: Path) -> None:
+    """The digest of all that is sent is compared, without the reference and what a marker adds."""
+    ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)
+    await ledger.admit([row(0)])
+    await ledger.aclose()
+    ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)
+    with pytest.raises(JournalError, match=r"row at position 0 .* was sent by an earlier run with other content"):
+        await ledger.admit([row(0, "b")])
+    await ledger.aclose()
+
+
+def test_what_is_sent_holds_the_marker() -> None:
+    """A description with its marker survives JSON."""
+    text = json.loads(json.dumps({"desc": "ü\n\n[bc:abc]"}))["desc"]
+    assert markers(card("1", "a", text)) == ["bc:abc"]
