@@ -94,6 +94,11 @@ class OAuthCredentials:
         self._holding = Holding(key, cooldown, renew_before_expiry)
         self._renewals: dict[asyncio.AbstractEventLoop, asyncio.Task[Failure | None]] = {}
 
+    @property
+    def account(self) -> str:
+        """Whose token it is, in the store."""
+        return self._client.account
+
     async def acquire(self, exchange: Exchange) -> Credentials:
         """Return what to sign with: at once where a token is held, otherwise once a renewal has got one.
 
