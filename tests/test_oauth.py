@@ -32,6 +32,7 @@ from boardclient import (
     TransportError,
 )
 from boardclient import _urls as urls
+from boardclient._caller import BulkCall
 from boardclient._flights import Flights
 from boardclient._operations import free_request
 from boardclient.credentials import _holding
@@ -1092,9 +1093,9 @@ async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
     provider = hanging_provider()
     async with AsyncSession(provider, "https://board.example", timeout=5.0, retry=None) as session:
         request = free_request("GET", "/1/x")
-        patient = asyncio.create_task(session.call(request, []))
+        patient = asyncio.create_task(session._calls.call(request, BulkCall()))
         with pytest.raises(DeadlineError) as caught:
-            await session.call(request)
+            await session._calls.call(request)
         assert asyncio.get_running_loop().time() == pytest.approx(5.0, abs=0.01)
         assert caught.value.effect is Effect.NOT_SENT
         with pytest.raises(CredentialError, match="authorize gave an empty code"):
@@ -1104,7 +1105,7 @@ async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
 
 async def patient_call(flights: Flights, seconds: float | None, waits: tuple[float, ...], seen: list[Any]) -> None:
     """Make a call whose deadline stands still in every second of the waits."""
-    flight = flights.begin("GET /1/x", seconds, is_patient=True)
+    flight = flights.begin("GET /1/x", seconds, bulk=BulkCall())
     try:
         for number, wait in enumerate(waits):
             if number % 2:
@@ -1143,7 +1144,7 @@ async def test_a_deadline_that_stands_still_goes_on() -> None:
 async def test_a_deadline_that_passes_before_it_stands_still() -> None:
     """A call that comes to wait with nothing left ends when it goes on."""
     flights, seen, loop = Flights(), [], asyncio.get_running_loop()
-    flight = flights.begin("GET /1/x", 1.0, is_patient=True)
+    flight = flights.begin("GET /1/x", 1.0, bulk=BulkCall())
     flights.suspend(flight)
     flight.left = -1.0
     flights.resume(flight)
@@ -1161,7 +1162,7 @@ async def test_a_call_that_is_being_ended_is_not_resumed() -> None:
     flights = Flights()
     call = asyncio.current_task()
     assert call is not None
-    flight = flights.begin("GET /1/x", 10.0, is_patient=True)
+    flight = flights.begin("GET /1/x", 10.0, bulk=BulkCall())
     flights.suspend(flight)
     asyncio.get_running_loop().call_later(5.0, lambda: asyncio.ensure_future(closing()))
 

@@ -655,7 +655,7 @@ async def test_a_view_with_other_options(wire: Any, policy: Any) -> None:
         view = session.with_options(retry=None)
         with pytest.raises(ServerError):
             await view.members.me()
-        assert (counted(wire), limiter.entered, view._timeout) == (1, 1, 5)
+        assert (counted(wire), limiter.entered, view._calls.timeout) == (1, 1, 5)
         free = session.with_options(timeout=None, limiter=None)
         with pytest.raises(ServerError):
             await free.members.me()

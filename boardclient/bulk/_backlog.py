@@ -12,8 +12,8 @@ from boardclient.bulk._rows import Row, Source
 class Backlog:
     """Rows that wait to be sent. Owned by a run.
 
-    A row takes a place before it is pulled, which is given back when its result is taken: as many results as there are workers may
-    wait, and a consumer that is slow slows the workers down.
+    A row takes a place before it is pulled, which is given back when its result is taken: as many results as there are workers
+    may wait, and a consumer that is slow slows the workers down.
     """
 
     def __init__(self, source: Source, ledger: Ledger, workers: int) -> None:

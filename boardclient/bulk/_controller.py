@@ -38,6 +38,12 @@ Mark = tuple[int, float]
 """The serial number of an attempt, and the moment of its start."""
 
 
+_FAILURE_WEIGHT: Final = 1 / 32
+_FAILURES_BORNE: Final = 0.3
+"""The part of the attempts, about that of the last 32, that may fail before there is reason to slow down: a lost answer now and then
+says nothing of the pace."""
+
+
 class Attempt:
     """One attempt that was started and has not ended. Owned by whoever started it, until it is given back."""
 
@@ -147,7 +153,7 @@ class Controller:
             self._note_failure(attempt)
         else:
             if self._failures:
-                self._failures *= 0.875
+                self._failures *= 1 - _FAILURE_WEIGHT
             if self._blocked_at is not None and attempt.serial > self._lowered:
                 self._unblock(attempt, self._blocked_at)
             latency = self._latency
@@ -167,8 +173,8 @@ class Controller:
 
     def _note_failure(self, attempt: Attempt) -> None:
         """Slow down for a moment when failures are more than an accident."""
-        self._failures += (1 - self._failures) / 8
-        if self._failures > 0.2 and attempt.serial > self._failed:
+        self._failures += (1 - self._failures) * _FAILURE_WEIGHT
+        if self._failures > _FAILURES_BORNE and attempt.serial > self._failed:
             self._health = max(0.1, self._health * 0.7)
             self._failed = self._serial
 

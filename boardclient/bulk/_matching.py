@@ -128,8 +128,8 @@ def with_marker(desc: str | None, marker: str) -> str:
 class Verdict:
     """What a listing says of rows in doubt, by their places: the cards of those found, and those that are absent.
 
-    `unclear` are rows of which some exist, and the listing doesn't show which. `proves_nothing` says why the absent ones may exist
-    all the same, None where they don't. `unexpected` are cards that are nobody's, `missing` counts confirmed cards that the
+    `unclear` are rows of which some exist, and the listing doesn't show which. `proves_nothing` says why the absent ones may
+    exist all the same, None where they don't. `unexpected` are cards that are nobody's, `missing` counts confirmed cards that the
     listing lacks.
     """
 

@@ -36,7 +36,7 @@ class Plan:
 
     @property
     def batch(self) -> int:
-        """How many rows are armed together in a journal: a few times what is under way, so that few are in doubt after a crash."""
+        """How many rows are armed together in a journal: a few times what is under way; so few are in doubt after a crash."""
         return min(_LARGEST_BATCH, 4 * self.workers)
 
 

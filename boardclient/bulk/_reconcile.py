@@ -50,12 +50,12 @@ class Reconciler:
         self._recovered = 0
 
     async def prepare(self, *, reads_cards: bool) -> None:
-        """Read the lists of the board and, before the first row of a ledger without markers, the cards that are there."""
+        """Read the lists of the board and, before the first row of a ledger, the cards that are there."""
         if self._board_id is None:
             return
         self._lists = frozenset(item.id for item in await self._caller.call(operations.BOARD_LISTS.request(self._board_id)))
         self._baseline = await self._ledger.baseline()
-        if reads_cards and self._baseline is None and not self._marking and self._ledger.is_new:
+        if reads_cards and self._baseline is None and self._ledger.is_new:
             ids = [card.id async for card in self._cards(self._board_id)]
             await self._ledger.set_baseline(ids)
             self._baseline = IdSet(ids)

@@ -1,0 +1,312 @@
+"""The walk of a call: sign -> send -> renew -> retry under one deadline.
+
+Errors travel as values until `call` raises them, in a frame that has no credential in reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol, TypeAlias, TypeVar, cast
+
+from boardclient import retry as _retry
+from boardclient._caller import BulkCall
+from boardclient._flights import Flight
+from boardclient._operations import Answer, Request, effect_of, interpret
+from boardclient._shared import Shared
+from boardclient._transport import Failure
+from boardclient.credentials import CredentialProvider, Credentials
+from boardclient.credentials._values import Place
+from boardclient.errors import (
+    AuthenticationError,
+    BoardClientError,
+    CredentialError,
+    Effect,
+    NotFoundError,
+    RateLimitError,
+    SessionClosedError,
+    TransportError,
+)
+from boardclient.events import AnswerReceived, CredentialsRenewed, Event, RequestSent, RetryScheduled
+
+T = TypeVar("T")
+Limiter: TypeAlias = AbstractAsyncContextManager[object, bool | None]
+
+_AT_ONCE: Final = contextlib.nullcontext()
+
+
+class Reporter(Protocol):
+    """A limiter that is told of every answer: `status` is None where none came, times are in seconds."""
+
+    def report(self, status: int | None, retry_after: float | None, seconds: float) -> object:
+        """Take note of an answer."""
+        ...
+
+
+class Calls:
+    """Makes the calls of a session or a view: with its credentials, policy, deadline and limiter, on what they share.
+
+    Owned by the session or view; it is the `Caller` of resources and bulk runs.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        provider: CredentialProvider,
+        policy: _retry.Policy | None,
+        timeout: float | None,
+        limiter: Limiter | None,
+        credentials_in: Place,
+    ) -> None:
+        if not callable(getattr(provider, "acquire", None)) or not callable(getattr(provider, "renew", None)):
+            raise TypeError("credentials must be a CredentialProvider, such as StaticCredentials(token=…)")
+        if timeout is not None and not timeout > 0:
+            raise ValueError("timeout must be more than 0 seconds, or None")
+        self.provider = provider
+        self.policy = policy
+        self.timeout = timeout
+        self.limiter = limiter
+        self.credentials_in: Place = credentials_in
+        self._shared = shared
+        self._note_accepted = getattr(provider, "note_accepted", None)
+        self._note_refused = getattr(provider, "note_refused", None)
+        self._accepted: Credentials | None = None
+        self._report = getattr(limiter, "report", None)
+
+    async def call(self, request: Request[T], bulk: BulkCall | None = None) -> T:
+        """Sign, send, renew and retry one request within one deadline, and return the value of its answer."""
+        flights = self._shared.flights
+        flight = flights.begin(request.line, self.timeout, bulk)
+        outcome: T | BoardClientError
+        try:
+            outcome = await self._walk(request, flight)
+        except asyncio.CancelledError as cancellation:
+            interrupted = flight.settle()
+            if interrupted is None:
+                raise cancellation.with_traceback(None)  # noqa: B904 -- the same one, without the frames that hold the signed request
+            outcome = interrupted
+        else:
+            # An application's part that swallows the cancellation must not leave it behind in the task.
+            interrupted = flight.settle()
+            outcome = interrupted if interrupted is not None and isinstance(outcome, BoardClientError) else outcome
+        finally:
+            flights.end(flight)
+        if not isinstance(outcome, BoardClientError):
+            if bulk is not None:
+                bulk.history.extend(flight.attempts)
+            return outcome
+        outcome.effect = Effect.worst([outcome.effect, *(attempt.effect for attempt in flight.attempts)])
+        outcome.attempts = tuple(flight.attempts)
+        raise outcome
+
+    @property
+    def max_connections(self) -> int:
+        """How many requests can be under way at a time."""
+        return self._shared.settings.max_connections
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """Which service and account the calls go to, without any credential."""
+        account = getattr(self.provider, "account", None)
+        service = {"service": self._shared.base_url}
+        return {**service, "account": account} if isinstance(account, str) else service
+
+    @property
+    def is_observed(self) -> bool:
+        """Tell whether anybody observes the session."""
+        return bool(self._shared.observers)
+
+    def notify(self, event: Event) -> None:
+        """Hand an event to the observers."""
+        self._shared.notify(event)
+
+    async def _walk(self, request: Request[T], flight: Flight) -> T | BoardClientError:
+        """Attempt the request as often as the policy wants."""
+        policy = self.policy
+        if policy is None or not policy.is_enabled:
+            return await self._attempt(request, flight)
+        first = None
+        if not policy.sees_first:
+            started = time.monotonic()
+            outcome = await self._attempt(request, flight)
+            if not isinstance(outcome, BoardClientError):
+                policy.note_success()
+                return outcome
+            if flight.bulk is not None and isinstance(outcome, RateLimitError):
+                return outcome
+            first = _retry.FirstOutcome(outcome, started)
+        return await policy.drive(
+            request.operation,
+            lambda: self._attempt(request, flight),
+            lambda pause: self._pause(request, flight, pause),
+            first,
+        )
+
+    def _pause(self, request: Request[T], flight: Flight, pause: float) -> None:
+        """Note a pause before it begins, or refuse one that the deadline would cut short by raising the error to give up with."""
+        last = flight.attempts[-1]
+        if flight.bulk is not None and isinstance(flight.last_error, RateLimitError):
+            raise flight.last_error
+        if not _retry.is_pause_possible(pause, flight.remaining_seconds):
+            raise flight.last_error or BoardClientError(f"{request.line}: the next pause would pass the deadline", Effect.DONE)
+        flight.note_pause(pause)
+        if self._shared.observers:
+            self.notify(
+                RetryScheduled(
+                    operation=request.operation,
+                    method=request.method,
+                    path=request.path,
+                    attempt=last.number,
+                    pause_seconds=pause,
+                    why=last.why,
+                )
+            )
+
+    async def _attempt(self, request: Request[T], flight: Flight) -> T | BoardClientError:
+        """Send the request once, and after a 401 once more with renewed credentials, at most once in a call."""
+        credentials = await self._credentials(request, flight, None)
+        if isinstance(credentials, CredentialError):
+            return credentials
+        outcome = await self._exchange(request, credentials, flight)
+        if not isinstance(outcome, AuthenticationError):
+            return outcome
+        if flight.renewed:
+            return await self._refused(credentials, outcome)
+        flight.renewed = True
+        renewed = await self._credentials(request, flight, credentials)
+        if isinstance(renewed, CredentialError):
+            return renewed
+        if renewed == credentials:
+            return outcome
+        if self._shared.announce(renewed):
+            self.notify(CredentialsRenewed(operation=request.operation))
+        outcome = await self._exchange(request, renewed, flight, credentials)
+        return await self._refused(renewed, outcome) if isinstance(outcome, AuthenticationError) else outcome
+
+    async def _refused(self, credentials: Credentials, outcome: BoardClientError) -> BoardClientError:
+        """Tell the provider of a 401 that is final for its call."""
+        if self._note_refused is not None:
+            await self._note_refused(credentials, self._shared)
+        return outcome
+
+    async def _credentials(
+        self, request: Request[T], flight: Flight, rejected: Credentials | None
+    ) -> Credentials | CredentialError:
+        """Ask the provider for credentials, or for others than the rejected ones; a failure goes into the history."""
+        provider, exchange, started = self.provider, self._shared, time.time()
+        if flight.bulk is not None:
+            self._shared.flights.suspend(flight)
+        try:
+            given = await (provider.acquire(exchange) if rejected is None else provider.renew(rejected, exchange))
+            if isinstance(given, Credentials):
+                return given
+            failure = CredentialError(f"{request.line}: the provider returned {type(given).__name__}, not Credentials")
+        except CredentialError as error:
+            failure = error.with_traceback(None)
+        except Exception as error:  # whatever the application raises is the cause
+            failure = CredentialError(f"{request.line}: no credentials: the provider raised {type(error).__name__}")
+            failure.__cause__ = error
+        finally:
+            if flight.bulk is not None:
+                self._shared.flights.resume(flight)
+        flight.record(started, failure, None, Effect.NOT_SENT)
+        return failure
+
+    async def _exchange(
+        self, request: Request[T], credentials: Credentials, flight: Flight, rejected: Credentials | None = None
+    ) -> T | BoardClientError:
+        """Sign, send and interpret one request when its turn has come."""
+        if self.limiter is None and flight.bulk is None:
+            return await self._send(request, credentials, flight, rejected)
+        if flight.bulk is None or flight.bulk.turns is None:
+            turns: Limiter = _AT_ONCE
+        else:
+            turns = flight.bulk.turns
+        if flight.bulk is not None:
+            self._shared.flights.suspend(flight)
+        async with turns, self.limiter or _AT_ONCE:
+            if flight.bulk is not None:
+                self._shared.flights.resume(flight)
+            return await self._send(request, credentials, flight, rejected)
+
+    async def _send(
+        self, request: Request[T], credentials: Credentials, flight: Flight, rejected: Credentials | None
+    ) -> T | BoardClientError:
+        core = self._shared
+        if core.flights.is_closed:  # by the call's own task, which is not interrupted
+            closed = SessionClosedError(f"{request.line}: the session was closed during the call")
+            flight.record(time.time(), closed, None, Effect.NOT_SENT)
+            return closed
+        if core.observers:
+            self.notify(
+                RequestSent(
+                    operation=request.operation, method=request.method, path=request.path, attempt=len(flight.attempts) + 1
+                )
+            )
+        started = flight.started = time.time()
+        signed = credentials.sign(request, self.credentials_in)
+        answer = await core.pool.send(request.method, core.base_url + signed.target, signed.body, flight)
+        if isinstance(answer, Answer) and answer.is_success:
+            if credentials is not self._accepted:
+                self._accept(credentials)
+        elif isinstance(answer, Answer):
+            for held in filter(None, (credentials, rejected)):
+                answer = held.redact(answer)
+        outcome = _meaning(request, answer, flight, time.time())
+        self._note(request, answer, outcome, flight, started)
+        return outcome
+
+    def _accept(self, credentials: Credentials) -> None:
+        """Tell the provider, once, that the service took its credentials."""
+        self._accepted = credentials
+        if self._note_accepted is not None:
+            self._note_accepted(credentials)
+
+    def _note(
+        self, request: Request[T], answer: Answer | Failure, outcome: T | BoardClientError, flight: Flight, started: float
+    ) -> None:
+        """Write an attempt into the history, and tell limiter and observers."""
+        status = answer.status if isinstance(answer, Answer) else None
+        turns = None if flight.bulk is None else flight.bulk.turns
+        is_over = not isinstance(outcome, BoardClientError) and (self.policy is None or not self.policy.sees_first)
+        is_told = self._report or self._shared.observers or (turns is not None and turns.hears_all)
+        if is_over and not is_told and not flight.attempts:
+            return  # a call that succeeds at once has no history to be read
+        effect = effect_of(answer.status) if isinstance(answer, Answer) else answer.effect
+        attempt = flight.record(started, outcome, status, effect)
+        retry_after = outcome.retry_after if isinstance(outcome, RateLimitError) else None
+        if self._report is not None:
+            self._report(status, retry_after, attempt.seconds)
+        if turns is not None:
+            turns.report(status, retry_after, attempt.seconds)
+        if self._shared.observers:
+            self.notify(
+                AnswerReceived(
+                    operation=request.operation,
+                    method=request.method,
+                    path=request.path,
+                    attempt=attempt.number,
+                    status=status,
+                    seconds=attempt.seconds,
+                    effect=effect,
+                    why=attempt.why,
+                )
+            )
+
+
+def _meaning(request: Request[T], answer: Answer | Failure, flight: Flight, now: float) -> T | BoardClientError:
+    """Return the value of an answer, or the error that it or its absence means."""
+    if isinstance(answer, Failure):
+        outcome: T | BoardClientError = TransportError(f"{request.line}: {answer.why}", answer.phase, request.line, answer.effect)
+    else:
+        outcome = interpret(request, answer, now)
+    if not isinstance(outcome, BoardClientError):
+        return outcome
+    if isinstance(outcome, NotFoundError) and request.method == "DELETE" and flight.effect is Effect.UNKNOWN:
+        # An earlier attempt may have deleted it: that it is gone is what was asked for.
+        return request.read(cast("Answer", answer))
+    outcome.repeatable = request.repeatable
+    return outcome
