@@ -151,12 +151,12 @@ def test_an_id_set_is_small() -> None:
 
 
 def test_secret_markers_are_the_same_for_the_same_row() -> None:
-    """Secret and key make the marker; a number is another key than the same number as a reference."""
-    keys: list[int | str] = [0, 1, "0", "1", "", "row 1", "\udcff", "'1'"]
-    made = [secret_marker(b"secret", key) for key in keys]
-    assert made == [secret_marker(b"secret", key) for key in keys]
-    assert len(set(made)) == len(keys)
-    assert set(made).isdisjoint(secret_marker(b"another", key) for key in keys)
+    """Secret and number make the marker, which the next one's does not resemble."""
+    seqs = [*range(300), 10**6, 10**12]
+    made = [secret_marker(b"secret", seq) for seq in seqs]
+    assert made == [secret_marker(b"secret", seq) for seq in seqs]
+    assert len(set(made)) == len(seqs)
+    assert set(made).isdisjoint(secret_marker(b"another", seq) for seq in seqs)
     for marker in made:
         assert re.fullmatch("bc:[a-z2-7]{16}", marker)
         assert check_marker(marker) == marker
@@ -217,8 +217,8 @@ def content_key(listing: Listing) -> Any:
 
 
 def compare(listing: Listing, rows: Sequence[CardDraft]) -> Verdict:
-    wanted = [Content.of(row).shown(listing.shown) for row in rows]
-    return listing.compare(wanted, content_key(listing))
+    wholes = [Content.of(row) for row in rows]
+    return listing.compare([whole.shown(listing.shown) for whole in wholes], content_key(listing), wholes)
 
 
 def card_of(draft: CardDraft, identifier: str) -> Card:
@@ -270,6 +270,7 @@ def test_a_complete_listing_tells_exactly_what_was_created(board: Any, data: st.
     assert verdict.proves_nothing is None
     assert verdict.missing == 0
     assert sorted([*verdict.found, *verdict.absent]) == list(range(len(rows)))
+    assert verdict.unclear == []
     assert {card.id for card in verdict.found.values()} == {card.id for card in theirs}
     assert len(verdict.found) == len(theirs)
     for place, card in verdict.found.items():
@@ -290,15 +291,18 @@ def test_whatever_a_listing_lacks_no_card_is_given_twice(board: Any, data: st.Da
     cards = data.draw(st.lists(st.sampled_from(every), unique_by=lambda card: card.id) if every else st.just([]))
     listing = listing_of(cards, baseline, confirmed)
     verdict = compare(listing, rows)
-    assert sorted([*verdict.found, *verdict.absent]) == list(range(len(rows)))
+    assert sorted([*verdict.found, *verdict.absent, *verdict.unclear]) == list(range(len(rows)))
     given_ids = [card.id for card in verdict.found.values()]
     assert len(set(given_ids)) == len(given_ids)
     assert {card.id.split()[0] for card in verdict.found.values()} <= {"row", "equal"}
     key = content_key(listing)
     for place, card in verdict.found.items():
         assert key(card) == (Content.of(rows[place]).shown(listing.shown),)
-    nobodys = {card.id for card in cards if card.id.split()[0] not in {"baseline", "confirmed"}}
-    assert {*given_ids, *(card.id for card in verdict.unexpected)} == nobodys
+    unclear = {Content.of(rows[place]).shown(listing.shown) for place in verdict.unclear}
+    nobodys = {card.id: key(card)[0] for card in cards if card.id.split()[0] not in {"baseline", "confirmed"}}
+    told = {*given_ids, *(card.id for card in verdict.unexpected)}
+    assert told <= set(nobodys)
+    assert {nobodys[identifier] for identifier in set(nobodys) - told} == unclear
     missing = len(confirmed) - sum(card.id.startswith("confirmed") for card in cards)
     assert verdict.missing == missing
     lacks_baseline = sum(card.id.startswith("baseline") for card in cards) < len(baseline)
@@ -316,27 +320,46 @@ def test_what_a_listing_never_shows_is_not_compared(board: Any, data: st.DataObj
     listing = listing_of(cards, baseline, confirmed)
     assert listing.shown == tuple(field for field in SHOWN if field not in hidden)
     verdict = compare(listing, rows)
-    assert {card.id for card in verdict.found.values()} == {card.id for card in theirs}
-    assert len(verdict.found) == len(theirs)
     assert verdict.proves_nothing is None
+    key = content_key(listing)
+    contents: dict[Hashable, list[Content]] = {}
+    for row in rows:
+        contents.setdefault(Content.of(row).shown(listing.shown), []).append(Content.of(row))
+    there = Counter(key(card)[0] for card in theirs)
+    for shown, alike in contents.items():
+        is_clear = len(set(alike)) == 1 or there[shown] in {0, len(alike)}
+        found = [card for card in verdict.found.values() if key(card)[0] == shown]
+        assert len(found) == (there[shown] if is_clear else 0)
+        unclear = sum(Content.of(rows[place]).shown(listing.shown) == shown for place in verdict.unclear)
+        assert unclear == (0 if is_clear else len(alike))
+    assert {card.id for card in verdict.found.values()} <= {card.id for card in theirs}
+    assert {card.id for card in verdict.unexpected} == {card.id for card in foreign}
 
 
-@pytest.mark.xfail(reason="rows that differ only in what the listing does not show are taken for each other: one lost, one twice")
 @pytest.mark.parametrize("dues", [(DUE, None), (DUE, DUE + timedelta(days=1))])
 def test_rows_told_apart_by_what_is_not_shown(dues: tuple[Any, Any]) -> None:
     """Which of two rows a card is that does not show where they differ is not known: neither may be sent again."""
     rows = [CardDraft("weekly", "list", due=due) for due in dues]
-    card = Card("1", "weekly", "", None, "list", None)
-    verdict = compare(listing_of([attrs.evolve(WITNESS, due=None), card], [], [WITNESS]), rows)
-    assert verdict.absent == [] or verdict.proves_nothing is not None
+    cards = [
+        attrs.evolve(WITNESS, due=None),
+        Card("1", "weekly", "", None, "list", None),
+        Card("2", "weekly", "", None, "list", None),
+    ]
+    none, one, two = (compare(listing_of(cards[:number], [], [WITNESS]), rows) for number in (1, 2, 3))
+    assert (none.found, none.absent, none.unclear) == ({}, [0, 1], [])
+    assert (one.found, one.absent, one.unclear) == ({}, [], [0, 1])
+    assert one.unexpected == []
+    assert (sorted(card.id for card in two.found.values()), two.absent, two.unclear) == (["1", "2"], [], [])
+    equal = compare(listing_of(cards[:2], [], [WITNESS]), [rows[0], rows[0]])
+    assert (list(equal.found), equal.absent, equal.unclear) == ([0], [1], [])
 
 
-@pytest.mark.xfail(reason="a card that the listing shows twice is given to two rows")
 def test_a_card_listed_twice_is_one_card() -> None:
     """Overlapping pages behind a listing make no second card of one."""
     row = CardDraft("a", "list")
     verdict = compare(listing_of([card_of(row, "1"), card_of(row, "1")], [], []), [row, row])
     assert list(verdict.found) == [0]
+    assert (verdict.absent, verdict.unexpected) == ([1], [])
 
 
 def test_a_listing_that_lacks_a_confirmed_card_proves_nothing() -> None:

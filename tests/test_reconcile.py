@@ -2,12 +2,25 @@
 
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from boardclient import BadRequestError, BoardClientError, Card, CardDraft, Effect, JournalError, ServerError, TransportError
+from boardclient import (
+    AuthenticationError,
+    BadRequestError,
+    BoardClientError,
+    Card,
+    CardDraft,
+    CredentialError,
+    Effect,
+    JournalError,
+    ServerError,
+    SessionClosedError,
+    TransportError,
+)
 from boardclient._caller import BulkCall
 from boardclient._operations import Request
 from boardclient.bulk import CardResult
@@ -65,11 +78,18 @@ def card(identifier: str, name: str = "a", desc: str = "", list_id: str | None =
     return Card(identifier, name, desc, None, list_id)
 
 
+def marker_of(reconciler: Reconciler, row: Row) -> str:
+    """Give the marker that is sent with a row."""
+    (marker,) = markers(card("any", desc=reconciler.description(row) or ""))
+    return marker
+
+
 def note(ledger: Ledger, row: Row, made: Card) -> None:
     """Let the ledger know of a card that was created."""
     ledger.settle(row, CardResult(index=row.index, draft=row.draft, card=made))
 
 
+DUE = datetime(2027, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 WITNESS = row(100, "confirmed")
 
 
@@ -140,11 +160,33 @@ async def test_the_baseline_is_what_is_there_before_the_first_row(ledger: Ledger
 
 
 @pytest.mark.parametrize("marking", [True, lambda draft: "m"])
-async def test_markers_need_no_baseline(ledger: Ledger, marking: Any) -> None:
-    """By markers a card is known whatever was there before."""
+async def test_markers_have_a_baseline_too(ledger: Ledger, marking: Any) -> None:
+    """By markers a card is known whatever was there before; that the listing holds those cards shows that it is whole."""
     board = Board(card("1"))
-    await board.reconciler(ledger, marking).prepare(reads_cards=True)
+    reconciler = board.reconciler(ledger, marking)
+    await reconciler.prepare(reads_cards=True)
+    assert board.asked == ["boards.lists", "boards.cards"]
+    rows = [row(0)]
+    await ledger.admit(rows)
+    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+    board.cards.clear()
+    assert verdicts(await reconciler.settle(rows)) == {0: "unknown"}
+
+
+@pytest.mark.parametrize("marking", [True, lambda draft: "m"])
+async def test_markers_need_no_baseline(ledger: Ledger, marking: Any) -> None:
+    """Where nobody looked before, a card with the marker is the row's all the same."""
+    board = Board(card("1"))
+    reconciler = board.reconciler(ledger, marking)
+    await reconciler.prepare(reads_cards=False)
     assert board.asked == ["boards.lists"]
+    rows = [row(0)]
+    await ledger.admit(rows)
+    await confirm(ledger, board)
+    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+    board.cards.append(card("2", "a", reconciler.description(rows[0]) or ""))
+    assert verdicts(await reconciler.settle(rows)) == {0: "2"}
+    assert (await reconciler.audit()).unexpected == ()
 
 
 async def test_a_board_that_cannot_be_read_at_the_start_is_an_error(ledger: Ledger) -> None:
@@ -192,7 +234,7 @@ async def test_a_journal_begun_without_a_baseline_gets_none(tmp_path: Path) -> N
     await ledger.admit([again])
     assert (again.standing, again.is_earlier) == ("doubtful", True)
     (finding,) = await reconciler.settle([again])
-    assert "without knowing which cards were there before: use marker=True" in str(finding.error)
+    assert "without knowing which cards were there before: look at the board" in str(finding.error)
     assert board.asked == ["boards.lists"]
     assert (await reconciler.audit()).unexpected == ()  # nobody knows which were there before
     await ledger.aclose()
@@ -238,10 +280,13 @@ async def test_many_cards_leave_room_for_others(ledger: Ledger) -> None:
         (CardDraft("a", "l1", desc="x\n"), card("1", "a", "x")),
         (CardDraft("a", "l1", desc="x"), card("1", "a", "")),
         (CardDraft("a", "l1"), card("1", "a", "by default")),
+        (CardDraft("a", "l1"), card("1", "a", list_id="l2")),
+        (CardDraft("a", "l1", due=DUE), Card("1", "a", due=DUE.replace(microsecond=0))),
+        (CardDraft("a", "l1"), Card("1", "a", due=DUE)),
     ],
 )
-async def test_a_service_that_changes_texts_makes_content_useless(ledger: Ledger, draft: CardDraft, made: Card) -> None:
-    """Once an answer shows another text than was sent, absence proves nothing: rows stay unknown, and a marker is advised."""
+async def test_a_service_that_changes_cards_makes_content_useless(ledger: Ledger, draft: CardDraft, made: Card) -> None:
+    """Once an answer shows something else than was sent, absence proves nothing: rows stay unknown, and a marker is advised."""
     rows = [row(0)]
     board = Board()
     reconciler = await begun(ledger, board, rows)
@@ -249,7 +294,7 @@ async def test_a_service_that_changes_texts_makes_content_useless(ledger: Ledger
     calls = len(board.asked)
     findings = await reconciler.settle(rows)
     assert verdicts(findings) == {0: "unknown"}
-    assert "use marker=True" in str(findings[0].error)
+    assert "give the next import a new journal and marker=True" in str(findings[0].error)
     assert len(board.asked) == calls
 
 
@@ -261,9 +306,12 @@ async def test_a_service_that_changes_texts_makes_content_useless(ledger: Ledger
         (CardDraft("a", "l1", desc="x"), card("1", "a", "x")),
         (CardDraft("a", "l1", desc="x"), Card("1")),
         (CardDraft("a", "l1", desc="x"), Card("1", "a")),
+        (CardDraft("a", "l1", due=DUE), Card("1", "a", "", None, "l1", DUE.astimezone(timezone(timedelta(hours=5))))),
+        (CardDraft("a", "l1", due=DUE), Card("1", "a", "", None, "l1")),
+        (CardDraft("a", "l1", pos="top"), Card("1", "a", "", None, "l1", pos=7.0)),
     ],
 )
-async def test_a_text_that_is_kept_or_not_shown_is_no_change(ledger: Ledger, draft: CardDraft, made: Card) -> None:
+async def test_what_is_kept_or_not_shown_is_no_change(ledger: Ledger, draft: CardDraft, made: Card) -> None:
     """An answer that shows what was sent, or nothing, says nothing against content."""
     rows = [row(0)]
     board = Board()
@@ -278,7 +326,7 @@ async def test_changed_texts_are_no_obstacle_to_markers(ledger: Ledger) -> None:
     board = Board()
     reconciler = await begun(ledger, board, rows, True)
     reconciler.note_created(row(1, " b "), card("2", "b"))
-    board.cards.append(card("1", "a", f"[{reconciler.marker(rows[0])}]"))
+    board.cards.append(card("1", "a", f"[{marker_of(reconciler, rows[0])}]"))
     assert verdicts(await reconciler.settle(rows)) == {0: "1"}
 
 
@@ -292,6 +340,58 @@ async def test_a_board_that_cannot_be_read_leaves_rows_unknown(ledger: Ledger, e
     findings = await reconciler.settle(rows)
     assert verdicts(findings) == {0: "unknown", 1: "unknown"}
     assert str(findings[0].error) == f"whether the card exists is not known: the board could not be read: {error.message}"
+
+
+@pytest.mark.parametrize(
+    "error", [AuthenticationError("401", 401), CredentialError("expired"), SessionClosedError("closed"), JournalError("full")]
+)
+async def test_what_ends_a_run_is_raised_by_a_reading(ledger: Ledger, error: BoardClientError) -> None:
+    """Errors that every further card would meet are not kept to oneself, and no row is settled."""
+    rows = [row(0)]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    board.error = error
+    with pytest.raises(type(error)) as caught:
+        await reconciler.settle(rows)
+    assert caught.value is error
+    board.error = None
+    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"), [(0, dict.fromkeys(range(3), "absent")), (2, {0: "unknown", 1: "unknown", 2: "unknown"}), (3, None)]
+)
+async def test_rows_that_the_board_does_not_tell_apart(ledger: Ledger, there: int, expected: dict[int, str] | None) -> None:
+    """Rows that differ in what it never shows are known where all or none exist; others are settled as ever."""
+    rows = [row(0, "a", due=DUE), row(1, "a"), row(2, "a", due=DUE), row(3, "b", due=DUE), row(4, "b", due=DUE)]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    board.cards += [card(f"a{number}", "a") for number in range(there)] + [card("b", "b")]
+    findings = await reconciler.settle(rows)
+    settled = verdicts(findings)
+    assert (settled.pop(3), settled.pop(4)) == ("b", "absent")
+    if expected is None:
+        assert sorted(settled.values()) == ["a0", "a1", "a2"]
+    else:
+        assert settled == expected
+    told = {str(finding.error) for finding in findings if finding.error is not None}
+    assert told <= {"whether the card exists is not known: the board shows no difference to others that exist"}
+    audit = await reconciler.audit()
+    assert audit.recovered == (4 if there == 3 else 1)
+
+
+async def test_a_card_that_is_listed_twice_is_one(ledger: Ledger) -> None:
+    """Overlapping pages behind a listing make no second row of a card, and no card too many of it."""
+    rows = [row(0), row(1)]
+    board = Board(card("before", "b"), card("before", "b"))
+    reconciler = await begun(ledger, board, rows)
+    board.cards += [card("1"), card("1"), *board.cards]
+    (made,) = (finding.card for finding in await reconciler.settle(rows) if finding.card is not None)
+    board.cards += [card("2", "foreign"), card("2", "foreign")]
+    note(ledger, rows[0], made)
+    audit = await reconciler.audit()
+    assert (audit.confirmed, audit.recovered, audit.lost, audit.duplicated) == (2, 1, 0, ())
+    assert [one.id for one in audit.unexpected] == ["2"]
 
 
 async def test_a_listing_that_breaks_off_leaves_rows_unknown(ledger: Ledger) -> None:
@@ -312,24 +412,45 @@ async def test_a_listing_that_breaks_off_leaves_rows_unknown(ledger: Ledger) -> 
 
 
 async def test_markers_are_made_from_the_secret(ledger: Ledger) -> None:
-    """True makes one for each row, by its key; it stands at the end of the description."""
+    """True makes one for each row, by the ledger's number for it; it stands at the end of the description."""
     reconciler = Board().reconciler(ledger, True)
-    numbered, referenced = row(1, desc="text"), row(1, reference="r")
-    assert reconciler.marker(numbered) == reconciler.marker(row(1, "other"))
-    assert reconciler.marker(numbered) != reconciler.marker(referenced)
-    assert reconciler.marker(referenced) == reconciler.marker(row(9, reference="r"))
-    assert reconciler.description(numbered) == f"text\n\n[{reconciler.marker(numbered)}]"
-    assert reconciler.description(referenced) == f"[{reconciler.marker(referenced)}]"
+    one, two = row(1, desc="text", reference="r"), row(2, reference="r")
+    assert marker_of(reconciler, one) == marker_of(reconciler, row(1, "other")) == one.marker
+    assert marker_of(reconciler, one) != marker_of(reconciler, two)
+    assert reconciler.description(one) == f"text\n\n[{one.marker}]"
+    assert reconciler.description(two) == f"[{two.marker}]"
 
 
 async def test_markers_of_a_journal_outlive_their_run(tmp_path: Path) -> None:
-    """The next run of a journal makes the same markers, another journal makes others."""
+    """The next run of a journal makes the same markers, in whatever order the rows come; another journal makes others."""
     made = []
-    for name in ("one", "one", "two"):
+    for name, references in (("one", "ab"), ("one", "cba"), ("two", "ab")):
         ledger = await JournalLedger.open(tmp_path / name, {}, 8)
-        made.append(Board().reconciler(ledger, True).marker(row(3)))
+        rows = [row(index, reference=reference) for index, reference in enumerate(references)]
+        await ledger.admit(rows)
+        reconciler = Board().reconciler(ledger, True)
+        made.append({one.key: marker_of(reconciler, one) for one in rows})
         await ledger.aclose()
-    assert made[0] == made[1] != made[2]
+    assert made[0] == {key: made[1][key] for key in ("a", "b")}
+    assert made[0]["a"] != made[2]["a"]
+    assert len({*made[0].values(), *made[1].values()}) == 3
+
+
+async def test_a_function_is_asked_once_for_a_row(ledger: Ledger) -> None:
+    """What was sent is looked for, whatever the function would say by now."""
+    asked: list[str] = []
+
+    def mark(draft: CardDraft) -> str:
+        asked.append(draft.name)
+        return f"m{len(asked)}"
+
+    rows = [row(0, "a"), row(1, "b")]
+    board = Board()
+    reconciler = await begun(ledger, board, rows, mark)
+    board.cards.append(card("1", "a", reconciler.description(rows[0]) or ""))
+    assert reconciler.description(rows[0]) == "[m1]"
+    assert verdicts(await reconciler.settle(rows)) == {0: "1", 1: "absent"}
+    assert asked == ["a", "b"]
 
 
 @pytest.mark.parametrize("marking", [None, False])
@@ -337,7 +458,6 @@ async def test_without_markers_descriptions_are_sent_as_they_are(ledger: Ledger,
     """None stays None, and empty stays empty."""
     reconciler = Board().reconciler(ledger, marking)
     assert [reconciler.description(row(0, desc=desc)) for desc in (None, "", "text")] == [None, "", "text"]
-    assert reconciler.marker(row(0)) is None
 
 
 async def test_a_function_makes_markers(ledger: Ledger) -> None:
@@ -358,10 +478,10 @@ async def test_rows_are_found_by_their_markers(ledger: Ledger) -> None:
     rows = [row(0, "a", desc="x"), row(1, "a", desc="x"), row(2, "a", desc="x")]
     board = Board(card("old", "a", "x"))
     reconciler = await begun(ledger, board, rows, True)
-    first, second, _ = (reconciler.marker(one) for one in rows)
+    first, second, _ = (marker_of(reconciler, one) for one in rows)
     board.cards += [card("f", "a", "x"), card("2", "A", f"x [{second}] y", "l9"), card("1", "a", f"[other][{first}]")]
     assert verdicts(await reconciler.settle(rows)) == {0: "1", 1: "2", 2: "absent"}
-    assert board.asked == ["boards.lists", "boards.cards"]
+    assert board.asked == ["boards.lists", "boards.cards", "boards.cards"]
 
 
 # --- the audit
@@ -387,11 +507,11 @@ async def test_the_audit_counts(ledger: Ledger) -> None:
 
 
 async def test_the_audit_by_marker(ledger: Ledger) -> None:
-    """A second card with a row's marker is one too many; what was there before is not looked at."""
+    """A second card with a row's marker is one too many; one with a marker that is nobody's was not there before."""
     rows = [row(0)]
     board = Board(card("before"))
     reconciler = await begun(ledger, board, rows, True)
-    marked = f"[{reconciler.marker(rows[0])}]"
+    marked = f"[{marker_of(reconciler, rows[0])}]"
     board.cards.append(card("1", "a", marked))
     (finding,) = await reconciler.settle(rows)
     assert finding.card is not None
@@ -400,7 +520,7 @@ async def test_the_audit_by_marker(ledger: Ledger) -> None:
     audit = await reconciler.audit()
     assert (audit.confirmed, audit.recovered, audit.lost) == (2, 1, 0)
     assert [one.id for one in audit.duplicated] == ["2"]
-    assert audit.unexpected == ()
+    assert [one.id for one in audit.unexpected] == ["3"]
 
 
 async def test_the_audit_names_at_most_a_thousand(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

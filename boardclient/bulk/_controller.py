@@ -40,7 +40,7 @@ Mark = tuple[int, float]
 
 _FAILURE_WEIGHT: Final = 1 / 32
 _FAILURES_BORNE: Final = 0.3
-"""The part of the attempts, about that of the last 32, that may fail before there is reason to slow down: a lost answer now and then
+"""The part of the last attempts, 32 or so, that may fail before there is reason to slow down: an answer that is lost now and then
 says nothing of the pace."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Final, Literal, TypeAlias, cast, get_args
 
 import attrs
@@ -89,3 +89,9 @@ def _unknown(unknown: str | None, board_id: str | None) -> Unknown:
     if unknown not in get_args(Unknown):
         raise ValueError('unknown must be "reconcile", "report", "resend" or None')
     return cast("Unknown", unknown)
+
+
+def journal_identity(caller: Mapping[str, str], board_id: str | None, marker: Marking = None) -> dict[str, str]:
+    """Return what a journal is bound to: service, account, board, and how cards are recognised."""
+    board = {} if board_id is None else {"board": board_id}
+    return {**caller, **board, "cards known by": "their marker" if marker else "what they say"}

@@ -15,7 +15,7 @@ from boardclient._caller import BulkCall, Caller, Turns
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._pace import Pace
-from boardclient.bulk._plan import Drafts, Plan
+from boardclient.bulk._plan import Drafts, Plan, journal_identity
 from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._results import FATAL, BulkAudit, BulkReport, CardResult, State
 from boardclient.bulk._rows import Row, Source
@@ -405,7 +405,4 @@ def _turns(caller: Caller, plan: Plan) -> Turns | None:
 async def _open_ledger(caller: Caller, plan: Plan) -> Ledger:
     if plan.journal is None:
         return MemoryLedger()
-    identity = {**caller.identity, "cards known by": "their marker" if plan.marker else "what they say"}
-    if plan.board_id is not None:
-        identity["board"] = plan.board_id
-    return await JournalLedger.open(plan.journal, identity, plan.batch)
+    return await JournalLedger.open(plan.journal, journal_identity(caller.identity, plan.board_id, plan.marker), plan.batch)

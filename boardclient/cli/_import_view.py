@@ -7,6 +7,7 @@ from pathlib import Path
 import attrs
 
 from boardclient import AsyncSession, BulkProgress, Card, JournalError
+from boardclient.bulk._plan import journal_identity
 from boardclient.bulk._results import BulkAudit
 from boardclient.cli import _import, _render, _rows
 from boardclient.cli._errors import FileError, IncompleteError, UsageError
@@ -39,7 +40,7 @@ async def import_file(session: AsyncSession, path: Path, options: ImportOptions,
     with _import.opened(path) as file:
         source = await _import.prepare(session, file, form, options.board_id, options.default_list)
         try:
-            earlier = await read_earlier(options.journal, {**session.identity, "board": options.board_id})
+            earlier = await read_earlier(options.journal, journal_identity(session.identity, options.board_id))
         except JournalError as error:
             raise FileError(str(error)) from None
         standings = await _import.check(source, earlier)

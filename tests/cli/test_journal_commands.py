@@ -35,7 +35,8 @@ def test_show_sums_it_up(bare_cli, board_service: BoardService, board, journal: 
     code, out, err = bare_cli("journal", "show", str(journal))
     assert (code, err) == (0, "")
     fields = dict(line.strip().split(maxsplit=1) for line in out.splitlines()[1:])
-    assert fields.pop("created").startswith("at  20")
+    assert fields.pop("created").split()[1].startswith("20")
+    assert fields.pop("cards").split() == ["known", "by", "what", "they", "say"]
     assert fields == {
         "path": str(journal),
         "service": board_service.base_url,
