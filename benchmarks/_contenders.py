@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -98,17 +99,26 @@ async def create_in_workers(base_url: str, concurrency: int) -> AsyncIterator[Wo
 
 
 @contextlib.asynccontextmanager
-async def create_many(base_url: str, concurrency: int) -> AsyncIterator[Work]:
-    """Create cards with `session.cards.create_many`."""
+async def create_many(base_url: str, concurrency: int, folder: str | None = None) -> AsyncIterator[Work]:
+    """Create cards with `session.cards.create_many`; with a journal for each run where a folder is given."""
     async with _session(base_url, concurrency) as session:
 
         async def work(cards: int) -> int:
             drafts = (boardclient.CardDraft(f"Card {position}", _LIST_ID, desc=_DESC) for position in range(cards))
-            async with session.cards.create_many(drafts, concurrency=concurrency) as run:
+            journal = None if folder is None else f"{folder}/{cards}.journal"
+            async with session.cards.create_many(drafts, concurrency=concurrency, journal=journal) as run:
                 await run.wait()
             return run.report.created
 
         yield work
+
+
+@contextlib.asynccontextmanager
+async def create_many_with_journal(base_url: str, concurrency: int) -> AsyncIterator[Work]:
+    """Create cards with `session.cards.create_many` and a journal."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with create_many(base_url, concurrency, folder) as work:
+            yield work
 
 
 @contextlib.asynccontextmanager
@@ -192,6 +202,7 @@ CREATING: dict[str, Contender] = {
     "hand-written, tuned": create_tuned,
     "cards.create": create_in_workers,
     "cards.create_many": create_many,
+    "create_many, journal": create_many_with_journal,
 }
 READING: dict[str, Contender] = {
     "hand-written": read_by_hand,

@@ -404,5 +404,5 @@ def _turns(caller: Caller, plan: Plan) -> Turns | None:
 
 async def _open_ledger(caller: Caller, plan: Plan) -> Ledger:
     if plan.journal is None:
-        return MemoryLedger()
+        return MemoryLedger(keeps_cards=plan.unknown == "reconcile")
     return await JournalLedger.open(plan.journal, journal_identity(caller.identity, plan.board_id, plan.marker), plan.batch)
