@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import socket
@@ -89,12 +90,14 @@ async def main(plan: dict[str, Any]) -> None:
 
     async with AsyncSession(provider, plan["base_url"], timeout=100.0) as session:
         await parent.ask("ready")
-        half = plan["requests"] // 2 if plan["meets_at_half"] else 0
-        for requests in filter(None, (half, plan["requests"] - half)):
-            left = iter(range(requests))
-            await asyncio.gather(*(work(session, left) for _ in range(CONCURRENCY)))
-            if requests == half:
-                await parent.ask("half")
+        left = iter(range(plan["requests"]))
+        if plan["meets_at_half"]:
+            half = itertools.islice(left, plan["requests"] // 2)
+            await asyncio.gather(*(work(session, half) for _ in range(CONCURRENCY)))
+            await parent.ask("half")
+            await work(session, itertools.islice(left, 1))  # with the token of now, also where the first expiry was not met
+            await parent.ask("half again")
+        await asyncio.gather(*(work(session, left) for _ in range(CONCURRENCY)))
     sys.stdout.write(json.dumps({"answered": answered, "errors": errors[:3]}))
 
 

@@ -40,7 +40,7 @@ class Family:
         self.on_first: Callable[[int], object] = lambda pid: None
         """What is done with the first one that asks, before it gets its code."""
         self.stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._barriers = {"ready": asyncio.Barrier(PROCESSES), "half": asyncio.Barrier(PROCESSES)}
+        self._barriers = {what: asyncio.Barrier(PROCESSES) for what in ("ready", "half", "half again")}
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one line of a process."""
