@@ -6,11 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from tenacity import AsyncRetrying, stop_after_attempt, wait_none
 
 from boardclient import (
     AsyncSession,
-    Attempt,
     AuthenticationError,
     BadRequestError,
     BulkProgress,
@@ -27,7 +25,6 @@ from boardclient import (
 from boardclient._caller import BulkCall
 from boardclient._operations import Request
 from boardclient.bulk._plan import make_plan
-from boardclient.retry import when_safe
 from boardclient.testing import BoardService, faults
 
 

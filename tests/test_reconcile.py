@@ -620,6 +620,13 @@ async def test_what_memory_keeps(tmp_path: Path) -> None:
     await ledger.aclose()
 
 
+async def test_memory_keeps_no_cards_that_nobody_asks_for() -> None:
+    """A run that never reads the board needs no memory for each of its cards."""
+    ledger = MemoryLedger(keeps_cards=False)
+    note(ledger, row(0), card("c"))
+    assert len(await ledger.confirmed()) == 0
+
+
 async def test_a_confirmed_row_without_an_id_is_left_out(tmp_path: Path) -> None:
     """A journal of another hand may hold a done row without its card: it counts for no card."""
     ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)

@@ -659,7 +659,7 @@ async def test_a_view_with_other_options(wire: Any, policy: Any) -> None:
         free = session.with_options(timeout=None, limiter=None)
         with pytest.raises(ServerError):
             await free.members.me()
-        assert (counted(wire), limiter.entered, free._timeout) == (4, 1, None)
+        assert (counted(wire), limiter.entered, free._calls.timeout) == (4, 1, None)
 
 
 # --- construction and life

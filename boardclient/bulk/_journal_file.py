@@ -296,13 +296,13 @@ class JournalFile:
 def _create(path: Path, identity: Mapping[str, str]) -> None:
     """Create a journal without rows: beside its place, and moved there whole, so that a creation cut off leaves none there."""
     unfinished = path.with_name(f"{path.name}-new")
-    unfinished.unlink(missing_ok=True)  # of a creation that was cut off
+    place.clear(unfinished)
     place.create(unfinished)
     try:
         _initialise(unfinished, identity)
         place.move(unfinished, path)
     except BaseException:
-        unfinished.unlink()
+        place.clear(unfinished)
         raise
 
 

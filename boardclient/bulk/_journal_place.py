@@ -77,15 +77,30 @@ def create(place: Path) -> None:
         raise JournalError(f"{place} can't be created ({error.strerror}): choose a folder that is writable") from error
 
 
+def clear(unfinished: Path) -> None:
+    """Take away what a creation that was cut off has left.
+
+    Raises:
+        JournalError: it can't be taken away.
+    """
+    try:
+        unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise JournalError(f"{unfinished} is in the way ({error.strerror}): move it away") from error
+
+
 def move(unfinished: Path, place: Path) -> None:
     """Give a finished file its place.
 
     Raises:
-        JournalError: something lies there.
+        JournalError: something lies there, or it can't be moved.
     """
-    if place.exists():
+    if os.path.lexists(place):
         raise JournalError(f"{place} can't be created (a file has appeared there): choose another path")
-    unfinished.replace(place)
+    try:
+        unfinished.replace(place)
+    except OSError as error:
+        raise JournalError(f"{place} can't be created ({error.strerror}): choose a folder that is writable") from error
 
 
 @contextlib.contextmanager

@@ -60,12 +60,16 @@ def read_rows(path: str | os.PathLike[str], *states: State) -> Generator[Row, No
     Raises:
         JournalError: there is no journal, or it can't be read.
     """
-    with _reading(path) as (target, connection):
-        form.read_meta(connection, target)
-        after = 0
-        while page := form.select_rows(connection, states or STATES, after, _PAGE):
-            yield from page
-            after = page[-1].seq
+    after = 0
+    while True:
+        # A new connection for each page: what was opened while nobody was at work doesn't see what a run writes.
+        with _reading(path) as (target, connection):
+            form.read_meta(connection, target)
+            rows = form.select_rows(connection, states or STATES, after, _PAGE)
+        yield from rows
+        if not rows:
+            return
+        after = rows[-1].seq
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 from boardclient import _operations as operations
 from boardclient._caller import Caller
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._matching import Content, IdSet, Listing, check_marker, markers, secret_marker, with_marker
+from boardclient.bulk._matching import Content, IdSet, Listing, check_marker, digest, markers, secret_marker, with_marker
 from boardclient.bulk._results import FATAL, BulkAudit
 from boardclient.bulk._rows import Row
 from boardclient.errors import BoardClientError, Effect
@@ -110,7 +110,7 @@ class Reconciler:
         verdict = listing.compare(
             [self._wanted(row, listing) for row in rows],
             lambda card: self._keys(card, listing),
-            [self._marker(row) or Content.of(row.draft) for row in rows],
+            [digest(row.draft) for row in rows],
         )
         self._recovered += len(verdict.found)
         settled = [Finding(rows[place], card) for place, card in verdict.found.items()]

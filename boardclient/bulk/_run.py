@@ -96,6 +96,7 @@ class BulkRun:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._life = "left"
+        self._halted.set()
         self._conductor.cancel()
         try:
             await asyncio.wait({self._conductor})
@@ -258,12 +259,14 @@ class BulkRun:
             self._finish(row, CardResult(index=row.index, draft=row.draft, card=Card(row.detail or ""), state="already"))
         elif row.standing == "failed":
             self._finish(row, _failure(row, BoardClientError(f"refused in an earlier run: {row.detail}", Effect.REJECTED)))
-        elif row.standing == "doubtful" and self._plan.unknown != "resend":
-            row.error = BoardClientError(
-                f"sent in an earlier run, with unknown effect: {row.detail or 'it ended'}", Effect.UNKNOWN
-            )
-            self._doubt(row, row.error)
-            self._backlog.end()
+        elif row.standing == "doubtful":
+            why = row.detail or "an earlier run has sent it, and ended before the answer came"
+            row.error = BoardClientError(why, Effect.UNKNOWN)
+            if self._plan.unknown == "resend":
+                self._backlog.put(row)
+            else:
+                self._doubt(row, row.error)
+                self._backlog.end()
         elif (problem := self._reconciler.problem(row.draft)) is not None:
             self._finish(row, _failure(row, problem))
         else:
@@ -305,7 +308,7 @@ class BulkRun:
                     self._fail(RuntimeError("a card was cancelled by something other than its run"))
                 raise
             except Exception as error:  # a faulty limiter or marker ends the run and is raised to its owner
-                if not row.sends:
+                if not row.sends and row.error is None:
                     self._ledger.withdraw([row])
                 self._fail(error)
             finally:
