@@ -256,6 +256,19 @@ async def test_a_refusal_is_the_affair_of_the_pace(service: BoardService, list_i
     assert (report.created, report.requests, report.rejected) == (2, 4, 2)
 
 
+async def test_a_policy_that_sees_each_attempt_leaves_refusals_to_the_pace(service: BoardService, list_id: str) -> None:
+    """Also a policy that is asked from the first attempt on repeats no 429 of a bulk run."""
+    seen: list[int] = []
+    service.faults.add(faults.status(429), "cards.create", times=1)
+    policy = AsyncRetrying(
+        retry=when_safe, stop=stop_after_attempt(9), wait=wait_none(), before=lambda state: seen.append(state.attempt_number)
+    )
+    async with service.session(retry=policy) as session, session.cards.create_many(drafts(list_id, 1), concurrency=1) as run:
+        report = await run.wait()
+    assert (report.created, report.requests, report.rejected) == (1, 2, 1)
+    assert seen == [1, 1]
+
+
 async def test_report_counts_the_repeats_of_cards_that_succeed(service: BoardService) -> None:
     """A card that succeeds after a refusal counts both its requests, one that succeeds at once counts one."""
     service.faults.add(faults.status(429, headers={"Retry-After": "0"}), "cards.create", call=1)
