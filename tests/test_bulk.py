@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from tenacity import AsyncRetrying, stop_after_attempt, wait_none
 
 from boardclient import (
     AsyncSession,
@@ -25,6 +26,7 @@ from boardclient import (
 from boardclient._caller import BulkCall
 from boardclient._operations import Request
 from boardclient.bulk._plan import make_plan
+from boardclient.retry import when_safe
 from boardclient.testing import BoardService, faults
 
 

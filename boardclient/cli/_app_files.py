@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from boardclient import AsyncSession
+from boardclient.bulk._journal_format import State
 from boardclient.bulk._journal_view import STATES
 from boardclient.cli import _export, _journal
 from boardclient.cli._import_view import ImportOptions, import_file
@@ -185,6 +186,7 @@ def journal_export(
     ] = None,
 ) -> None:
     """Print the rows of a journal as JSON Lines: reference or position (from 0), state, card id or reason."""
-    states = [name for name in STATES if name in (state or [])]
+    asked = {str(name) for name in state or ()}
+    states: list[State] = [name for name in STATES if name in asked]
     with reported():
         run_until_signal(lambda: _journal.export(file, states))

@@ -118,7 +118,7 @@ def _problem(card: Card, cells: Cells, index: ListIndex) -> str | None:
 
 def write(rows: Iterable[Cells | LeftOut], leave_out: Callable[[LeftOut], None], form: Format, file: TextIO) -> None:
     """Write the rows that have cells; `file` must not change line ends."""
-    table = csv.DictWriter(file, COLUMNS)  # whose rows end in \r\n: a cell that holds either is quoted
+    table: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS)  # whose rows end in \r\n: a cell that holds either is quoted
     if form is Format.CSV:
         table.writeheader()
     for row in rows:
