@@ -38,6 +38,15 @@ Limiter: TypeAlias = AbstractAsyncContextManager[object, bool | None]
 _AT_ONCE: Final = contextlib.nullcontext()
 
 
+class _Stale:
+    """The type of _STALE: nothing was sent, for the credentials were refused while the request waited for its turn."""
+
+
+_STALE: Final = _Stale()
+_Sent: TypeAlias = tuple[Credentials | None, T | BoardClientError]
+"""What a request was signed with, None where nothing could be had, and what became of it."""
+
+
 class Reporter(Protocol):
     """A limiter that is told of every answer: `status` is None where none came, times are in seconds."""
 
@@ -73,6 +82,7 @@ class Calls:
         self._shared = shared
         self._note_accepted = getattr(provider, "note_accepted", None)
         self._note_refused = getattr(provider, "note_refused", None)
+        self._is_current = getattr(provider, "is_current", None)
         self._accepted: Credentials | None = None
         self._report = getattr(limiter, "report", None)
 
@@ -167,11 +177,9 @@ class Calls:
 
     async def _attempt(self, request: Request[T], flight: Flight) -> T | BoardClientError:
         """Send the request once, and after a 401 once more with renewed credentials, at most once in a call."""
-        credentials = await self._credentials(request, flight, None)
-        if isinstance(credentials, CredentialError):
-            return credentials
-        outcome = await self._exchange(request, credentials, flight)
-        if not isinstance(outcome, AuthenticationError):
+        sent: _Sent[T] = await self._signed(request, flight)
+        credentials, outcome = sent
+        if credentials is None or not isinstance(outcome, AuthenticationError):
             return outcome
         if flight.renewed:
             return await self._refused(credentials, outcome)
@@ -183,8 +191,24 @@ class Calls:
             return outcome
         if self._shared.announce(renewed):
             self.notify(CredentialsRenewed(operation=request.operation))
-        outcome = await self._exchange(request, renewed, flight, credentials)
-        return await self._refused(renewed, outcome) if isinstance(outcome, AuthenticationError) else outcome
+        sent = await self._signed(request, flight, renewed, credentials)
+        given, outcome = sent
+        if given is None or not isinstance(outcome, AuthenticationError):
+            return outcome
+        return await self._refused(given, outcome)
+
+    async def _signed(
+        self, request: Request[T], flight: Flight, given: Credentials | None = None, rejected: Credentials | None = None
+    ) -> _Sent[T]:
+        """Send the request with these credentials, or those of now; return them with the outcome, None where there are none."""
+        while True:
+            credentials = given or await self._credentials(request, flight, None)
+            if isinstance(credentials, CredentialError):
+                return None, credentials
+            outcome = await self._exchange(request, credentials, flight, rejected)
+            if not isinstance(outcome, _Stale):
+                return credentials, outcome
+            given = None
 
     async def _refused(self, credentials: Credentials, outcome: BoardClientError) -> BoardClientError:
         """Tell the provider of a 401 that is final for its call."""
@@ -217,8 +241,8 @@ class Calls:
 
     async def _exchange(
         self, request: Request[T], credentials: Credentials, flight: Flight, rejected: Credentials | None = None
-    ) -> T | BoardClientError:
-        """Sign, send and interpret one request when its turn has come."""
+    ) -> T | BoardClientError | _Stale:
+        """Sign, send and interpret one request when its turn has come, unless its credentials were refused meanwhile."""
         if self.limiter is None and flight.bulk is None:
             return await self._send(request, credentials, flight, rejected)
         if flight.bulk is None or flight.bulk.turns is None:
@@ -230,7 +254,9 @@ class Calls:
         async with turns, self.limiter or _AT_ONCE:
             if flight.bulk is not None:
                 self._shared.flights.resume(flight)
-            return await self._send(request, credentials, flight, rejected)
+            if self._is_current is None or self._is_current(credentials):
+                return await self._send(request, credentials, flight, rejected)
+        return _STALE
 
     async def _send(
         self, request: Request[T], credentials: Credentials, flight: Flight, rejected: Credentials | None

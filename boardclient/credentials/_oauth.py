@@ -124,6 +124,10 @@ class OAuthCredentials:
             return rejected
         return await self._renewed(exchange)
 
+    def is_current(self, credentials: Credentials) -> bool:
+        """Tell whether these are the credentials of now, and not known to be refused."""
+        return self._holding.credentials == credentials
+
     def note_accepted(self, credentials: Credentials) -> None:
         """Take note that the service took these credentials; the session says so once."""
         self._holding.accept(credentials)

@@ -67,6 +67,10 @@ class CredentialProvider(Protocol):
 class CredentialObserver(Protocol):
     """What a provider may have besides, to learn what became of the credentials that it gave."""
 
+    def is_current(self, credentials: Credentials) -> bool:
+        """Tell whether a request may still be signed with credentials that were given a while ago."""
+        ...
+
     def note_accepted(self, credentials: Credentials) -> None:
         """Take note that the service took the credentials; told once for each object that the provider gave."""
         ...

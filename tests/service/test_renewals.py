@@ -26,6 +26,7 @@ from boardclient import (
     LeaseState,
     MemoryTokenStore,
     OAuthCredentials,
+    Pace,
     PermissionDeniedError,
     SessionClosedError,
     StoredToken,
@@ -1256,6 +1257,33 @@ async def test_a_bulk_run_whose_token_expires(service: BoardService, consent: Co
     service.assert_no_duplicates()
     assert 1 <= refusals(service) <= 8
     assert (len(consent.asked), exchanges(service), left_meanwhile) == (2, 2, [0, 0])
+
+
+async def test_calls_that_wait_for_their_turn_meet_no_401(service: BoardService, consent: Consent) -> None:
+    """Requests that waited behind the one that met the 401 are signed with the new token when their turn comes."""
+    async with service.session(service.oauth_credentials(authorize=consent), limiter=asyncio.Semaphore(1)) as session:
+        await session.members.me()
+        service.rules.expire_tokens()
+        await asyncio.gather(*(session.members.me() for _ in range(50)))
+    assert (len(consent.asked), refusals(service)) == (2, 1)
+
+
+async def test_a_bulk_run_at_its_own_pace_meets_few_401s(service: BoardService, consent: Consent) -> None:
+    """No more cards are refused than are in flight, however many workers wait for their turn."""
+    async with service.session(service.oauth_credentials(authorize=consent)) as session:
+        board = await session.boards.create("plans")
+        home = await session.lists.create("todo", board_id=board.id)
+
+        def drafts() -> Iterator[CardDraft]:
+            for index in range(120):
+                if index == 110:
+                    service.rules.expire_tokens()
+                yield CardDraft(name=f"card {index}", list_id=home.id)
+
+        async with session.with_options(limiter=Pace(start_rate=400.0)).cards.create_many(drafts()) as run:
+            report = await run.wait()
+    assert (report.created, len(consent.asked)) == (120, 2)
+    assert 1 <= refusals(service) <= 30
 
 
 # --- renewing before the end
