@@ -43,8 +43,6 @@ class _Stale:
 
 
 _STALE: Final = _Stale()
-_Sent: TypeAlias = tuple[Credentials | None, T | BoardClientError]
-"""What a request was signed with, None where nothing could be had, and what became of it."""
 
 
 class Reporter(Protocol):
@@ -177,8 +175,7 @@ class Calls:
 
     async def _attempt(self, request: Request[T], flight: Flight) -> T | BoardClientError:
         """Send the request once, and after a 401 once more with renewed credentials, at most once in a call."""
-        sent: _Sent[T] = await self._signed(request, flight)
-        credentials, outcome = sent
+        credentials, outcome = await self._signed(request, flight)  # type: ignore[arg-type]  # -- mypy takes the union for T
         if credentials is None or not isinstance(outcome, AuthenticationError):
             return outcome
         if flight.renewed:
@@ -191,15 +188,14 @@ class Calls:
             return outcome
         if self._shared.announce(renewed):
             self.notify(CredentialsRenewed(operation=request.operation))
-        sent = await self._signed(request, flight, renewed, credentials)
-        given, outcome = sent
+        given, outcome = await self._signed(request, flight, renewed, credentials)  # type: ignore[arg-type]  # -- as above
         if given is None or not isinstance(outcome, AuthenticationError):
             return outcome
         return await self._refused(given, outcome)
 
     async def _signed(
         self, request: Request[T], flight: Flight, given: Credentials | None = None, rejected: Credentials | None = None
-    ) -> _Sent[T]:
+    ) -> tuple[Credentials | None, T | BoardClientError]:
         """Send the request with these credentials, or those of now; return them with the outcome, None where there are none."""
         while True:
             credentials = given or await self._credentials(request, flight, None)
