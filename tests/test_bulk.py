@@ -258,6 +258,15 @@ async def test_a_refusal_is_the_affair_of_the_pace(service: BoardService, list_i
     assert (report.created, report.requests, report.rejected) == (2, 4, 2)
 
 
+async def test_a_refusal_for_too_long_is_a_failure(service: BoardService, list_id: str) -> None:
+    """A card that is to wait for an hour fails at once, is not sent earlier, and holds nobody up."""
+    service.faults.add(faults.status(429, headers={"Retry-After": "3600"}), "cards.create", call=1)
+    async with service.session() as session, session.cards.create_many(drafts(list_id, 3), concurrency=1) as run:
+        results = [result async for result in run]
+    assert sorted(result.state for result in results) == ["created", "created", "failed"]
+    assert len(service.calls_of("cards.create")) == 3
+
+
 async def test_a_policy_that_sees_each_attempt_leaves_refusals_to_the_pace(service: BoardService, list_id: str) -> None:
     """Also a policy that is asked from the first attempt on repeats no 429 of a bulk run."""
     seen: list[int] = []

@@ -30,7 +30,7 @@ from boardclient.events import BulkProgress
 from boardclient.models import Card
 
 _LONGEST_REFUSAL_SECONDS: Final = 300.0
-"""How long a card may be answered with 429 before it counts as failed."""
+"""How long a card may wait from its first answer of 429 on before it counts as failed; another run sends it again."""
 _MOST_IN_DOUBT: Final = 1000
 """Rows in doubt that are kept until the board is read, also before the end of the input."""
 _MOST_SENDS: Final = 5
@@ -333,7 +333,7 @@ class BulkRun:
         self._count(failure.attempts)
         if isinstance(failure, FATAL):
             self._fail(failure)
-        if isinstance(failure, RateLimitError) and not self._halted.is_set() and self._is_patient(row):
+        if isinstance(failure, RateLimitError) and not self._halted.is_set() and self._is_patient(row, failure):
             row.sends -= 1
             self._backlog.begin()
             self._backlog.put_later(row, failure.retry_after or 0.0)
@@ -342,12 +342,12 @@ class BulkRun:
         else:
             self._settle(row, result)
 
-    def _is_patient(self, row: Row) -> bool:
-        """Tell whether a card that was answered with 429 is sent again."""
+    def _is_patient(self, row: Row, refusal: RateLimitError) -> bool:
+        """Tell whether a card that was answered with 429 is sent again: not where it would have to wait for too long."""
         now = asyncio.get_running_loop().time()
         if row.refused_at is None:
             row.refused_at = now
-        return now - row.refused_at < _LONGEST_REFUSAL_SECONDS
+        return now + (refusal.retry_after or 0.0) - row.refused_at < _LONGEST_REFUSAL_SECONDS
 
     def _doubt(self, row: Row, error: BoardClientError) -> None:
         """Do with a row in doubt what the caller wants: report it, send it again, or set it aside until the board is read."""
