@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from ssl import SSLContext
 from types import TracebackType
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, TypeVar
 
 from boardclient import retry as _retry
 from boardclient._flights import Flight
-from boardclient._operations import Answer, Request, Response, effect_of, free_request, interpret
+from boardclient._operations import Answer, Request, Response, effect_of, free_request, interpret, interpret_in_steps
 from boardclient._shared import Shared
 from boardclient._transport import Failure, Settings
 from boardclient.credentials import CredentialProvider, Credentials
@@ -387,7 +387,7 @@ class AsyncSession:
         elif isinstance(answer, Answer):
             for held in filter(None, (credentials, rejected)):
                 answer = held.redact(answer)
-        outcome = _meaning(request, answer, flight, time.time())
+        outcome = await _meaning(request, answer, flight, time.time())
         self._note(request, answer, outcome, flight, started)
         return outcome
 
@@ -428,12 +428,27 @@ def _policy(retry: AsyncRetrying | None) -> _retry.Policy | None:
     return None if retry is None else _retry.Policy(retry)
 
 
-def _meaning(request: Request[T], answer: Answer | Failure, flight: Flight, now: float) -> T | BoardClientError:
+async def _unhurried(steps: Generator[None, None, T], flight: Flight) -> T:
+    """Return what the steps return, and let other tasks run between them; the attempt is under way until then."""
+    flight.stage = "receive"
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            flight.stage = "idle"
+            return cast("T", end.value)
+        await asyncio.sleep(0)
+
+
+async def _meaning(request: Request[T], answer: Answer | Failure, flight: Flight, now: float) -> T | BoardClientError:
     """Return the value of an answer, or the error that it or its absence means."""
     if isinstance(answer, Failure):
         outcome: T | BoardClientError = TransportError(f"{request.line}: {answer.why}", answer.phase, request.line, answer.effect)
-    else:
+    elif request.read_in_steps is None:
         outcome = interpret(request, answer, now)
+    else:
+        steps = interpret_in_steps(request, answer, now)
+        outcome = await _unhurried(steps, flight)
     if not isinstance(outcome, BoardClientError):
         return outcome
     if isinstance(outcome, NotFoundError) and request.method == "DELETE" and flight.effect is Effect.UNKNOWN:
