@@ -119,7 +119,7 @@ def _rest(fields: tuple[_Field, ...], value: Mapping[str, JsonValue]) -> dict[st
 
 
 class _Piece(bytes, Unread):
-    """An object as it came, a copy of its own bytes; one class for each model, so that a piece is one allocation and no more."""
+    """An object as it came, a copy of its own bytes; one class for each model, so that a piece is one allocation."""
 
     __slots__ = ()
     fields: ClassVar[tuple[_Field, ...]]
@@ -238,9 +238,8 @@ def _one(converter: Converter, model: type[T], body: bytes) -> T:
 
 SLICE_ELEMENTS: Final = 256
 PART_BYTES: Final = 64 * 2**10  # from 128 KiB on glibc maps each part anew, which doubles the time of splitting
-_CUTS_TRIED: Final = 8
-_OPENING: Final = re.compile(rb"[ \t\n\r]*\[")
-_SEAM: Final = re.compile(rb"(?<=\})[ \t\n\r]*,[ \t\n\r]*(?=\{)")
+_CUTS_TRIED: Final = 16
+_OPENING: Final = re.compile(rb'[ \t\n\r]*\[(?:[ \t\n\r]*(\{[ \t\n\r]*"[^"]*"))?')
 
 
 def _pieces(body: bytes) -> list[msgspec.Raw]:
@@ -253,34 +252,37 @@ def _pieces(body: bytes) -> list[msgspec.Raw]:
     raise DecodeError("the answer is not an array")
 
 
-def _cut(body: bytes, start: int) -> tuple[list[msgspec.Raw], int] | None:
+def _cut(body: bytes, start: int, seams: re.Pattern[bytes]) -> tuple[list[msgspec.Raw], int] | None:
     """Split the elements from `start` on for about as long as a part is, and say where the following ones begin.
 
     A cut is tried where one object may end and another begin. It lies between two elements if, and only if, all before it is an
     array once a bracket closes it: within a string, an object or an inner array it is not. None where no cut is found.
     """
-    position = start + PART_BYTES
+    position, skipped = start + PART_BYTES, 0
     for _ in range(_CUTS_TRIED):
-        seam = _SEAM.search(body, position)
+        seam = seams.search(body, position)
         if seam is None:
             return None
         try:
             return _split(b"".join((b"[", memoryview(body)[start : seam.start()], b"]"))), seam.end()
         except _UNREADABLE:
-            position = body.find(b"]", seam.end())  # most likely in an inner array, whose end is not far
-        if position < 0:
-            return None
+            # Most likely in an inner array, whose end is not far; after that, ever further from whatever looks like a seam.
+            position, skipped = max(seam.end() + skipped, body.find(b"]", seam.end() + skipped)), skipped * 2 or 64
     return None
 
 
 def _parts(body: bytes) -> Iterator[list[msgspec.Raw]]:
     """Split an array into its elements, a part of the body at a time."""
     opening = _OPENING.match(body)
-    start = opening.end() if opening else len(body)
-    while len(body) - start > PART_BYTES and (found := _cut(body, start)):
-        part, start = found
-        yield part
-    yield _pieces(b"".join((b"[", memoryview(body)[start:])) if opening else body)
+    if opening and opening[1]:
+        start = opening.start(1)
+        # An element is looked for where one begins with the same name as the first one does.
+        seams = re.compile(rb"(?<=\})[ \t\n\r]*,[ \t\n\r]*(?=" + re.escape(opening[1]) + rb")")
+        while len(body) - start > PART_BYTES and (found := _cut(body, start, seams)):
+            part, start = found
+            yield part
+        body = b"".join((b"[", memoryview(body)[start:]))
+    yield _pieces(body)
 
 
 def _slices(model: type[T], body: bytes) -> Iterator[list[T]]:
