@@ -285,6 +285,14 @@ def test_a_long_array_is_cut_into_small_parts(separators: tuple[str, str]) -> No
     assert [len(values) for values in _convert.slices_of_cards(body)] == [256, 256, 256, 232]
 
 
+def test_an_array_without_a_cut_to_be_found_is_split_at_once() -> None:
+    """Where inner arrays look like seams time and again the search ends, and the rest is one part."""
+    inner = b'"x":[{"id":1},{"id":2}],"y":[{"id":1},{"id":2}]'
+    with mock.patch.multiple(_convert, PART_BYTES=0, _CUTS_TRIED=2):
+        (part,) = _convert._parts(b'[{"id":"a",' + inner + b'},{"id":"b"}]')
+    assert len(part) == 2
+
+
 def test_slices_are_read_when_asked_for() -> None:
     """What follows is not looked at before its slice is asked for; a misfit is told at the end, and broken JSON before it."""
     good = board(1000)[:-1]
