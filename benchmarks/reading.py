@@ -18,6 +18,7 @@ import time
 import tracemalloc
 import venv
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -121,19 +122,20 @@ def _cpu(contender: str, cards: int) -> float:
 
 
 async def _hold(cards: int) -> dict[str, float]:
-    """Return the longest time in milliseconds for which reading keeps the loop from another task, and the whole reading."""
+    """Return the longest time in milliseconds for which reading keeps the loop from another task, and the whole reading.
+
+    On a busy machine the wall clock also shows the turns of other processes: what is the reading's own is its processor time.
+    """
     from unittest import mock
 
     from boardclient import AsyncSession, StaticCredentials
     from boardclient._operations import Answer
 
-    longest, last = 0.0, time.perf_counter()
+    holds: list[tuple[float, float]] = []
 
     async def watch() -> None:
-        nonlocal longest, last
         while True:
-            now = time.perf_counter()
-            longest, last = max(longest, now - last), now
+            holds.append((time.perf_counter(), time.process_time()))
             await asyncio.sleep(0)
 
     async def send(*_: object) -> Answer:
@@ -144,14 +146,15 @@ async def _hold(cards: int) -> dict[str, float]:
             answers = [Answer(200, {}, _body(cards))]
             watching = asyncio.create_task(watch())
             await asyncio.sleep(0)
-            longest, last = 0.0, time.perf_counter()
             start, cpu = time.perf_counter(), time.process_time()
             values = await session.boards.cards("b1")
             await asyncio.sleep(0)
             wall, cpu = time.perf_counter() - start, time.process_time() - cpu
             watching.cancel()
             assert len(values) == cards
-    return {"longest_hold_ms": longest * 1e3, "wall_ms": wall * 1e3, "cpu_ms": cpu * 1e3}
+    between = [(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(holds)]
+    longest, longest_cpu = (max(hold) * 1e3 for hold in zip(*between, strict=True))
+    return {"longest_hold_ms": longest, "longest_hold_cpu_ms": longest_cpu, "wall_ms": wall * 1e3, "cpu_ms": cpu * 1e3}
 
 
 def _memory(contender: str, cards: int) -> dict[str, float]:
@@ -258,7 +261,8 @@ def main() -> None:
             print(f"{name}: {most} cards of {row['body_mb']:.1f} MB hold {row['all_mb']:.1f} MB, one kept {row['one_kb']:.1f} KB")
     figures["hold"] = {cards: _measured(mine, "hold", _OURS, cards) for cards in options.cards}
     for cards, row in figures["hold"].items():
-        print(f"{cards} cards: the loop is held for {row['longest_hold_ms']:.1f} ms at most, of {row['wall_ms']:.1f} ms")
+        hold = f"{row['longest_hold_ms']:.1f} ms at most (processor time {row['longest_hold_cpu_ms']:.1f} ms)"
+        print(f"{cards} cards: the loop is held for {hold}, of {row['wall_ms']:.1f} ms")
     figures["extra"] = row = _measured(mine, "extra", _OURS, max(options.cards))
     print(f"extra: {row['first_us']:.2f} us at the first access, {row['later_us']:.2f} us later")
     if options.json:
