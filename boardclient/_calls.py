@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
 from boardclient import retry as _retry
 from boardclient._caller import BulkCall
 from boardclient._flights import Flight
-from boardclient._operations import Answer, Request, effect_of, interpret
+from boardclient._operations import Answer, Request, effect_of, interpret, interpret_in_steps
 from boardclient._shared import Shared
 from boardclient._transport import Failure
 from boardclient.credentials import CredentialProvider, Credentials
@@ -277,7 +277,7 @@ class Calls:
         elif isinstance(answer, Answer):
             for held in filter(None, (credentials, rejected)):
                 answer = held.redact(answer)
-        outcome = _meaning(request, answer, flight, time.time())
+        outcome = await _meaning(request, answer, flight, time.time())
         self._note(request, answer, outcome, flight, started)
         return outcome
 
@@ -319,12 +319,27 @@ class Calls:
             )
 
 
-def _meaning(request: Request[T], answer: Answer | Failure, flight: Flight, now: float) -> T | BoardClientError:
+async def _unhurried(steps: Generator[None, None, T], flight: Flight) -> T:
+    """Return what the steps return, and let other tasks run between them; the attempt is under way until then."""
+    flight.stage = "receive"
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            flight.stage = "idle"
+            return cast("T", end.value)
+        await asyncio.sleep(0)
+
+
+async def _meaning(request: Request[T], answer: Answer | Failure, flight: Flight, now: float) -> T | BoardClientError:
     """Return the value of an answer, or the error that it or its absence means."""
     if isinstance(answer, Failure):
         outcome: T | BoardClientError = TransportError(f"{request.line}: {answer.why}", answer.phase, request.line, answer.effect)
-    else:
+    elif request.read_in_steps is None:
         outcome = interpret(request, answer, now)
+    else:
+        steps = interpret_in_steps(request, answer, now)
+        outcome = await _unhurried(steps, flight)
     if not isinstance(outcome, BoardClientError):
         return outcome
     if isinstance(outcome, NotFoundError) and request.method == "DELETE" and flight.effect is Effect.UNKNOWN:

@@ -2,14 +2,21 @@
 
 Two converters read the same models: `_documented` for answers that the interface shows (4.1 to 4.3), where a documented field of
 another type is an error, and `_tolerant` for all others, where such a value stays in `extra` under its wire name.
+
+A model is built from its own piece of the body (`msgspec.Raw`) or from a decoded object. Of a piece it keeps a copy of the bytes,
+from which `extra` is read on demand: one kept card doesn't hold a body of a hundred megabytes. The piece is decoded whole, though
+the model needs a few fields, because the codec checks neither UTF-8 nor the range of numbers in what it skips, and both checks
+made here cost as much; a dict that is dropped at once costs a quarter of one that the garbage collector comes to see.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from itertools import chain, islice
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast
 
 import attrs
 import msgspec
@@ -17,7 +24,7 @@ from cattrs import Converter
 from cattrs.preconf.msgspec import make_converter
 
 from boardclient.errors import DecodeError
-from boardclient.models import Board, BoardList, BoardPrefs, Card, JsonValue, Member
+from boardclient.models import Board, BoardList, BoardPrefs, Card, JsonValue, Member, Unread
 
 T = TypeVar("T")
 
@@ -34,16 +41,9 @@ class _Misfit(Exception):  # noqa: N818 -- never leaves this module
         self.path = path
 
 
-def _text(value: object) -> object:
-    return value if isinstance(value, str) else _MISFIT
-
-
-def _flag(value: object) -> object:
-    return value if isinstance(value, bool) else _MISFIT
-
-
-def _place(value: object) -> object:
-    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else _MISFIT
+_TEXT: Final = frozenset({str})
+_FLAG: Final = frozenset({bool})
+_PLACE: Final = frozenset({str, int, float})
 
 
 def _moment(value: object) -> object:
@@ -59,71 +59,100 @@ def _moment(value: object) -> object:
 
 @attrs.frozen
 class _Field:
-    """How one field of a model stands on the wire; `documented` where an answer of 4.1 to 4.3 shows its type."""
+    """How one field of a model stands on the wire; `documented` where an answer of 4.1 to 4.3 shows its type.
+
+    A value of one of the `kinds` is taken as it is, exactly: true is no number. Any other is asked of `fit`.
+    """
 
     name: str
     wire: str
-    fit: _Fit
+    kinds: frozenset[type] = frozenset()
+    fit: _Fit = lambda _: _MISFIT
     documented: bool = True
 
 
 _MODELS: Final[dict[type, tuple[_Field, ...]]] = {
     BoardPrefs: (
-        _Field("permission_level", "permissionLevel", _text),
-        _Field("voting", "voting", _text),
-        _Field("comments", "comments", _text),
-        _Field("invitations", "invitations", _text),
-        _Field("self_join", "selfJoin", _flag),
-        _Field("card_covers", "cardCovers", _flag),
-        _Field("background", "background", _text),
-        _Field("calendar_feed_enabled", "calendarFeedEnabled", _flag),
+        _Field("permission_level", "permissionLevel", _TEXT),
+        _Field("voting", "voting", _TEXT),
+        _Field("comments", "comments", _TEXT),
+        _Field("invitations", "invitations", _TEXT),
+        _Field("self_join", "selfJoin", _FLAG),
+        _Field("card_covers", "cardCovers", _FLAG),
+        _Field("background", "background", _TEXT),
+        _Field("calendar_feed_enabled", "calendarFeedEnabled", _FLAG),
     ),
     Board: (
-        _Field("id", "id", _text),
-        _Field("name", "name", _text),
-        _Field("url", "url", _text),
+        _Field("id", "id", _TEXT),
+        _Field("name", "name", _TEXT),
+        _Field("url", "url", _TEXT),
     ),
     BoardList: (
-        _Field("id", "id", _text),
-        _Field("name", "name", _text),
-        _Field("board_id", "idBoard", _text),
-        _Field("pos", "pos", _place),
-        _Field("subscribed", "subscribed", _flag),
-        _Field("closed", "closed", _flag),
+        _Field("id", "id", _TEXT),
+        _Field("name", "name", _TEXT),
+        _Field("board_id", "idBoard", _TEXT),
+        _Field("pos", "pos", _PLACE),
+        _Field("subscribed", "subscribed", _FLAG),
+        _Field("closed", "closed", _FLAG),
     ),
     Card: (
-        _Field("id", "id", _text),
-        _Field("name", "name", _text),
-        _Field("desc", "desc", _text),
-        _Field("url", "url", _text),
-        _Field("list_id", "idList", _text, documented=False),
-        _Field("due", "due", _moment, documented=False),
-        _Field("pos", "pos", _place, documented=False),
+        _Field("id", "id", _TEXT),
+        _Field("name", "name", _TEXT),
+        _Field("desc", "desc", _TEXT),
+        _Field("url", "url", _TEXT),
+        _Field("list_id", "idList", _TEXT, documented=False),
+        _Field("due", "due", fit=_moment, documented=False),
+        _Field("pos", "pos", _PLACE, documented=False),
     ),
-    Member: (_Field("id", "id", _text, documented=False),),
+    Member: (_Field("id", "id", _TEXT, documented=False),),
 }
+
+
+def _rest(fields: tuple[_Field, ...], value: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the fields of an object that its model doesn't hold."""
+    rest = dict(value)
+    for field in fields:
+        raw = rest.get(field.wire)
+        if raw is None or type(raw) in field.kinds or field.fit(raw) is not _MISFIT:
+            rest.pop(field.wire, None)
+    return rest
+
+
+class _Piece(bytes, Unread):
+    """An object as it came, a copy of its own bytes; one class for each model, so that a piece is one allocation."""
+
+    __slots__ = ()
+    fields: ClassVar[tuple[_Field, ...]]
+
+    def read(self) -> dict[str, JsonValue]:
+        return _rest(self.fields, cast("dict[str, JsonValue]", decode(self)))
 
 
 def _hook(model: type, fields: tuple[_Field, ...], *, strict: bool) -> _Hook:
     """Make the structure hook of a model: typed fields filled, everything else kept in `extra`."""
     id_required = model in {Board, BoardList, Card}
+    by_name = {field.name: field for field in fields}
+    ordered = tuple(by_name[attribute.name] for attribute in attrs.fields(model) if attribute.name != "extra")
+    plan = [(field.wire, field.kinds, field.fit, strict and field.documented) for field in ordered]
+    piece: type[_Piece] = type(f"_PieceOf{model.__name__}", (_Piece,), {"__slots__": (), "fields": ordered})
 
     def structure(value: object, _: object) -> object:
-        if not isinstance(value, dict):
+        fields = decode(value) if isinstance(value, msgspec.Raw) else value
+        if not isinstance(fields, dict):
             raise _Misfit("")
-        if id_required and not isinstance(value.get("id"), str):
+        if id_required and not isinstance(fields.get("id"), str):
             raise _Misfit("id")
-        extra = dict(value)
-        known = {}
-        for field in fields:
-            raw = value.get(field.wire)
-            fitted = None if raw is None else field.fit(raw)
-            if fitted is not _MISFIT:
-                known[field.name] = fitted
-                extra.pop(field.wire, None)
-            elif strict and field.documented:
-                raise _Misfit(field.wire)
-        return model(**known, extra=extra)
+        get, known = fields.get, []
+        for wire, kinds, fit, is_strict in plan:
+            fitted = get(wire)
+            if fitted is not None and type(fitted) not in kinds:
+                fitted = fit(fitted)
+                if fitted is _MISFIT:
+                    if is_strict:
+                        raise _Misfit(wire)
+                    fitted = None
+            known.append(fitted)
+        return model(*known, extra=_rest(ordered, fields) if fields is value else piece(cast("msgspec.Raw", value)))
 
     return structure
 
@@ -146,7 +175,7 @@ def _nested(converter: Converter, *, strict: bool) -> _Fit:
 def _converter(*, strict: bool) -> Converter:
     """Make a converter for the wire form of every model."""
     converter = make_converter()
-    prefs = _Field("prefs", "prefs", _nested(converter, strict=strict))
+    prefs = _Field("prefs", "prefs", fit=_nested(converter, strict=strict))
     for model, fields in _MODELS.items():
         mine = (*fields, prefs) if model is Board else fields
         converter.register_structure_hook(model, cast("Any", _hook(model, mine, strict=strict)))
@@ -159,6 +188,7 @@ _tolerant: Final = _converter(strict=False)
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 _split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_UNREADABLE: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 
 def encode(value: object) -> bytes:
@@ -174,7 +204,7 @@ def encode(value: object) -> bytes:
     raise ValueError(f"the value can't be sent as JSON ({problem})")
 
 
-def decode(body: bytes) -> JsonValue:
+def decode(body: bytes | msgspec.Raw) -> JsonValue:
     """Return the JSON value of an answer's body.
 
     Raises:
@@ -182,40 +212,105 @@ def decode(body: bytes) -> JsonValue:
     """
     try:
         return cast("JsonValue", _decode(body))
-    except (ValueError, RecursionError, msgspec.MsgspecError):
+    except _UNREADABLE:
         pass
     raise DecodeError("the body is not JSON")
 
 
-def _structure(converter: Converter, value: object, model: type[T], place: str = "") -> T:
+def _structure(converter: Converter, value: object, model: type[T]) -> T:
     """Build one model, or raise the DecodeError that names the place within the body."""
     try:
         return converter.structure(value, model)
     except _Misfit as misfit:
-        path = ".".join(filter(None, (place, misfit.path)))
-    raise DecodeError(f"the answer is not the documented {model.__name__} at {path or 'its top'}", path)
+        error = _undocumented(model, "", misfit)
+    raise error
+
+
+def _undocumented(model: type, place: str, misfit: _Misfit) -> DecodeError:
+    """Make the error that names the place within the body."""
+    path = ".".join(filter(None, (place, misfit.path)))
+    return DecodeError(f"the answer is not the documented {model.__name__} at {path or 'its top'}", path)
 
 
 def _one(converter: Converter, model: type[T], body: bytes) -> T:
-    return _structure(converter, decode(body), model)
+    return _structure(converter, msgspec.Raw(body), model)
+
+
+SLICE_ELEMENTS: Final = 256
+PART_BYTES: Final = 64 * 2**10  # from 128 KiB on glibc maps each part anew, which doubles the time of splitting
+_CUTS_TRIED: Final = 16
+_OPENING: Final = re.compile(rb'[ \t\n\r]*\[(?:[ \t\n\r]*(\{[ \t\n\r]*"[^"]*"))?')
+
+
+def _pieces(body: bytes) -> list[msgspec.Raw]:
+    """Split an array into its elements, all at once."""
+    try:
+        return _split(body)
+    except _UNREADABLE:
+        pass
+    decode(body)
+    raise DecodeError("the answer is not an array")
+
+
+def _cut(body: bytes, start: int, seams: re.Pattern[bytes]) -> tuple[list[msgspec.Raw], int] | None:
+    """Split the elements from `start` on for about as long as a part is, and say where the following ones begin.
+
+    A cut is tried where one object may end and another begin. It lies between two elements if, and only if, all before it is an
+    array once a bracket closes it: within a string, an object or an inner array it is not. None where no cut is found.
+    """
+    position, skipped = start + PART_BYTES, 0
+    for _ in range(_CUTS_TRIED):
+        seam = seams.search(body, position)
+        if seam is None:
+            return None
+        try:
+            return _split(b"".join((b"[", memoryview(body)[start : seam.start()], b"]"))), seam.end()
+        except _UNREADABLE:
+            # Most likely in an inner array, whose end is not far; after that, ever further from whatever looks like a seam.
+            position, skipped = max(seam.end() + skipped, body.find(b"]", seam.end() + skipped)), skipped * 2 or 64
+    return None
+
+
+def _parts(body: bytes) -> Iterator[list[msgspec.Raw]]:
+    """Split an array into its elements, a part of the body at a time."""
+    opening = _OPENING.match(body)
+    if opening and opening[1]:
+        start = opening.start(1)
+        # An element is looked for where one begins with the same name as the first one does.
+        seams = re.compile(rb"(?<=\})[ \t\n\r]*,[ \t\n\r]*(?=" + re.escape(opening[1]) + rb")")
+        while len(body) - start > PART_BYTES and (found := _cut(body, start, seams)):
+            part, start = found
+            yield part
+        body = b"".join((b"[", memoryview(body)[start:]))
+    yield _pieces(body)
+
+
+def _slices(model: type[T], body: bytes) -> Iterator[list[T]]:
+    """Build the models of an array, a few hundred at a time and each slice when it is asked for.
+
+    The first element that is not as documented ends the models. It is reported once all of the body has been found to be JSON;
+    until then the slices are empty.
+    """
+    structure = _tolerant.get_structure_hook(model)
+    pieces = enumerate(chain.from_iterable(_parts(body)))
+    misfit: DecodeError | None = None
+    while part := list(islice(pieces, SLICE_ELEMENTS)):
+        values: list[T] = []
+        for index, piece in part:
+            if misfit is not None:
+                decode(piece)
+                continue
+            try:
+                values.append(structure(piece, model))
+            except _Misfit as found:
+                misfit = _undocumented(model, f"[{index}]", found)
+        yield values
+    if misfit is not None:
+        raise misfit
 
 
 def _many(model: type[T], body: bytes) -> list[T]:
-    values = decode(body)
-    if not isinstance(values, list):
-        raise DecodeError("the answer is not an array")
-    return [_structure(_tolerant, value, model, f"[{index}]") for index, value in enumerate(values)]
-
-
-def _each(model: type[T], body: bytes) -> Iterator[T]:
-    """Split the array now, and build one model at a time when it is asked for."""
-    try:
-        values = _split(body)
-    except (ValueError, RecursionError, msgspec.MsgspecError):
-        values = None
-    if values is None:
-        raise DecodeError("the answer is not an array")
-    return (_structure(_tolerant, decode(bytes(value)), model, f"[{index}]") for index, value in enumerate(values))
+    return [value for values in _slices(model, body) for value in values]
 
 
 created_board: Final[Callable[[bytes], Board]] = partial(_one, _documented, Board)
@@ -223,9 +318,10 @@ created_list: Final[Callable[[bytes], BoardList]] = partial(_one, _documented, B
 created_card: Final[Callable[[bytes], Card]] = partial(_one, _documented, Card)
 card: Final[Callable[[bytes], Card]] = partial(_one, _tolerant, Card)
 member: Final[Callable[[bytes], Member]] = partial(_one, _tolerant, Member)
-each_card: Final[Callable[[bytes], Iterator[Card]]] = partial(_each, Card)
 cards: Final[Callable[[bytes], list[Card]]] = partial(_many, Card)
 lists: Final[Callable[[bytes], list[BoardList]]] = partial(_many, BoardList)
+slices_of_cards: Final[Callable[[bytes], Iterator[list[Card]]]] = partial(_slices, Card)
+slices_of_lists: Final[Callable[[bytes], Iterator[list[BoardList]]]] = partial(_slices, BoardList)
 
 
 def _whatever_fits(model: type[T], identifier: str, body: bytes) -> T:
@@ -234,14 +330,16 @@ def _whatever_fits(model: type[T], identifier: str, body: bytes) -> T:
     What the answer has as an identifier and is no string stays in `extra`.
     """
     try:
+        return _one(_tolerant, model, body)
+    except DecodeError:
+        pass
+    try:
         value = decode(body)
     except DecodeError:
         value = None
     fields: Mapping[str, JsonValue] = value if isinstance(value, dict) else {}
-    raw = fields.get("id")
-    if isinstance(raw, str):
-        return _structure(_tolerant, fields, model)
     filled = _structure(_tolerant, {**fields, "id": identifier}, model)
+    raw = fields.get("id")
     return filled if raw is None else _with_extra(filled, {"id": raw})
 
 

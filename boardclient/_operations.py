@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -29,6 +29,8 @@ from boardclient.models import Board, BoardList, Card, JsonValue, Member, check_
 
 T = TypeVar("T")
 BODY_KEPT_BYTES: Final = 64 * 2**10
+AT_ONCE_BYTES: Final = 256 * 2**10
+"""The largest body that is read at once, which takes about a millisecond."""
 
 Check: TypeAlias = Callable[[object, str], JsonValue]
 
@@ -62,7 +64,10 @@ class Response(Answer):
 
 @attrs.frozen
 class Request(Generic[T]):
-    """One call, not yet signed: it holds no credential. `body` is a JSON object, or None where there is no body."""
+    """One call, not yet signed: it holds no credential. `body` is a JSON object, or None where there is no body.
+
+    `read` makes the value of a success; `read_in_steps` does the same, where it can be done in steps, and yields after each.
+    """
 
     operation: str
     method: str
@@ -72,6 +77,7 @@ class Request(Generic[T]):
     body: bytes | None = None
     repeatable: bool = False
     signable_body: bool = True
+    read_in_steps: Callable[[Answer], Generator[None, None, T]] | None = attrs.field(default=None, repr=False, eq=False)
 
     @property
     def line(self) -> str:
@@ -99,7 +105,7 @@ class Operation(Generic[T]):
     """One operation of interface section 4.
 
     `path` has at most one `{name}`, filled with the percent-encoded identifier; `read` makes the value of a success from that
-    identifier and the answer.
+    identifier and the answer. `slices` makes it bit by bit where it is a list, which may be long.
     """
 
     name: str
@@ -108,6 +114,7 @@ class Operation(Generic[T]):
     path: str
     read: Callable[[str, bytes], T]
     fields: Mapping[str, Field] = attrs.field(factory=dict)
+    slices: Callable[[bytes], Generator[None, None, T]] | None = None
 
     def request(self, identifier: str | None = None, /, **values: object) -> Request[T]:
         """Build the request; a value that is None is not sent, any other is, `""` and False included.
@@ -130,7 +137,16 @@ class Operation(Generic[T]):
                     if (value := values[name]) is not None or field.required
                 }
             )
-        return Request(self.name, self.method, path, lambda answer: self.read(named, answer.body), "", body, self.is_repeatable)
+        slices = self.slices
+        return Request(
+            operation=self.name,
+            method=self.method,
+            path=path,
+            read=lambda answer: self.read(named, answer.body),
+            body=body,
+            repeatable=self.is_repeatable,
+            read_in_steps=None if slices is None else lambda answer: slices(answer.body),
+        )
 
     @property
     def is_repeatable(self) -> bool:
@@ -153,6 +169,19 @@ def _documented(read: Callable[[bytes], T]) -> Callable[[str, bytes], T]:
     return lambda _, body: read(body)
 
 
+def _gathered(slices: Callable[[bytes], Iterator[list[T]]]) -> Callable[[bytes], Generator[None, None, list[T]]]:
+    """Read a list slice by slice, and return it at the end."""
+
+    def gather(body: bytes) -> Generator[None, None, list[T]]:
+        values: list[T] = []
+        for more in slices(body):
+            values += more
+            yield
+        return values
+
+    return gather
+
+
 CREATE_BOARD: Final[Operation[Board]] = Operation(
     "boards.create", "4.1", "POST", "/1/boards", _documented(_convert.created_board),
     {"name": _NAME, "default_lists": Field("defaultLists", _flag), "organization_id": Field("idOrganization", check_identifier)},
@@ -170,12 +199,14 @@ ADD_CARD: Final[Operation[Card]] = Operation(
 )  # fmt: skip
 BOARD_CARDS: Final[Operation[list[Card]]] = Operation(
     "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _documented(_convert.cards),
+    slices=_gathered(_convert.slices_of_cards),
 )  # fmt: skip
-EACH_CARD: Final[Operation[Iterator[Card]]] = Operation(
-    "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _documented(_convert.each_card),
+CARDS_IN_SLICES: Final[Operation[Iterator[list[Card]]]] = Operation(
+    "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _documented(_convert.slices_of_cards),
 )  # fmt: skip
 BOARD_LISTS: Final[Operation[list[BoardList]]] = Operation(
     "boards.lists", "4.5", "GET", "/1/boards/{board_id}/lists", _documented(_convert.lists),
+    slices=_gathered(_convert.slices_of_lists),
 )  # fmt: skip
 READ_CARD: Final[Operation[Card]] = Operation(
     "cards.get", "4.6", "GET", "/1/cards/{card_id}", _documented(_convert.card),
@@ -299,8 +330,22 @@ def interpret(request: Request[T], answer: Answer, now: float) -> T | BoardClien
     try:
         return request.read(answer)
     except DecodeError as error:
-        message, path = error.message, error.path
-    return DecodeError(f"{request.line}: {message}", path, request.line)
+        return _unusable(request, error)
+
+
+def interpret_in_steps(request: Request[T], answer: Answer, now: float) -> Generator[None, None, T | BoardClientError]:
+    """Do what `interpret` does, in steps of a millisecond or two where the answer is a long list; return it at the end."""
+    if request.read_in_steps is None or len(answer.body) <= AT_ONCE_BYTES or not answer.is_success:
+        return interpret(request, answer, now)
+    try:
+        return (yield from request.read_in_steps(answer))
+    except DecodeError as error:
+        return _unusable(request, error)
+
+
+def _unusable(request: Request[T], error: DecodeError) -> DecodeError:
+    """Make the error of an answer that can't be read, without the frames that hold it."""
+    return DecodeError(f"{request.line}: {error.message}", error.path, request.line)
 
 
 def api_error(line: str, answer: Answer, now: float) -> ApiError:

@@ -6,12 +6,13 @@ import enum
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final, TypeAlias, Union
+from typing import Any, Final, TypeAlias, TypeVar, Union, cast
 
 import attrs
 
 JsonValue: TypeAlias = Union[bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]", None]
 Extra: TypeAlias = Mapping[str, JsonValue]
+T = TypeVar("T")
 
 
 class Position(enum.StrEnum):
@@ -21,11 +22,47 @@ class Position(enum.StrEnum):
     BOTTOM = "bottom"
 
 
+class Unread:
+    """Undocumented fields that nobody has asked for yet; who builds a model hands it as `extra` in place of the fields."""
+
+    __slots__ = ()
+
+    def read(self) -> dict[str, JsonValue]:
+        """Return the fields under their wire names."""
+        raise NotImplementedError
+
+
+class _OnDemand:
+    """The attribute `extra` of a model, over the slot that attrs made: what is `Unread` there is read once, and then kept."""
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __get__(self, instance: object, owner: type) -> object:
+        if instance is None:
+            return self
+        value = self._slot.__get__(instance, owner)
+        if isinstance(value, Unread):
+            value = value.read()  # by two threads at once: each gets all the fields, and one of the equal mappings is kept
+            self._slot.__set__(instance, value)
+        return value
+
+    def __set__(self, instance: object, value: object) -> None:
+        self._slot.__set__(instance, value)
+
+
+def _with_extra(model: type[T]) -> type[T]:
+    """Let a frozen, slotted attrs class read its `extra` on demand; whatever goes through attributes sees just a mapping."""
+    cast("Any", model).extra = _OnDemand(cast("Any", model).extra)
+    return model
+
+
 def _extra() -> Extra:
     """Declare the undocumented fields of an answer: kept, but no part of the value or its repr."""
     return attrs.field(factory=dict, eq=False, repr=False, kw_only=True)
 
 
+@_with_extra
 @attrs.frozen
 class BoardPrefs:
     """Preferences of a board (interface 2.1)."""
@@ -41,6 +78,7 @@ class BoardPrefs:
     extra: Extra = _extra()
 
 
+@_with_extra
 @attrs.frozen
 class Board:
     """A board (interface 2.1)."""
@@ -52,6 +90,7 @@ class Board:
     extra: Extra = _extra()
 
 
+@_with_extra
 @attrs.frozen
 class BoardList:
     """A list of a board (interface 2.2); `closed` is true for an archived list."""
@@ -65,6 +104,7 @@ class BoardList:
     extra: Extra = _extra()
 
 
+@_with_extra
 @attrs.frozen
 class Card:
     """A card (interface 2.3); `list_id`, `due` (aware) and `pos` as far as an answer has them."""
@@ -79,6 +119,7 @@ class Card:
     extra: Extra = _extra()
 
 
+@_with_extra
 @attrs.frozen
 class Member:
     """The authenticated member (interface 2.5), whose fields are not documented: they are in `extra`."""

@@ -261,19 +261,3 @@ def test_encoded_values_read_back(value: Any) -> None:
     assert _convert.decode(_convert.encode(value)) == value
     if isinstance(value, dict):
         assert _convert.encode(value)[:1] == b"{"
-
-
-@pytest.mark.parametrize("body", [b"{}", b"", b"[1", b'"text"', b"[" * 100_000])
-def test_cards_one_by_one_need_an_array(body: bytes) -> None:
-    """What is no array is told at once, before the first card is asked for."""
-    with pytest.raises(DecodeError, match="not an array"):
-        _convert.each_card(body)
-
-
-def test_cards_one_by_one_are_those_of_the_list() -> None:
-    """Each card comes when it is asked for, and a broken one is named by its place."""
-    cards = _convert.each_card(b'[{"id": "a", "name": "x", "more": 1}, {"id": 3}]')
-    assert next(cards) == _convert.cards(b'[{"id": "a", "name": "x", "more": 1}]')[0]
-    with pytest.raises(DecodeError) as caught:
-        next(cards)
-    assert caught.value.path.startswith("[1]")

@@ -55,7 +55,7 @@ class Board:
         assert request.path.startswith("/1/boards/b1/")
         if self.error is not None:
             raise self.error
-        return {"boards.lists": lambda: self.lists, "boards.cards": lambda: iter(self.cards)}[request.operation]()
+        return {"boards.lists": lambda: self.lists, "boards.cards": lambda: iter([self.cards])}[request.operation]()
 
     def reconciler(self, ledger: Ledger, marking: Any = None, board_id: str | None = "b1") -> Reconciler:
         return Reconciler(self, board_id, ledger, marking)

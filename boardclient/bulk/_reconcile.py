@@ -15,7 +15,6 @@ from boardclient.bulk._rows import Row
 from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card, CardDraft
 
-_CARDS_PER_BREATH: Final = 500
 _ADVICE: Final = "look at the board for them, and give the next import a new journal and marker=True"
 _NAMED: Final = 1000
 """How many cards of a kind an audit names."""
@@ -145,12 +144,11 @@ class Reconciler:
         return listing
 
     async def _cards(self, board_id: str) -> AsyncIterator[Card]:
-        """Yield the cards of the board, decoded one by one, and let other tasks run now and then."""
-        cards = await self._caller.call(operations.EACH_CARD.request(board_id))
-        for number, card in enumerate(cards):
-            if number % _CARDS_PER_BREATH == 0:
-                await asyncio.sleep(0)
-            yield card
+        """Yield the cards of the board, decoded slice by slice, and let other tasks run in between."""
+        for cards in await self._caller.call(operations.CARDS_IN_SLICES.request(board_id)):
+            for card in cards:
+                yield card
+            await asyncio.sleep(0)
 
     def _wanted(self, row: Row, listing: Listing) -> Hashable:
         return self._marker(row) if self._marking else Content.of(row.draft).shown(listing.shown)

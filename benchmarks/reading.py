@@ -1,0 +1,273 @@
+"""Compare what decoding a board's cards costs: processor time, memory, and how long the event loop is held.
+
+Every measurement is a process of its own and the contenders take turns within each round. The cards are of 1.7 KB with 31 fields.
+pydantic is installed into an environment of its own for the run; --smoke, and a machine without a package index, leave it out.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+import venv
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+_OURS = "boardclient"
+_PYDANTIC = "pydantic"
+_AT_ONCE = 100  # readings of less are too short for the clock
+
+
+def _card(number: int) -> dict[str, Any]:
+    def key(salt: int) -> str:
+        return f"{(number * 7919 + salt) * 2654435761 % 2**96:024x}"
+
+    short, due = key(10)[-8:], "2027-03-01T12:00:00.000Z"
+    badges = {
+        "attachmentsByType": {"service": {"board": 0, "card": 0}}, "location": False, "votes": number % 3,
+        "viewingMemberVoted": False, "subscribed": False,
+        "checkItems": 4, "checkItemsChecked": number % 5, "checkItemsEarliestDue": None, "comments": 2,
+        "attachments": 1, "description": True, "due": due, "dueComplete": False, "start": None,
+    }  # fmt: skip
+    labels = [
+        {"id": key(salt), "idBoard": key(2), "name": name, "color": "red"} for salt, name in ((8, "urgent"), (9, "customer"))
+    ]
+    cover = {"idAttachment": None, "color": None, "idUploadedBackground": None, "size": "normal", "brightness": "dark"}
+    desc = f"What is to be done for row {number}, at the length of a real board's card, and not just one word. " * 3
+    return {
+        "id": key(1), "badges": badges, "checkItemStates": [], "closed": False, "dueComplete": False,
+        "dateLastActivity": "2026-11-20T08:15:30.123Z", "desc": desc, "descData": {"emoji": {}}, "due": due, "dueReminder": 1440,
+        "email": None, "idBoard": key(2), "idChecklists": [key(3), key(4)], "idList": key(5), "idMembers": [key(6), key(7)],
+        "idMembersVoted": [], "idShort": number, "idAttachmentCover": None, "labels": labels, "idLabels": [key(8), key(9)],
+        "manualCoverAttachment": False, "name": f"Card {number} of the import", "pos": 65536.0 + number, "shortLink": short,
+        "shortUrl": f"https://boards.example/c/{short}", "start": None, "subscribed": False,
+        "url": f"https://boards.example/c/{short}/{number}-card", "cover": cover, "isTemplate": False, "cardRole": None,
+    }  # fmt: skip
+
+
+def _body(cards: int) -> bytes:
+    return json.dumps([_card(number) for number in range(cards)], separators=(",", ":")).encode()
+
+
+def _reader(contender: str) -> Callable[[bytes], Any]:
+    """Return what decodes a body; nothing is imported that the contender doesn't use."""
+    if contender == "json.loads":
+        return json.loads
+    if contender == "msgspec dicts":
+        import msgspec
+
+        return msgspec.json.Decoder().decode
+    if contender == _PYDANTIC:
+        return _pydantic_reader()
+    if contender == "cattrs":
+        return _cattrs_reader()
+    from boardclient import _convert
+
+    if contender == _OURS:
+        return _convert.cards
+    return lambda body: [card.extra for card in _convert.cards(body)]
+
+
+def _pydantic_reader() -> Callable[[bytes], Any]:
+    from datetime import datetime
+
+    from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
+
+    base: Any = type("Base", (BaseModel,), {"model_config": ConfigDict(extra="allow")})
+    text: Any = (str | None, None)
+    due: Any = (datetime | None, None)
+    pos: Any = (str | float | None, None)
+    card = create_model("Card", __base__=base, id=(str, ...), name=text, desc=text, url=text, idList=text, due=due, pos=pos)
+    return TypeAdapter(list[card]).validate_json  # type: ignore[valid-type]  # -- a model made here
+
+
+def _cattrs_reader() -> Callable[[bytes], Any]:
+    from datetime import datetime
+
+    import attrs
+    from cattrs.preconf.msgspec import make_converter
+
+    fields: dict[str, Any] = {"id": attrs.field(type=str)}
+    fields |= {name: attrs.field(type=str | None, default=None) for name in ("name", "desc", "url", "idList")}
+    fields |= {"due": attrs.field(type=datetime | None, default=None), "pos": attrs.field(type=float | None, default=None)}
+    card = attrs.make_class("Card", fields, frozen=True, slots=True)
+    converter = make_converter()
+    converter.register_structure_hook(datetime, lambda value, _: datetime.fromisoformat(value))
+    return lambda body: converter.loads(body, list[card])  # type: ignore[valid-type]  # -- a class made here
+
+
+def _cpu(contender: str, cards: int) -> float:
+    """Return microseconds of processor time per card, the best of some readings whose values are all kept to their end."""
+    body, read = _body(cards), _reader(contender)
+    at_once, best = _AT_ONCE // cards or 1, float("inf")
+    until = time.process_time() + 3
+    for _ in range(20 if cards <= 1000 else 5):
+        start = time.process_time()
+        for _ in range(at_once):
+            values = read(body)
+        best = min(best, time.process_time() - start)
+        del values
+        if time.process_time() > until:
+            break
+    return best / at_once / cards * 1e6
+
+
+async def _hold(cards: int) -> dict[str, float]:
+    """Return the longest time in milliseconds for which reading keeps the loop from another task, and the whole reading.
+
+    On a busy machine the wall clock also shows the turns of other processes: what is the reading's own is its processor time.
+    """
+    from unittest import mock
+
+    from boardclient import AsyncSession, StaticCredentials
+    from boardclient._operations import Answer
+
+    holds: list[tuple[float, float]] = []
+
+    async def watch() -> None:
+        while True:
+            holds.append((time.perf_counter(), time.process_time()))
+            await asyncio.sleep(0)
+
+    async def send(*_: object) -> Answer:
+        return answers.pop()
+
+    async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example") as session:
+        with mock.patch.object(session._shared.pool, "send", send):
+            answers = [Answer(200, {}, _body(cards))]
+            watching = asyncio.create_task(watch())
+            await asyncio.sleep(0)
+            start, cpu = time.perf_counter(), time.process_time()
+            values = await session.boards.cards("b1")
+            await asyncio.sleep(0)
+            wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+            watching.cancel()
+            assert len(values) == cards
+    between = [(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(holds)]
+    longest, longest_cpu = (max(hold) * 1e3 for hold in zip(*between, strict=True))
+    return {"longest_hold_ms": longest, "longest_hold_cpu_ms": longest_cpu, "wall_ms": wall * 1e3, "cpu_ms": cpu * 1e3}
+
+
+def _memory(contender: str, cards: int) -> dict[str, float]:
+    """Return what all values hold beside the body, and what one of them holds when all else is let go."""
+    body, read = _body(cards), _reader(contender)
+    read(_body(1))
+    gc.collect()
+    tracemalloc.start()
+    values = read(body)
+    gc.collect()
+    size, every = len(body), tracemalloc.get_traced_memory()[0]
+    del values
+    # A body from before the trace would not be missed when it stays: the second reading is of a copy that is traced.
+    tracemalloc.clear_traces()
+    traced = bytes(bytearray(body))
+    before = tracemalloc.get_traced_memory()[0] - size
+    kept = [read(traced)[cards // 2]]
+    del traced
+    gc.collect()
+    one = tracemalloc.get_traced_memory()[0] - before
+    assert kept
+    return {"body_mb": size / 1e6, "all_mb": every / 1e6, "one_kb": one / 1e3}
+
+
+def _extra(cards: int) -> dict[str, float]:
+    """Return microseconds of the first access to `extra` and of a later one."""
+    from boardclient import _convert
+
+    values = _convert.cards(_body(cards))
+    seconds = []
+    for _ in range(2):
+        start = time.process_time()
+        for card in values:
+            card.extra  # noqa: B018 -- the access is what is measured
+        seconds.append((time.process_time() - start) / cards * 1e6)
+    return {"first_us": seconds[0], "later_us": seconds[1]}
+
+
+def _one(task: str) -> Any:
+    """Be the process of one measurement."""
+    kind, contender, cards = json.loads(task)
+    if kind == "cpu":
+        return _cpu(contender, cards)
+    if kind == "hold":
+        return asyncio.run(_hold(cards))
+    return _memory(contender, cards) if kind == "memory" else _extra(cards)
+
+
+def _measured(python: str | None, kind: str, contender: str, cards: int) -> Any:
+    """Measure in a process of its own, or in this one where no interpreter is named."""
+    if python is None:
+        return _one(json.dumps([kind, contender, cards]))
+    command = [python, __file__, "--one", json.dumps([kind, contender, cards])]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+@contextlib.contextmanager
+def _pydantic_python(*, is_wanted: bool) -> Iterator[str | None]:
+    """Give an interpreter that has pydantic, None where there is none to be had."""
+    with tempfile.TemporaryDirectory() as folder:
+        python = Path(folder) / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+        if is_wanted:
+            venv.create(folder, with_pip=True)
+            is_wanted = not subprocess.run([python, "-m", "pip", "install", "-q", _PYDANTIC], check=False).returncode
+        yield str(python) if is_wanted else None
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cards", type=int, nargs="+", default=[1, 1000, 10_000, 100_000], help="cards of a body")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
+    parser.add_argument("--one", metavar="TASK", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.smoke:
+        options.cards, options.rounds = [1, 200], 1
+    if min(options.rounds, *options.cards) < 1:
+        parser.error("counts start at 1")
+    return options
+
+
+def main() -> None:
+    """Measure every contender with every size, and print a table for each kind of figure."""
+    options = _options()
+    if options.one:
+        print(json.dumps(_one(options.one)))
+        return
+    figures: dict[str, Any] = {"python": platform.python_version(), "rounds": options.rounds, "cpu_us": {}, "memory": {}}
+    with _pydantic_python(is_wanted=not options.smoke) as python:
+        mine = None if options.smoke else sys.executable
+        pythons = dict.fromkeys((_OURS, "and every extra", "json.loads", "msgspec dicts", "cattrs"), mine)
+        if python:
+            pythons[_PYDANTIC] = python
+        print(f"Python {platform.python_version()}, {platform.system()}, median of {options.rounds} rounds; CPU us per card")
+        print(f"{'cards':>8}" + "".join(f"{name:>18}" for name in pythons))
+        for cards in options.cards:
+            rounds = [{name: _measured(pythons[name], "cpu", name, cards) for name in pythons} for _ in range(options.rounds)]
+            figures["cpu_us"][cards] = {name: statistics.median(found[name] for found in rounds) for name in pythons}
+            print(f"{cards:>8}" + "".join(f"{value:>18.2f}" for value in figures["cpu_us"][cards].values()), flush=True)
+        most = options.cards[-1]
+        for name, interpreter in pythons.items():
+            figures["memory"][name] = row = _measured(interpreter, "memory", name, most)
+            print(f"{name}: {most} cards of {row['body_mb']:.1f} MB hold {row['all_mb']:.1f} MB, one kept {row['one_kb']:.1f} KB")
+    figures["hold"] = {cards: _measured(mine, "hold", _OURS, cards) for cards in options.cards}
+    for cards, row in figures["hold"].items():
+        hold = f"{row['longest_hold_ms']:.1f} ms at most (processor time {row['longest_hold_cpu_ms']:.1f} ms)"
+        print(f"{cards} cards: the loop is held for {hold}, of {row['wall_ms']:.1f} ms")
+    figures["extra"] = row = _measured(mine, "extra", _OURS, max(options.cards))
+    print(f"extra: {row['first_us']:.2f} us at the first access, {row['later_us']:.2f} us later")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

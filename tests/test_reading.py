@@ -1,0 +1,383 @@
+"""Long answers and lazy fields: reading gives what a plain way gives, slice by slice, and keeps no more than it must."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import json
+import pickle
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+from unittest import mock
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from boardclient import AsyncSession, DeadlineError, DecodeError, Effect, StaticCredentials, _convert, models
+from boardclient import _operations as ops
+from boardclient.models import BoardList, Card
+
+# --- the same, read the plain way
+
+KINDS: dict[type, dict[str, tuple[str, tuple[type, ...]]]] = {
+    Card: {
+        "id": ("id", (str,)), "name": ("name", (str,)), "desc": ("desc", (str,)), "url": ("url", (str,)),
+        "idList": ("list_id", (str,)), "due": ("due", ()), "pos": ("pos", (str, int, float)),
+    },
+    BoardList: {
+        "id": ("id", (str,)), "name": ("name", (str,)), "idBoard": ("board_id", (str,)), "pos": ("pos", (str, int, float)),
+        "subscribed": ("subscribed", (bool,)), "closed": ("closed", (bool,)),
+    },
+}  # fmt: skip
+
+
+def aware(value: object) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return moment if moment is not None and moment.utcoffset() is not None else None
+
+
+def plainly(model: type, body: bytes) -> list[tuple[Any, dict[str, Any]]] | str:
+    """Read an array by way of dicts: each value and its `extra`, or the place of the first thing that is wrong."""
+    try:
+        decoded = msgspec.json.decode(body)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        return ""
+    if not isinstance(decoded, list):
+        return ""
+    read = []
+    for index, fields in enumerate(decoded):
+        if not isinstance(fields, dict):
+            return f"[{index}]"
+        if not isinstance(fields.get("id"), str):
+            return f"[{index}].id"
+        extra, known = dict(fields), {}
+        for wire, (name, kinds) in KINDS[model].items():
+            value = fields.get(wire)
+            fitted = aware(value) if wire == "due" else value if type(value) in kinds else None
+            if value is None or fitted is not None:
+                extra.pop(wire, None)
+            known[name] = fitted
+        read.append((model(**known), extra))
+    return read
+
+
+def quickly(model: type, body: bytes) -> list[tuple[Any, dict[str, Any]]] | str:
+    try:
+        values = [value for values in _convert._slices(model, body) for value in values]
+    except DecodeError as error:
+        return error.path if error.__context__ is None else "an error with another behind it"
+    return [(value, value.extra) for value in values]
+
+
+SPACE = st.sampled_from([b"", b"", b"", b"", b" ", b"\n", b"\t\r\n "])
+WELL = [b"null", b"true", b"7", b"1.5", b"{}", b"[]", b"[{},{}]", b'"x"', b'"},{"', b'"2027-01-01T00:00:00+02:00"', b'"\xc3\xbc"']
+ODD = [
+    b"-1", b"1e3", b"1e999", b"-1E+400", b"9" * 30, b"9" * 4400, b"9" * 320 + b".5", b"1e-999", b"NaN", b"01", b"[1,]",
+    b'""', b'"]"',
+    b'"[{"', b'"\\"},{\\""', b'"\\ud83d\\ude00"', b'"\\ud800"', b'"\xff"', b'"\\q"', b'"2027-01-01"', b'"2027-13-01T00:00:00Z"',
+]  # fmt: skip
+GOOD, TOKENS = st.sampled_from(WELL), st.sampled_from([*WELL, *ODD])
+NAMES = st.sampled_from(["id", "name", "desc", "url", "idList", "idBoard", "due", "pos", "closed", "subscribed", "a", "extra"])
+
+
+def written(pairs: list[tuple[str, bytes]], space: bytes) -> bytes:
+    return b"{" + b",".join(b'%s"%s"%s:%s' % (space, name.encode(), space, raw) for name, raw in pairs) + space + b"}"
+
+
+def nested(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    arrays = st.builds(lambda items, space: b"[" + (space + b"," + space).join(items) + b"]", st.lists(inner, max_size=3), SPACE)
+    return arrays | st.builds(written, st.lists(st.tuples(NAMES, inner), max_size=4), SPACE)
+
+
+def objects(leaves: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    pairs = st.lists(st.tuples(NAMES, leaves | nested(leaves | nested(leaves))), max_size=7)
+    return st.builds(lambda pairs, space: written([("id", b'"c"'), *pairs], space), pairs, SPACE)
+
+
+ELEMENTS = objects(GOOD) | objects(GOOD) | objects(GOOD | TOKENS) | TOKENS
+ARRAYS = st.builds(
+    lambda items, space: space + b"[" + (space + b"," + space).join(items) + space + b"]" + space,
+    st.lists(objects(GOOD), max_size=8) | st.lists(ELEMENTS, max_size=8),
+    SPACE,
+)
+BODIES = ARRAYS | st.builds(lambda body, cut: body[:cut], ARRAYS, st.integers(0, 200)) | TOKENS | st.binary(max_size=20)
+
+
+@settings(deadline=None, max_examples=200)
+@given(BODIES, st.sampled_from([0, 1, 16, 100, 2**16]), st.integers(1, 5), st.sampled_from([Card, BoardList]))
+@example(b'[{"id":"a"},{"id":7},{"id":"b","x":1e999}]', 0, 1, Card)
+@example(b'[{"id":"a"},{"id":"b"},]', 0, 1, Card)
+@example(b'[{"id":"a"},{"id":"b"}]]', 0, 1, Card)
+@example(b'{"id":"a"},{"id":"b"}', 0, 1, Card)
+@example(b'[{"id":"a","x":[' + b"{},{}," * 9 + b'{}]},{"id":"b"}]', 0, 1, Card)
+@example(b'[{"id":"a","x":"' + b"},{" * 9 + b'"},{"id":"b"}]', 0, 1, Card)
+@example(b'[{"id":"a","x":' + b"[{},{}]," * 1 + b'"y":"],["},{"id":"b"}]', 0, 1, Card)
+@example(b'[{"id":"a"},' + b"[{},{}]," * 20 + b'{"id":"b"}]', 0, 1, Card)
+def test_any_array_reads_as_the_plain_way_reads_it(body: bytes, part: int, elements: int, model: type) -> None:
+    """Any bytes give the same values, the same `extra` down to the types, and the same place of an error, however cut."""
+    with mock.patch.multiple(_convert, PART_BYTES=part, SLICE_ELEMENTS=elements):
+        read = quickly(model, body)
+    expected = plainly(model, body)
+    assert read == expected
+    assert repr(read) == repr(expected)
+    if isinstance(read, list):
+        assert repr([extra for _, extra in read]) == repr([extra for _, extra in expected])  # type: ignore[misc]  # -- it is a list
+
+
+@settings(deadline=None)
+@given(objects(GOOD | TOKENS) | TOKENS)
+def test_any_card_reads_as_an_element_of_an_array(body: bytes) -> None:
+    """One card is read as the same card in an array, and as the answer to a change where it can be read at all."""
+    expected = plainly(Card, b"[" + body + b"]")
+    try:
+        card = _convert.card(body)
+    except DecodeError:
+        assert isinstance(expected, str)
+        return
+    changed = _convert.changed_card("c1", body)
+    assert [(card, card.extra)] == [(changed, changed.extra)] == expected
+
+
+# --- extra on demand
+
+RAW = b'{"id":"c1","name":"n","pos":true,"labels":[{"id":"l"}],"due":null,"extra":1}'
+EXTRA = {"pos": True, "labels": [{"id": "l"}], "extra": 1}
+
+
+def slot(card: Card) -> object:
+    return vars(Card)["extra"]._slot.__get__(card)
+
+
+def test_extra_is_read_when_asked_for_and_then_kept() -> None:
+    """The fields are read at the first access, the bytes are let go, and every later access gives the same mapping."""
+    card = _convert.card(RAW)
+    assert isinstance(slot(card), models.Unread)
+    first = card.extra
+    assert type(first) is dict
+    assert first == EXTRA
+    assert card.extra is first
+    assert slot(card) is first
+
+
+def test_looking_at_a_card_does_not_read_extra() -> None:
+    """Comparison, hash and repr leave out `extra`, read or not."""
+    card = _convert.card(RAW)
+    assert card == Card("c1", "n")
+    assert hash(card) == hash(Card("c1", "n"))
+    assert repr(card) == repr(Card("c1", "n"))
+    assert isinstance(slot(card), models.Unread)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        copy.copy,
+        copy.deepcopy,
+        lambda card: pickle.loads(pickle.dumps(card)),
+        lambda card: attrs.evolve(card, name="n"),
+        lambda card: Card(**attrs.asdict(card)),
+        lambda card: Card(**attrs.asdict(card, recurse=False)),
+    ],
+)
+def test_a_card_travels_with_its_extra(way: Callable[[Card], Card]) -> None:
+    """Copies, pickles, `evolve` and `asdict` hold the fields themselves, whether they had been read or not."""
+    for read_before in (False, True):
+        card = _convert.card(RAW)
+        if read_before:
+            assert card.extra == EXTRA
+        again = way(card)
+        assert (again, slot(again)) == (card, EXTRA)
+        assert card.extra == EXTRA
+
+
+def test_a_card_built_by_hand_has_the_extra_it_was_given() -> None:
+    """A given mapping is kept as it is, a card without one has its own empty one, and none can be changed."""
+    given_: dict[str, Any] = {"a": 1}
+    assert Card("c", extra=given_).extra is given_
+    assert Card("c").extra == {}
+    assert Card("c").extra is not Card("d").extra
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        Card("c").extra = {}  # type: ignore[misc]  # -- that it can't be set is the point
+    assert Card.extra is vars(Card)["extra"]
+    with pytest.raises(NotImplementedError):
+        models.Unread().read()
+
+
+def test_threads_that_read_at_once_get_all_fields() -> None:
+    """Threads that meet an unread `extra` all see the whole of it."""
+    for card in _convert.cards(b"[" + b",".join([RAW] * 50) + b"]"):
+        seen: list[object] = []
+        together = threading.Barrier(4)
+
+        def read(card: Card = card, seen: list[object] = seen, together: threading.Barrier = together) -> None:
+            together.wait()
+            seen.append(card.extra)
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert seen == [EXTRA] * 4
+
+
+# --- memory
+
+
+def board(cards: int) -> bytes:
+    one = {"name": "n", "desc": "x" * 600, "labels": [{"id": "l", "name": "m"}, {"id": "k"}], "badges": {"a": {"b": 1}}}
+    return json.dumps([{"id": f"c{number}", **one, "text": "},{" * 100} for number in range(cards)]).encode()
+
+
+def test_one_kept_card_does_not_hold_the_body() -> None:
+    """Of a body of two megabytes, a kept card whose `extra` nobody read holds a few kilobytes."""
+    tracemalloc.start()
+    try:
+        body = board(2000)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        size = len(body)
+        kept = _convert.cards(body)[1000]
+        del body
+        gc.collect()
+        held = tracemalloc.get_traced_memory()[0] - before + size
+    finally:
+        tracemalloc.stop()
+    assert size > 2_000_000
+    assert held < 50_000
+    assert len(kept.extra["text"]) == 300  # type: ignore[arg-type]  # -- a string
+
+
+def test_many_cards_hold_little_more_than_their_bytes() -> None:
+    """A board whose `extra` is not read takes less than twice its body."""
+    body = board(1000)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        cards = _convert.cards(body)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(cards) == 1000
+    assert held < 2 * len(body)
+
+
+# --- slices
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n ", " : ")])
+def test_a_long_array_is_cut_into_small_parts(separators: tuple[str, str]) -> None:
+    """Parts stay small whatever the white space, and inner arrays and strings that look like a seam don't break an element."""
+    body = json.dumps(json.loads(board(1000)), separators=separators).encode()
+    parts = list(_convert._parts(body))
+    assert [json.loads(bytes(piece))["id"] for part in parts for piece in part] == [f"c{number}" for number in range(1000)]
+    assert max(sum(len(bytes(piece)) for piece in part) for part in parts) < 2 * _convert.PART_BYTES
+    assert [len(values) for values in _convert.slices_of_cards(body)] == [256, 256, 256, 232]
+
+
+def test_an_array_without_a_cut_to_be_found_is_split_at_once() -> None:
+    """Where inner arrays look like seams time and again the search ends, and the rest is one part."""
+    inner = b'"x":[{"id":1},{"id":2}],"y":[{"id":1},{"id":2}]'
+    with mock.patch.multiple(_convert, PART_BYTES=0, _CUTS_TRIED=2):
+        (part,) = _convert._parts(b'[{"id":"a",' + inner + b'},{"id":"b"}]')
+    assert len(part) == 2
+
+
+def test_slices_are_read_when_asked_for() -> None:
+    """What follows is not looked at before its slice is asked for; a misfit is told at the end, and broken JSON before it."""
+    good = board(1000)[:-1]
+    slices = _convert.slices_of_cards(good + b',{"id":7}]')
+    assert [len(values) for values in (next(slices), next(slices), next(slices))] == [256] * 3
+    assert len(next(slices)) == 232
+    with pytest.raises(DecodeError) as caught:
+        next(slices)
+    assert caught.value.path == "[1000].id"
+    slices = _convert.slices_of_cards(b'[{"id":7},' + good[1:] + b',{"id":1e999}]')
+    assert [next(slices) for _ in range(3)] == [[], [], []]
+    with pytest.raises(DecodeError, match="not JSON"):
+        next(slices)
+
+
+def test_steps_give_what_one_reading_gives() -> None:
+    """A long list is read in steps, anything else in none, and value or error are those of `interpret`."""
+
+    def steps(operation: ops.Operation[Any], answer: ops.Answer) -> tuple[int, Any]:
+        running = ops.interpret_in_steps(operation.request("b"), answer, 0.0)
+        for number in range(1000):
+            try:
+                next(running)
+            except StopIteration as end:
+                return number, end.value
+        raise AssertionError
+
+    long = board(1000)
+    for operation in (ops.BOARD_CARDS, ops.BOARD_LISTS):
+        number, values = steps(operation, ops.Answer(200, {}, long))
+        assert (number, values) == (4, ops.interpret(operation.request("b"), ops.Answer(200, {}, long), 0.0))
+        number, error = steps(operation, ops.Answer(200, {}, long[:-1] + b",3]"))
+        assert (type(error), error.path, error.__context__, error.__traceback__) == (DecodeError, "[1000]", None, None)
+        assert str(error).startswith("GET /1/boards/b/")
+    assert [value.id for value in steps(ops.BOARD_CARDS, ops.Answer(200, {}, b'[{"id":"a"}]'))[1]] == ["a"]
+    assert steps(ops.BOARD_CARDS, ops.Answer(200, {}, b"[]"))[0] == 0
+    assert steps(ops.BOARD_CARDS, ops.Answer(500, {}, long))[0] == 0
+    assert steps(ops.READ_CARD, ops.Answer(200, {}, long))[0] == 0
+
+
+class Answering:
+    """A pool that answers everything with one body at once."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    async def send(self, *_: Any) -> ops.Answer:
+        return ops.Answer(200, {}, self.body)
+
+
+def answering(session: AsyncSession, body: bytes) -> Any:
+    return mock.patch.object(session._shared.pool, "send", Answering(body).send)
+
+
+async def test_other_tasks_run_while_a_long_answer_is_read() -> None:
+    """Another task has a turn after each slice, and a short answer is read at once."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example") as session:
+        counting = asyncio.create_task(count())
+        with answering(session, b'[{"id":"c1"}]'):
+            assert await session.boards.cards("b1") == [Card("c1")]
+        assert turns == 0
+        with answering(session, board(2000)):
+            assert len(await session.boards.cards("b1")) == 2000
+        counting.cancel()
+    assert turns == 8
+
+
+async def test_a_deadline_that_passes_while_a_long_answer_is_read() -> None:
+    """The deadline holds for the reading too: what had been sent is not told as unsent, and the attempt is in the history."""
+
+    def endless(body: bytes) -> Iterator[None]:
+        while True:
+            yield
+
+    request = attrs.evolve(ops.BOARD_CARDS, slices=endless).request("b1")
+    async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example", timeout=0.05) as session:
+        with answering(session, board(1000)), pytest.raises(DeadlineError) as caught:
+            await session.call(request)
+    assert caught.value.effect is Effect.UNKNOWN
+    assert [attempt.effect for attempt in caught.value.attempts] == [Effect.UNKNOWN]
