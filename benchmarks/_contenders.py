@@ -204,14 +204,14 @@ CREATING: dict[str, Contender] = {
     "hand-written": create_by_hand,
     "hand-written, tuned": create_tuned,
     "cards.create": create_in_workers,
-    "  the public way": _the_public_way(create_in_workers),
+    "cards.create, public": _the_public_way(create_in_workers),
     "cards.create_many": create_many,
-    "  the public way ": _the_public_way(create_many),
+    "create_many, public": _the_public_way(create_many),
 }
 READING: dict[str, Contender] = {
     "hand-written": read_by_hand,
     "hand-written, objects": read_objects_by_hand,
     "hand-written, tuned": read_tuned,
     "boards.cards": read_board,
-    "  the public way": _the_public_way(read_board),
+    "boards.cards, public": _the_public_way(read_board),
 }

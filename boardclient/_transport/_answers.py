@@ -28,4 +28,5 @@ async def read_whole(status: int, headers: Mapping[str, str], content: StreamRea
         return Answer(status, kept, b"".join(chunks))
     if 200 <= status < 300:
         return Failure("receive", Effect.DONE, f"the answer is larger than {limit} bytes")
-    return Answer(status, kept, b"".join(chunks)[:limit])
+    chunks[-1] = chunks[-1][: limit - size]
+    return Answer(status, kept, b"".join(chunks))

@@ -8,11 +8,10 @@ guarded by `tests/test_transport_direct.py` on the versions named here. Whatever
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
 import aiohttp
-from aiohttp.client_reqrep import ConnectionKey
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -23,16 +22,21 @@ from boardclient._transport._connections import NO_TIMEOUT, Connector
 from boardclient._transport._failures import Failure
 from boardclient._transport._public import LARGE_BODY_BYTES
 
+if TYPE_CHECKING:
+    from aiohttp.client_reqrep import ConnectionKey
+
 KNOWN_VERSIONS: Final = frozenset({"3.14.3", "3.14.4", "3.14.5"})
 """The versions of aiohttp that the contract tests have passed on."""
 
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _FRAMING: Final = frozenset({"connection", "content-length", "cookie", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
+_MOST_PROTOTYPES: Final = 64
+_PLAIN_ORIGIN: Final = re.compile(r"https?://[\w.\-:\[\]]+", re.ASCII)
 _PLAIN_TARGET: Final = re.compile(r'/[!"$-~]*(?<!\?)')
 """A target that aiohttp sends as it stands: ASCII without blanks and control characters, fragment and empty query."""
 
 _REQUEST: Final = aiohttp.ClientSession.request
-_PRIVATE_REQUEST: Final = aiohttp.ClientSession._request
+_PRIVATE_REQUEST: Final = getattr(aiohttp.ClientSession, "_request", None)
 
 
 def _is_of_aiohttp(function: object) -> bool:
@@ -43,13 +47,14 @@ def _is_of_aiohttp(function: object) -> bool:
 _IS_KNOWN: Final = aiohttp.__version__ in KNOWN_VERSIONS and _is_of_aiohttp(_REQUEST) and _is_of_aiohttp(_PRIVATE_REQUEST)
 
 
-def serves(http: aiohttp.ClientSession) -> bool:
-    """Tell whether requests of this session of our own would be the same ones the direct way.
+def serves(http: aiohttp.ClientSession, headers: Mapping[str, str]) -> bool:
+    """Tell whether requests of this session of our own, with these headers, would be the same ones the direct way.
 
-    They are not with proxies, nor where an instrumentation has added its traces or middlewares to every session.
+    They are not with proxies or headers that frame a message, nor where an instrumentation has changed every new session.
     """
     return (
         _IS_KNOWN
+        and _FRAMING.isdisjoint(name.lower() for name in headers)
         and not (http.trust_env or http._default_proxy)
         and not (http.trace_configs or http._middlewares or http.headers or http._default_auth)
         and (http._request_class, http._response_class) == (aiohttp.ClientRequest, aiohttp.ClientResponse)
@@ -72,7 +77,6 @@ class _Prototype(aiohttp.ClientRequest):
             self.headers.setdefault("Content-Type", "application/octet-stream")  # as aiohttp does
         lines = [f"{name}: {value}\r\n" for name, value in self.headers.items()]
         self.head: Final = " HTTP/1.1\r\n" + "".join(lines)
-
         self._key: Final = super().connection_key
 
     @property
@@ -87,15 +91,15 @@ class DirectWay:
         self._connector = connector
         self._headers = headers
         self._limit = limit
-        self._prototypes: Final[dict[tuple[str, str, str | None], _Prototype | None]] = {}
+        self._prototypes: Final[dict[tuple[str, str, str | None], _Prototype]] = {}
 
     def plan(self, method: str, url: str, body: bytes | None, content_type: str) -> tuple[_Prototype, bytes] | None:
         """Return what to connect for and what to write, None for a request that is out of the ordinary."""
-        start = url.find("/", 8)  # behind "https://"
-        if _PLAIN_TARGET.fullmatch(url, max(start, 0)) is None:
+        start = max(url.find("/", 8), 0)  # behind "https://"
+        if _PLAIN_TARGET.fullmatch(url, start) is None:
             return None
         key = (method, url[:start], None if body is None else content_type)
-        prototype = self._prototypes[key] if key in self._prototypes else self._prepare(*key)
+        prototype = self._prototypes.get(key) or self._prepare(*key)
         if prototype is None:
             return None
         if body is None:
@@ -105,13 +109,14 @@ class DirectWay:
         return prototype, f"{method} {url[start:]}{prototype.head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     def _prepare(self, method: str, origin: str, content_type: str | None) -> _Prototype | None:
-        headers = self._headers(content_type)
-        prototype = None
-        if method in _METHODS and "@" not in origin and _FRAMING.isdisjoint(name.lower() for name in headers):
-            try:
-                prototype = _Prototype(method, origin, headers, content_type is not None)
-            except ValueError:  # the public way will say what is wrong with it
-                return None
+        if method not in _METHODS or _PLAIN_ORIGIN.fullmatch(origin) is None:
+            return None
+        try:
+            prototype = _Prototype(method, origin, self._headers(content_type), content_type is not None)
+        except ValueError:  # the public way will say what is wrong with it
+            return None
+        if len(self._prototypes) >= _MOST_PROTOTYPES:
+            self._prototypes.clear()
         self._prototypes[method, origin, content_type] = prototype
         return prototype
 

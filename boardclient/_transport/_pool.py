@@ -48,7 +48,7 @@ class Pool:
         if http is None:
             _keep_receive_buffers()
             http, connector = _own_session(self._settings)
-            if _direct.serves(http):
+            if _direct.serves(http, self._typed(None)):
                 self._direct = DirectWay(connector, self._typed, limit)
         self._http, self._public = http, PublicWay(http, self._typed, limit)
         return self._public
@@ -66,9 +66,10 @@ class Pool:
     ) -> Answer | Failure:
         """Send one request once and return its whole answer, or how it failed; a cancellation leaves the flight's stage."""
         public = self._public or self._open()
-        direct = self._direct if self._may_be_direct and _direct.is_undisturbed() else None
+        direct, plan = self._direct, None
         try:
-            plan = None if direct is None else direct.plan(method, url, body, content_type)
+            if direct is not None and self._may_be_direct and _direct.is_undisturbed():
+                plan = direct.plan(method, url, body, content_type)
             if direct is None or plan is None:
                 outcome = await public.exchange(method, url, body, flight, content_type)
             else:

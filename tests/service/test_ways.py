@@ -143,9 +143,17 @@ def _with_auth(http: Any) -> None:
 async def test_a_session_that_was_changed_is_not_served(change: Callable[[Any], None]) -> None:
     """What an instrumentation adds to every new session turns the direct way off."""
     async with aiohttp.ClientSession() as http:
-        assert _direct.serves(http)
+        assert _direct.serves(http, {})
         change(http)
-        assert not _direct.serves(http)
+        assert not _direct.serves(http, {})
+
+
+@pytest.mark.parametrize("name", ["Expect", "transfer-encoding", "Content-Length", "Cookie", "CONNECTION"])
+async def test_headers_that_frame_a_message_are_not_served(open_pool: Any, name: str) -> None:
+    """An application's own headers that change how a request is framed are left to aiohttp."""
+    pool = open_pool(headers={name: "x"})
+    pool._open()
+    assert pool._direct is None
 
 
 @pytest.mark.parametrize("settings", [{"trust_env": True}, {"proxy": "http://proxy.example"}])
@@ -195,38 +203,46 @@ async def test_a_replaced_request_is_respected(
 
 
 @pytest.mark.parametrize(
-    ("method", "url", "headers"),
+    ("method", "url"),
     [
-        ("HEAD", "http://127.0.0.1/1/x", {}),
-        ("CONNECT", "http://127.0.0.1/1/x", {}),
-        ("get", "http://127.0.0.1/1/x", {}),
-        ("GET / HTTP/1.1\r\nX: y\r\n\r\nGET", "http://127.0.0.1/1/x", {}),
-        ("GET", "http://127.0.0.1", {}),
-        ("GET", "http:/", {}),
-        ("GET", "http://127.0.0.1/1/x?", {}),
-        ("GET", "http://127.0.0.1/1/x#part", {}),
-        ("GET", "http://127.0.0.1/1/a b", {}),
-        ("GET", "http://127.0.0.1/1/a\r\nX: y", {}),
-        ("GET", "http://127.0.0.1/1/a\n", {}),
-        ("GET", "http://127.0.0.1/1/\x7f", {}),
-        ("GET", "http://127.0.0.1/1/é", {}),
-        ("GET", "http://user:pass@127.0.0.1/1/x", {}),
-        ("GET", "http://[::1/1/x", {}),
-        ("GET", "http:///1/x", {}),
-        ("GET", "http://127.0.0.1/1/x", {"Expect": "100-continue"}),
-        ("GET", "http://127.0.0.1/1/x", {"transfer-encoding": "chunked"}),
-        ("GET", "http://127.0.0.1/1/x", {"Content-Length": "5"}),
-        ("GET", "http://127.0.0.1/1/x", {"Cookie": "a=b"}),
-        ("GET", "http://127.0.0.1/1/x", {"Connection": "close"}),
+        ("HEAD", "http://127.0.0.1/1/x"),
+        ("CONNECT", "http://127.0.0.1/1/x"),
+        ("get", "http://127.0.0.1/1/x"),
+        ("GET / HTTP/1.1\r\nX: y\r\n\r\nGET", "http://127.0.0.1/1/x"),
+        ("GET", "http://127.0.0.1"),
+        ("GET", "http:/"),
+        ("GET", "ftp://127.0.0.1/1/x"),
+        ("GET", "http://127.0.0.1/1/x?"),
+        ("GET", "http://127.0.0.1/1/x#part"),
+        ("GET", "http://127.0.0.1/1/a b"),
+        ("GET", "http://127.0.0.1/1/a\r\nX: y"),
+        ("GET", "http://127.0.0.1/1/a\n"),
+        ("GET", "http://127.0.0.1/1/\x7f"),
+        ("GET", "http://127.0.0.1/1/é"),
+        ("GET", "http://user:pass@127.0.0.1/1/x"),
+        ("GET", "http://h\r\nX: y/1/x"),
+        ("GET", "http://bücher.example/1/x"),
+        ("GET", "http://[::1/1/x"),
+        ("GET", "http://h:port/1/x"),
+        ("GET", "http:///1/x"),
     ],
 )
-async def test_what_is_out_of_the_ordinary(open_pool: Any, method: str, url: str, headers: dict[str, str]) -> None:
-    """A request that aiohttp would change, refuse or frame otherwise is left to it, each time."""
-    pool = open_pool(headers=headers)
+async def test_what_is_out_of_the_ordinary(open_pool: Any, method: str, url: str) -> None:
+    """A request that aiohttp would change, refuse or frame otherwise is left to it."""
+    pool = open_pool()
     pool._open()
     assert pool._direct is not None
-    for _ in range(2):
-        assert pool._direct.plan(method, url, None, "application/json") is None
+    assert pool._direct.plan(method, url, None, "application/json") is None
+    assert not pool._direct._prototypes
+
+
+async def test_what_is_prepared_is_bounded(open_pool: Any) -> None:
+    """Requests to many origins do not pile up what is prepared for each."""
+    pool = open_pool()
+    pool._open()
+    for port in range(1, 200):
+        assert pool._direct.plan("GET", f"http://[::1]:{port}/1/x", None, "") is not None
+    assert 0 < len(pool._direct._prototypes) <= 64
 
 
 # --- the same bytes leave
