@@ -236,6 +236,15 @@ async def test_what_is_out_of_the_ordinary(open_pool: Any, method: str, url: str
     assert not pool._direct._prototypes
 
 
+async def test_a_large_body_is_out_of_the_ordinary(open_pool: Any) -> None:
+    """A body of more than 1 MiB is left to aiohttp, which sends it in pieces no faster than they are taken."""
+    pool = open_pool()
+    pool._open()
+    for size, is_planned in ((2**20, True), (2**20 + 1, False)):
+        plan = pool._direct.plan("POST", "http://127.0.0.1/1/x", bytes(size), "application/json")
+        assert (plan is not None) is is_planned
+
+
 async def test_what_is_prepared_is_bounded(open_pool: Any) -> None:
     """Requests to many origins do not pile up what is prepared for each."""
     pool = open_pool()
