@@ -12,7 +12,8 @@ import pytest
 from yarl import URL
 
 from boardclient import Effect
-from boardclient._transport import Failure, Pool, Settings, _failure
+from boardclient._transport import Failure, Pool, Settings
+from boardclient._transport._failures import failure_of
 
 SECRET = "t0ken-in-the-address"
 KEY: Any = SimpleNamespace(host="h", port=1, ssl=True, is_ssl=True)
@@ -45,7 +46,7 @@ REFUSED = OSError(111, f"refused {SECRET}")
 )
 def test_what_an_exception_means(error: Exception, stage: str, expected: tuple[str, Effect]) -> None:
     """Only what proves that nothing was sent is NOT_SENT, and no word of the exception's own gets out."""
-    failure = _failure(error, stage)
+    failure = failure_of(error, stage)
     assert (failure.phase, failure.effect) == expected
     assert SECRET not in failure.why
     assert "http" not in failure.why
@@ -63,7 +64,7 @@ def test_what_an_exception_means(error: Exception, stage: str, expected: tuple[s
 )
 def test_why_in_words(error: Exception, why: str) -> None:
     """The reason is in words, with the system's own where it gave a number."""
-    assert _failure(error, "receive").why == why
+    assert failure_of(error, "receive").why == why
 
 
 async def test_a_pool_that_was_never_used_opens_nothing() -> None:
@@ -88,7 +89,9 @@ async def test_a_lent_session_is_left_alone() -> None:
 async def test_a_request_of_the_pool_that_is_no_call() -> None:
     """The pool's connector also serves a request that belongs to no call."""
     pool = Pool(Settings())
-    http = pool._open()
+    pool._open()
+    http = pool._http
+    assert http is not None
     try:
         with pytest.raises(aiohttp.ClientConnectorError):
             await http.get("http://127.0.0.1:1/")
@@ -98,7 +101,10 @@ async def test_a_request_of_the_pool_that_is_no_call() -> None:
 
 async def test_a_forked_copy_leaves_the_connections_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connector that is collected in another process than its own closes nothing, though it holds connections."""
-    http = Pool(Settings())._open()
+    pool = Pool(Settings())
+    pool._open()
+    http = pool._http
+    assert http is not None
     connector: Any = http.connector
     connector._conns["h"] = object()
     with monkeypatch.context() as patch:

@@ -1,0 +1,32 @@
+"""Read an answer whole, up to a bound: the same for both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aiohttp import StreamReader
+from multidict import CIMultiDict
+
+from boardclient._operations import Answer
+from boardclient._transport._failures import Failure
+from boardclient.errors import Effect
+
+
+async def read_whole(status: int, headers: Mapping[str, str], content: StreamReader, limit: int) -> Answer | Failure:
+    """Read the body up to the bound, counted unpacked; where it is larger, `content` is left in the middle.
+
+    A success that is too large is refused; of any other answer the status counts, and the beginning is enough.
+    """
+    kept = CIMultiDict(headers)  # aiohttp's own is a proxy, which can't be pickled
+    chunks = [await content.readany()]
+    size = len(chunks[0])
+    while size <= limit and not content.at_eof():
+        chunk = await content.readany()
+        chunks.append(chunk)
+        size += len(chunk)
+    if size <= limit:
+        return Answer(status, kept, b"".join(chunks))
+    if 200 <= status < 300:
+        return Failure("receive", Effect.DONE, f"the answer is larger than {limit} bytes")
+    chunks[-1] = chunks[-1][: limit - size]
+    return Answer(status, kept, b"".join(chunks))

@@ -1,0 +1,52 @@
+"""The connections of a session's own pool: how long they are kept, who counts them, and what a fork does to them."""
+
+from __future__ import annotations
+
+import os
+from contextvars import ContextVar
+from ssl import SSLContext
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+
+from boardclient._flights import Flight
+
+if TYPE_CHECKING:
+    from aiohttp.client_reqrep import ClientRequest
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
+
+KEEP_ALIVE_SECONDS: Final = 4.0
+"""Shorter than servers' own (5 s and more), so that no request meets a connection that the server is about to close."""
+
+NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)
+"""The session's deadline is the only one."""
+
+FLIGHT: Final[ContextVar[Flight | None]] = ContextVar("boardclient_flight", default=None)
+"""The call that a request through `ClientSession` belongs to."""
+
+
+class Connector(aiohttp.TCPConnector):
+    """A pool that tells a call when it has its connection: until then nothing was sent. Owned by its `Pool`."""
+
+    def __init__(self, limit: int, ssl: SSLContext | bool | aiohttp.Fingerprint) -> None:
+        self._process = os.getpid()
+        super().__init__(limit=limit, keepalive_timeout=KEEP_ALIVE_SECONDS, ssl=ssl)
+
+    def abandon(self) -> None:
+        """Count as closed, and leave the connections to the loop or process that they belong to."""
+        self._closed = True
+
+    def __del__(self, *held: object) -> None:
+        # A forked child shares the selector with its parent: closing connections here would deafen the parent's.
+        if self._process == os.getpid():
+            super().__del__()
+
+    async def connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
+        flight = FLIGHT.get()
+        if flight is None:
+            return await super().connect(req, traces, timeout)
+        flight.stage = "connect"
+        connection = await super().connect(req, traces, timeout)
+        flight.stage = "send"
+        return connection
