@@ -39,6 +39,11 @@ class BulkCall:
     turns: Turns | None = None
     history: list[Attempt] = attrs.field(factory=list)
 
+    @property
+    def is_free(self) -> bool:
+        """Tell whether it need not wait for a turn."""
+        return self.turns is None or not self.turns.hears_all
+
 
 class Caller(Protocol):
     """What makes calls, and tells what bulk runs go by."""

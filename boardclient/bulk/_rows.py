@@ -69,6 +69,22 @@ class Source:
         self._error: Exception | None = None
         self._count = 0
 
+    @property
+    def is_synchronous(self) -> bool:
+        """Tell whether rows can be taken without awaiting."""
+        return not isinstance(self._drafts, AsyncIterable)
+
+    def take_one(self) -> Row | None:
+        """Return the next row of a synchronous input, None at the end.
+
+        Raises:
+            TypeError: a draft is no CardDraft; any error of the input itself.
+        """
+        if self._steps is None:
+            self._steps = iter(self._drafts)  # type: ignore[arg-type]  # -- asked for where it is synchronous
+        draft = next(self._steps, _END)
+        return None if draft is _END else self._row(draft)
+
     async def take(self, most: int) -> list[Row]:
         """Return the next rows, none at the end: up to `most`, of an asynchronous input those that are there after the first.
 

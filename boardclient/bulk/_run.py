@@ -62,7 +62,7 @@ class BulkRun:
         self._requests = self._rejected = 0
         self._audit: BulkAudit | None = None
         self._started = self._ended = time.monotonic()
-        self._turns = _turns(caller, plan)
+        self._turns = _turns(caller, plan, lambda: self._requests)
         self._doubtful: list[Row] = []
         self._doubted_at = 0.0
         self._halted = asyncio.Event()
@@ -297,7 +297,7 @@ class BulkRun:
     async def _work(self) -> None:
         """Send row after row."""
         while True:
-            row = await self._backlog.next()
+            row = self._next_at_once() or await self._backlog.next()
             if self._halted.is_set():
                 self._backlog.put(row)  # it is taken back with the others
                 return
@@ -313,6 +313,19 @@ class BulkRun:
                 self._fail(error)
             finally:
                 self._backlog.end()
+
+    def _next_at_once(self) -> Row | None:
+        """Return a row that is to be sent, if that needs no waiting."""
+        while not self._halted.is_set() and len(self._doubtful) < _MOST_IN_DOUBT:
+            try:
+                row = self._backlog.take_at_once()
+            except Exception as error:  # whatever the input raises is for the owner of the run
+                self._fail(error)
+                return None
+            if row is None or row.sends or row.standing != "send" or (problem := self._reconciler.problem(row.draft)) is None:
+                return row
+            self._finish(row, _failure(row, problem))
+        return None
 
     async def _send(self, row: Row) -> None:
         """Create the card of a row, and say what became of it."""
@@ -398,11 +411,11 @@ def _failure(row: Row, error: BoardClientError) -> CardResult:
     return CardResult(index=row.index, draft=row.draft, error=error, state="failed")
 
 
-def _turns(caller: Caller, plan: Plan) -> Turns | None:
+def _turns(caller: Caller, plan: Plan, sent: Callable[[], int]) -> Turns | None:
     """Return what the attempts of the run wait for besides the session's own limiter, which may be a pace itself."""
     if isinstance(caller.limiter, Pace):
         return None
-    return FixedTurns(plan.workers) if plan.concurrency is not None else Pace(max_in_flight=plan.workers)
+    return FixedTurns(plan.workers, sent) if plan.concurrency is not None else Pace(max_in_flight=plan.workers)
 
 
 async def _open_ledger(caller: Caller, plan: Plan) -> Ledger:

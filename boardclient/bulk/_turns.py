@@ -16,16 +16,16 @@ _SLOWEST_START: Final = 1.0
 class FixedTurns:
     """Let a fixed number of workers go at once until the service refuses something; from then on a `Pace` leads them.
 
-    Owned by a run.
+    Until then nobody needs to enter it. `sent` tells how many requests have left. Owned by a run.
     """
 
-    def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, workers: int, sent: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
         self._workers = workers
+        self._sent = sent
         self._clock = clock
         self._pace: Pace | None = None
         self._paced: set[asyncio.Task[Any] | None] = set()
         self._started = clock()
-        self._count = 0
 
     @property
     def hears_all(self) -> bool:
@@ -33,7 +33,6 @@ class FixedTurns:
         return self._pace is not None
 
     async def __aenter__(self) -> None:
-        self._count += 1
         if self._pace is not None:
             await self._pace.__aenter__()
             self._paced.add(asyncio.current_task())
@@ -48,7 +47,7 @@ class FixedTurns:
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
         """Take note of an answer."""
         if self._pace is None and status == 429:
-            rate = self._count / max(self._clock() - self._started, 0.001)
+            rate = self._sent() / max(self._clock() - self._started, 0.001)
             self._pace = Pace(
                 start_rate=min(max(rate / 2, _SLOWEST_START), 10_000.0), max_in_flight=self._workers, clock=self._clock
             )

@@ -124,6 +124,10 @@ class OAuthCredentials:
             return rejected
         return await self._renewed(exchange)
 
+    def current(self) -> Credentials | None:
+        """Return the token that is held, None where there is none or it is to be renewed early."""
+        return None if self._holding.is_due else self._holding.credentials
+
     def is_current(self, credentials: Credentials) -> bool:
         """Tell whether these are the credentials of now, and not known to be refused."""
         return self._holding.credentials == credentials

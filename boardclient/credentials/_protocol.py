@@ -67,6 +67,10 @@ class CredentialProvider(Protocol):
 class CredentialObserver(Protocol):
     """What a provider may have besides, to learn what became of the credentials that it gave."""
 
+    def current(self) -> Credentials | None:
+        """Return what to sign with if that is known at once, None where `acquire` is to be asked."""
+        ...
+
     def is_current(self, credentials: Credentials) -> bool:
         """Tell whether a request may still be signed with credentials that were given a while ago."""
         ...

@@ -12,6 +12,10 @@ class StaticCredentials:
     def __init__(self, token: str, key: str | None = None) -> None:
         self._credentials = Credentials(token, key)
 
+    def current(self) -> Credentials:
+        """Return the credentials."""
+        return self._credentials
+
     async def acquire(self, exchange: Exchange) -> Credentials:
         """Return the credentials."""
         return self._credentials
