@@ -2,7 +2,9 @@
 
 import argparse
 import contextlib
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,17 @@ trellio-client>=1.8
 uvloop>=0.22; sys_platform != "win32"
 """
 _SOURCE = Path(__file__).parents[1]
+_VERSIONS = """
+import json, sys
+from importlib.metadata import PackageNotFoundError, version
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +57,19 @@ def python_of(options: argparse.Namespace) -> Iterator[str]:
             yield _prepare(Path(folder) / "environment")
 
 
+def versions(python: str) -> dict[str, str]:
+    """Return the versions of what is measured, as far as that Python has it."""
+    names = ["aiohttp", "boardclient", *re.findall(r"^[\w-]+", REQUIREMENTS, re.MULTILINE)]
+    done = subprocess.run([python, "-c", _VERSIONS, *names], stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
 def _prepare(folder: Path) -> str:
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     wanted, installed = f"{_SOURCE}\n{REQUIREMENTS}", folder / "requirements.txt"
+    if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
+        sys.exit(f"{folder} holds something else than a virtual environment")
     if not installed.exists() or installed.read_text(encoding="utf-8") != wanted:
         print(f"installing the rivals into {folder}", file=sys.stderr, flush=True)
         requirements = [line.strip() for line in REQUIREMENTS.splitlines()]

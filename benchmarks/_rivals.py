@@ -54,7 +54,8 @@ async def read_with_httpx(service: Service, cards: int) -> AsyncIterator[Work]:
     """Read a board's cards with httpx, checked by a pydantic model that keeps other fields."""
     import pydantic
 
-    adapter = pydantic.TypeAdapter(list[_pydantic_card()])  # type: ignore[misc]  # -- a model made at run time
+    card: Any = _pydantic_card()
+    adapter: Any = pydantic.TypeAdapter(list[card])
     async with _httpx_client(service, 1) as http:
 
         async def read() -> int:
@@ -112,7 +113,7 @@ async def create_with_py_trello(service: Service, concurrency: int) -> AsyncIter
     from trello import Board, List, TrelloClient
 
     class Redirected(requests.Session):
-        def request(self, method: str, url: str, *rest: Any, **options: Any) -> requests.Response:  # type: ignore[override]  # -- all that is used
+        def request(self, method: str, url: str, *rest: Any, **options: Any) -> requests.Response:
             return super().request(method, url.replace("https://api.trello.com", f"{service.base_url}/trello"), *rest, **options)
 
     with Redirected() as http:

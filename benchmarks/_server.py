@@ -14,13 +14,13 @@ import ssl
 from pathlib import Path
 from typing import cast
 
-_CARD = {
+_CARD: dict[str, object] = {
     "id": "5f1a0c2e9b7d4e0012ab34cd",
     "name": "Card 1",
     "desc": "Written by the benchmark.",
     "url": "https://board.example/c/5f1a0c2e",
 }
-_TRELLO = {
+_TRELLO: dict[str, object] = {
     "idList": "5f1a0c2e9b7d4e0012ab0001",
     "idBoard": "5f1a0c2e9b7d4e0012ab0002",
     "idShort": 1,
@@ -37,7 +37,11 @@ _TRELLO = {
     "dateLastActivity": "2026-01-01T00:00:00.000Z",
     "customFieldItems": [],
 }
-_INSISTED = {b"/slack/": {"ok": True}, b"/trellio/": {"idList": _TRELLO["idList"]}, b"/trello/": _TRELLO}
+_INSISTED: dict[bytes, dict[str, object]] = {
+    b"/slack/": {"ok": True},
+    b"/trellio/": {"idList": _TRELLO["idList"]},
+    b"/trello/": _TRELLO,
+}
 _READ = re.compile(rb"/(?:boards|lists)/[a-z](\d+)/cards[? ]")
 
 
@@ -48,7 +52,7 @@ def _answer(value: object) -> bytes:
 
 
 _CREATED = _answer(_CARD)
-_CREATED_FOR = {b"post " + path: _answer({**_CARD, **fields}) for path, fields in _INSISTED.items()}
+_CREATED_FOR = {b"post " + path: _answer(_CARD | fields) for path, fields in _INSISTED.items()}
 
 
 @functools.cache

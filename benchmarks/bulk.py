@@ -125,8 +125,8 @@ def _peak_mib() -> float | None:
 
 def _one(text: str) -> None:
     """Be the client process: measure one contender once and print the sample."""
-    case, *middle, service, loop, core, server_id = json.loads(text)
-    task = Task(Case(*case), *middle, Service(*service), loop, core, server_id)
+    task = Task(*json.loads(text))
+    task = task._replace(case=Case(*task.case), service=Service(*task.service))
     if task.core is not None:
         os.sched_setaffinity(0, {task.core})
     factory = None if task.loop == "asyncio" else importlib.import_module("uvloop").new_event_loop
@@ -258,8 +258,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--one", metavar="TASK", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.smoke:
-        options.cards, options.slow_cards, options.concurrency = 64, 16, [4]
-        options.read, options.reads, options.rounds = [50], 2, 1
+        options.cards, options.slow_cards, options.concurrency = 64, 16, options.concurrency and [4]
+        options.read, options.reads, options.rounds = options.read and [50], 2, 1
     if options.reads < 0 or min(options.cards, options.slow_cards, options.rounds, *options.concurrency, *options.read) < 1:
         parser.error("counts start at 1")
     return options
@@ -282,12 +282,14 @@ def main() -> None:
             "scheme": "https" if options.tls else "http",
             "pinned": setting.core is not None,
             "rounds": options.rounds,
+            "versions": _environment.versions(setting.python),
         }
         pinned = "client and server on a core each" if facts["pinned"] else "not pinned"
         print(
             f"Python {facts['python']}, {facts['system']}, {facts['loop']}, {facts['scheme']}, {pinned}, "
             f"median of {options.rounds} rounds"
         )
+        print(", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
         for case in cases:
             figures[case.title] = _summary(_compare(setting, case))
             _show(case.title, figures[case.title])

@@ -184,10 +184,11 @@ def main() -> None:
         command = [python, __file__, "--one", "--calls", str(options.calls), "--rounds", str(options.rounds)]
         calls = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
         imports = _imports(python, options.imports, options.rivals)
+        versions = _environment.versions(python)
     print(f"Python {platform.python_version()}, {platform.system()}, medians of {options.rounds} and {options.imports} rounds")
     _show(calls, imports)
     if options.json:
-        document = {"python": platform.python_version(), "calls": calls, "imports": imports}
+        document = {"python": platform.python_version(), "versions": versions, "calls": calls, "imports": imports}
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     if options.svg:
         costs = {name: row["cost_us"] for name, row in calls.items() if "cost_us" in row}
