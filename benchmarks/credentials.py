@@ -15,54 +15,10 @@ import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from boardclient import (
-    AsyncSession,
-    AuthorizationRequest,
-    CredentialProvider,
-    FileTokenStore,
-    OAuthCredentials,
-    StaticCredentials,
-)
-from boardclient._operations import Answer
+from _instant import instant_session, oauth
 
-_URL = "https://board.example"
-_MEMBER = Answer(200, {}, b'{"id": "m"}')
-_TOKEN = Answer(200, {}, b'{"access_token": "a-token-of-usual-length-0123456789abcdef"}')
-
-
-async def _authorize(request: AuthorizationRequest) -> str:
-    return "code"
-
-
-def _oauth(**options: Any) -> OAuthCredentials:
-    return OAuthCredentials(
-        client_id="client",
-        client_secret="secret",
-        redirect_uri="https://app.example/back",
-        auth_url="https://auth.example",
-        authorize=_authorize,
-        key="key",
-        **options,
-    )
-
-
-class _InstantPool:
-    """A transport that answers without a network."""
-
-    async def send(self, method: str, url: str, *rest: object) -> Answer:
-        return _TOKEN if url.endswith("/1/OAuthGetAccessToken") else _MEMBER
-
-    async def aclose(self) -> None: ...
-
-    def abandon(self) -> None: ...
-
-
-def _session(credentials: CredentialProvider) -> AsyncSession:
-    session = AsyncSession(credentials, base_url=_URL)
-    session._shared.pool = _InstantPool()  # type: ignore[assignment]  # -- all that a call asks of it
-    return session
+from boardclient import CredentialProvider, FileTokenStore, StaticCredentials
 
 
 async def _microseconds(work: Callable[[], Awaitable[object]], count: int) -> float:
@@ -77,10 +33,10 @@ async def _calls(count: int, rounds: int) -> dict[str, list[float]]:
     with TemporaryDirectory() as folder:
         providers: dict[str, CredentialProvider] = {
             "StaticCredentials": StaticCredentials("a-token-of-usual-length-0123456789abcdef", "key"),
-            "OAuthCredentials": _oauth(),
-            "OAuthCredentials, file store": _oauth(store=FileTokenStore(Path(folder) / "tokens" / "tokens.db")),
+            "OAuthCredentials": oauth(),
+            "OAuthCredentials, file store": oauth(store=FileTokenStore(Path(folder) / "tokens" / "tokens.db")),
         }
-        sessions = {name: _session(provider) for name, provider in providers.items()}
+        sessions = {name: instant_session(provider) for name, provider in providers.items()}
         samples: dict[str, list[float]] = {f"{name}{what}": [] for what in ("", ": acquire") for name in providers}
         for number in range(rounds + 1):
             for name, session in sessions.items():
@@ -97,16 +53,16 @@ async def _calls(count: int, rounds: int) -> dict[str, list[float]]:
 
 async def _views(count: int) -> tuple[float, float]:
     """Return the microseconds and bytes of a view with OAuth credentials of its own."""
-    async with _session(StaticCredentials("token")) as session:
-        views = [session.with_credentials(_oauth(account=str(number))) for number in range(count)]
+    async with instant_session(StaticCredentials("token")) as session:
+        views = [session.with_credentials(oauth(account=str(number))) for number in range(count)]
         del views
         gc.collect()
         started = time.process_time()
-        views = [session.with_credentials(_oauth(account=str(number))) for number in range(count)]
+        views = [session.with_credentials(oauth(account=str(number))) for number in range(count)]
         seconds = time.process_time() - started
         del views
         tracemalloc.start()
-        views = [session.with_credentials(_oauth(account=str(number))) for number in range(count)]
+        views = [session.with_credentials(oauth(account=str(number))) for number in range(count)]
         held, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         del views

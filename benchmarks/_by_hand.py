@@ -1,0 +1,121 @@
+"""Hand-written aiohttp: as a good engineer writes it in an afternoon, and with everything that can be saved."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import attrs
+import msgspec
+import yarl
+from _contenders import CREDENTIALS, Service, Work, draft, in_workers, one_by_one
+
+
+def plain_session(service: Service, concurrency: int) -> aiohttp.ClientSession:
+    """Return the session that most programs make."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=concurrency, ssl=service.context() or True))
+
+
+def _tuned_session(service: Service, concurrency: int) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=concurrency, ssl=service.context() or True),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+        headers={"Content-Type": "application/json", "Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "tuned"},
+    )
+
+
+@contextlib.asynccontextmanager
+async def create_by_hand(service: Service, concurrency: int) -> AsyncIterator[Work]:
+    """Create cards the way a good engineer writes it in an afternoon."""
+    limit = asyncio.Semaphore(concurrency)
+    async with plain_session(service, concurrency) as http:
+
+        async def one(position: int, seconds: list[float]) -> dict[str, Any]:
+            async with limit:
+                started = time.perf_counter()
+                async with http.post(f"{service.base_url}/1/cards", json=draft(position)) as response:
+                    response.raise_for_status()
+                    card: dict[str, Any] = await response.json()
+                seconds.append(time.perf_counter() - started)
+                return card
+
+        async def work(cards: int, seconds: list[float]) -> int:
+            return len(await asyncio.gather(*(one(position, seconds) for position in range(cards))))
+
+        yield work
+
+
+@contextlib.asynccontextmanager
+async def create_tuned(service: Service, concurrency: int) -> AsyncIterator[Work]:
+    """Create cards with everything that aiohttp's public interface lets one save."""
+    url = yarl.URL(f"{service.base_url}/1/cards", encoded=True)
+    encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
+    async with _tuned_session(service, concurrency) as http:
+
+        async def one(position: int) -> object:
+            async with http.post(url, data=encode(draft(position)), allow_redirects=False) as response:
+                answer = await response.read()
+            if response.status != 200:
+                raise RuntimeError(response.status)
+            return decode(answer)
+
+        yield in_workers(concurrency, one)
+
+
+@contextlib.asynccontextmanager
+async def read_by_hand(service: Service, cards: int) -> AsyncIterator[Work]:
+    """Read a board's cards as plain dictionaries."""
+    async with plain_session(service, 1) as http:
+
+        async def read() -> int:
+            async with http.get(f"{service.base_url}/1/boards/b{cards}/cards", params=CREDENTIALS) as response:
+                response.raise_for_status()
+                return len(await response.json())
+
+        yield one_by_one(read)
+
+
+@attrs.frozen(kw_only=True)
+class _Card:
+    id: str
+    name: str | None
+    desc: str | None
+    url: str | None
+    extra: dict[str, object]
+
+
+@contextlib.asynccontextmanager
+async def read_objects_by_hand(service: Service, cards: int) -> AsyncIterator[Work]:
+    """Read a board's cards as attrs objects that keep every other field, without checking a type."""
+    async with plain_session(service, 1) as http:
+
+        async def read() -> int:
+            async with http.get(f"{service.base_url}/1/boards/b{cards}/cards", params=CREDENTIALS) as response:
+                response.raise_for_status()
+                found = [
+                    _Card(id=raw.pop("id"), name=raw.pop("name"), desc=raw.pop("desc"), url=raw.pop("url"), extra=raw)
+                    for raw in await response.json()
+                ]
+                return len(found)
+
+        yield one_by_one(read)
+
+
+@contextlib.asynccontextmanager
+async def read_tuned(service: Service, cards: int) -> AsyncIterator[Work]:
+    """Read a board's cards as plain dictionaries, decoded by msgspec."""
+    url = yarl.URL(f"{service.base_url}/1/boards/b{cards}/cards?key=k&token=t", encoded=True)
+    decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
+    async with _tuned_session(service, 1) as http:
+
+        async def read() -> int:
+            async with http.get(url, allow_redirects=False) as response:
+                answer = await response.read()
+            if response.status != 200:
+                raise RuntimeError(response.status)
+            return len(decode(answer))
+
+        yield one_by_one(read)

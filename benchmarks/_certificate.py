@@ -1,0 +1,19 @@
+"""A throw-away certificate for 127.0.0.1, made by the `openssl` program."""
+
+import contextlib
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def certificate() -> Iterator[Path]:
+    """Give a folder with cert.pem and key.pem, which vouches for itself."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+        command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+        command += ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+        subprocess.run(command, check=True, capture_output=True)
+        yield folder

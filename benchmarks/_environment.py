@@ -1,0 +1,80 @@
+"""A virtual environment with the rivals and this package, for the processes that measure; the caller's own stays as it is."""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+REQUIREMENTS = """\
+httptools>=0.6.4
+httpx>=0.28.1
+py-trello>=0.20.1
+pydantic>=2.12
+slack_sdk>=3.37
+trellio-client>=1.8
+uvloop>=0.22; sys_platform != "win32"
+"""
+_SOURCE = Path(__file__).parents[1]
+_VERSIONS = """
+import json, sys
+from importlib.metadata import PackageNotFoundError, version
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that decide where the rivals live."""
+    parser.add_argument("--rivals", action="store_true", help="measure other clients as well; installs them with pip")
+    parser.add_argument(
+        "--environment",
+        type=Path,
+        metavar="DIR",
+        help="keep the rivals' environment here, or use what is here (default: temporary)",
+    )
+
+
+@contextlib.contextmanager
+def python_of(options: argparse.Namespace) -> Iterator[str]:
+    """Give the Python to measure with: this one, or that of an environment with the rivals."""
+    if not options.rivals:
+        yield sys.executable
+    elif options.environment:
+        yield _prepare(options.environment.resolve())
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield _prepare(Path(folder) / "environment")
+
+
+def versions(python: str) -> dict[str, str]:
+    """Return the versions of what is measured, as far as that Python has it."""
+    names = ["aiohttp", "boardclient", *re.findall(r"^[\w-]+", REQUIREMENTS, re.MULTILINE)]
+    done = subprocess.run([python, "-c", _VERSIONS, *names], stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def _prepare(folder: Path) -> str:
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    wanted, installed = f"{_SOURCE}\n{REQUIREMENTS}", folder / "requirements.txt"
+    if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
+        sys.exit(f"{folder} holds something else than a virtual environment")
+    if not installed.exists() or installed.read_text(encoding="utf-8") != wanted:
+        print(f"installing the rivals into {folder}", file=sys.stderr, flush=True)
+        requirements = [line.strip() for line in REQUIREMENTS.splitlines()]
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        # Editable, so that a kept environment measures the source as it is now.
+        subprocess.run([python, "-m", "pip", "install", "-q", *requirements, "-e", _SOURCE], stdout=sys.stderr, check=True)
+        installed.write_text(wanted, encoding="utf-8")
+    return str(python)

@@ -1,0 +1,44 @@
+"""A transport that answers without a network, so that nothing but the client is measured."""
+
+from typing import Any
+
+from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials
+from boardclient._operations import Answer
+
+_ANSWER = Answer(200, {}, b'{"id": "5f1a0c2e9b7d4e0012ab34cd", "name": "Card", "desc": "", "url": "https://board.example/c/1"}')
+_TOKEN = Answer(200, {}, b'{"access_token": "a-token-of-usual-length-0123456789abcdef"}')
+
+
+class _InstantPool:
+    """Creates, reads and exchanges whatever is asked for."""
+
+    async def send(self, method: str, url: str, *rest: object) -> Answer:
+        return _TOKEN if url.endswith("/1/OAuthGetAccessToken") else _ANSWER
+
+    async def aclose(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+def instant_session(credentials: CredentialProvider, **options: Any) -> AsyncSession:
+    """Return a session on such a transport."""
+    session = AsyncSession(credentials, base_url="https://board.example", **options)
+    session._shared.pool = _InstantPool()  # type: ignore[assignment]  # -- all that a call asks of it
+    return session
+
+
+async def _authorize(request: AuthorizationRequest) -> str:
+    return "code"
+
+
+def oauth(**options: Any) -> OAuthCredentials:
+    """Return credentials that the transport exchanges a token for."""
+    return OAuthCredentials(
+        client_id="client",
+        client_secret="secret",
+        redirect_uri="https://app.example/back",
+        auth_url="https://auth.example",
+        authorize=_authorize,
+        key="key",
+        **options,
+    )

@@ -1,0 +1,215 @@
+"""Other clients, as their users would write a bulk creation or a reading with them, and the floor: no client at all.
+
+Each imports what it needs when it is opened: they are not among this package's requirements.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+from _contenders import DESC, LIST_ID, Service, Work, draft, in_workers, one_by_one
+
+# --- httpx with pydantic
+
+
+@contextlib.asynccontextmanager
+async def _httpx_client(service: Service, concurrency: int) -> AsyncIterator[Any]:
+    import httpx
+
+    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+    async with httpx.AsyncClient(base_url=service.base_url, limits=limits, verify=service.context() or True) as http:
+        yield http
+
+
+def _pydantic_card() -> Any:
+    import pydantic
+
+    return pydantic.create_model(
+        "Card",
+        __config__=pydantic.ConfigDict(extra="allow"),
+        id=(str, ...),
+        name=(str | None, None),
+        desc=(str | None, None),
+        url=(str | None, None),
+    )
+
+
+@contextlib.asynccontextmanager
+async def create_with_httpx(service: Service, concurrency: int) -> AsyncIterator[Work]:
+    """Create cards with one AsyncClient in worker tasks, each answer checked by a pydantic model."""
+    card = _pydantic_card()
+    async with _httpx_client(service, concurrency) as http:
+
+        async def one(position: int) -> object:
+            response = await http.post("/1/cards", json=draft(position))
+            return card.model_validate_json(response.raise_for_status().content)
+
+        yield in_workers(concurrency, one)
+
+
+@contextlib.asynccontextmanager
+async def read_with_httpx(service: Service, cards: int) -> AsyncIterator[Work]:
+    """Read a board's cards with httpx, checked by a pydantic model that keeps other fields."""
+    import pydantic
+
+    card: Any = _pydantic_card()
+    adapter: Any = pydantic.TypeAdapter(list[card])
+    async with _httpx_client(service, 1) as http:
+
+        async def read() -> int:
+            response = await http.get(f"/1/boards/b{cards}/cards", params={"key": "k", "token": "t"})
+            return len(adapter.validate_json(response.raise_for_status().content))
+
+        yield one_by_one(read)
+
+
+# --- trellio-client
+
+
+@contextlib.asynccontextmanager
+async def _trellio(service: Service, path: str) -> AsyncIterator[Any]:
+    from trellio import TrellioClient
+
+    if service.certificate:
+        os.environ["SSL_CERT_FILE"] = service.certificate  # httpx's own way: the client lets nobody pass a context
+    client = TrellioClient("k", "t", base_url=f"{service.base_url}{path}")
+    try:
+        yield client
+    finally:
+        await client._client.aclose()
+
+
+@contextlib.asynccontextmanager
+async def create_with_trellio(service: Service, concurrency: int) -> AsyncIterator[Work]:
+    """Create cards with one TrellioClient in worker tasks."""
+    async with _trellio(service, "/trellio") as client:
+
+        async def one(position: int) -> object:
+            return await client.create_card(LIST_ID, f"Card {position}", desc=DESC)
+
+        yield in_workers(concurrency, one)
+
+
+@contextlib.asynccontextmanager
+async def read_with_trellio(service: Service, cards: int) -> AsyncIterator[Work]:
+    """Read a list's cards: the client can't read a board's; the answer is the same."""
+    async with _trellio(service, "") as client:
+
+        async def read() -> int:
+            return len(await client.list_cards(f"l{cards}"))
+
+        yield one_by_one(read)
+
+
+# --- py-trello
+
+
+@contextlib.asynccontextmanager
+async def create_with_py_trello(service: Service, concurrency: int) -> AsyncIterator[Work]:
+    """Create cards one after the other: it is synchronous. One kept-alive session, which is not its default."""
+    import requests
+    from trello import Board, List, TrelloClient
+
+    class Redirected(requests.Session):
+        def request(self, method: str, url: str, *rest: Any, **options: Any) -> requests.Response:
+            return super().request(method, url.replace("https://api.trello.com", f"{service.base_url}/trello"), *rest, **options)
+
+    with Redirected() as http:
+        http.verify = service.certificate or True
+        client = TrelloClient(api_key="k", api_secret="t", http_service=http)
+        to = List(Board(client, board_id="b"), LIST_ID)
+
+        async def one(position: int) -> object:
+            return to.add_card(f"Card {position}", desc=DESC)
+
+        yield in_workers(1, one)
+
+
+# --- slack_sdk
+
+
+@contextlib.asynccontextmanager
+async def create_with_slack_sdk(service: Service, concurrency: int) -> AsyncIterator[Work]:
+    """Create cards with the client pattern of slack_sdk: one AsyncWebClient with an aiohttp session, the body as JSON."""
+    from _by_hand import plain_session
+    from slack_sdk.web.async_client import AsyncWebClient
+
+    async with plain_session(service, concurrency) as http:
+        client = AsyncWebClient("t", base_url=f"{service.base_url}/slack/", session=http, ssl=service.context())
+
+        async def one(position: int) -> object:
+            return await client.api_call("1/cards", json={"name": f"Card {position}", "idList": LIST_ID, "desc": DESC})
+
+        yield in_workers(concurrency, one)
+
+
+# --- the floor
+
+
+class _Connection(asyncio.Protocol):
+    """One connection with one request at a time, its answer parsed by httptools."""
+
+    def __init__(self, parser_type: Any) -> None:
+        self._parser = parser_type(self)
+        self._body = b""
+        self.answer: asyncio.Future[tuple[int, bytes]] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        assert self.answer is not None
+        self.answer.set_result((self._parser.get_status_code(), self._body))
+        self._body = b""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_exception(exc or ConnectionError("closed"))
+
+
+@contextlib.asynccontextmanager
+async def create_on_sockets(service: Service, concurrency: int) -> AsyncIterator[Work]:
+    """Create cards on bare connections, with httptools and msgspec: what is left of a client when all is left out."""
+    import httptools
+    import msgspec
+
+    bytes(2**20)  # raises glibc's threshold for mmap: asyncio's receive buffers are no longer given back after each answer
+    loop = asyncio.get_running_loop()
+    host, port = service.base_url.partition("//")[2].split(":")
+    head = (
+        f"POST /1/cards HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: */*\r\nUser-Agent: floor\r\n"
+        "Content-Type: application/json\r\nContent-Length: "
+    ).encode()
+    encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(dict[str, Any]).decode
+    idle: list[_Connection] = []
+    for _ in range(concurrency):
+        _, connection = await loop.create_connection(
+            lambda: _Connection(httptools.HttpResponseParser), host, int(port), ssl=service.context()
+        )
+        idle.append(connection)
+    connections = list(idle)
+
+    async def one(position: int) -> dict[str, Any]:
+        body = encode(draft(position))
+        connection = idle.pop()
+        connection.answer = loop.create_future()
+        connection.transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), body))
+        status, answer = await connection.answer
+        idle.append(connection)
+        if status != 200:
+            raise RuntimeError(status)
+        return decode(answer)
+
+    try:
+        yield in_workers(concurrency, one)
+    finally:
+        for connection in connections:
+            connection.transport.close()
