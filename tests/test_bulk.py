@@ -258,6 +258,18 @@ async def test_a_refusal_is_the_affair_of_the_pace(service: BoardService, list_i
     assert (report.created, report.requests, report.rejected) == (2, 4, 2)
 
 
+async def test_a_list_that_is_not_on_the_board_is_never_sent(service: BoardService, session: AsyncSession) -> None:
+    """A draft for a list elsewhere fails by itself, also where rows are taken without waiting."""
+    board = await session.boards.create("Here", default_lists=True)
+    elsewhere = await session.boards.create("Elsewhere", default_lists=True)
+    here, there = [(await session.boards.lists(one.id))[0].id for one in (board, elsewhere)]
+    rows = [CardDraft(f"card {index}", there if index % 3 == 1 else here) for index in range(9)]
+    async with session.cards.create_many(rows, concurrency=2, board_id=board.id) as run:
+        results = {result.index: result.state async for result in run}
+    assert results == {index: "failed" if index % 3 == 1 else "created" for index in range(9)}
+    assert len(service.calls_of("cards.create")) == 6
+
+
 async def test_a_refusal_for_too_long_is_a_failure(service: BoardService, list_id: str) -> None:
     """A card that is to wait for an hour fails at once, is not sent earlier, and holds nobody up."""
     service.faults.add(faults.status(429, headers={"Retry-After": "3600"}), "cards.create", call=1)
