@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
 from boardclient.errors import BoardClientError
 from boardclient.models import CardDraft
@@ -80,9 +80,10 @@ class Source:
         Raises:
             TypeError: a draft is no CardDraft; any error of the input itself.
         """
-        if self._steps is None:
-            self._steps = iter(self._drafts)  # type: ignore[arg-type]  # -- asked for where it is synchronous
-        draft = next(self._steps, _END)
+        steps = self._steps
+        if steps is None:
+            steps = self._steps = iter(cast("Iterable[CardDraft]", self._drafts))
+        draft = next(steps, _END)
         return None if draft is _END else self._row(draft)
 
     async def take(self, most: int) -> list[Row]:
