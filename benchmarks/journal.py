@@ -24,7 +24,7 @@ from boardclient.bulk._journal_format import Entry, Key
 try:
     import resource
 except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+    resource = None  # type: ignore[assignment]  # -- as on Windows
 
 _BITS = random.Random(1)
 KEYS: dict[str, Callable[[int], Key]] = {

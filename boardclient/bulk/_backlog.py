@@ -9,12 +9,29 @@ from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._rows import Row, Source
 
 
-class _Places(asyncio.Semaphore):
-    """Places for rows; one that is free can be taken without awaiting."""
+class _Places:
+    """Places for rows, which one task at most waits for. Owned by a backlog."""
 
-    def take(self) -> None:
-        """Take a place that is free."""
-        self._value -= 1
+    def __init__(self, count: int) -> None:
+        self.free = count
+        self._freed = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Wait until there is a free one."""
+        while not self.free:
+            self._freed.clear()
+            await self._freed.wait()
+
+    def take(self, most: int = 1) -> int:
+        """Take so many of those that are free, and return how many it were."""
+        count = min(most, self.free)
+        self.free -= count
+        return count
+
+    def give_back(self, count: int = 1) -> None:
+        """Give places back."""
+        self.free += count
+        self._freed.set()
 
 
 class Backlog:
@@ -44,7 +61,7 @@ class Backlog:
         """
         if not self._ready.empty():
             return self._ready.get_nowait()
-        if self.is_exhausted or self._ledger.batch > 1 or not self._source.is_synchronous or self._places.locked():
+        if self.is_exhausted or self._ledger.batch > 1 or not self._source.is_synchronous or not self._places.free:
             return None
         row = self._source.take_one()
         if row is None:
@@ -76,19 +93,16 @@ class Backlog:
         They count as under way, and those that are to be sent are on record.
         """
         await self._wanted.wait()
-        await self._places.acquire()
-        count, most = 1, max(self._ledger.batch, self._waiting - self._ready.qsize())
+        await self._places.wait()
+        count = self._places.take(max(self._ledger.batch, self._waiting - self._ready.qsize()))
         try:
-            while count < most and not self._places.locked():
-                await self._places.acquire()  # at once
-                count += 1
             rows = await self._source.take(count)
-            self._give_back(count - len(rows))
+            self._places.give_back(count - len(rows))
             count = len(rows)
             if rows:
                 await self._ledger.admit(rows)
         except BaseException:
-            self._give_back(count)
+            self._places.give_back(count)
             raise
         self.is_exhausted = not rows
         for _ in rows:
@@ -121,11 +135,7 @@ class Backlog:
 
     def leave(self) -> None:
         """Give back the place of a row whose result was taken, or that is set aside."""
-        self._places.release()
-
-    def _give_back(self, count: int) -> None:
-        for _ in range(count):
-            self._places.release()
+        self._places.give_back()
 
     async def drained(self) -> None:
         """Wait until nothing is under way."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence, Sized
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Sized
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
@@ -17,15 +15,11 @@ from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._pace import Pace
 from boardclient.bulk._plan import Drafts, Plan, journal_identity
 from boardclient.bulk._reconcile import Reconciler
-from boardclient.bulk._results import FATAL, BulkAudit, BulkReport, CardResult, State
+from boardclient.bulk._results import FATAL, BulkReport, CardResult, State
 from boardclient.bulk._rows import Row, Source
+from boardclient.bulk._tally import Tally
 from boardclient.bulk._turns import FixedTurns
-from boardclient.errors import (
-    Attempt,
-    BoardClientError,
-    Effect,
-    RateLimitError,
-)
+from boardclient.errors import BoardClientError, Effect, RateLimitError
 from boardclient.events import BulkProgress
 from boardclient.models import Card
 
@@ -56,13 +50,9 @@ class BulkRun:
         self._caller = caller
         self._drafts = drafts
         self._plan = plan
-        self._total = len(drafts) if isinstance(drafts, Sized) else None
+        self._tally = Tally(len(drafts) if isinstance(drafts, Sized) else None)
         self._listeners = tuple(listeners)
-        self._states: Counter[State] = Counter()
-        self._requests = self._rejected = 0
-        self._audit: BulkAudit | None = None
-        self._started = self._ended = time.monotonic()
-        self._turns = _turns(caller, plan, lambda: self._requests)
+        self._turns = _turns(caller, plan, self._tally)
         self._doubtful: list[Row] = []
         self._doubted_at = 0.0
         self._halted = asyncio.Event()
@@ -84,7 +74,7 @@ class BulkRun:
         except BaseException:
             await self._ledger.aclose()
             raise
-        self._started = self._ended = time.monotonic()
+        self._tally.begin()
         self._doubted_at = asyncio.get_running_loop().time()  # of rows of earlier runs: whoever sent them has ended by now
         self._source = Source(self._drafts)
         self._backlog = Backlog(self._source, self._ledger, plan.workers)
@@ -158,33 +148,12 @@ class BulkRun:
     @property
     def report(self) -> BulkReport:
         """The sum of the results so far."""
-        seconds = self._ended - self._started
-        return BulkReport(
-            created=self._states["created"],
-            already=self._states["already"],
-            failed=self._states["failed"],
-            unknown=self._states["unknown"],
-            seconds=seconds,
-            rate=self._states["created"] / seconds if seconds else 0.0,
-            requests=self._requests,
-            rejected=self._rejected,
-            audit=self._audit,
-        )
+        return self._tally.report
 
     @property
     def progress(self) -> BulkProgress:
         """How far the run is."""
-        report = self.report
-        return BulkProgress(
-            done=self._states.total(),
-            created=report.created,
-            already=report.already,
-            failed=report.failed,
-            unknown=report.unknown,
-            rate=report.rate,
-            seconds=report.seconds,
-            total=self._total,
-        )
+        return self._tally.progress
 
     # --- phases: feed the workers, then settle what is in doubt, until nothing is left
 
@@ -211,12 +180,12 @@ class BulkRun:
                 await self._unless_halted(self._feed())
             if is_doubted:
                 with contextlib.suppress(BoardClientError):  # what is settled stays so without it
-                    self._audit = await self._reconciler.audit()
+                    self._tally.audit = await self._reconciler.audit()
         except _Halted:
             self._doubtful += self._withdraw()
             await self._backlog.drained()
             for row in self._doubtful:
-                self._settle(row, CardResult(index=row.index, draft=row.draft, error=row.error, state="unknown"))
+                self._settle(row, _unknown(row, row.error))
 
     def _withdraw(self) -> list[Row]:
         """Take back the rows that wait to be sent; return those that were sent before and are in doubt."""
@@ -283,7 +252,7 @@ class BulkRun:
                 state: State = "already" if row.is_earlier else "created"
                 self._settle(row, CardResult(index=row.index, draft=row.draft, card=card, state=state))
             elif error is not None:
-                self._settle(row, CardResult(index=row.index, draft=row.draft, error=error, state="unknown"))
+                self._settle(row, _unknown(row, error))
             elif row.sends >= _MOST_SENDS:
                 why = f"sent {row.sends} times, and not on the board: {row.error}"
                 self._settle(row, _failure(row, BoardClientError(why, Effect.REJECTED)))
@@ -339,11 +308,11 @@ class BulkRun:
         except BoardClientError as error:
             failure = error
         else:
-            self._count(part.history or (None,))
+            self._tally.add_attempts(part.history or (None,))
             self._reconciler.note_created(row, card)
             self._settle(row, CardResult(index=row.index, draft=draft, card=card))
             return
-        self._count(failure.attempts)
+        self._tally.add_attempts(failure.attempts)
         if isinstance(failure, FATAL):
             self._fail(failure)
         if isinstance(failure, RateLimitError) and not self._halted.is_set() and self._is_patient(row, failure):
@@ -375,7 +344,7 @@ class BulkRun:
             if row.sends:
                 self._doubted_at = asyncio.get_running_loop().time()
         else:
-            self._settle(row, CardResult(index=row.index, draft=row.draft, error=error, state="unknown"))
+            self._settle(row, _unknown(row, error))
 
     def _finish(self, row: Row, result: CardResult) -> None:
         """Settle a row that was never sent."""
@@ -386,8 +355,7 @@ class BulkRun:
         """Hand a result out, put it on record and tell whoever listens."""
         self._ledger.settle(row, result)
         self._results.put_nowait((result, row.has_place))
-        self._states[result.state] += 1
-        self._ended = time.monotonic()
+        self._tally.add_result(result.state)
         if self._listeners:
             try:
                 progress = self.progress
@@ -395,12 +363,6 @@ class BulkRun:
                     listener(progress)
             except Exception as error:  # a faulty listener ends the run and is raised to its owner
                 self._fail(error)
-
-    def _count(self, attempts: Iterable[Attempt | None]) -> None:
-        """Count the attempts that left; None stands for one that succeeded at once, which has no history."""
-        for attempt in attempts:
-            self._requests += attempt is None or attempt.effect is not Effect.NOT_SENT
-            self._rejected += attempt is not None and attempt.status == 429
 
 
 class _Halted(Exception):  # noqa: N818 -- never leaves this module
@@ -411,11 +373,17 @@ def _failure(row: Row, error: BoardClientError) -> CardResult:
     return CardResult(index=row.index, draft=row.draft, error=error, state="failed")
 
 
-def _turns(caller: Caller, plan: Plan, sent: Callable[[], int]) -> Turns | None:
+def _turns(caller: Caller, plan: Plan, tally: Tally) -> Turns | None:
     """Return what the attempts of the run wait for besides the session's own limiter, which may be a pace itself."""
     if isinstance(caller.limiter, Pace):
         return None
-    return FixedTurns(plan.workers, sent) if plan.concurrency is not None else Pace(max_in_flight=plan.workers)
+    if plan.concurrency is None:
+        return Pace(max_in_flight=plan.workers)
+    return FixedTurns(plan.workers, lambda: tally.requests)
+
+
+def _unknown(row: Row, error: BoardClientError | None) -> CardResult:
+    return CardResult(index=row.index, draft=row.draft, error=error, state="unknown")
 
 
 async def _open_ledger(caller: Caller, plan: Plan) -> Ledger:

@@ -51,8 +51,8 @@ class Importer:
         """Run one import until it ends or is killed."""
         out = Path(order["out"])
         self._process.stdin.write(json.dumps(order) + "\n")  # type: ignore[union-attr]  # -- it is a pipe
-        self._process.stdin.flush()  # type: ignore[union-attr]
-        ended = json.loads(self._process.stdout.readline())  # type: ignore[union-attr]
+        self._process.stdin.flush()  # type: ignore[union-attr]  # -- it was opened with pipes
+        ended = json.loads(self._process.stdout.readline())  # type: ignore[union-attr]  # -- it was opened with pipes
         lines = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
         return Process(lines=lines, **ended)
 
@@ -139,13 +139,13 @@ class Run:
         body = body or dict(self._service.calls[-1].body)  # type: ignore[arg-type]  # -- JSON was decoded
         row = next(row for row in self.rows if row["name"] == body["name"])
         query = {"key": self._service.key, "token": self._service.token}
-        self._foreign.add(self._service.rules.answer("POST", "/1/cards", query, _wire(row)).body["id"])  # type: ignore[index, call-overload]
+        self._foreign.add(self._service.rules.answer("POST", "/1/cards", query, _wire(row)).body["id"])  # type: ignore[index, call-overload]  # -- an object with an id
 
     def write_other(self) -> None:
         """Let somebody else create a card that is like no row."""
         query = {"key": self._service.key, "token": self._service.token}
         card = {"name": "of somebody else", "idList": self.rows[0]["list_id"]}
-        self._foreign.add(self._service.rules.answer("POST", "/1/cards", query, card).body["id"])  # type: ignore[index, call-overload]
+        self._foreign.add(self._service.rules.answer("POST", "/1/cards", query, card).body["id"])  # type: ignore[index, call-overload]  # -- an object with an id
 
     def _make_order(self, board: str, scale: Scale) -> dict[str, Any]:
         kind, service, folder = self.kind, self._service, self._folder

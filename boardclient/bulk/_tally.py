@@ -1,0 +1,70 @@
+"""How far a run is, in numbers: what its results and requests add up to."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+from boardclient.bulk._results import BulkAudit, BulkReport, State
+from boardclient.errors import Attempt, Effect
+from boardclient.events import BulkProgress
+
+
+class Tally:
+    """The sums of a run. Owned by it."""
+
+    def __init__(self, total: int | None) -> None:
+        self.requests = 0
+        """How many requests for cards have left."""
+        self.audit: BulkAudit | None = None
+        self._rejected = 0
+        self._total = total
+        self._states: Counter[State] = Counter()
+        self.begin()
+
+    def begin(self) -> None:
+        """Let the time of the run begin."""
+        self._started = self._ended = time.monotonic()
+
+    def add_result(self, state: State) -> None:
+        """Count a result."""
+        self._states[state] += 1
+        self._ended = time.monotonic()
+
+    def add_attempts(self, attempts: Iterable[Attempt | None]) -> None:
+        """Count the attempts that left; None stands for one that succeeded at once, which has no history."""
+        for attempt in attempts:
+            self.requests += attempt is None or attempt.effect is not Effect.NOT_SENT
+            self._rejected += attempt is not None and attempt.status == 429
+
+    @property
+    def report(self) -> BulkReport:
+        """The sum of the results so far."""
+        seconds = self._ended - self._started
+        return BulkReport(
+            created=self._states["created"],
+            already=self._states["already"],
+            failed=self._states["failed"],
+            unknown=self._states["unknown"],
+            seconds=seconds,
+            rate=self._states["created"] / seconds if seconds else 0.0,
+            requests=self.requests,
+            rejected=self._rejected,
+            audit=self.audit,
+        )
+
+    @property
+    def progress(self) -> BulkProgress:
+        """How far the run is."""
+        report = self.report
+        return BulkProgress(
+            done=self._states.total(),
+            created=report.created,
+            already=report.already,
+            failed=report.failed,
+            unknown=report.unknown,
+            rate=report.rate,
+            seconds=report.seconds,
+            total=self._total,
+        )
