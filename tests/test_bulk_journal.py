@@ -1222,6 +1222,16 @@ async def test_a_marker_that_is_another_each_time_makes_no_duplicate(moments: Mo
     assert len(memory.cards) == 2
 
 
+@pytest.mark.parametrize("answer", [BadRequestError("400", 400), RateLimitError("429", 429, retry_after=3600.0)])
+async def test_a_refusal_says_nothing_of_an_earlier_sending(moments: Moments, answer: BoardClientError) -> None:
+    """A card in doubt that is sent again by the caller's choice, and then refused, is in doubt as before."""
+    memory = Memory(moments)
+    memory.script = {"a": ["swallowed", answer]}
+    (result,) = await memory.results("a", unknown="resend")
+    assert (result.state, len(memory.times("a"))) == ("unknown", 2)
+    assert len(memory.cards) == 1
+
+
 async def test_one_marker_for_two_rows_makes_no_duplicate(moments: Moments) -> None:
     """Rows that share a marker, and no more, are unknown unless all or none of them exist."""
     memory = Memory(moments)

@@ -322,7 +322,8 @@ class BulkRun:
         elif (result := CardResult.of_error(row.index, draft, failure)).state == "unknown" and not self._halted.is_set():
             self._doubt(row, failure)
         else:
-            self._settle(row, result)
+            # What refuses this sending says nothing of an earlier one that is in doubt.
+            self._settle(row, result if row.error is None else _unknown(row, row.error))
 
     def _is_patient(self, row: Row, refusal: RateLimitError) -> bool:
         """Tell whether a card that was answered with 429 is sent again: not where it would have to wait for too long."""
