@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar, cast
 from boardclient import retry as _retry
 from boardclient._caller import BulkCall
 from boardclient._flights import Flight
-from boardclient._operations import Answer, Request, effect_of, interpret, interpret_in_steps
+from boardclient._operations import Answer, Request, api_error, effect_of, interpret_in_steps, value_of
 from boardclient._shared import Shared
 from boardclient._transport import Failure
 from boardclient.credentials import CredentialProvider, Credentials
@@ -84,6 +84,8 @@ class Calls:
         self._is_current = getattr(provider, "is_current", None)
         self._accepted: Credentials | None = None
         self._report = getattr(limiter, "report", None)
+        self._hears_all = bool(self._report or shared.observers or (policy is not None and policy.sees_first))
+        """Whether somebody hears of calls that succeed at once, too."""
 
     async def call(self, request: Request[T], bulk: BulkCall | None = None) -> T:
         """Sign, send, renew and retry one request within one deadline, and return the value of its answer."""
@@ -100,7 +102,8 @@ class Calls:
         else:
             # An application's part that swallows the cancellation must not leave it behind in the task.
             interrupted = flight.settle()
-            outcome = interrupted if interrupted is not None and isinstance(outcome, BoardClientError) else outcome
+            if interrupted is not None and isinstance(outcome, BoardClientError):
+                outcome = interrupted
         finally:
             flights.end(flight)
         if not isinstance(outcome, BoardClientError):
@@ -176,37 +179,51 @@ class Calls:
 
     async def _attempt(self, request: Request[T], flight: Flight) -> T | BoardClientError:
         """Send the request once, and after a 401 once more with renewed credentials, at most once in a call."""
-        credentials, outcome = await self._signed(request, flight)  # type: ignore[arg-type]  # -- mypy takes the union for T
+        # Most providers know what to sign with, and most calls wait for no turn: neither then costs a coroutine.
+        credentials = None if self._current is None else self._current()
+        if credentials is not None and self._is_free(flight):
+            outcome = await self._send(request, credentials, flight, None)
+        else:
+            credentials, outcome = await self._signed(request, flight, credentials)  # type: ignore[arg-type]  # -- mypy takes the union for T
         if credentials is None or not isinstance(outcome, AuthenticationError):
             return outcome
+        return await self._renewed(request, flight, credentials, outcome)
+
+    def _is_free(self, flight: Flight) -> bool:
+        """Tell whether a call waits for no turn."""
+        return self.limiter is None and (flight.bulk is None or flight.bulk.is_free)
+
+    async def _renewed(
+        self, request: Request[T], flight: Flight, refused: Credentials, refusal: AuthenticationError
+    ) -> T | BoardClientError:
+        """Send a request that was answered with 401 once more, with others than the refused credentials, once in a call."""
         if flight.renewed:
-            return await self._refused(credentials, outcome)
+            return await self._refused(refused, refusal)
         flight.renewed = True
-        renewed = await self._credentials(request, flight, credentials)
+        renewed = await self._credentials(request, flight, refused)
         if isinstance(renewed, CredentialError):
             return renewed
-        if renewed == credentials:
-            return outcome
+        if renewed == refused:
+            return refusal
         if self._shared.announce(renewed):
             self.notify(CredentialsRenewed(operation=request.operation))
-        given, outcome = await self._signed(request, flight, renewed, credentials)  # type: ignore[arg-type]  # -- as above
+        given, outcome = await self._signed(request, flight, renewed, refused)  # type: ignore[arg-type]  # -- mypy takes the union for T
         if given is None or not isinstance(outcome, AuthenticationError):
             return outcome
         return await self._refused(given, outcome)
 
     async def _signed(
-        self, request: Request[T], flight: Flight, given: Credentials | None = None, rejected: Credentials | None = None
+        self, request: Request[T], flight: Flight, given: Credentials | None, rejected: Credentials | None = None
     ) -> tuple[Credentials | None, T | BoardClientError]:
         """Send the request with these credentials, or those of now; return them with the outcome, None where there are none."""
         while True:
-            # Asked without awaiting what most providers know at once: 0.3 microseconds less.
             credentials = given or (None if self._current is None else self._current())
             if credentials is None:
                 acquired = await self._credentials(request, flight, None)
                 if isinstance(acquired, CredentialError):
                     return None, acquired
                 credentials = acquired
-            if self.limiter is None and (flight.bulk is None or flight.bulk.is_free):
+            if self._is_free(flight):
                 return credentials, await self._send(request, credentials, flight, rejected)
             outcome = await self._in_turn(request, credentials, flight, rejected)
             if not isinstance(outcome, _Stale):
@@ -271,21 +288,22 @@ class Calls:
                     operation=request.operation, method=request.method, path=request.path, attempt=len(flight.attempts) + 1
                 )
             )
-        started = flight.started = time.time()
+        flight.started = time.time()
         signed = credentials.sign(request, self.credentials_in)
         answer = await core.pool.send(request.method, core.base_url + signed.target, signed.body, flight)
-        if isinstance(answer, Answer) and answer.is_success:
+        if isinstance(answer, Failure) or not answer.is_success:
+            outcome = _refusal(request, answer, flight, credentials, rejected)
+        else:
             if credentials is not self._accepted:
                 self._accept(credentials)
-        elif isinstance(answer, Answer):
-            for held in filter(None, (credentials, rejected)):
-                answer = held.redact(answer)
-        if isinstance(answer, Answer) and request.read_in_steps is not None:
-            read = await _read_in_steps(request, answer, flight)
-            outcome = _meaning(request, answer, flight, read)
-        else:
-            outcome = _meaning(request, answer, flight)
-        self._note(request, answer, outcome, flight, started)
+            if request.read_in_steps is None:
+                outcome = value_of(request, answer)
+            else:
+                outcome = await _read_in_steps(request, answer, flight)
+        # A call that succeeds at once has no history to be read.
+        is_heard = self._hears_all or (flight.bulk is not None and not flight.bulk.is_free)
+        if is_heard or flight.attempts or isinstance(outcome, BoardClientError):
+            self._note(request, answer, outcome, flight)
         return outcome
 
     def _accept(self, credentials: Credentials) -> None:
@@ -294,22 +312,15 @@ class Calls:
         if self._note_accepted is not None:
             self._note_accepted(credentials)
 
-    def _note(
-        self, request: Request[T], answer: Answer | Failure, outcome: T | BoardClientError, flight: Flight, started: float
-    ) -> None:
+    def _note(self, request: Request[T], answer: Answer | Failure, outcome: T | BoardClientError, flight: Flight) -> None:
         """Write an attempt into the history, and tell limiter and observers."""
         status = answer.status if isinstance(answer, Answer) else None
-        turns = None if flight.bulk is None else flight.bulk.turns
-        is_over = not isinstance(outcome, BoardClientError) and (self.policy is None or not self.policy.sees_first)
-        is_told = self._report or self._shared.observers or (turns is not None and turns.hears_all)
-        if is_over and not is_told and not flight.attempts:
-            return  # a call that succeeds at once has no history to be read
         effect = effect_of(answer.status) if isinstance(answer, Answer) else answer.effect
-        attempt = flight.record(started, outcome, status, effect)
+        attempt = flight.record(flight.started, outcome, status, effect)
         retry_after = outcome.retry_after if isinstance(outcome, RateLimitError) else None
         if self._report is not None:
             self._report(status, retry_after, attempt.seconds)
-        if turns is not None:
+        if flight.bulk is not None and (turns := flight.bulk.turns) is not None:
             turns.report(status, retry_after, attempt.seconds)
         if self._shared.observers:
             self.notify(
@@ -345,20 +356,19 @@ async def _read_in_steps(request: Request[T], answer: Answer, flight: Flight) ->
         await asyncio.sleep(0)
 
 
-def _meaning(
-    request: Request[T], answer: Answer | Failure, flight: Flight, read: T | BoardClientError | None = None
+def _refusal(
+    request: Request[T], answer: Answer | Failure, flight: Flight, credentials: Credentials, rejected: Credentials | None
 ) -> T | BoardClientError:
-    """Return the value of an answer, which may have been read already, or the error that it or its absence means."""
+    """Return the error that no answer, or one that is no success, stands for; it holds none of the credentials."""
+    error: BoardClientError
     if isinstance(answer, Failure):
-        outcome: T | BoardClientError = TransportError(f"{request.line}: {answer.why}", answer.phase, request.line, answer.effect)
-    elif read is not None:
-        outcome = read
+        error = TransportError(f"{request.line}: {answer.why}", answer.phase, request.line, answer.effect)
     else:
-        outcome = interpret(request, answer, time.time())
-    if not isinstance(outcome, BoardClientError):
-        return outcome
-    if isinstance(outcome, NotFoundError) and request.method == "DELETE" and flight.effect is Effect.UNKNOWN:
-        # An earlier attempt may have deleted it: that it is gone is what was asked for.
-        return request.read(cast("Answer", answer))
-    outcome.repeatable = request.repeatable
-    return outcome
+        for held in filter(None, (credentials, rejected)):
+            answer = held.redact(answer)
+        error = api_error(request.line, answer, time.time())
+        if isinstance(error, NotFoundError) and request.method == "DELETE" and flight.effect is Effect.UNKNOWN:
+            # An earlier attempt may have deleted it: that it is gone is what was asked for.
+            return request.read(answer, request.identifier)
+    error.repeatable = request.repeatable
+    return error

@@ -209,7 +209,8 @@ class Policy:
     def note_success(self, retry_state: RetryCallState | None = None) -> None:
         """Give the budgets back what a success earns."""
         for part in self._budgets:
-            part.give_back(retry_state)
+            if retry_state is not None or part.tokens < part.capacity:
+                part.give_back(retry_state)
 
     async def drive(self, name: str, attempt: Attempted[T], paused: Paused, first: FirstOutcome | None) -> T | BoardClientError:
         """Repeat the attempt as tenacity would, and return its value or the error to raise.

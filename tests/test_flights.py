@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from typing import Any
 
 import pytest
 
-from boardclient import DeadlineError, Effect, ServerError, SessionClosedError
+from boardclient import DeadlineError, Effect, ServerError, SessionClosedError, _flights
 from boardclient._flights import Flights
 
 
@@ -157,7 +156,8 @@ async def test_another_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a fork a call is a RuntimeError that names the reason, and closing there waits for nothing."""
     flights = Flights()
     flights.begin("GET /1/x", 60)
-    monkeypatch.setattr(os, "getpid", lambda: -1)
+    monkeypatch.setattr(_flights, "_process", _flights._process)
+    _flights._become_another_process()  # as a fork's child does
     with pytest.raises(RuntimeError, match="forked"):
         flights.begin("GET /1/x", None)
     assert flights.close() is None

@@ -375,7 +375,7 @@ async def test_a_deadline_that_passes_while_a_long_answer_is_read() -> None:
         while True:
             yield
 
-    request = attrs.evolve(ops.BOARD_CARDS, slices=endless).request("b1")
+    request = attrs.evolve(ops.BOARD_CARDS, read_in_steps=endless).request("b1")
     async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example", timeout=0.05) as session:
         with answering(session, board(1000)), pytest.raises(DeadlineError) as caught:
             await session._calls.call(request)

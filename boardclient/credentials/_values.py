@@ -17,7 +17,7 @@ from boardclient.models import check_text
 Place = Literal["body", "query"]
 
 
-@attrs.frozen
+@attrs.define
 class Signed:
     """A request with its credentials: what goes on the wire, and must not stay in any frame that an error carries."""
 
