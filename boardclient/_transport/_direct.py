@@ -1,8 +1,9 @@
 """The exchange over the pool's connections themselves, without aiohttp's request and response: less than half of the cost.
 
 The pool, TLS and the parser are aiohttp's; the head is written here, from the headers that aiohttp would have sent. What is used
-of aiohttp beyond its documented interface (`Connection.protocol`, and of it `set_response_params`, `read` and the length) is
-guarded by `tests/test_transport_direct.py` on the versions named here. Whatever is out of the ordinary goes the public way.
+of aiohttp beyond its documented interface (`Connection.protocol`, and of it `set_response_params`, `read` and the length; the
+buffer of a `StreamReader`) is guarded by `tests/service/test_ways.py` on the versions named here. Whatever is out of the ordinary
+goes the public way.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ KNOWN_VERSIONS: Final = frozenset({"3.14.3", "3.14.4", "3.14.5"})
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _FRAMING: Final = frozenset({"connection", "content-length", "cookie", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
 _MOST_PROTOTYPES: Final = 64
+_AT_HAND_BYTES: Final = 2**16
+"""A body that came whole is taken as it lies there, up to this size, which is far below what makes aiohttp pause a connection:
+reading it would first have the parser go on with what is left, for 2 microseconds."""
 _PLAIN_ORIGIN: Final = re.compile(r"https?://[\w.\-:\[\]]+", re.ASCII)
 _PLAIN_TARGET: Final = re.compile(r'/[!"$-~]*(?<!\?)')
 """A target that aiohttp sends as it stands: ASCII without blanks and control characters, fragment and empty query."""
@@ -91,11 +95,12 @@ class DirectWay:
         self._connector = connector
         self._headers = headers
         self._limit = limit
+        self._at_hand = min(limit, _AT_HAND_BYTES)
         self._prototypes: Final[dict[tuple[str, str, str | None], _Prototype]] = {}
 
     def plan(self, method: str, url: str, body: bytes | None, content_type: str) -> tuple[_Prototype, bytes] | None:
         """Return what to connect for and what to write, None for a request that is out of the ordinary."""
-        start = max(url.find("/", 8), 0)  # behind "https://"
+        start = url.find("/", 8)  # behind "https://"
         if _PLAIN_TARGET.fullmatch(url, start) is None:
             return None
         key = (method, url[:start], None if body is None else content_type)
@@ -136,9 +141,15 @@ class DirectWay:
             while 100 <= message.code < 200 and message.code != 101:
                 message, content = await protocol.read()
             flight.stage = "receive"
-            outcome = await read_whole(message.code, message.headers, content, self._limit)
-            if content.is_eof() and not transport.get_write_buffer_size():  # else somebody still has to read or to write
-                connection.release()
-            return outcome
-        finally:
-            connection.close()  # a released one is left alone
+            if content.is_eof() and 0 < content.total_bytes <= self._at_hand and content.exception() is None:
+                outcome: Answer | Failure = Answer(message.code, CIMultiDict(message.headers), b"".join(content._buffer))
+            else:
+                outcome = await read_whole(message.code, message.headers, content, self._limit)
+        except BaseException:
+            connection.close()
+            raise
+        if content.is_eof() and not transport.get_write_buffer_size():
+            connection.release()
+        else:  # somebody still has to read or to write
+            connection.close()
+        return outcome

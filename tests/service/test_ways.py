@@ -7,6 +7,7 @@ import gzip
 import inspect
 from collections.abc import AsyncIterator, Callable
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -86,6 +87,40 @@ async def test_the_parser_is_set_up_as_a_session_does() -> None:
         for name in ("read_bufsize", "max_line_size", "max_field_size", "max_headers", "auto_decompress"):
             assert defaults[name] == getattr(http, f"_{name}")
     assert (defaults["timer"], defaults["skip_payload"], defaults["read_timeout"]) == (None, False, None)
+
+
+async def test_what_was_fed_lies_in_the_buffer() -> None:
+    """A reader of a body keeps the pieces that nobody has read where the direct way looks for them, and counts them."""
+    content = aiohttp.StreamReader(Mock(), 2**16, loop=asyncio.get_running_loop())
+    for piece in (b"a", b"bc"):
+        content.feed_data(piece)
+    assert (b"".join(content._buffer), content.total_bytes, content.exception()) == (b"abc", 3, None)
+    assert aiohttp.EMPTY_PAYLOAD.total_bytes == 0
+
+
+@pytest.mark.parametrize("way", ["direct"], indirect=True)
+async def test_an_answer_that_came_whole_is_not_asked_for(
+    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, exchanges: list[str]
+) -> None:
+    """A body that is there with its head is taken without reading, one that is larger than that is read."""
+    read: list[bytes] = []
+
+    async def readany(self: Any, original: Any = aiohttp.StreamReader.readany) -> bytes:
+        read.append(await original(self))
+        return read[-1]
+
+    async def handler(reader: Any, writer: Any) -> None:
+        for body in (b"{}", b"x" * 70_000):
+            await read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    monkeypatch.setattr(aiohttp.StreamReader, "readany", readany)
+    async with raw_server.run(handler) as url:
+        pool = open_pool()
+        small, large = await send(pool, "GET", f"{url}/1/x"), await send(pool, "GET", f"{url}/1/x")
+    assert exchanges == ["direct", "direct"]
+    assert (small.body, large.body) == (b"{}", b"x" * 70_000)
+    assert b"".join(read) == large.body
 
 
 def test_both_requests_are_aiohttps_own() -> None:
