@@ -24,6 +24,7 @@ import _contenders
 import _environment
 import _plot
 from _contenders import Contender, Service
+from _peak import peak_mib
 
 _BASELINE = "hand-written"
 
@@ -92,7 +93,7 @@ async def _measure(task: Task) -> Sample:
     if seen != expected:
         raise RuntimeError(f"{task.contender} handled {seen} cards instead of {expected}")
     share = None if server is None or server_after is None else (server_after - server) / wall
-    return Sample(cpu / seen * 1e6, seen / wall, *_percentiles(latencies), _peak_mib(), share)
+    return Sample(cpu / seen * 1e6, seen / wall, *_percentiles(latencies), peak_mib(), share)
 
 
 def _percentiles(seconds: list[float]) -> tuple[float | None, float | None, float | None]:
@@ -108,19 +109,6 @@ def _server_seconds(process_id: int) -> float | None:
         return int(Path(f"/proc/{process_id}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
     except OSError:
         return None
-
-
-def _peak_mib() -> float | None:
-    """Return the most memory that this program held."""
-    with contextlib.suppress(OSError, StopIteration):
-        # ru_maxrss would also know of the process that started this one.
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 2**10
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _one(text: str) -> None:

@@ -18,13 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from _peak import peak_mib
+
 from boardclient.bulk._journal import Journal
 from boardclient.bulk._journal_format import Entry, Key
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]  # -- as on Windows
 
 _BITS = random.Random(1)
 KEYS: dict[str, Callable[[int], Key]] = {
@@ -53,13 +50,6 @@ class Task(NamedTuple):
     folder: str
 
 
-def _peak_mib() -> float:
-    """Return the most memory that this process ever held."""
-    if resource is None:
-        return 0.0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-
-
 async def _work(journal: Journal, task: Task, first: int, rows: int) -> float:
     """Take rows through the journal; return the processor time that making them up took."""
     making = 0.0
@@ -81,10 +71,10 @@ async def _measure(task: Task) -> Sample:
         path = Path(folder) / "cards.journal"
         journal = await Journal.open(path, {"board": "benchmark"})
         await _work(journal, task, 0, task.before)
-        peak, cpu, wall = _peak_mib(), time.process_time(), time.perf_counter()
+        peak, cpu, wall = (peak_mib() or 0.0), time.process_time(), time.perf_counter()
         making = await _work(journal, task, task.before, task.rows)
         cpu, wall = time.process_time() - cpu - making, time.perf_counter() - wall
-        growth = _peak_mib() - peak
+        growth = (peak_mib() or 0.0) - peak
         await journal.aclose()
         return Sample(cpu / task.rows * 1e6, task.rows / wall, growth, path.stat().st_size / 2**20)
 

@@ -8,13 +8,14 @@ import argparse
 import asyncio
 import json
 import platform
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from _peak import peak_mib
 
 from boardclient import AsyncSession, CardDraft, StaticCredentials
 from boardclient._operations import Answer
@@ -34,10 +35,6 @@ class _InstantPool:
     async def aclose(self) -> None: ...
 
 
-def _peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 async def _run(cards: int, mark: int, journal: Path | None) -> dict[str, float]:
     """Create the cards, and return the peaks after `mark` of them and at the end."""
     session = AsyncSession(StaticCredentials("token", "key"), base_url="https://board.example")
@@ -49,9 +46,9 @@ async def _run(cards: int, mark: int, journal: Path | None) -> dict[str, float]:
 
     started = time.process_time()
     async with session, session.cards.create_many(drafts(), concurrency=32, journal=journal) as run:
-        peaks = [_peak_mib() async for result in run if result.index + 1 == mark]
+        peaks = [(peak_mib() or 0.0) async for result in run if result.index + 1 == mark]
     seconds = time.process_time() - started
-    return {"at_mark_mib": peaks[0], "growth_mib": _peak_mib() - peaks[0], "cpu_us": seconds / cards * 1e6}
+    return {"at_mark_mib": peaks[0], "growth_mib": (peak_mib() or 0.0) - peaks[0], "cpu_us": seconds / cards * 1e6}
 
 
 def _in_a_process(kind: str, cards: int, mark: int) -> dict[str, float]:

@@ -752,7 +752,7 @@ async def test_a_slow_input_takes_no_place_for_good(has_journal: bool, path: Pat
     async def source() -> AsyncIterator[CardDraft]:
         for index in range(12):
             for _ in range(index % 4):
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
             yield CardDraft(f"card {index}", "list")
 
     memory = Memory()
