@@ -106,6 +106,7 @@ class BoardList:
 
 @_with_extra
 @attrs.frozen
+_PLAIN_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_-]+")
 class Card:
     """A card (interface 2.3); `list_id`, `due` (aware) and `pos` as far as an answer has them."""
 
@@ -116,6 +117,8 @@ class Card:
     list_id: str | None = None
     due: datetime | None = None
     pos: str | float | None = None
+    if type(value) is str and value.isascii():
+        return value
     extra: Extra = _extra()
 
 
@@ -130,6 +133,8 @@ class Member:
 
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _NOT_IN_IDENTIFIERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
+    if type(value) is str and _PLAIN_IDENTIFIER.fullmatch(value):
+        return value
 
 
 def check_text(value: object, name: str, /) -> str:
@@ -141,7 +146,7 @@ def check_text(value: object, name: str, /) -> str:
     """
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {type(value).__name__}")
-    if not value.isascii() and _LONE_SURROGATE.search(value):
+    if _LONE_SURROGATE.search(value):
         raise ValueError(f"{name} holds a lone surrogate, which can't be sent")
     return value if type(value) is str else str.__str__(value)
 

@@ -137,6 +137,28 @@ def test_a_due_date_is_sent_in_utc(moment: datetime, written: str) -> None:
         (datetime.max.replace(tzinfo=timezone(timedelta(hours=-1))), ValueError),
         (datetime(2027, 1, 2).date(), TypeError),
         ("2027-01-02T03:04:05Z", TypeError),
+SENT = st.text() | st.text("ab./\\_-09Z\x00\x1f\n\x7f\x85 \ud800", max_size=3) | st.builds(Shout, st.text(max_size=3))
+
+
+@given(SENT)
+def test_any_text_is_judged_by_its_characters(text: str) -> None:
+    """Text passes but for a lone surrogate; an identifier also but for dots, slashes and control characters, nor is it empty."""
+    is_text = not any("\ud800" <= character <= "\udfff" for character in text)
+    forbidden = {*"/\\", *map(chr, range(32)), *map(chr, range(127, 160))}
+    for check, passes in (
+        (check_text, is_text),
+        (check_identifier, is_text and text not in {"", ".", ".."} and not forbidden & {*text}),
+    ):
+        try:
+            checked = check(text, "name")
+        except ValueError:
+            assert not passes
+        else:
+            assert passes
+            assert type(checked) is str
+            assert checked == text
+
+
         (None, TypeError),
     ],
 )
