@@ -123,6 +123,8 @@ BODIES = ARRAYS | st.builds(lambda body, cut: body[:cut], ARRAYS, st.integers(0,
 @example(b'[{"id":"a","x":"' + b"},{" * 9 + b'"},{"id":"b"}]', 0, 1, Card)
 @example(b'[{"id":"a","x":' + b"[{},{}]," * 1 + b'"y":"],["},{"id":"b"}]', 0, 1, Card)
 @example(b'[{"id":"a"},' + b"[{},{}]," * 20 + b'{"id":"b"}]', 0, 1, Card)
+@example(b'[{"id":"a","a":1},{"id":"b","x":[{"id":"c","a":1},{"id":"d","a":1}]},{"id":"e","a":2}]', 0, 1, Card)
+@example(b'[{"id":"a","a":1},{"id":"b","x":"},{\\"id\\":\\"c\\",\\"a\\":1}"},{"id":"e","a":2}]', 0, 1, Card)
 def test_any_array_reads_as_the_plain_way_reads_it(body: bytes, part: int, elements: int, model: type) -> None:
     """Any bytes give the same values, the same `extra` down to the types, and the same place of an error, however cut."""
     with mock.patch.multiple(_convert, PART_BYTES=part, SLICE_ELEMENTS=elements):
@@ -287,9 +289,9 @@ def test_a_long_array_is_cut_into_small_parts(separators: tuple[str, str]) -> No
 
 def test_an_array_without_a_cut_to_be_found_is_split_at_once() -> None:
     """Where inner arrays look like seams time and again the search ends, and the rest is one part."""
-    inner = b'"x":[{"id":1},{"id":2}],"y":[{"id":1},{"id":2}]'
+    inner = b'"x":[{"id":"1","x":1},{"id":"2","x":2}],"y":[{"id":"1","x":1},{"id":"2","x":2}],"z":"' + b"]" * 500 + b'"'
     with mock.patch.multiple(_convert, PART_BYTES=0, _CUTS_TRIED=2):
-        (part,) = _convert._parts(b'[{"id":"a",' + inner + b'},{"id":"b"}]')
+        (part,) = _convert._parts(b'[{"id":"a",' + inner + b'},{"id":"b","x":3}]')
     assert len(part) == 2
 
 
@@ -363,6 +365,25 @@ async def test_other_tasks_run_while_a_long_answer_is_read() -> None:
             assert await session.boards.cards("b1") == [Card("c1")]
         assert turns == 0
         with answering(session, board(2000)):
+def test_inner_objects_with_an_id_are_not_taken_for_elements() -> None:
+    """Each part is cut at the first attempt, though there are inner arrays of objects that begin with an id too."""
+    labels = b'"labels":[{"id":"k","colour":"red"},{"id":"l","colour":"blue"},{"id":"m","colour":"red"}]'
+    body = b"[" + b",".join(b'{"id":"%d" , "name":"n",%s}' % (number, labels) for number in range(500)) + b"]"
+    with mock.patch.object(_convert, "PART_BYTES", 1000), mock.patch.object(_convert, "_split", wraps=_convert._split) as split:
+        parts = list(_convert._parts(body))
+    assert [json.loads(bytes(piece))["id"] for part in parts for piece in part] == [str(number) for number in range(500)]
+    assert len(parts) == split.call_count > 40
+
+
+@pytest.mark.parametrize("first", [b'{"id":7,"name":"n"}', b'{"id":"\\"","name":"n"}', b'{"id":"c"}'])
+def test_elements_are_found_by_one_name_where_two_can_not_be_seen(first: bytes) -> None:
+    """Where the first element begins with no plain string, or ends there, its first name alone finds the next ones."""
+    with mock.patch.object(_convert, "PART_BYTES", 100):
+        parts = list(_convert._parts(b"[" + b",".join([first] * 50) + b"]"))
+    assert [bytes(piece) for part in parts for piece in part] == [first] * 50
+    assert len(parts) > 3
+
+
             assert len(await session.boards.cards("b1")) == 2000
         counting.cancel()
     assert turns == 8
