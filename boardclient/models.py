@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias, TypeVar, Union, cast
+from typing import Any, Final, TypeAlias, Union, cast
 
 import attrs
 
 JsonValue: TypeAlias = Union[bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]", None]
 Extra: TypeAlias = Mapping[str, JsonValue]
-T = TypeVar("T")
 
 
 class Position(enum.StrEnum):
@@ -22,39 +21,22 @@ class Position(enum.StrEnum):
     BOTTOM = "bottom"
 
 
-class Unread:
-    """Undocumented fields that nobody has asked for yet; who builds a model hands it as `extra` in place of the fields."""
+def read_extra_by(model: type, read: Callable[[bytes], Extra]) -> None:
+    """Let a model be built with bytes as its `extra`, which are read when somebody asks for it, and let go then.
 
-    __slots__ = ()
+    Whatever goes through attributes sees just a mapping. The setter is that of the slot which attrs made: what `__init__` calls
+    for each model runs no Python code.
+    """
+    slot = cast("Any", model).extra
 
-    def read(self) -> dict[str, JsonValue]:
-        """Return the fields under their wire names."""
-        raise NotImplementedError
-
-
-class _OnDemand:
-    """The attribute `extra` of a model, over the slot that attrs made: what is `Unread` there is read once, and then kept."""
-
-    def __init__(self, slot: Any) -> None:
-        self._slot = slot
-
-    def __get__(self, instance: object, owner: type) -> object:
-        if instance is None:
-            return self
-        value = self._slot.__get__(instance, owner)
-        if isinstance(value, Unread):
-            value = value.read()  # by two threads at once: each gets all the fields, and one of the equal mappings is kept
-            self._slot.__set__(instance, value)
+    def extra(instance: object) -> object:
+        value = slot.__get__(instance)
+        if type(value) is bytes:
+            value = read(value)  # by two threads at once: each gets all the fields, and one of the equal mappings is kept
+            slot.__set__(instance, value)
         return value
 
-    def __set__(self, instance: object, value: object) -> None:
-        self._slot.__set__(instance, value)
-
-
-def _with_extra(model: type[T]) -> type[T]:
-    """Let a frozen, slotted attrs class read its `extra` on demand; whatever goes through attributes sees just a mapping."""
-    cast("Any", model).extra = _OnDemand(cast("Any", model).extra)
-    return model
+    cast("Any", model).extra = property(extra, slot.__set__)
 
 
 def _extra() -> Extra:
@@ -62,7 +44,6 @@ def _extra() -> Extra:
     return attrs.field(factory=dict, eq=False, repr=False, kw_only=True)
 
 
-@_with_extra
 @attrs.frozen
 class BoardPrefs:
     """Preferences of a board (interface 2.1)."""
@@ -78,7 +59,6 @@ class BoardPrefs:
     extra: Extra = _extra()
 
 
-@_with_extra
 @attrs.frozen
 class Board:
     """A board (interface 2.1)."""
@@ -90,7 +70,6 @@ class Board:
     extra: Extra = _extra()
 
 
-@_with_extra
 @attrs.frozen
 class BoardList:
     """A list of a board (interface 2.2); `closed` is true for an archived list."""
@@ -104,7 +83,6 @@ class BoardList:
     extra: Extra = _extra()
 
 
-@_with_extra
 @attrs.frozen
 class Card:
     """A card (interface 2.3); `list_id`, `due` (aware) and `pos` as far as an answer has them."""
@@ -119,7 +97,6 @@ class Card:
     extra: Extra = _extra()
 
 
-@_with_extra
 @attrs.frozen
 class Member:
     """The authenticated member (interface 2.5), whose fields are not documented: they are in `extra`."""
@@ -129,6 +106,7 @@ class Member:
 
 
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_PLAIN_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NOT_IN_IDENTIFIERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
 
 
@@ -139,9 +117,11 @@ def check_text(value: object, name: str, /) -> str:
         TypeError: it is not a string.
         ValueError: it holds a lone surrogate, which UTF-8 can't carry.
     """
+    if type(value) is str and value.isascii():
+        return value
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {type(value).__name__}")
-    if not value.isascii() and _LONE_SURROGATE.search(value):
+    if _LONE_SURROGATE.search(value):
         raise ValueError(f"{name} holds a lone surrogate, which can't be sent")
     return value if type(value) is str else str.__str__(value)
 
@@ -153,6 +133,8 @@ def check_identifier(value: object, name: str, /) -> str:
         TypeError: it is not a string.
         ValueError: it is empty, `.` or `..`, or holds a control character, `/` or a backslash.
     """
+    if type(value) is str and _PLAIN_IDENTIFIER.fullmatch(value):
+        return value
     text = check_text(value, name)
     if text in {"", ".", ".."}:
         raise ValueError(f"{name} must be an identifier, not {text!r}")

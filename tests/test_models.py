@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import pickle
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any
 
 import attrs
 import pytest
@@ -17,10 +18,13 @@ from boardclient.models import (
     BoardPrefs,
     Card,
     CardDraft,
+    Extra,
+    JsonValue,
     Member,
     Position,
     check_identifier,
     check_text,
+    read_extra_by,
     utc_timestamp,
 )
 
@@ -57,6 +61,33 @@ def test_models_are_frozen_slotted_values(model: type) -> None:
     assert "extra" not in repr(value)
     again = pickle.loads(pickle.dumps(value))
     assert (again, again.extra) == (value, {"limits": 1})
+
+
+def test_extra_that_is_bytes_is_read_when_asked_for() -> None:
+    """A model that is told how takes bytes as `extra`, reads them once, and a mapping stays as it is."""
+    asked: list[bytes] = []
+
+    def read(raw: bytes) -> dict[str, JsonValue]:
+        asked.append(raw)
+        return {"size": len(raw)}
+
+    @attrs.frozen
+    class Thing:
+        extra: Extra = attrs.field(factory=dict, eq=False)
+
+    given_: Extra = {"a": 1}
+    untold: Any = b"abc"
+    assert Thing(untold).extra == b"abc"
+    read_extra_by(Thing, read)
+    thing = Thing(untold)
+    assert asked == []
+    assert thing.extra == {"size": 3}
+    assert thing.extra is thing.extra
+    assert asked == [b"abc"]
+    assert Thing(given_).extra is given_
+    assert Thing().extra == {}
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        thing.extra = {}  # type: ignore[misc]  # -- that it can't be set is the point
 
 
 def test_positions_are_strings() -> None:
@@ -104,6 +135,28 @@ def test_identifiers_that_could_be_another_path_are_refused(text: str) -> None:
     """An empty one, dots, slashes, backslashes and control characters are a ValueError that names the argument."""
     with pytest.raises(ValueError, match=r"^card_id "):
         check_identifier(text, "card_id")
+
+
+SENT = st.text() | st.text("ab./\\_-09Z\x00\x1f\n\x7f\x85 \ud800", max_size=3) | st.builds(Shout, st.text(max_size=3))
+
+
+@given(SENT)
+def test_any_text_is_judged_by_its_characters(text: str) -> None:
+    """Text passes but for a lone surrogate; an identifier also but for dots, slashes and control characters, nor is it empty."""
+    is_text = not any("\ud800" <= character <= "\udfff" for character in text)
+    forbidden = {*"/\\", *map(chr, range(32)), *map(chr, range(127, 160))}
+    for check, passes in (
+        (check_text, is_text),
+        (check_identifier, is_text and text not in {"", ".", ".."} and not forbidden & {*text}),
+    ):
+        try:
+            checked = check(text, "name")
+        except ValueError:
+            assert not passes
+        else:
+            assert passes
+            assert type(checked) is str
+            assert checked == text
 
 
 class NoOffset(tzinfo):
