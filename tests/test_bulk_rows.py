@@ -339,3 +339,19 @@ def test_a_row_is_known_by_its_reference_or_its_number() -> None:
     assert Row(3, draft(0, "")).key == ""
     row = Row(4, draft(0))
     assert (row.seq, row.standing, row.sends, row.is_earlier) == (4, "send", 0, False)
+
+
+async def test_an_iterator_is_asked_for_with_the_first_row() -> None:
+    """What opens a file in its `__iter__` does so when the first row is wanted, once."""
+    asked = []
+
+    class Rows:
+        def __iter__(self) -> Iterator[CardDraft]:
+            asked.append(True)
+            return iter([draft(0), draft(1)])
+
+    source = Source(Rows())
+    assert asked == []
+    await source.take(1)
+    await source.take(1)
+    assert asked == [True]

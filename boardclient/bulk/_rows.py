@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
-from itertools import islice
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable
+from itertools import chain, count, islice
 from typing import Final, Literal, TypeAlias, cast
 
 from boardclient.errors import BoardClientError
@@ -49,7 +49,8 @@ class Source:
 
     def __init__(self, drafts: Iterable[CardDraft] | AsyncIterable[CardDraft]) -> None:
         self._drafts = drafts
-        self.rows = None if isinstance(drafts, AsyncIterable) else _numbered(drafts)
+        # A chain asks the input for its iterator when the first row is wanted, and no earlier.
+        self.rows = None if isinstance(drafts, AsyncIterable) else map(_row, count(), chain(drafts))
         """The rows still to be taken, by whoever takes them; None where they are to be awaited."""
         self._waits: AsyncIterator[CardDraft] | None = None
         self._begun: asyncio.Task[object] | None = None
@@ -102,12 +103,6 @@ class Source:
             await self._drafts.aclose()
         elif isinstance(self._drafts, Generator):
             self._drafts.close()
-
-
-def _numbered(drafts: Iterable[CardDraft]) -> Iterator[Row]:
-    """Yield the rows of an input that needs no awaiting, which isn't touched before the first is wanted."""
-    for index, draft in enumerate(drafts):
-        yield _row(index, draft)
 
 
 def _row(index: int, draft: object) -> Row:
