@@ -45,9 +45,7 @@ class Backlog:
         if self._new is None or self.room <= 0:
             return None
         row = next(self._new, None)
-        if row is None:
-            self._new, self.is_exhausted = None, True
-        else:
+        if row is not None:
             self._under_way += 1
         return row
 

@@ -92,7 +92,8 @@ class Reconciler:
             and card.list_id in (draft.list_id, None)
             and card.due in (draft.due, None)
         )
-        self._is_changed = self._is_changed or not (is_kept or self._marking)
+        if not (is_kept or self._marking):
+            self._is_changed = True
 
     async def settle(self, rows: Sequence[Row]) -> list[Finding]:
         """Read the board and say of each row what became of it.
