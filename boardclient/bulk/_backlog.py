@@ -14,7 +14,7 @@ class Backlog:
     """Rows that wait to be sent. Owned by a run.
 
     Of rows under way and results that nobody has taken there are at most two for each worker, so that a consumer that is slow
-    slows the workers down; only a row that was in doubt may be one more.
+    slows the workers down; those that were in doubt may come on top.
     """
 
     def __init__(self, source: Source, ledger: Ledger, workers: int, outbox: Outbox) -> None:
@@ -66,7 +66,7 @@ class Backlog:
             self._wanted.clear()
 
     async def take(self) -> Sequence[Row]:
-        """Return new rows once a worker waits for one and there is a place for it, none at the end of the input.
+        """Return new rows once a worker waits for one and there is room for it, none at the end of the input.
 
         They count as under way, and those that are to be sent are on record.
         """
