@@ -33,7 +33,8 @@ class BulkCall:
     """A call as part of a bulk run: its attempts wait for their turn, and `history` takes those that it made.
 
     Waiting for a turn, or for credentials, doesn't count for its deadline, and what was answered with 429 is not repeated: that
-    is the pace's affair. `history` stays empty where the first attempt sufficed.
+    is the pace's affair. `history` stays empty where the first attempt sufficed; whoever empties it may use the object for the
+    next call.
     """
 
     turns: Turns | None = None

@@ -161,18 +161,6 @@ def utc_timestamp(value: object, name: str = "due", /) -> str:
     raise ValueError(f"{name} lies outside the years that UTC can express")
 
 
-def _sendable(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
-    check_text(value, attribute.name)
-
-
-def _identifier(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
-    check_identifier(value, attribute.name)
-
-
-def _sendable_due(instance: object, attribute: attrs.Attribute[datetime], value: object) -> None:
-    utc_timestamp(value, attribute.name)
-
-
 @attrs.frozen
 class CardDraft:
     """A card to be created (interface 4.3).
@@ -183,9 +171,21 @@ class CardDraft:
         TypeError, ValueError: a field could not be sent as it is.
     """
 
-    name: str = attrs.field(validator=_sendable)
-    list_id: str = attrs.field(validator=_identifier)
-    desc: str | None = attrs.field(default=None, validator=attrs.validators.optional(_sendable))
-    due: datetime | None = attrs.field(default=None, validator=attrs.validators.optional(_sendable_due))
-    pos: Position | str | None = attrs.field(default=None, validator=attrs.validators.optional(_sendable))
-    reference: str | None = attrs.field(default=None, validator=attrs.validators.optional(_sendable))
+    name: str
+    list_id: str
+    desc: str | None = None
+    due: datetime | None = None
+    pos: Position | str | None = None
+    reference: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_text(self.name, "name")
+        check_identifier(self.list_id, "list_id")
+        if self.desc is not None:
+            check_text(self.desc, "desc")
+        if self.due is not None:
+            utc_timestamp(self.due, "due")
+        if self.pos is not None:
+            check_text(self.pos, "pos")
+        if self.reference is not None:
+            check_text(self.reference, "reference")

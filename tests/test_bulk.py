@@ -3,13 +3,16 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
+import attrs
 import pytest
 from tenacity import AsyncRetrying, stop_after_attempt, wait_none
 
 from boardclient import (
     AsyncSession,
+    Attempt,
     AuthenticationError,
     BadRequestError,
     BulkProgress,
@@ -19,6 +22,7 @@ from boardclient import (
     CardDraft,
     CredentialError,
     DecodeError,
+    Effect,
     SessionClosedError,
     StaticCredentials,
     TransportError,
@@ -581,6 +585,88 @@ async def test_two_consumers_share_the_results() -> None:
     async with service.run(drafts("list", 50), 4) as run:
         one, two = await asyncio.gather(consume(run), consume(run))
     assert sorted(one + two) == list(range(50))
+
+
+async def test_waiting_and_iterating_at_once() -> None:
+    """A task that waits takes results from one that iterates, and loses it none of its own; both meet the end."""
+    service = Service()
+    taken = []
+
+    async def consume() -> None:
+        async for result in run:
+            taken.append(result.index)
+            await asyncio.sleep(0)
+
+    async with service.run(drafts("list", 50), 4) as run:
+        _, report = await asyncio.gather(consume(), run.wait())
+    assert report.created == 50
+    assert taken == sorted(set(taken))
+
+
+class Instant(Service):
+    """A service that answers without letting any other task run."""
+
+    async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+        self.begun.append(json.loads(request.body or b"")["name"])
+        return Card(self.begun[-1])
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_a_service_that_answers_at_once_starves_nobody(concurrency: int) -> None:
+    """The consumer has its turn before more results wait than are kept, also one that only waits for the end."""
+    service = Instant()
+    async with service.run(drafts("list", 100), concurrency) as run:
+        taken = 0
+        async for _ in run:
+            taken += 1
+            assert len(service.begun) <= 2 * concurrency + taken
+    service = Instant()
+    async with service.run(drafts("list", 1000), concurrency) as run:
+        waiting = asyncio.create_task(run.wait())
+        while not service.begun:
+            await asyncio.sleep(0)
+        begun = len(service.begun)
+        assert begun <= 2 * concurrency
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(service.begun) - begun <= 4 * concurrency
+        assert (await waiting).created == 1000
+
+
+async def test_an_input_that_stops_the_run() -> None:
+    """A card that the input gives right after it stopped the run is not begun."""
+    service = Instant()
+
+    def source() -> Iterator[CardDraft]:
+        for draft in drafts("list", 9):
+            if draft.name == "card 3":
+                run.stop()
+            yield draft
+
+    run = service.run(source(), 1)
+    async with run:
+        assert (await run.wait()).created == 3
+    assert service.begun == ["card 0", "card 1", "card 2"]
+
+
+async def test_repeats_of_a_card_count_once() -> None:
+    """What a call repeated is counted with its own card, and not with the next of the same worker."""
+    lost = Attempt(number=1, started_at=datetime.now(UTC), seconds=0.1, effect=Effect.REJECTED, why="", status=429)
+    gone = attrs.evolve(lost, number=2, effect=Effect.NOT_SENT, status=None)
+    done = attrs.evolve(lost, number=3, effect=Effect.DONE, status=200)
+
+    class Repeating(Service):
+        async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+            card = await super().call(request, bulk)
+            assert bulk is not None
+            assert bulk.history == []
+            if card.id == "card 0":
+                bulk.history.extend([lost, gone, done])
+            return card
+
+    async with Repeating().run(drafts("list", 3), 1) as run:
+        report = await run.wait()
+    assert (report.created, report.requests, report.rejected) == (3, 2 + 1 + 1, 1)
 
 
 async def test_iteration_may_be_taken_up_again() -> None:

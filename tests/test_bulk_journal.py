@@ -4,7 +4,7 @@ import asyncio
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -756,7 +756,7 @@ async def test_a_slow_input_takes_no_place_for_good(has_journal: bool, path: Pat
             yield CardDraft(f"card {index}", "list")
 
     memory = Memory()
-    memory.script = {"card 3": [LOST], "card 7": ["swallowed"], "card 8": [BadRequestError("400", 400)]}
+    memory.script = {"card 3": [LOST, LOST], "card 7": ["swallowed"], "card 8": [BadRequestError("400", 400)]}
     rows = source()
     plan = make_plan(
         memory, rows, concurrency=3, journal=path if has_journal else None,
@@ -764,7 +764,7 @@ async def test_a_slow_input_takes_no_place_for_good(has_journal: bool, path: Pat
     )  # fmt: skip
     async with BulkRun(memory, rows, plan, []) as run:
         report = await run.wait()
-        assert run._backlog._places.free == 2 * 3
+        assert run._backlog.room == 2 * 3
     assert (report.created, report.failed) == (11, 1)
 
 
@@ -895,6 +895,30 @@ async def test_the_default_settle_is_twice_the_timeout(moments: Moments) -> None
         moments.slept.clear()
         await memory.results("a", settle=None)
         assert moments.slept == [expected]
+
+
+async def test_results_of_rows_in_doubt_press_back(moments: Moments, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results of cards that were in doubt count among those that wait: the input goes on once they were taken."""
+    monkeypatch.setattr(_run, "_MOST_IN_DOUBT", 5)
+    memory = Memory(moments)
+    memory.script = {name: [LOST] for name in "abcde"}
+    pulled = []
+
+    def source() -> Iterator[CardDraft]:
+        for name in "abcdefghij":
+            pulled.append(name)
+            yield CardDraft(name, "list")
+
+    memory.cards.append(Card("known", "known", "", None, "list"))
+    rows = source()
+    plan = make_plan(memory, rows, concurrency=1, journal=None, board_id="board", unknown=None, marker=None, settle=0.0)
+    async with BulkRun(memory, rows, plan, []) as run:
+        await let_run()
+        assert (len(pulled), run.report.created) == (6, 6)  # one was taken meanwhile
+        for taken in range(1, 8):
+            await anext(run)
+            await let_run()
+            assert len(pulled) == 6 + max(0, taken - 4)
 
 
 async def test_more_rows_in_doubt_than_are_kept(moments: Moments, monkeypatch: pytest.MonkeyPatch) -> None:

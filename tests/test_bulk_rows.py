@@ -333,9 +333,25 @@ def test_every_row_once_and_in_order(number: int, sizes: list[int], kind: str) -
 
 
 def test_a_row_is_known_by_its_reference_or_its_number() -> None:
-    """The reference counts where there is one, an empty one too; a new row is to be sent and keeps a place."""
+    """The reference counts where there is one, an empty one too; a new row is to be sent."""
     assert Row(3, draft(0)).key == 3
     assert Row(3, draft(0, "r")).key == "r"
     assert Row(3, draft(0, "")).key == ""
     row = Row(4, draft(0))
-    assert (row.seq, row.standing, row.sends, row.has_place, row.is_earlier) == (4, "send", 0, True, False)
+    assert (row.seq, row.standing, row.sends, row.is_earlier) == (4, "send", 0, False)
+
+
+async def test_an_iterator_is_asked_for_with_the_first_row() -> None:
+    """What opens a file in its `__iter__` does so when the first row is wanted, once."""
+    asked = []
+
+    class Rows:
+        def __iter__(self) -> Iterator[CardDraft]:
+            asked.append(True)
+            return iter([draft(0), draft(1)])
+
+    source = Source(Rows())
+    assert asked == []
+    await source.take(1)
+    await source.take(1)
+    assert asked == [True]

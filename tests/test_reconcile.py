@@ -127,7 +127,7 @@ async def test_without_a_board_nothing_is_read(ledger: Ledger) -> None:
     reconciler = board.reconciler(ledger, board_id=None)
     await reconciler.prepare(reads_cards=True)
     assert board.asked == []
-    assert reconciler.problem(CardDraft("a", "anywhere")) is None
+    assert reconciler.problem(Row(0, CardDraft("a", "anywhere"))) is None
     assert await ledger.baseline() is None
 
 
@@ -136,15 +136,27 @@ async def test_lists_are_read_once(ledger: Ledger) -> None:
     board = Board(lists=["l1", "l2"])
     reconciler = board.reconciler(ledger)
     await reconciler.prepare(reads_cards=False)
+    stray = Row(2, CardDraft("a", "l3"))
     for _ in range(3):
-        assert reconciler.problem(CardDraft("a", "l1")) is None
-        assert reconciler.problem(CardDraft("a", "l2")) is None
-        problem = reconciler.problem(CardDraft("a", "l3"))
+        assert reconciler.problem(Row(0, CardDraft("a", "l1"))) is None
+        assert reconciler.problem(Row(1, CardDraft("a", "l2"))) is None
+        problem = reconciler.problem(stray)
         assert problem is not None
         assert problem.effect is Effect.NOT_SENT
         assert str(problem) == "the list l3 is not on the board b1: nothing was sent"
     assert board.asked == ["boards.lists"]
     assert await ledger.baseline() is None
+
+
+@pytest.mark.parametrize("change", [{"sends": 1}, {"standing": "doubtful"}])
+async def test_a_row_that_was_sent_is_no_problem(change: dict[str, Any], ledger: Ledger) -> None:
+    """That nothing was sent is never said of a row that this run has sent, or an earlier one."""
+    reconciler = Board(lists=["l1"]).reconciler(ledger)
+    await reconciler.prepare(reads_cards=False)
+    row = Row(0, CardDraft("a", "l2"))
+    for name, value in change.items():
+        setattr(row, name, value)
+    assert reconciler.problem(row) is None
 
 
 async def test_the_baseline_is_what_is_there_before_the_first_row(ledger: Ledger) -> None:

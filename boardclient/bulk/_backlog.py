@@ -6,53 +6,34 @@ import asyncio
 from collections.abc import Sequence
 
 from boardclient.bulk._ledger import Ledger
+from boardclient.bulk._outbox import Outbox
 from boardclient.bulk._rows import Row, Source
-
-
-class _Places:
-    """Places for rows, which one task at most waits for. Owned by a backlog."""
-
-    def __init__(self, count: int) -> None:
-        self.free = count
-        self._freed = asyncio.Event()
-
-    async def wait(self) -> None:
-        """Wait until there is a free one."""
-        while not self.free:
-            self._freed.clear()
-            await self._freed.wait()
-
-    def take(self, most: int = 1) -> int:
-        """Take so many of those that are free, and return how many it were."""
-        count = min(most, self.free)
-        self.free -= count
-        return count
-
-    def give_back(self, count: int = 1) -> None:
-        """Give places back."""
-        self.free += count
-        self._freed.set()
 
 
 class Backlog:
     """Rows that wait to be sent. Owned by a run.
 
-    A row takes a place before it is pulled, which is given back when its result is taken: as many results as there are workers
-    may wait, and a consumer that is slow slows the workers down.
+    Of rows under way and results that nobody has taken there are at most two for each worker, so that a consumer that is slow
+    slows the workers down; those that were in doubt may come on top.
     """
 
-    def __init__(self, source: Source, ledger: Ledger, workers: int) -> None:
+    def __init__(self, source: Source, ledger: Ledger, workers: int, outbox: Outbox) -> None:
         self._source = source
         self._ledger = ledger
+        self._outbox = outbox
+        self._most = 2 * workers
+        self._new = source.rows if ledger.batch == 1 else None
         self._ready: asyncio.Queue[Row] = asyncio.Queue()
         self._later: dict[Row, asyncio.TimerHandle] = {}
-        self._places = _Places(2 * workers)
         self._waiting = 0
         self._wanted = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._under_way = 0
         self.is_exhausted = False
+
+    @property
+    def room(self) -> int:
+        """How many rows there is room for."""
+        return self._most - self._under_way - len(self._outbox.untaken)
 
     def take_at_once(self) -> Row | None:
         """Return a new row, or one that waits, if that needs no waiting; None where `next` is to be awaited.
@@ -61,14 +42,11 @@ class Backlog:
         """
         if not self._ready.empty():
             return self._ready.get_nowait()
-        if self.is_exhausted or self._ledger.batch > 1 or not self._source.is_synchronous or not self._places.free:
+        if self._new is None or self.room <= 0:
             return None
-        row = self._source.take_one()
-        if row is None:
-            self.is_exhausted = True
-            return None
-        self._places.take()
-        self.begin()
+        row = next(self._new, None)
+        if row is not None:
+            self._under_way += 1
         return row
 
     async def next(self) -> Row:
@@ -88,31 +66,23 @@ class Backlog:
             self._wanted.clear()
 
     async def take(self) -> Sequence[Row]:
-        """Return new rows once a worker waits for one and there is a place for it, none at the end of the input.
+        """Return new rows once a worker waits for one and there is room for it, none at the end of the input.
 
         They count as under way, and those that are to be sent are on record.
         """
         await self._wanted.wait()
-        await self._places.wait()
-        count = self._places.take(max(self._ledger.batch, self._waiting - self._ready.qsize()))
-        try:
-            rows = await self._source.take(count)
-            self._places.give_back(count - len(rows))
-            count = len(rows)
-            if rows:
-                await self._ledger.admit(rows)
-        except BaseException:
-            self._places.give_back(count)
-            raise
+        while self.room <= 0:
+            await self._change()
+        rows = await self._source.take(min(self.room, max(self._ledger.batch, self._waiting - self._ready.qsize())))
+        if rows:
+            await self._ledger.admit(rows)
         self.is_exhausted = not rows
-        for _ in rows:
-            self.begin()
+        self._under_way += len(rows)
         return rows
 
     def begin(self) -> None:
         """Count a row as under way."""
         self._under_way += 1
-        self._idle.clear()
 
     def put(self, row: Row) -> None:
         """Let a row that is under way be sent."""
@@ -130,16 +100,17 @@ class Backlog:
     def end(self) -> None:
         """Count a row as no longer under way."""
         self._under_way -= 1
-        if not self._under_way:
-            self._idle.set()
-
-    def leave(self) -> None:
-        """Give back the place of a row whose result was taken, or that is set aside."""
-        self._places.give_back()
+        self._outbox.freed.set()
 
     async def drained(self) -> None:
         """Wait until nothing is under way."""
-        await self._idle.wait()
+        while self._under_way:
+            await self._change()
+
+    async def _change(self) -> None:
+        """Wait until a row is no longer under way, or a result was taken."""
+        self._outbox.freed.clear()
+        await self._outbox.freed.wait()
 
     def give_up(self) -> list[Row]:
         """Take back the rows that wait to be sent; they are no longer under way."""

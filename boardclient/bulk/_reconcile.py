@@ -59,11 +59,12 @@ class Reconciler:
             await self._ledger.set_baseline(ids)
             self._baseline = IdSet(ids)
 
-    def problem(self, draft: CardDraft) -> BoardClientError | None:
-        """Say why a draft is not sent, None where it may be."""
-        if self._lists is None or draft.list_id in self._lists:
+    def problem(self, row: Row) -> BoardClientError | None:
+        """Say why a row is not sent, None where it may be, or was sent before."""
+        list_id = row.draft.list_id
+        if self._lists is None or list_id in self._lists or row.sends or row.standing == "doubtful":
             return None
-        return BoardClientError(f"the list {draft.list_id} is not on the board {self._board_id}: nothing was sent")
+        return BoardClientError(f"the list {list_id} is not on the board {self._board_id}: nothing was sent")
 
     def description(self, row: Row) -> str | None:
         """Return the description to send for a row.
@@ -85,9 +86,13 @@ class Reconciler:
     def note_created(self, row: Row, card: Card) -> None:
         """Take note of what the service made of a card: if another than was sent, its content can't tell whose it is."""
         draft = row.draft
-        sent = (draft.name, draft.desc or "", draft.list_id, draft.due)
-        kept = (card.name, card.desc, card.list_id, card.due)
-        if not self._marking and any(there is not None and there != here for here, there in zip(sent, kept, strict=True)):
+        is_kept = (
+            card.name in (draft.name, None)
+            and card.desc in (draft.desc or "", None)
+            and card.list_id in (draft.list_id, None)
+            and card.due in (draft.due, None)
+        )
+        if not (is_kept or self._marking):
             self._is_changed = True
 
     async def settle(self, rows: Sequence[Row]) -> list[Finding]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable
+from itertools import chain, count, islice
 from typing import Final, Literal, TypeAlias, cast
 
 from boardclient.errors import BoardClientError
@@ -16,41 +17,26 @@ _END: Final = object()
 
 
 class Row:
-    """A draft on its way. Owned by its run; slotted, for there is one for each card."""
+    """A draft on its way. Owned by its run; there are few at a time, and most have no more than the defaults."""
 
-    __slots__ = (
-        "detail",
-        "draft",
-        "error",
-        "has_place",
-        "index",
-        "is_earlier",
-        "marker",
-        "refused_at",
-        "sends",
-        "seq",
-        "standing",
-    )
+    standing: Standing = "send"
+    detail: str | None = None
+    """The id of the card of a row that is done, the reason of one that failed earlier."""
+    is_earlier = False
+    """Whether an earlier run may have sent it."""
+    error: BoardClientError | None = None
+    """Why it is in doubt, None where it is not."""
+    marker: str | None = None
+    """What its card's description holds, once that was asked for."""
+    sends = 0
+    refused_at: float | None = None
+    """When it was first answered with 429, on the loop's clock."""
 
     def __init__(self, index: int, draft: CardDraft) -> None:
         self.index = index
         self.draft = draft
         self.seq = index
         """The number that the ledger knows it by."""
-        self.standing: Standing = "send"
-        self.detail: str | None = None
-        """The id of the card of a row that is done, the reason of one that failed earlier."""
-        self.is_earlier = False
-        """Whether an earlier run may have sent it."""
-        self.has_place = True
-        """Whether it keeps a place among the rows under way."""
-        self.error: BoardClientError | None = None
-        """Why it is in doubt, None where it is not."""
-        self.marker: str | None = None
-        """What its card's description holds, once that was asked for."""
-        self.sends = 0
-        self.refused_at: float | None = None
-        """When it was first answered with 429, on the loop's clock."""
 
     @property
     def key(self) -> int | str:
@@ -63,28 +49,13 @@ class Source:
 
     def __init__(self, drafts: Iterable[CardDraft] | AsyncIterable[CardDraft]) -> None:
         self._drafts = drafts
-        self._steps: Iterator[CardDraft] | None = None
+        # A chain asks the input for its iterator when the first row is wanted, and no earlier.
+        self.rows = None if isinstance(drafts, AsyncIterable) else map(_row, count(), chain(drafts))
+        """The rows still to be taken, by whoever takes them; None where they are to be awaited."""
         self._waits: AsyncIterator[CardDraft] | None = None
         self._begun: asyncio.Task[object] | None = None
         self._error: Exception | None = None
         self._count = 0
-
-    @property
-    def is_synchronous(self) -> bool:
-        """Tell whether rows can be taken without awaiting."""
-        return not isinstance(self._drafts, AsyncIterable)
-
-    def take_one(self) -> Row | None:
-        """Return the next row of a synchronous input, None at the end.
-
-        Raises:
-            TypeError: a draft is no CardDraft; any error of the input itself.
-        """
-        steps = self._steps
-        if steps is None:
-            steps = self._steps = iter(cast("Iterable[CardDraft]", self._drafts))
-        draft = next(steps, _END)
-        return None if draft is _END else self._row(draft)
 
     async def take(self, most: int) -> list[Row]:
         """Return the next rows, none at the end: up to `most`, of an asynchronous input those that are there after the first.
@@ -96,27 +67,20 @@ class Source:
             raise self._error
         rows: list[Row] = []
         try:
-            if isinstance(self._drafts, AsyncIterable):
-                await self._take_awaited(self._drafts, rows, most)
+            if self.rows is None:
+                await self._take_awaited(rows, most)
             else:
-                self._take(self._drafts, rows, most)
+                for row in islice(self.rows, most):
+                    rows.append(row)  # noqa: PERF402 -- those before an error are kept
         except Exception as error:  # whatever the input raises is for whoever comes next
             if not rows:
                 raise
             self._error = error
         return rows
 
-    def _take(self, drafts: Iterable[CardDraft], rows: list[Row], most: int) -> None:
-        if self._steps is None:
-            self._steps = iter(drafts)
-        for draft in self._steps:
-            rows.append(self._row(draft))
-            if len(rows) == most:
-                return
-
-    async def _take_awaited(self, drafts: AsyncIterable[CardDraft], rows: list[Row], most: int) -> None:
+    async def _take_awaited(self, rows: list[Row], most: int) -> None:
         if self._waits is None:
-            self._waits = aiter(drafts)
+            self._waits = aiter(cast("AsyncIterable[CardDraft]", self._drafts))
         while len(rows) < most:
             if rows:
                 self._begun = self._begun or asyncio.create_task(_step(self._waits))
@@ -127,14 +91,8 @@ class Source:
             draft = await (_step(self._waits) if begun is None else begun)
             if draft is _END:
                 return
-            rows.append(self._row(draft))
-
-    def _row(self, draft: object) -> Row:
-        if not isinstance(draft, CardDraft):
-            raise TypeError(f"draft {self._count} must be a CardDraft, not {type(draft).__name__}")
-        row = Row(self._count, draft)
-        self._count += 1
-        return row
+            rows.append(_row(self._count, draft))
+            self._count += 1
 
     async def aclose(self) -> None:
         """Close the input where it is a generator."""
@@ -145,6 +103,12 @@ class Source:
             await self._drafts.aclose()
         elif isinstance(self._drafts, Generator):
             self._drafts.close()
+
+
+def _row(index: int, draft: object) -> Row:
+    if not isinstance(draft, CardDraft):
+        raise TypeError(f"draft {index} must be a CardDraft, not {type(draft).__name__}")
+    return Row(index, draft)
 
 
 async def _step(drafts: AsyncIterator[CardDraft]) -> object:

@@ -9,16 +9,16 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from boardclient import _operations as operations
-from boardclient._caller import BulkCall, Caller, Turns
+from boardclient._caller import BulkCall, Caller
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
-from boardclient.bulk._pace import Pace
+from boardclient.bulk._outbox import Outbox
 from boardclient.bulk._plan import Drafts, Plan, journal_identity
 from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._results import FATAL, BulkReport, CardResult, State
 from boardclient.bulk._rows import Row, Source
 from boardclient.bulk._tally import Tally
-from boardclient.bulk._turns import FixedTurns
+from boardclient.bulk._turns import make_turns
 from boardclient.errors import BoardClientError, Effect, RateLimitError
 from boardclient.events import BulkProgress
 from boardclient.models import Card
@@ -52,10 +52,12 @@ class BulkRun:
         self._plan = plan
         self._tally = Tally(len(drafts) if isinstance(drafts, Sized) else None)
         self._listeners = tuple(listeners)
-        self._turns = _turns(caller, plan, self._tally)
+        self._turns = make_turns(caller, plan, self._tally)
         self._doubtful: list[Row] = []
         self._doubted_at = 0.0
+        self._is_halted = False
         self._halted = asyncio.Event()
+        """The same, for whoever waits for it."""
         self._is_over = False
         self._fatal: BaseException | None = None
         self._life: Literal["new", "open", "left"] = "new"
@@ -77,8 +79,8 @@ class BulkRun:
         self._tally.begin()
         self._doubted_at = asyncio.get_running_loop().time()  # of rows of earlier runs: whoever sent them has ended by now
         self._source = Source(self._drafts)
-        self._backlog = Backlog(self._source, self._ledger, plan.workers)
-        self._results: asyncio.Queue[tuple[CardResult, bool] | None] = asyncio.Queue()
+        self._outbox = Outbox()
+        self._backlog = Backlog(self._source, self._ledger, plan.workers, self._outbox)
         self._conductor = asyncio.create_task(self._conduct())
         return self
 
@@ -86,7 +88,7 @@ class BulkRun:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._life = "left"
-        self._halted.set()
+        self.stop()
         self._conductor.cancel()
         try:
             await asyncio.wait({self._conductor})
@@ -99,6 +101,7 @@ class BulkRun:
 
     def stop(self) -> None:
         """Begin no further card: those in flight come to their end, then the iteration ends; a journal stays resumable."""
+        self._is_halted = True
         self._halted.set()
 
     def __aiter__(self) -> AsyncIterator[CardResult]:
@@ -106,30 +109,23 @@ class BulkRun:
 
     async def __anext__(self) -> CardResult:
         self._check_open()
-        taken = await self._results.get()
-        if taken is not None:
-            return self._taken(*taken)
-        self._results.put_nowait(None)  # whoever else asks, now or later, meets the end as well
+        if self._outbox.untaken or await self._more():
+            return self._outbox.take()
+        raise StopAsyncIteration
+
+    async def _more(self) -> bool:
+        """Wait for a result, and tell whether there is one; at the end of the run raise what ended it early."""
+        self._check_open()
+        if await self._outbox.wait():
+            return True
         self._check_open()
         if self._fatal is not None:
             raise self._fatal
-        raise StopAsyncIteration
+        return False
 
     def take_ready(self) -> list[CardResult]:
         """Take the results that wait to be taken, and wait for none: what is known when a run is about to be left early."""
-        ready = []
-        while not self._results.empty():
-            taken = self._results.get_nowait()
-            if taken is None:
-                self._results.put_nowait(None)
-                break
-            ready.append(self._taken(*taken))
-        return ready
-
-    def _taken(self, result: CardResult, has_place: bool) -> CardResult:
-        if has_place:
-            self._backlog.leave()
-        return result
+        return self._outbox.take_all()
 
     def _check_open(self) -> None:
         if self._life != "open":
@@ -141,8 +137,8 @@ class BulkRun:
         Raises:
             BoardClientError: the run ended early, as the iteration would say.
         """
-        async for _ in self:
-            pass
+        while await self._more():
+            self._outbox.take_all()
         return self.report
 
     @property
@@ -168,7 +164,7 @@ class BulkRun:
             for worker in workers:
                 worker.cancel()
             await asyncio.wait(workers)
-            self._results.put_nowait(None)
+            self._outbox.close()
 
     async def _phases(self) -> None:
         is_doubted = False
@@ -204,22 +200,22 @@ class BulkRun:
             await asyncio.wait({task, halted})
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
-        if self._halted.is_set():
+        if self._is_halted:
             raise _Halted
 
     def _fail(self, error: BaseException) -> None:
         """Halt the run with an error, which its owner meets after the last result."""
         if self._fatal is None:
             self._fatal = error
-        self._halted.set()
+        self.stop()
 
     async def _feed(self) -> None:
         """Take rows as workers ask for them, until the input is at its end or too many are in doubt, and none is under way."""
         # An input may swallow the cancellation that ends its waiting.
-        while not (self._backlog.is_exhausted or self._halted.is_set() or len(self._doubtful) >= _MOST_IN_DOUBT):
+        while not (self._backlog.is_exhausted or self._is_halted or len(self._doubtful) >= _MOST_IN_DOUBT):
             for row in await self._backlog.take():
                 self._direct(row)
-        if not self._halted.is_set():
+        if not self._is_halted:
             await self._backlog.drained()
 
     def _direct(self, row: Row) -> None:
@@ -236,7 +232,7 @@ class BulkRun:
             else:
                 self._doubt(row, row.error)
                 self._backlog.end()
-        elif (problem := self._reconciler.problem(row.draft)) is not None:
+        elif (problem := self._reconciler.problem(row)) is not None:
             self._finish(row, _failure(row, problem))
         else:
             self._backlog.put(row)
@@ -265,13 +261,14 @@ class BulkRun:
 
     async def _work(self) -> None:
         """Send row after row."""
+        part = BulkCall(self._turns)
         while True:
             row = self._next_at_once() or await self._backlog.next()
-            if self._halted.is_set():
+            if self._is_halted:
                 self._backlog.put(row)  # it is taken back with the others
                 return
             try:
-                await self._send(row)
+                await self._send(row, part)
             except asyncio.CancelledError:
                 if self._life == "open" and not self._is_over:
                     self._fail(RuntimeError("a card was cancelled by something other than its run"))
@@ -285,41 +282,49 @@ class BulkRun:
 
     def _next_at_once(self) -> Row | None:
         """Return a row that is to be sent, if that needs no waiting."""
-        while not self._halted.is_set() and len(self._doubtful) < _MOST_IN_DOUBT:
+        while not self._is_halted and len(self._doubtful) < _MOST_IN_DOUBT:
             try:
                 row = self._backlog.take_at_once()
             except Exception as error:  # whatever the input raises is for the owner of the run
                 self._fail(error)
                 return None
-            if row is None or row.sends or row.standing != "send" or (problem := self._reconciler.problem(row.draft)) is None:
+            if row is None or self._plan.board_id is None or (problem := self._reconciler.problem(row)) is None:
                 return row
             self._finish(row, _failure(row, problem))
         return None
 
-    async def _send(self, row: Row) -> None:
+    async def _send(self, row: Row, part: BulkCall) -> None:
         """Create the card of a row, and say what became of it."""
-        part, draft = BulkCall(self._turns), row.draft
-        request = operations.ADD_CARD.request(
-            name=draft.name, list_id=draft.list_id, desc=self._reconciler.description(row), due=draft.due, pos=draft.pos
-        )
+        draft = row.draft
+        desc = self._reconciler.description(row) if self._plan.marker else draft.desc
+        request = operations.ADD_CARD.request(name=draft.name, list_id=draft.list_id, desc=desc, due=draft.due, pos=draft.pos)
         row.sends += 1
         try:
             card = await self._caller.call(request, part)
         except BoardClientError as error:
             failure = error
         else:
-            self._tally.add_attempts(part.history or (None,))
-            self._reconciler.note_created(row, card)
+            if part.history:
+                self._tally.add_attempts(part.history)
+                part.history.clear()
+            else:
+                self._tally.requests += 1
+            if self._plan.unknown == "reconcile":
+                self._reconciler.note_created(row, card)
             self._settle(row, CardResult(index=row.index, draft=draft, card=card))
             return
+        self._note_failure(row, failure)
+
+    def _note_failure(self, row: Row, failure: BoardClientError) -> None:
+        """Say what became of a row whose card was not created, or send it again."""
         self._tally.add_attempts(failure.attempts)
         if isinstance(failure, FATAL):
             self._fail(failure)
-        if isinstance(failure, RateLimitError) and not self._halted.is_set() and self._is_patient(row, failure):
+        if isinstance(failure, RateLimitError) and not self._is_halted and self._is_patient(row, failure):
             row.sends -= 1
             self._backlog.begin()
             self._backlog.put_later(row, failure.retry_after or 0.0)
-        elif (result := CardResult.of_error(row.index, draft, failure)).state == "unknown" and not self._halted.is_set():
+        elif (result := CardResult.of_error(row.index, row.draft, failure)).state == "unknown" and not self._is_halted:
             self._doubt(row, failure)
         else:
             # What refuses this sending says nothing of an earlier one that is in doubt.
@@ -339,8 +344,6 @@ class BulkRun:
             self._backlog.begin()
             self._backlog.put_later(row, _RESEND_SECONDS * 2**row.sends)
         elif self._plan.unknown == "reconcile":
-            row.has_place = False
-            self._backlog.leave()
             self._doubtful.append(row)
             if row.sends:
                 self._doubted_at = asyncio.get_running_loop().time()
@@ -355,7 +358,7 @@ class BulkRun:
     def _settle(self, row: Row, result: CardResult) -> None:
         """Hand a result out, put it on record and tell whoever listens."""
         self._ledger.settle(row, result)
-        self._results.put_nowait((result, row.has_place))
+        self._outbox.put(result)
         self._tally.add_result(result.state)
         if self._listeners:
             try:
@@ -372,15 +375,6 @@ class _Halted(Exception):  # noqa: N818 -- never leaves this module
 
 def _failure(row: Row, error: BoardClientError) -> CardResult:
     return CardResult(index=row.index, draft=row.draft, error=error, state="failed")
-
-
-def _turns(caller: Caller, plan: Plan, tally: Tally) -> Turns | None:
-    """Return what the attempts of the run wait for besides the session's own limiter, which may be a pace itself."""
-    if isinstance(caller.limiter, Pace):
-        return None
-    if plan.concurrency is None:
-        return Pace(max_in_flight=plan.workers)
-    return FixedTurns(plan.workers, lambda: tally.requests)
 
 
 def _unknown(row: Row, error: BoardClientError | None) -> CardResult:

@@ -32,11 +32,11 @@ class Tally:
         self._states[state] += 1
         self._ended = time.monotonic()
 
-    def add_attempts(self, attempts: Iterable[Attempt | None]) -> None:
-        """Count the attempts that left; None stands for one that succeeded at once, which has no history."""
+    def add_attempts(self, attempts: Iterable[Attempt]) -> None:
+        """Count the attempts that left."""
         for attempt in attempts:
-            self.requests += attempt is None or attempt.effect is not Effect.NOT_SENT
-            self._rejected += attempt is not None and attempt.status == 429
+            self.requests += attempt.effect is not Effect.NOT_SENT
+            self._rejected += attempt.status == 429
 
     @property
     def report(self) -> BulkReport:

@@ -1,4 +1,4 @@
-"""How the workers of a run take turns where their number is the caller's choice."""
+"""How the workers of a run take turns: at once where their number is the caller's choice, or as a pace lets them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
+from boardclient._caller import Caller, Turns
 from boardclient.bulk._pace import Pace
+from boardclient.bulk._plan import Plan
+from boardclient.bulk._tally import Tally
 
 _SLOWEST_START: Final = 1.0
 
@@ -26,11 +29,8 @@ class FixedTurns:
         self._pace: Pace | None = None
         self._paced: set[asyncio.Task[Any] | None] = set()
         self._started = clock()
-
-    @property
-    def hears_all(self) -> bool:
-        """Tell whether it is to hear of successes too."""
-        return self._pace is not None
+        self.hears_all = False
+        """Whether it is to hear of successes too: once a pace leads."""
 
     async def __aenter__(self) -> None:
         if self._pace is not None:
@@ -51,5 +51,15 @@ class FixedTurns:
             self._pace = Pace(
                 start_rate=min(max(rate / 2, _SLOWEST_START), 10_000.0), max_in_flight=self._workers, clock=self._clock
             )
+            self.hears_all = True
         elif self._pace is not None and asyncio.current_task() in self._paced:
             self._pace.report(status, retry_after, seconds)
+
+
+def make_turns(caller: Caller, plan: Plan, tally: Tally) -> Turns | None:
+    """Return what the attempts of a run wait for besides the session's own limiter, which may be a pace itself."""
+    if isinstance(caller.limiter, Pace):
+        return None
+    if plan.concurrency is None:
+        return Pace(max_in_flight=plan.workers)
+    return FixedTurns(plan.workers, lambda: tally.requests)
