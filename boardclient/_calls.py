@@ -91,9 +91,17 @@ class Calls:
         """Sign, send, renew and retry one request within one deadline, and return the value of its answer."""
         flights = self._shared.flights
         flight = flights.begin(request.line, self.timeout, bulk)
+        policy, began = self.policy, time.monotonic()
         outcome: T | BoardClientError
         try:
-            outcome = await self._walk(request, flight)
+            if policy is not None and policy.sees_first:
+                outcome = await self._drive(policy, request, flight, None)
+            else:
+                outcome = await self._attempt(request, flight)
+                if policy is not None and isinstance(outcome, BoardClientError):
+                    outcome = await self._drive(policy, request, flight, _retry.FirstOutcome(outcome, began))
+                elif policy is not None:
+                    policy.note_success()
         except asyncio.CancelledError as cancellation:
             interrupted = flight.settle()
             if interrupted is None:
@@ -135,21 +143,12 @@ class Calls:
         """Hand an event to the observers."""
         self._shared.notify(event)
 
-    async def _walk(self, request: Request[T], flight: Flight) -> T | BoardClientError:
-        """Attempt the request as often as the policy wants."""
-        policy = self.policy
-        if policy is None or not policy.is_enabled:
-            return await self._attempt(request, flight)
-        first = None
-        if not policy.sees_first:
-            started = time.monotonic()
-            outcome = await self._attempt(request, flight)
-            if not isinstance(outcome, BoardClientError):
-                policy.note_success()
-                return outcome
-            if flight.bulk is not None and isinstance(outcome, RateLimitError):
-                return outcome
-            first = _retry.FirstOutcome(outcome, started)
+    async def _drive(
+        self, policy: _retry.Policy, request: Request[T], flight: Flight, first: _retry.FirstOutcome[T] | None
+    ) -> T | BoardClientError:
+        """Attempt the request as often as the policy wants, where there was no first attempt yet or after it."""
+        if first is not None and flight.bulk is not None and isinstance(first.outcome, RateLimitError):
+            return first.outcome
         return await policy.drive(
             request.operation,
             lambda: self._attempt(request, flight),

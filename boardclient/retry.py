@@ -16,7 +16,7 @@ import inspect
 import math
 import random as _random
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import attrs
 import tenacity
@@ -184,10 +184,10 @@ Paused = Callable[[float], None]
 
 
 @attrs.frozen
-class FirstOutcome:
+class FirstOutcome(Generic[T]):
     """An attempt made before tenacity was entered: what it gave, and when it began on `time.monotonic`."""
 
-    outcome: object
+    outcome: T | BoardClientError
     started: float
 
 
@@ -212,7 +212,9 @@ class Policy:
             if retry_state is not None or part.tokens < part.capacity:
                 part.give_back(retry_state)
 
-    async def drive(self, name: str, attempt: Attempted[T], paused: Paused, first: FirstOutcome | None) -> T | BoardClientError:
+    async def drive(
+        self, name: str, attempt: Attempted[T], paused: Paused, first: FirstOutcome[T] | None
+    ) -> T | BoardClientError:
         """Repeat the attempt as tenacity would, and return its value or the error to raise.
 
         `name` is what tenacity's logging callbacks show; `paused` is told of each pause before it begins and may refuse it by

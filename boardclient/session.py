@@ -193,4 +193,8 @@ class AsyncSession:
 
 
 def _policy(retry: AsyncRetrying | None) -> _retry.Policy | None:
-    return None if retry is None else _retry.Policy(retry)
+    """Return the policy that is asked, None where none is wanted or tenacity's own switch is off."""
+    if retry is None:
+        return None
+    policy = _retry.Policy(retry)
+    return policy if policy.is_enabled else None

@@ -20,11 +20,12 @@ from boardclient._flights import Flight
 from boardclient._operations import Answer
 from boardclient._transport._answers import read_whole
 from boardclient._transport._connections import NO_TIMEOUT, Connector
-from boardclient._transport._failures import Failure
+from boardclient._transport._failures import Failure, failure_of
 from boardclient._transport._public import LARGE_BODY_BYTES
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
+    from aiohttp.connector import Connection
 
 KNOWN_VERSIONS: Final = frozenset({"3.14.3", "3.14.4", "3.14.5"})
 """The versions of aiohttp that the contract tests have passed on."""
@@ -126,10 +127,12 @@ class DirectWay:
         return prototype
 
     async def exchange(self, prototype: _Prototype, wire: bytes, flight: Flight) -> Answer | Failure:
-        """Send one request once and read its answer; what aiohttp raises gets out."""
+        """Send one request once and read its answer."""
         flight.stage = "connect"
-        connection = await aiohttp.TCPConnector.connect(self._connector, prototype, [], NO_TIMEOUT)
+        connection: Connection | None = None
+        outcome: Answer | Failure
         try:
+            connection = await aiohttp.TCPConnector.connect(self._connector, prototype, [], NO_TIMEOUT)
             protocol, transport = connection.protocol, connection.transport
             # An answer that is there before its request belongs to none of ours.
             if protocol is None or transport is None or transport.is_closing() or len(protocol):
@@ -142,14 +145,16 @@ class DirectWay:
                 message, content = await protocol.read()
             flight.stage = "receive"
             if content.is_eof() and 0 < content.total_bytes <= self._at_hand and content.exception() is None:
-                outcome: Answer | Failure = Answer(message.code, CIMultiDict(message.headers), b"".join(content._buffer))
+                outcome = Answer(message.code, CIMultiDict(message.headers), b"".join(content._buffer))
             else:
                 outcome = await read_whole(message.code, message.headers, content, self._limit)
-        except BaseException:
-            connection.close()
-            raise
-        if content.is_eof() and not transport.get_write_buffer_size():
-            connection.release()
-        else:  # somebody still has to read or to write
-            connection.close()
+            if content.is_eof() and not transport.get_write_buffer_size():  # else somebody still has to read or to write
+                connection.release()
+                connection = None
+        except Exception as error:  # whatever it is, it may print the URL: only its kind leaves this frame
+            outcome = failure_of(error, flight.stage)
+        finally:
+            if connection is not None:
+                connection.close()
+        flight.stage = "idle"
         return outcome

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from functools import cache
 from importlib.metadata import version
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import aiohttp
 from multidict import CIMultiDict
@@ -14,7 +15,7 @@ from boardclient._operations import Answer
 from boardclient._transport import _direct
 from boardclient._transport._connections import NO_TIMEOUT, Connector
 from boardclient._transport._direct import DirectWay
-from boardclient._transport._failures import Failure, failure_of
+from boardclient._transport._failures import Failure
 from boardclient._transport._public import PublicWay
 from boardclient._transport._settings import Settings
 
@@ -61,23 +62,16 @@ class Pool:
             headers["Content-Type"] = content_type or ""
         return headers
 
-    async def send(
+    def send(
         self, method: str, url: str, body: bytes | None, flight: Flight, content_type: str = "application/json"
-    ) -> Answer | Failure:
+    ) -> Coroutine[Any, Any, Answer | Failure]:
         """Send one request once and return its whole answer, or how it failed; a cancellation leaves the flight's stage."""
-        public = self._public or self._open()
-        direct, plan = self._direct, None
-        try:
-            if direct is not None and self._may_be_direct and _direct.is_undisturbed():
-                plan = direct.plan(method, url, body, content_type)
-            if direct is None or plan is None:
-                outcome = await public.exchange(method, url, body, flight, content_type)
-            else:
-                outcome = await direct.exchange(*plan, flight)
-        except Exception as error:  # whatever it is, it may print the URL: only its kind leaves this frame
-            outcome = failure_of(error, flight.stage)
-        flight.stage = "idle"
-        return outcome
+        public, direct = self._public or self._open(), self._direct
+        if direct is not None and self._may_be_direct and _direct.is_undisturbed():
+            plan = direct.plan(method, url, body, content_type)
+            if plan is not None:
+                return direct.exchange(*plan, flight)
+        return public.exchange(method, url, body, flight, content_type)
 
     async def aclose(self) -> None:
         """Close the connections if they are the session's own."""

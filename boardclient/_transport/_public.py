@@ -14,7 +14,7 @@ from boardclient._flights import Flight
 from boardclient._operations import Answer
 from boardclient._transport._answers import read_whole
 from boardclient._transport._connections import FLIGHT, NO_TIMEOUT
-from boardclient._transport._failures import Failure
+from boardclient._transport._failures import Failure, failure_of
 
 LARGE_BODY_BYTES: Final = 2**20
 """aiohttp warns of larger ones in one piece, and sends a file in pieces, no faster than they are taken."""
@@ -29,9 +29,10 @@ class PublicWay:
         self._limit = limit
 
     async def exchange(self, method: str, url: str, body: bytes | None, flight: Flight, content_type: str) -> Answer | Failure:
-        """Send one request once and read its answer; what aiohttp raises gets out."""
+        """Send one request once and read its answer."""
         flight.stage = "handed"
         token = FLIGHT.set(flight)
+        outcome: Answer | Failure
         try:
             async with self._http.request(
                 method,
@@ -47,6 +48,9 @@ class PublicWay:
                 outcome = await read_whole(response.status, response.headers, response.content, self._limit)
                 if not response.content.is_eof():
                     response.close()
-                return outcome
+        except Exception as error:  # whatever it is, it may print the URL: only its kind leaves this frame
+            outcome = failure_of(error, flight.stage)
         finally:
             FLIGHT.reset(token)
+        flight.stage = "idle"
+        return outcome
