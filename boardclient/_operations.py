@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import attrs
+from multidict import CIMultiDict
 
 from boardclient import _convert
 from boardclient.errors import (
@@ -254,7 +255,7 @@ def free_request(
         operation="request",
         method=verb,
         path=_free_path(path),
-        read=_whole,
+        read=response_of,
         query=urlencode(pairs, quote_via=quote),
         body=None if json is None else _convert.encode(_exactly(json)),
         repeatable=verb in REPEATABLE_METHODS if repeatable is None else repeatable,
@@ -262,8 +263,9 @@ def free_request(
     )
 
 
-def _whole(answer: Answer, _: str) -> Response:
-    return Response(answer.status, answer.headers, answer.body)
+def response_of(answer: Answer, identifier: str = "") -> Response:
+    """Return an answer as it is handed out; aiohttp's own headers are a proxy, which can't be pickled."""
+    return Response(answer.status, CIMultiDict(answer.headers), answer.body)
 
 
 def _exactly(json: JsonValue) -> JsonValue:

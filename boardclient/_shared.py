@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
 
 from boardclient._flights import Flights
-from boardclient._operations import Answer, Response
+from boardclient._operations import Answer, Response, response_of
 from boardclient._transport import Pool, Settings
 from boardclient._urls import check_root, check_url
 from boardclient.credentials import Credentials
@@ -93,7 +93,7 @@ class Shared:
             error = interrupted
         else:
             if isinstance(outcome, Answer):
-                return Response(outcome.status, outcome.headers, outcome.body)
+                return response_of(outcome)
             error = TransportError(f"the form was not answered: {outcome.why}", outcome.phase, "POST", outcome.effect)
         finally:
             self.flights.end(flight)

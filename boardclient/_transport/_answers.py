@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aiohttp import StreamReader
-from multidict import CIMultiDict
 
 from boardclient._operations import Answer
 from boardclient._transport._failures import Failure
@@ -17,7 +16,6 @@ async def read_whole(status: int, headers: Mapping[str, str], content: StreamRea
 
     A success that is too large is refused; of any other answer the status counts, and the beginning is enough.
     """
-    kept = CIMultiDict(headers)  # aiohttp's own is a proxy, which can't be pickled
     chunks = [await content.readany()]
     size = len(chunks[0])
     while size <= limit and not content.at_eof():
@@ -25,8 +23,8 @@ async def read_whole(status: int, headers: Mapping[str, str], content: StreamRea
         chunks.append(chunk)
         size += len(chunk)
     if size <= limit:
-        return Answer(status, kept, b"".join(chunks))
+        return Answer(status, headers, b"".join(chunks))
     if 200 <= status < 300:
         return Failure("receive", Effect.DONE, f"the answer is larger than {limit} bytes")
     chunks[-1] = chunks[-1][: limit - size]
-    return Answer(status, kept, b"".join(chunks))
+    return Answer(status, headers, b"".join(chunks))

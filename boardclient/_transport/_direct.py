@@ -145,7 +145,7 @@ class DirectWay:
                 message, content = await protocol.read()
             flight.stage = "receive"
             if content.is_eof() and 0 < content.total_bytes <= self._at_hand and content.exception() is None:
-                outcome = Answer(message.code, CIMultiDict(message.headers), b"".join(content._buffer))
+                outcome = Answer(message.code, message.headers, b"".join(content._buffer))
             else:
                 outcome = await read_whole(message.code, message.headers, content, self._limit)
             if content.is_eof() and not transport.get_write_buffer_size():  # else somebody still has to read or to write

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gzip
 import json
+import pickle
 import socket
 import tracemalloc
 import zlib
@@ -41,6 +43,19 @@ def dead_url() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+async def test_an_answer_is_the_applications(service: BoardService) -> None:
+    """A free request's answer, and the one to a form, can be pickled and copied, its headers without regard to case."""
+    async with service.session() as session:
+        answers = [
+            await session.request("GET", "/1/members/me"),
+            await session._shared.post_form(service.base_url + "/1/OAuthGetAccessToken", {"code": "none"}),
+        ]
+    for answer in answers:
+        for clone in (pickle.loads(pickle.dumps(answer)), copy.deepcopy(answer)):
+            assert clone == answer
+            assert clone.headers["CONTENT-TYPE"] == answer.headers["content-type"]
 
 
 # --- one attempt is one request
