@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -134,12 +135,15 @@ def _imports(python: str, rounds: int, with_rivals: bool) -> dict[str, dict[str,
     """Return what each import takes of a fresh process, in milliseconds."""
     statements = [statement for statement, needs_rivals in _IMPORTS.items() if with_rivals or not needs_rivals]
     samples: dict[str, list[tuple[float, ...]]] = {statement: [] for statement in statements}
-    for number in range(rounds + 1):
-        for statement in statements:
-            command = [python, "-c", _MEASURE.format(statement=statement)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            if number:  # the first round fills the disk's cache and writes the bytecode
-                samples[statement].append(tuple(float(seconds) * 1e3 for seconds in done.stdout.split()))
+    with tempfile.TemporaryDirectory() as folder:
+        # All bytecode is there, as it is of an installed package: also where Python is told to write none, as in many containers.
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
+        for number in range(rounds + 1):
+            for statement in statements:
+                command = [python, "-c", _MEASURE.format(statement=statement)]
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+                if number:  # the first round fills the disk's cache and writes the bytecode
+                    samples[statement].append(tuple(float(seconds) * 1e3 for seconds in done.stdout.split()))
     medians = {
         statement: [statistics.median(column) for column in zip(*found, strict=True)] for statement, found in samples.items()
     }
