@@ -1,22 +1,19 @@
-"""The operations of the service by resource: one short method each, over whatever can make a call.
-
-The room of bulk runs is entered when it is asked for: importing it takes a third of what the package takes.
-"""
+"""The operations of the service by resource: one short method each, over whatever can make a call."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Callable, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from boardclient import _operations as operations
 from boardclient._caller import Caller
+from boardclient.bulk import BulkRun
+from boardclient.bulk._matching import matching
+from boardclient.bulk._plan import make_plan
 from boardclient.events import BulkProgress
 from boardclient.models import Board, BoardList, Card, CardDraft, Member, Position
-
-if TYPE_CHECKING:
-    from boardclient.bulk import BulkRun
 
 
 class _Resource:
@@ -105,8 +102,6 @@ class Cards(_Resource):
 
         They are compared as far as the board's listing shows them, in its order; those that were there before are among them.
         """
-        from boardclient.bulk._matching import matching
-
         draft = CardDraft(name, list_id, desc=desc, due=due)
         cards = await self._caller.call(operations.BOARD_CARDS.request(board_id))
         return matching(draft, cards)
@@ -139,9 +134,6 @@ class Cards(_Resource):
         Raises:
             TypeError, ValueError: an option can't work.
         """
-        from boardclient.bulk import BulkRun
-        from boardclient.bulk._plan import make_plan
-
         listeners = [on_progress] if on_progress is not None else []
         if self._caller.is_observed:
             listeners.append(self._caller.notify)
