@@ -1254,6 +1254,24 @@ async def test_a_refusal_says_nothing_of_an_earlier_sending(moments: Moments, an
     (result,) = await memory.results("a", unknown="resend")
     assert (result.state, len(memory.times("a"))) == ("unknown", 2)
     assert len(memory.cards) == 1
+    assert result.error is not None
+    assert result.error.__notes__[-1] == f"sent again: {answer}"
+
+
+async def test_a_marker_may_be_an_object_that_is_empty(moments: Moments) -> None:
+    """What is called for a marker is called, whatever else it is: a collection that is empty at first, say."""
+
+    class Markers(list[str]):
+        def __call__(self, draft: CardDraft) -> str:
+            self.append(f"m-{draft.name}")
+            return self[-1]
+
+    memory, made = Memory(moments), Markers()
+    memory.script = {"a": ["swallowed"]}
+    results = await memory.results(["a", "b"], marker=made)
+    assert {result.state for result in results} == {"created"}
+    assert sorted(made) == ["m-a", "m-b"]
+    assert sorted(card.desc or "" for card in memory.cards) == ["[m-a]", "[m-b]"]
 
 
 async def test_one_marker_for_two_rows_makes_no_duplicate(moments: Moments) -> None:

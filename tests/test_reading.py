@@ -384,6 +384,18 @@ def test_elements_are_found_by_one_name_where_two_can_not_be_seen(first: bytes) 
     assert len(parts) > 3
 
 
+@pytest.mark.parametrize("alike", [1, 250, 1000])
+def test_elements_need_not_begin_as_the_first_one_does(alike: int) -> None:
+    """Parts stay small where only some elements have the second name of the first one: an answer may leave fields out."""
+    body = b"[" + b",".join(
+        b'{"id":"%d",%s"name":"n"}' % (number, b"" if number % alike else b'"due":null,') for number in range(1000)
+    ) + b"]"  # fmt: skip
+    with mock.patch.object(_convert, "PART_BYTES", 1000):
+        parts = list(_convert._parts(body))
+    assert [json.loads(bytes(piece))["id"] for part in parts for piece in part] == [str(number) for number in range(1000)]
+    assert max(sum(len(bytes(piece)) for piece in part) for part in parts) < 2500
+
+
 def test_slices_are_read_when_asked_for() -> None:
     """What follows is not looked at before its slice is asked for; a misfit is told at the end, and broken JSON before it."""
     good = board(1000)[:-1]

@@ -75,10 +75,15 @@ def make_plan(
         journal=journal,
         board_id=board_id,
         unknown=_unknown(unknown, board_id),
-        marker=marker,
+        marker=_marking(marker),
         settle_seconds=settle,
         workers=concurrency or caller.max_connections,
     )
+
+
+def _marking(marker: Marking) -> Marking:
+    """Return a marker whose truth says whether there is one: an object that can be called may be empty, too."""
+    return (lambda draft: marker(draft)) if callable(marker) else marker
 
 
 def _unknown(unknown: str | None, board_id: str | None) -> Unknown:

@@ -326,9 +326,12 @@ class BulkRun:
             self._backlog.put_later(row, failure.retry_after or 0.0)
         elif (result := CardResult.of_error(row.index, row.draft, failure)).state == "unknown" and not self._is_halted:
             self._doubt(row, failure)
+        elif row.error is None:
+            self._settle(row, result)
         else:
-            # What refuses this sending says nothing of an earlier one that is in doubt.
-            self._settle(row, result if row.error is None else _unknown(row, row.error))
+            # What became of this sending says nothing of an earlier one that is in doubt.
+            row.error.add_note(f"sent again: {failure}")
+            self._settle(row, _unknown(row, row.error))
 
     def _is_patient(self, row: Row, refusal: RateLimitError) -> bool:
         """Tell whether a card that was answered with 429 is sent again: not where it would have to wait for too long."""
