@@ -3,7 +3,7 @@
 from typing import Any
 
 from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials
-from boardclient._operations import Answer
+from boardclient._messages import Answer
 
 _ANSWER = Answer(200, {}, b'{"id": "5f1a0c2e9b7d4e0012ab34cd", "name": "Card", "desc": "", "url": "https://board.example/c/1"}')
 _TOKEN = Answer(200, {}, b'{"access_token": "a-token-of-usual-length-0123456789abcdef"}')

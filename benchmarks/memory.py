@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from _peak import peak_mib
 
 from boardclient import AsyncSession, CardDraft, StaticCredentials
-from boardclient._operations import Answer
+from boardclient._messages import Answer
 
 
 class _InstantPool:

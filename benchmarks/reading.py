@@ -129,7 +129,7 @@ async def _hold(cards: int) -> dict[str, float]:
     from unittest import mock
 
     from boardclient import AsyncSession, StaticCredentials
-    from boardclient._operations import Answer
+    from boardclient._messages import Answer
 
     holds: list[tuple[float, float]] = []
 

@@ -9,7 +9,7 @@ pay for aiohttp.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from boardclient._operations import Response
+    from boardclient._messages import Response
     from boardclient.bulk import BulkReport, BulkRun, CardResult, Pace
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
     from boardclient.credentials._file_store import FileTokenStore
@@ -87,7 +87,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_operations": ("Response",),
+    "_messages": ("Response",),
     "bulk": ("BulkReport", "BulkRun", "CardResult", "Pace"),
     "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
     "credentials._file_store": ("FileTokenStore",),

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from boardclient._operations import Request
+from boardclient._messages import Request
 from boardclient.errors import Attempt
 from boardclient.events import Event
 

@@ -15,7 +15,8 @@ from typing import Final, Protocol, TypeAlias, TypeVar, cast
 from boardclient import retry as _retry
 from boardclient._caller import BulkCall
 from boardclient._flights import Flight
-from boardclient._operations import Answer, Request, api_error, effect_of, interpret_in_steps, value_of
+from boardclient._messages import Answer, Request
+from boardclient._operations import api_error, effect_of, interpret_in_steps, value_of
 from boardclient._shared import Shared
 from boardclient._transport import Failure
 from boardclient.credentials import CredentialProvider, Credentials

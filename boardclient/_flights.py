@@ -10,12 +10,12 @@ import asyncio
 import math
 import os
 import time
+from datetime import UTC, datetime
 from typing import Literal
 
 import attrs
 
 from boardclient._caller import BulkCall
-from boardclient._operations import utc
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 
 Stage = Literal["idle", "handed", "connect", "send", "receive"]
@@ -117,6 +117,11 @@ class Flight:
     def note_pause(self, seconds: float) -> None:
         """Write the pause that follows the last attempt into the history."""
         self.attempts[-1] = attrs.evolve(self.attempts[-1], pause_seconds=seconds)
+
+
+def utc(seconds: float) -> datetime:
+    """Return seconds since the epoch as an aware date-time."""
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 _process = object()

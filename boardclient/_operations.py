@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import attrs
-from multidict import CIMultiDict
 
 from boardclient import _convert
+from boardclient._messages import BODY_KEPT_BYTES, Answer, Read, ReadInSteps, Request, Response, response_of
 from boardclient.errors import (
     ApiError,
     AuthenticationError,
@@ -29,65 +29,10 @@ from boardclient.errors import (
 from boardclient.models import Board, BoardList, Card, JsonValue, Member, check_identifier, check_text, utc_timestamp
 
 T = TypeVar("T")
-BODY_KEPT_BYTES: Final = 64 * 2**10
 AT_ONCE_BYTES: Final = 256 * 2**10
 """The largest body that is read at once, which takes about a millisecond."""
 
 Check: TypeAlias = Callable[[object, str], JsonValue]
-Read: TypeAlias = "Callable[[Answer, str], T]"
-ReadInSteps: TypeAlias = "Callable[[Answer], Generator[None, None, T]]"
-
-
-@attrs.frozen
-class Answer:
-    """What the service sent back, whole: status, headers (case-insensitive) and the unpacked body."""
-
-    status: int
-    headers: Mapping[str, str] = attrs.field(repr=False)
-    body: bytes = attrs.field(repr=False)
-
-    @property
-    def is_success(self) -> bool:
-        """Tell whether the status is 2xx."""
-        return 200 <= self.status < 300
-
-
-@attrs.frozen
-class Response(Answer):
-    """The answer to `session.request`: `status`, `headers` (case-insensitive) and `body`, unpacked."""
-
-    def json(self) -> JsonValue:
-        """Return the JSON value of the body.
-
-        Raises:
-            DecodeError: it is not JSON.
-        """
-        return _convert.decode(self.body)
-
-
-@attrs.define
-class Request(Generic[T]):
-    """One call, not yet signed: it holds no credential. `body` is a JSON object, or None where there is no body.
-
-    `read` makes the value of a success, from its own `identifier` where the answer has none; `read_in_steps` does the same, where
-    it can be done in steps, and yields after each. Nobody changes it; not to forbid that takes half a microsecond off each call.
-    """
-
-    operation: str
-    method: str
-    path: str
-    read: Read[T] = attrs.field(repr=False, eq=False)
-    body: bytes | None = None
-    repeatable: bool = False
-    identifier: str = ""
-    read_in_steps: ReadInSteps[T] | None = attrs.field(default=None, repr=False, eq=False)
-    query: str = ""
-    signable_body: bool = True
-
-    @property
-    def line(self) -> str:
-        """Return the method and the path, without the query."""
-        return f"{self.method} {self.path}"
 
 
 def _flag(value: object, name: str) -> bool:
@@ -263,11 +208,6 @@ def free_request(
     )
 
 
-def response_of(answer: Answer, identifier: str = "") -> Response:
-    """Return an answer as it is handed out; aiohttp's own headers are a proxy, which can't be pickled."""
-    return Response(answer.status, CIMultiDict(answer.headers), answer.body)
-
-
 def _exactly(json: JsonValue) -> JsonValue:
     """Return an application's own value if JSON can express it as it is: the codec lets NaN, bytes and sets pass as others."""
     try:
@@ -401,8 +341,3 @@ def _http_date(value: str) -> float | None:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-
-
-def utc(seconds: float) -> datetime:
-    """Return seconds since the epoch as an aware date-time."""
-    return datetime.fromtimestamp(seconds, UTC)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
 
 from boardclient._flights import Flights
-from boardclient._operations import Answer, Response, response_of
+from boardclient._messages import Answer, Response, response_of
 from boardclient._transport import Pool, Settings
 from boardclient._urls import check_root, check_url
 from boardclient.credentials import Credentials

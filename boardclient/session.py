@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from boardclient import retry as _retry
 from boardclient._calls import Calls, Limiter
-from boardclient._operations import Response, free_request
+from boardclient._messages import Response
+from boardclient._operations import free_request
 from boardclient._shared import Shared
 from boardclient._transport import Settings
 from boardclient.credentials import CredentialProvider

@@ -15,6 +15,7 @@ import pytest
 from aioresponses import aioresponses as AioResponses
 
 from boardclient import retry
+from boardclient.testing import BoardService
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -33,6 +34,13 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[AioResponses]:
     monkeypatch.setattr(aioresponses.core, "ClientResponse", _ClientResponse)
     with AioResponses() as mock:
         yield mock
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[BoardService]:
+    """Run the service on the test's own loop."""
+    async with BoardService() as running:
+        yield running
 
 
 @pytest.fixture

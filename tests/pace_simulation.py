@@ -5,12 +5,10 @@ Used by the tests and by `benchmarks/pace.py`.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import math
 import random
-import selectors
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -177,34 +175,3 @@ def simulate(
             controller.report(begun, now, *what, now - begun.started_at)
             controller.end(begun)
     return outcome
-
-
-class _Selector(selectors.DefaultSelector):
-    """Never waits: the time that it would wait has passed."""
-
-    passed = 0.0
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        """Let time pass and look."""
-        assert timeout is not None, "everybody waits, for nothing"
-        self.passed += max(0.0, timeout)
-        return super().select(0)
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """An event loop whose clock is moved by waiting."""
-
-    def __init__(self) -> None:
-        self.selector = _Selector()
-        super().__init__(self.selector)
-
-    def time(self) -> float:
-        """Return the seconds that were waited."""
-        return self.selector.passed
-
-
-def run_virtually(test: Callable[[Callable[[], float]], Coroutine[Any, Any, None]]) -> None:
-    """Run a coroutine, which is given the clock, on a loop whose time passes only by waiting."""
-    loop = _Loop()
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(test(loop.time))

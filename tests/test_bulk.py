@@ -28,16 +28,10 @@ from boardclient import (
     TransportError,
 )
 from boardclient._caller import BulkCall
-from boardclient._operations import Request
+from boardclient._messages import Request
 from boardclient.bulk._plan import make_plan
 from boardclient.retry import when_safe
 from boardclient.testing import BoardService, faults
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[BoardService]:
-    async with BoardService() as running:
-        yield running
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from boardclient import (
     TransportError,
 )
 from boardclient._caller import BulkCall
-from boardclient._operations import Request
+from boardclient._messages import Request
 from boardclient.bulk import _backlog, _journal_format, _run
 from boardclient.bulk._journal_file import JournalFile
 from boardclient.bulk._journal_view import read_rows
@@ -43,12 +43,6 @@ from boardclient.testing import BoardService, faults
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "cards.journal"
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[BoardService]:
-    async with BoardService() as running:
-        yield running
 
 
 @pytest.fixture

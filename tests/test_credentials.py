@@ -4,7 +4,6 @@ import asyncio
 import copy
 import json
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus
 
@@ -20,18 +19,13 @@ from boardclient import (
     StaticCredentials,
     TransportError,
 )
-from boardclient._operations import BODY_KEPT_BYTES, Answer, Request, free_request
+from boardclient._messages import BODY_KEPT_BYTES, Answer, Request
+from boardclient._operations import free_request
 from boardclient.credentials import Exchange, Signed
 from boardclient.errors import Effect
 from boardclient.testing import BoardService, faults
 
 AWKWARD = ["plain", 'quo"te', "sl/ash", "per%2fcent", "back\\slash\\\\", "tö😀n", "a b+c=&?#", "tab\tline\n\r\b\f", "(dots.)*[x]"]
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[BoardService]:
-    async with BoardService() as running:
-        yield running
 
 
 def request(json_body: Any = None, **options: Any) -> Request[Any]:

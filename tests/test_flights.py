@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -197,3 +198,8 @@ def test_another_thread_is_another_loop() -> None:
 
     asyncio.run(begin())
     assert messages == ["this AsyncSession belongs to another event loop: build one for each loop"]
+
+
+def test_utc_gives_an_aware_moment() -> None:
+    """Seconds since the epoch become an aware date-time."""
+    assert _flights.utc(1_800_000_000.0) == datetime(2027, 1, 15, 8, tzinfo=UTC)

@@ -9,9 +9,9 @@ import pytest
 
 _FLOOR = {"errors", "events", "models", "_urls"}
 _MIDDLE = {"retry", "credentials", "_transport", "_flights", "resources", "bulk"}
-_WIRE = {"_convert", "_operations", "_transport"}
+_WIRE = {"_convert", "_messages", "_operations", "_transport"}
 _UPPER = [{"_shared"}, {"_calls"}, {"session"}, {"integrations", "cli"}]
-_LEVELS = [_FLOOR, {"_convert"}, {"_operations"}, {"_caller"}, _MIDDLE, *_UPPER]
+_LEVELS = [_FLOOR, {"_convert"}, {"_messages"}, {"_operations"}, {"_caller"}, _MIDDLE, *_UPPER]
 _LEVEL = {room: level for level, rooms in enumerate(_LEVELS) for room in rooms}
 _OUTSIDE = {"testing", "integrations", "cli"}
 """Rooms that may use the package as an application does, through its public names."""

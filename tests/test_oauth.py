@@ -8,13 +8,13 @@ import functools
 import itertools
 import json
 import pickle
-import selectors
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from virtual_loop import VirtualLoop
 
 from boardclient import (
     AsyncSession,
@@ -51,30 +51,6 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[valid-type, misc]  # -- which class it is depends on the platform
-    """Let the time pass that a loop would wait for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        assert timeout is not None, "everybody waits, and for nothing that will come"
-        self.now += max(0.0, timeout)
-        return super().select(0)
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop on which nobody waits for time to pass."""
-
-    def __init__(self) -> None:
-        self._virtual = _Selector()
-        super().__init__(self._virtual)
-
-    def time(self) -> float:
-        return self._virtual.now
-
-
 def virtual(body: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Make a test that runs on a virtual loop, where every task must have ended in the end and nothing was left unseen."""
 
@@ -86,7 +62,7 @@ def virtual(body: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
             loop = asyncio.get_running_loop()
             loop.set_exception_handler(lambda _, context: problems.append(context))
             await body(*args, **options)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # of the virtual time: all that is ready has run by then
             assert asyncio.all_tasks() == {asyncio.current_task()}
 
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:

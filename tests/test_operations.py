@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from boardclient import _operations as ops
+from boardclient._messages import Answer, Response
 from boardclient.errors import (
     ApiError,
     AuthenticationError,
@@ -34,8 +35,8 @@ NOW = 1_800_000_000.0
 DUE = datetime(2027, 1, 2, 5, 4, 5, 250000, tzinfo=timezone(timedelta(hours=2)))
 
 
-def answer(status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None) -> ops.Answer:
-    return ops.Answer(status, CIMultiDict(headers or {}), body)
+def answer(status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
+    return Answer(status, CIMultiDict(headers or {}), body)
 
 
 # operation, identifier, values, the line, the JSON body (None: there is none)
@@ -122,10 +123,10 @@ READS.append(ops.free_request("GET", "/1/x"))
 def test_free_answers_are_handed_out_as_they_came() -> None:
     """A free request reads as status, headers and body; its JSON is decoded on demand."""
     read = ops.interpret(ops.free_request("GET", "/1/x"), answer(201, b'{"a":1}', {"X-A": "b"}), NOW)
-    assert isinstance(read, ops.Response)
+    assert isinstance(read, Response)
     assert (read.status, read.headers["x-a"], read.body, read.json()) == (201, "b", b'{"a":1}', {"a": 1})
     with pytest.raises(DecodeError):
-        ops.Response(200, {}, b"<html>").json()
+        Response(200, {}, b"<html>").json()
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ STATUSES: list[tuple[int, type[ApiError], Effect]] = [
 def test_every_status_is_the_error_of_the_contract(status: int, kind: type[ApiError], effect: Effect) -> None:
     """A status that is no success is exactly the error that the contract names, with what it says about the effect."""
     headers = CIMultiDict({"X-Id": "7", "Retry-After": "2"})
-    error = ops.interpret(ops.ADD_LABEL.request("c1", label_id="x"), ops.Answer(status, headers, b'{"why":"\xc3\xbc"}'), NOW)
+    error = ops.interpret(ops.ADD_LABEL.request("c1", label_id="x"), Answer(status, headers, b'{"why":"\xc3\xbc"}'), NOW)
     assert type(error) is kind
     assert (error.status, error.effect, error.body, error.retry_after) == (status, effect, b'{"why":"\xc3\xbc"}', 2.0)
     assert error.headers["x-id"] == "7"
@@ -322,11 +323,6 @@ def test_retry_after_is_seconds_or_a_date(value: str, date: str | None, seconds:
 def test_no_retry_after_is_none() -> None:
     """An answer without the header asks for nothing."""
     assert ops.retry_after({}, NOW) is None
-
-
-def test_utc_gives_an_aware_moment() -> None:
-    """Seconds since the epoch become an aware date-time."""
-    assert ops.utc(NOW) == datetime(2027, 1, 15, 8, tzinfo=UTC)
 
 
 TEXT = st.text(st.characters(codec=None)) | st.text(st.sampled_from('0123456789 ,:GMTJan+-Fri"/.%\\\x00\ud800\udfffü😀'))

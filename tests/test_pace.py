@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pace_simulation import Bucket, Open, Outcome, Service, Window, run_virtually, simulate
+from pace_simulation import Bucket, Open, Outcome, Service, Window, simulate
+from virtual_loop import VirtualLoop
 
 from boardclient import AsyncSession, Pace, StaticCredentials
 from boardclient.bulk._controller import HIGHEST, LONGEST_HOLD, LOWEST, Attempt, Controller, _judge
@@ -339,8 +340,10 @@ def test_no_answers_whatever_bring_a_pace_to_a_stop(
 
 
 def virtually(test: Callable[[Callable[[], float]], Coroutine[Any, Any, None]]) -> None:
-    """Run a test on a loop whose time passes only by waiting."""
-    run_virtually(test)
+    """Run a test, which is given the clock, on a loop whose time passes only by waiting."""
+    loop = VirtualLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(test(loop.time))
 
 
 def test_turns_come_evenly_and_in_order() -> None:
@@ -512,7 +515,7 @@ def test_an_answer_belongs_to_the_attempt_of_its_task() -> None:
     async def test(clock: Callable[[], float]) -> None:
         pace = Pace(start_rate=10.0, clock=clock)
         told: list[float] = []
-        pace._controller.report = lambda attempt, *answer: told.append(attempt.started_at)  # type: ignore[method-assign]
+        pace._controller.report = lambda attempt, *answer: told.append(attempt.started_at)  # type: ignore[method-assign]  # -- looked at from outside
         async with pace:
             outer = clock()
             await asyncio.sleep(1.0)
@@ -533,7 +536,7 @@ def test_reports_and_exits_from_elsewhere_are_refused() -> None:
         pace = Pace(clock=clock)
         with pytest.raises(RuntimeError, match="from within its"):
             pace.report(200, None, 0.1)
-        await asyncio.create_task(pace.__aenter__())  # type: ignore[arg-type]
+        await asyncio.create_task(pace.__aenter__())  # type: ignore[arg-type]  # -- any awaitable that is a coroutine does
         with pytest.raises(RuntimeError, match="by the task that entered it"):
             await pace.__aexit__(None, None, None)
 

@@ -22,7 +22,7 @@ from boardclient import (
     TransportError,
 )
 from boardclient._caller import BulkCall
-from boardclient._operations import Request
+from boardclient._messages import Request
 from boardclient.bulk import CardResult
 from boardclient.bulk._journal_view import read_rows
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from aiohttp import StreamReader
 
-from boardclient._operations import Answer
+from boardclient._messages import Answer
 from boardclient._transport._failures import Failure
 from boardclient.errors import Effect
 

@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from boardclient._flights import Flight
-from boardclient._operations import Answer
+from boardclient._messages import Answer
 from boardclient._transport._answers import read_whole
 from boardclient._transport._connections import NO_TIMEOUT, Connector
 from boardclient._transport._failures import Failure, failure_of

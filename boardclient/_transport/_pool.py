@@ -11,7 +11,7 @@ import aiohttp
 from multidict import CIMultiDict
 
 from boardclient._flights import Flight
-from boardclient._operations import Answer
+from boardclient._messages import Answer
 from boardclient._transport import _direct
 from boardclient._transport._connections import NO_TIMEOUT, Connector
 from boardclient._transport._direct import DirectWay

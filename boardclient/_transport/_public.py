@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from boardclient._flights import Flight
-from boardclient._operations import Answer
+from boardclient._messages import Answer
 from boardclient._transport._answers import read_whole
 from boardclient._transport._connections import FLIGHT, NO_TIMEOUT
 from boardclient._transport._failures import Failure, failure_of

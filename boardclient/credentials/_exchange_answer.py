@@ -13,7 +13,7 @@ from typing import Final, TypeAlias, cast
 from urllib.parse import parse_qsl
 
 from boardclient import _convert
-from boardclient._operations import Response
+from boardclient._messages import Response
 from boardclient.credentials._failure import Failure, without_frames
 from boardclient.credentials._tokens import Token
 from boardclient.errors import DecodeError

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
-from boardclient._operations import Response
+from boardclient._messages import Response
 from boardclient.credentials._values import Credentials
 
 T = TypeVar("T")

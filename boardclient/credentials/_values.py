@@ -11,7 +11,7 @@ import attrs
 from multidict import CIMultiDict
 
 from boardclient import _convert
-from boardclient._operations import BODY_KEPT_BYTES, Answer, Request
+from boardclient._messages import BODY_KEPT_BYTES, Answer, Request
 from boardclient.models import check_text
 
 Place = Literal["body", "query"]

@@ -200,7 +200,7 @@ class Run:
         """Wait for commits that are late, and look at everything."""
         until = time.monotonic() + 30
         while self.storm.pending and time.monotonic() < until:
-            time.sleep(0.01)
+            time.sleep(0.01)  # commits that are late come in real time, by the service's own thread
         cards = dict(self._service.rules.cards)
         found = check(
             Evidence(

@@ -116,7 +116,7 @@ def _sends(crash: Crash, moment: str) -> Callable[[Any], Any]:
                 return await original(self, method, url, *args, **kwargs)
             if moment == "under-way":
                 sending = asyncio.ensure_future(original(self, method, url, *args, **kwargs))
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)  # until the request has left, which nothing in this process can tell
                 if sending.done():  # never: the service of this crash point does not answer
                     return await sending
             elif moment == "answered":
@@ -191,7 +191,7 @@ def _draft(row: Mapping[str, Any]) -> CardDraft:
 async def _in_time(drafts: Iterable[CardDraft]) -> AsyncIterator[CardDraft]:
     for number, draft in enumerate(drafts):
         if number % 10 == 0:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # an input that really waits, as a file or a database does
         yield draft
 
 

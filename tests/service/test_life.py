@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -17,13 +16,6 @@ from tenacity import AsyncRetrying, stop_after_attempt, wait_none
 
 from boardclient import AsyncSession, Credentials, Effect, NotFoundError, SessionClosedError, StaticCredentials
 from boardclient.testing import BoardService
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[BoardService]:
-    """Run the service on the test's own loop."""
-    async with BoardService() as running:
-        yield running
 
 
 async def test_many_tasks_share_few_connections(service: BoardService) -> None:

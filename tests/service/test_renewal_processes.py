@@ -140,13 +140,6 @@ async def running(family: Family, **options: Any) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def service() -> AsyncIterator[BoardService]:
-    """Run the service on the test's own loop."""
-    async with BoardService() as running_service:
-        yield running_service
-
-
-@pytest.fixture
 async def family(service: BoardService, tmp_path: Path) -> Family:
     return Family(service, tmp_path / "tokens")
 

@@ -164,13 +164,6 @@ def secrets_of(service: BoardService, *more: str) -> list[str]:
 
 
 @pytest.fixture
-async def service() -> AsyncIterator[BoardService]:
-    """Run the service on the test's own loop."""
-    async with BoardService() as running:
-        yield running
-
-
-@pytest.fixture
 def consent(service: BoardService) -> Consent:
     return Consent(service)
 

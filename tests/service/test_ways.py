@@ -16,7 +16,7 @@ from aioresponses import aioresponses as AioResponses
 
 from boardclient import Effect
 from boardclient._flights import Flight
-from boardclient._operations import Answer
+from boardclient._messages import Answer
 from boardclient._transport import Failure, Pool, Settings, _direct
 from boardclient._transport._connections import Connector
 from boardclient._transport._public import PublicWay

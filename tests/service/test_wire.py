@@ -10,7 +10,6 @@ import pickle
 import socket
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -28,13 +27,6 @@ from boardclient import (
 )
 from boardclient.events import RequestSent
 from boardclient.testing import BoardService
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[BoardService]:
-    """Run the service on the test's own loop."""
-    async with BoardService() as running:
-        yield running
 
 
 @pytest.fixture
