@@ -250,6 +250,8 @@ def _options() -> argparse.Namespace:
         options.read, options.reads, options.rounds = options.read and [50], 2, 1
     if options.reads < 0 or min(options.cards, options.slow_cards, options.rounds, *options.concurrency, *options.read) < 1:
         parser.error("counts start at 1")
+    if unknown := set(options.only) - _contenders.CREATING.keys() - _contenders.READING.keys():
+        parser.error(f"there is no contender {', '.join(sorted(unknown))}")
     return options
 
 

@@ -67,6 +67,8 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
     parser.add_argument("--one", choices=("plain", "journal"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if not 0 < options.mark <= options.cards:
+        parser.error("--mark lies between 1 and --cards")
     if options.one:
         with TemporaryDirectory() as folder:
             journal = Path(folder) / "run.journal" if options.one == "journal" else None

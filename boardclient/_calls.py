@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
@@ -81,7 +81,9 @@ class Calls:
         self._shared = shared
         self._note_accepted = getattr(provider, "note_accepted", None)
         self._note_refused = getattr(provider, "note_refused", None)
-        self._current = getattr(provider, "current", None) if _come_together(provider, "current", "acquire") else None
+        self._current: Callable[[], Credentials | None] = _nothing_at_hand
+        if _come_together(provider, "current", "acquire"):
+            self._current = provider.current  # type: ignore[attr-defined]  # -- an optional part of the protocol
         self._is_current = getattr(provider, "is_current", None)
         self._accepted: Credentials | None = None
         self._report = getattr(limiter, "report", None)
@@ -181,7 +183,7 @@ class Calls:
     async def _attempt(self, request: Request[T], flight: Flight) -> T | BoardClientError:
         """Send the request once, and after a 401 once more with renewed credentials, at most once in a call."""
         # Most providers know what to sign with, and most calls wait for no turn: neither then costs a coroutine.
-        credentials = None if self._current is None else self._current()
+        credentials = self._current()
         if credentials is not None and self._is_free(flight):
             outcome = await self._send(request, credentials, flight, None)
         else:
@@ -218,7 +220,7 @@ class Calls:
     ) -> tuple[Credentials | None, T | BoardClientError]:
         """Send the request with these credentials, or those of now; return them with the outcome, None where there are none."""
         while True:
-            credentials = given or (None if self._current is None else self._current())
+            credentials = given or self._current()
             if credentials is None:
                 acquired = await self._credentials(request, flight, None)
                 if isinstance(acquired, CredentialError):
@@ -336,6 +338,10 @@ class Calls:
                     why=attempt.why,
                 )
             )
+
+
+def _nothing_at_hand() -> None:
+    """Stand for a provider that has to be awaited."""
 
 
 def _come_together(provider: object, hook: str, method: str) -> bool:
