@@ -23,6 +23,7 @@ import _certificate
 import _contenders
 import _environment
 import _plot
+from _arguments import count, count_or_none
 from _contenders import Contender, Service
 from _peak import peak_mib
 
@@ -228,14 +229,21 @@ def _show(title: str, rows: dict[str, dict[str, float | None]]) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cards", type=int, default=10_000, help="cards that each contender creates in each round")
-    parser.add_argument("--slow-cards", type=int, default=1_000, help="the same, for clients that take milliseconds for each")
-    parser.add_argument("--concurrency", type=int, nargs="*", default=[1, 32, 128], help="calls in flight when creating")
+    parser.add_argument("--cards", type=count, default=10_000, help="cards that each contender creates in each round")
+    parser.add_argument("--slow-cards", type=count, default=1_000, help="the same, for clients that take milliseconds for each")
+    parser.add_argument("--concurrency", type=count, nargs="*", default=[1, 32, 128], help="calls in flight when creating")
     parser.add_argument(
-        "--read", type=int, nargs="*", default=[1, 1_000, 10_000, 100_000], metavar="N", help="cards on the boards that are read"
+        "--read",
+        type=count,
+        nargs="*",
+        default=[1, 1_000, 10_000, 100_000],
+        metavar="N",
+        help="cards on the boards that are read",
     )
-    parser.add_argument("--reads", type=int, default=0, help="times that each is read in each round; 0 depends on its length")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--reads", type=count_or_none, default=0, help="times that each is read in each round; 0 depends on its length"
+    )
+    parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"leave out others, but {_BASELINE}")
     parser.add_argument("--tls", action="store_true", help="https, with a certificate made by openssl; checked by all")
     parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio", help="the clients' event loop")
@@ -248,8 +256,6 @@ def _options() -> argparse.Namespace:
     if options.smoke:
         options.cards, options.slow_cards, options.concurrency = 64, 16, options.concurrency and [4]
         options.read, options.reads, options.rounds = options.read and [50], 2, 1
-    if options.reads < 0 or min(options.cards, options.slow_cards, options.rounds, *options.concurrency, *options.read) < 1:
-        parser.error("counts start at 1")
     if unknown := set(options.only) - _contenders.CREATING.keys() - _contenders.READING.keys():
         parser.error(f"there is no contender {', '.join(sorted(unknown))}")
     return options

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from _arguments import count
 from _instant import instant_session, oauth
 
 from boardclient import CredentialProvider, FileTokenStore, StaticCredentials
@@ -72,9 +73,9 @@ async def _views(count: int) -> tuple[float, float]:
 def main() -> None:
     """Run, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=20_000, help="calls of each contender in each round")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--views", type=int, default=10_000)
+    parser.add_argument("--calls", type=count, default=20_000, help="calls of each contender in each round")
+    parser.add_argument("--rounds", type=count, default=15)
+    parser.add_argument("--views", type=count, default=10_000)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
     options = parser.parse_args()

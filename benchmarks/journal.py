@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from _arguments import count, count_or_none
 from _peak import peak_mib
 
 from boardclient.bulk._journal import Journal
@@ -86,10 +87,10 @@ def _in_a_process(task: Task) -> Sample:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 64, 256], help="rows armed at a time")
-    parser.add_argument("--commits", type=int, default=1000, help="batches of each size that are measured in each round")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a long run; 0 leaves it out")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batches", type=count, nargs="+", default=[1, 16, 64, 256], help="rows armed at a time")
+    parser.add_argument("--commits", type=count, default=1000, help="batches of each size that are measured in each round")
+    parser.add_argument("--rows", type=count_or_none, default=1_000_000, help="rows of a long run; 0 leaves it out")
+    parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--folder", default="", help="where the journals are put, on the disk that is to be measured")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")

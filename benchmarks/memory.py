@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from _arguments import count
 from _peak import peak_mib
 
 from boardclient import AsyncSession, CardDraft, StaticCredentials
@@ -61,8 +62,8 @@ def _in_a_process(kind: str, cards: int, mark: int) -> dict[str, float]:
 def main() -> None:
     """Run each kind in a process of its own, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cards", type=int, default=1_000_000)
-    parser.add_argument("--mark", type=int, default=20_000, help="from how many cards on growth counts")
+    parser.add_argument("--cards", type=count, default=1_000_000)
+    parser.add_argument("--mark", type=count, default=20_000, help="from how many cards on growth counts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
     parser.add_argument("--one", choices=("plain", "journal"), help=argparse.SUPPRESS)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import _environment
 import _plot
+from _arguments import count
 from _contenders import DESC, LIST_ID
 
 _TOKEN = "a-token-of-usual-length-0123456789abcdef"  # a made-up one
@@ -152,9 +153,9 @@ def _imports(python: str, rounds: int, with_rivals: bool) -> dict[str, dict[str,
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=1_000, help="calls of each contender in each round")
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--imports", type=int, default=15, help="rounds of the imports")
+    parser.add_argument("--calls", type=count, default=1_000, help="calls of each contender in each round")
+    parser.add_argument("--rounds", type=count, default=40)
+    parser.add_argument("--imports", type=count, default=15, help="rounds of the imports")
     _environment.add_options(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw what the parts cost")

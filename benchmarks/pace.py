@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from _arguments import count, positive
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from pace_simulation import Bucket, Open, Outcome, Service, Window, simulate
@@ -219,14 +221,14 @@ def _sockets(seconds: float, limits: list[float], kinds: list[str]) -> list[dict
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limits", type=float, nargs="+", default=[5, 10, 20, 100, 300, 1000])
-    parser.add_argument("--latencies", type=float, nargs="+", default=[0.02, 0.05, 0.2])
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--limits", type=positive, nargs="+", default=[5, 10, 20, 100, 300, 1000])
+    parser.add_argument("--latencies", type=positive, nargs="+", default=[0.02, 0.05, 0.2])
+    parser.add_argument("--seeds", type=count, default=2)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the rate against a limit that changes")
     parser.add_argument("--sockets", action="store_true", help="real sockets and real time instead of the simulation")
-    parser.add_argument("--seconds", type=float, default=35.0, help="length of each run with --sockets")
-    parser.add_argument("--socket-limits", type=float, nargs="+", default=[50, 300])
+    parser.add_argument("--seconds", type=positive, default=35.0, help="length of each run with --sockets")
+    parser.add_argument("--socket-limits", type=positive, nargs="+", default=[50, 300])
     parser.add_argument("--smoke", action="store_true", help="a few cases: shows that it runs")
     options = parser.parse_args()
     if options.smoke:

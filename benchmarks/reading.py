@@ -22,6 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from _arguments import count
+
 _OURS = "boardclient"
 _PYDANTIC = "pydantic"
 _AT_ONCE = 100  # readings of less are too short for the clock
@@ -224,16 +226,14 @@ def _pydantic_python(*, is_wanted: bool) -> Iterator[str | None]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cards", type=int, nargs="+", default=[1, 1000, 10_000, 100_000], help="cards of a body")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cards", type=count, nargs="+", default=[1, 1000, 10_000, 100_000], help="cards of a body")
+    parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
     parser.add_argument("--one", metavar="TASK", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.smoke:
         options.cards, options.rounds = [1, 200], 1
-    if min(options.rounds, *options.cards) < 1:
-        parser.error("counts start at 1")
     return options
 
 
