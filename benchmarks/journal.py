@@ -21,11 +21,11 @@ from typing import NamedTuple
 from _arguments import count, count_or_none
 from _peak import peak_mib
 
-from boardclient.bulk._journal import Journal
-from boardclient.bulk._journal_format import Entry, Key
+from boardclient.bulk.journal._format import Entry, RowKey
+from boardclient.bulk.journal._journal import Journal
 
 _BITS = random.Random(1)
-KEYS: dict[str, Callable[[int], Key]] = {
+KEYS: dict[str, Callable[[int], RowKey]] = {
     "positions": lambda n: n,
     "ordered references": lambda n: f"import-2027/{n:08d}",
     "random references": lambda n: f"{_BITS.getrandbits(128):032x}",

@@ -32,10 +32,11 @@ from boardclient import (
 )
 from boardclient._caller import BulkCall
 from boardclient._messages import Request
-from boardclient.bulk import _backlog, _journal_format, _run
-from boardclient.bulk._journal_file import JournalFile
-from boardclient.bulk._journal_view import read_rows
+from boardclient.bulk import _backlog, _run
 from boardclient.bulk._plan import make_plan
+from boardclient.bulk.journal import _format
+from boardclient.bulk.journal._file import JournalFile
+from boardclient.bulk.journal._view import read_rows
 from boardclient.models import BoardList
 from boardclient.testing import BoardService, faults
 
@@ -1468,7 +1469,7 @@ async def test_a_journal_that_fails_while_cards_are_settled_ends_the_run(
     seen = {}
     with monkeypatch.context() as patch, pytest.raises(JournalError, match="disk I/O error"):
         async with memory.run("ab", journal=path) as run:
-            patch.setattr(_journal_format, "select_rows", failing)
+            patch.setattr(_format, "select_rows", failing)
             async for result in run:
                 seen[result.draft.name] = result.state
     assert seen == {"a": "created", "b": "unknown"}

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from boardclient import JournalError
-from boardclient.bulk import _journal
-from boardclient.bulk._journal import Journal
-from boardclient.bulk._journal_file import JournalFile
-from boardclient.bulk._journal_format import Entry, Key, Standing, State
-from boardclient.bulk._journal_view import read_journal, read_rows
+from boardclient.bulk.journal import _journal
+from boardclient.bulk.journal._file import JournalFile
+from boardclient.bulk.journal._format import Entry, RowDecision, RowKey, RowState
+from boardclient.bulk.journal._journal import Journal
+from boardclient.bulk.journal._view import read_journal, read_rows
 
 IDENTITY = {"board": "b1"}
 NEVER = 1e6
@@ -40,11 +40,11 @@ async def journal(path: Path) -> AsyncIterator[Journal]:
         await opened.aclose()
 
 
-def entries(*keys: Key) -> list[Entry]:
+def entries(*keys: RowKey) -> list[Entry]:
     return [Entry(key, hashlib.blake2b(b"as it was", digest_size=16).digest()) for key in keys]
 
 
-def states(path: Path) -> dict[Key, tuple[State, str | None]]:
+def states(path: Path) -> dict[RowKey, tuple[RowState, str | None]]:
     return {row.key: (row.state, row.detail) for row in read_rows(path)}
 
 
@@ -69,7 +69,7 @@ async def begun(work: Any) -> asyncio.Task[Any]:
 
 async def test_rows_are_on_the_disk_when_they_are_admitted(journal: Journal, path: Path) -> None:
     """What is to be sent is armed in the file; a note is not there before it is written."""
-    assert await journal.admit(entries("a", "b")) == [Standing(1, "send"), Standing(2, "send")]
+    assert await journal.admit(entries("a", "b")) == [RowDecision(1, "send"), RowDecision(2, "send")]
     journal.note(1, "done", "c1")
     assert states(path) == {"a": ("armed", None), "b": ("armed", None)}
 
@@ -143,7 +143,7 @@ async def test_rows_in_doubt_are_those_of_which_nothing_is_known(
     journal.note(3, "waiting", "status 429")
     await journal.aclose()
     later = await Journal.open(path, IDENTITY)
-    assert [standing.verdict for standing in await later.admit(entries("c", "e"))] == ["send", "doubtful"]
+    assert [standing.action for standing in await later.admit(entries("c", "e"))] == ["send", "doubtful"]
     later.note(4, "done", "c4")
     assert [(row.key, row.run) async for row in later.doubtful()] == [("b", 1), ("c", 2), ("e", 1), ("f", 1)]
     assert later.run == 2
@@ -192,7 +192,7 @@ async def test_rows_armed_for_a_caller_who_left_are_not_in_doubt(journal: Journa
     unsent = ("waiting", "not sent: cancelled")
     assert states(path) == {"before": ("armed", None), "a": unsent, "b": unsent}
     later = await Journal.open(path, IDENTITY)
-    assert [s.verdict for s in await later.admit(entries("a", "before"))] == ["send", "doubtful"]
+    assert [s.action for s in await later.admit(entries("a", "before"))] == ["send", "doubtful"]
     await later.aclose()
 
 
@@ -224,7 +224,7 @@ async def test_notes_taken_along_by_a_cancelled_admission_are_written(journal: J
         await asyncio.wait([task])
     await journal.flush()
     assert states(path) == {"a": ("done", "c1")}
-    assert await journal.admit(entries("b")) == [Standing(2, "send")]
+    assert await journal.admit(entries("b")) == [RowDecision(2, "send")]
 
 
 async def test_an_admission_that_is_cancelled_while_the_journal_closes_ends(journal: Journal, path: Path) -> None:
@@ -344,14 +344,14 @@ async def test_a_row_that_comes_twice_does_not_stop_what_is_under_way(journal: J
 
 RUN = """
 import asyncio, itertools, sys
-from boardclient.bulk._journal import Journal
-from boardclient.bulk._journal_format import Entry
+from boardclient.bulk.journal._journal import Journal
+from boardclient.bulk.journal._format import Entry
 
 async def main(path, batch):
     journal = await Journal.open(path, {"board": "b1"})
     for first in itertools.count(0, batch):
         for standing in await journal.admit([Entry(n, b"d" * 16) for n in range(first, first + batch)]):
-            assert standing.verdict == "send"
+            assert standing.action == "send"
             journal.note(standing.seq, "done", f"c{standing.seq}")
         print(first + batch, flush=True)
         if batch > 100:
@@ -387,7 +387,7 @@ def test_a_kill_between_arming_and_noting_leaves_the_rows_in_doubt(path: Path) -
     assert read_journal(path).counts == {"armed": 200, "done": 0, "failed": 0, "waiting": 0, "unknown": 0}
     journal = JournalFile.open(path, IDENTITY)
     standings = journal.admit([Entry(n, b"d" * 16) for n in range(201)])
-    assert [standing.verdict for standing in standings] == ["doubtful"] * 200 + ["send"]
+    assert [standing.action for standing in standings] == ["doubtful"] * 200 + ["send"]
     journal.close()
 
 

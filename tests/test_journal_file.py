@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from boardclient import JournalError
-from boardclient.bulk import _journal_file, _journal_format, _journal_place, _journal_view
-from boardclient.bulk._journal_file import JournalFile
-from boardclient.bulk._journal_format import Entry, Key, Outcome, Standing, State
-from boardclient.bulk._journal_view import read_journal, read_rows
+from boardclient.bulk.journal import _file, _format, _location, _view
+from boardclient.bulk.journal._file import JournalFile
+from boardclient.bulk.journal._format import Entry, RowDecision, RowKey, RowOutcome, RowState
+from boardclient.bulk.journal._view import read_journal, read_rows
 
 IDENTITY = {"base_url": "https://boards.example", "board": "b1", "account": "m1"}
-ALL: tuple[State, ...] = ("armed", "done", "failed", "waiting", "unknown")
+ALL: tuple[RowState, ...] = ("armed", "done", "failed", "waiting", "unknown")
 
 
 @pytest.fixture
@@ -43,15 +43,15 @@ def opened(path: Path, identity: dict[str, str] = IDENTITY) -> Iterator[JournalF
         yield journal
 
 
-def entry(key: Key, content: str = "as it was") -> Entry:
+def entry(key: RowKey, content: str = "as it was") -> Entry:
     return Entry(key, hashlib.blake2b(content.encode(), digest_size=16).digest())
 
 
-def entries(*keys: Key) -> list[Entry]:
+def entries(*keys: RowKey) -> list[Entry]:
     return [entry(key) for key in keys]
 
 
-def states(path: Path) -> dict[Key, tuple[State, str | None]]:
+def states(path: Path) -> dict[RowKey, tuple[RowState, str | None]]:
     return {row.key: (row.state, row.detail) for row in read_rows(path)}
 
 
@@ -69,8 +69,8 @@ def crash(path: Path) -> Path:
 def test_new_rows_are_armed_on_the_disk_before_they_may_be_sent(path: Path) -> None:
     """Rows that were never met are to be sent, numbered in the order of arming, and a crash right after finds them in doubt."""
     with opened(path) as journal:
-        assert journal.admit(entries("a", 0)) == [Standing(1, "send"), Standing(2, "send")]
-        assert journal.admit(entries("b")) == [Standing(3, "send")]
+        assert journal.admit(entries("a", 0)) == [RowDecision(1, "send"), RowDecision(2, "send")]
+        assert journal.admit(entries("b")) == [RowDecision(3, "send")]
         assert states(crash(path)) == {"a": ("armed", None), 0: ("armed", None), "b": ("armed", None)}
 
 
@@ -84,16 +84,16 @@ def test_what_is_committed_outlives_a_power_failure(path: Path) -> None:
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [
-        (Outcome(2, "done", "card9"), Standing(2, "done", "card9")),
-        (Outcome(2, "failed", "status 400"), Standing(2, "failed", "status 400")),
-        (Outcome(2, "unknown", "status 503"), Standing(2, "doubtful", "status 503")),
-        (Outcome(2, "waiting", "status 429"), Standing(2, "send")),
-        (None, Standing(2, "doubtful")),
+        (RowOutcome(2, "done", "card9"), RowDecision(2, "done", "card9")),
+        (RowOutcome(2, "failed", "status 400"), RowDecision(2, "failed", "status 400")),
+        (RowOutcome(2, "unknown", "status 503"), RowDecision(2, "doubtful", "status 503")),
+        (RowOutcome(2, "waiting", "status 429"), RowDecision(2, "send")),
+        (None, RowDecision(2, "doubtful")),
     ],
 )
 @pytest.mark.parametrize("order", [("x", "row", "y"), ("y", "row", "x"), ("row",)])
 def test_a_later_run_knows_what_became_of_a_row(
-    path: Path, outcome: Outcome | None, expected: Standing, order: tuple[str, ...]
+    path: Path, outcome: RowOutcome | None, expected: RowDecision, order: tuple[str, ...]
 ) -> None:
     """A later run skips what is done or refused for good, repeats what was refused in passing and settles the rest."""
     with opened(path) as journal:
@@ -107,7 +107,7 @@ def test_a_position_and_a_reference_are_different_rows(path: Path) -> None:
     """A row known by the text "5" is not the one at position 5."""
     with opened(path) as journal:
         journal.admit(entries(5, "5"), ())
-        journal.record([Outcome(1, "done", "card of position 5")])
+        journal.record([RowOutcome(1, "done", "card of position 5")])
     assert states(path) == {5: ("done", "card of position 5"), "5": ("armed", None)}
 
 
@@ -116,9 +116,9 @@ def test_a_row_of_which_nothing_was_done_may_change(path: Path, state: Any) -> N
     """What the service refused is sent again with other content, and is then in doubt with that content, armed by this run."""
     with opened(path) as journal:
         journal.admit(entries("a"), ())
-        journal.record([Outcome(1, state, "status 400")])
+        journal.record([RowOutcome(1, state, "status 400")])
     with opened(path) as journal:
-        assert journal.admit([entry("a", "mended")]) == [Standing(1, "send")]
+        assert journal.admit([entry("a", "mended")]) == [RowDecision(1, "send")]
         (row,) = journal.rows(ALL)
         assert (row.state, row.detail, row.run, row.digest) == ("armed", None, 2, entry("a", "mended").digest)
         assert states(crash(path)) == {"a": ("armed", None)}
@@ -128,9 +128,9 @@ def test_the_last_outcome_of_a_row_holds(path: Path) -> None:
     """A row that was in doubt and then found is done."""
     with opened(path) as journal:
         journal.admit(entries("a"))
-        journal.record([Outcome(1, "unknown", "status 503"), Outcome(1, "done", "c1")])
+        journal.record([RowOutcome(1, "unknown", "status 503"), RowOutcome(1, "done", "c1")])
         assert states(path) == {"a": ("done", "c1")}
-        journal.record([Outcome(1, "unknown", None)])
+        journal.record([RowOutcome(1, "unknown", None)])
         assert states(path) == {"a": ("unknown", None)}
 
 
@@ -138,7 +138,7 @@ def test_outcomes_are_written_with_the_next_admission(path: Path) -> None:
     """Arming and recording are one commit, and a row of this batch is not touched by it."""
     with opened(path) as journal:
         journal.admit(entries("a"))
-        journal.admit(entries("b"), [Outcome(1, "done", "c1")])
+        journal.admit(entries("b"), [RowOutcome(1, "done", "c1")])
         assert states(crash(path)) == {"a": ("done", "c1"), "b": ("armed", None)}
 
 
@@ -146,7 +146,7 @@ def test_rows_are_paged_in_the_order_of_arming(path: Path) -> None:
     """Rows come by state, after a number, so many at a time."""
     with opened(path) as journal:
         journal.admit(entries(*"abcdef"))
-        journal.record([Outcome(seq, "done", "c") for seq in (2, 4)])
+        journal.record([RowOutcome(seq, "done", "c") for seq in (2, 4)])
         assert [row.key for row in journal.rows(("armed",), limit=2)] == ["a", "c"]
         assert [row.key for row in journal.rows(("armed",), after=3)] == ["e", "f"]
         assert [row.key for row in journal.rows(("done", "armed"))] == list("abcdef")
@@ -171,7 +171,7 @@ def test_the_secret_stays_and_is_the_journals_own(path: Path, tmp_path: Path) ->
         assert other.secret != first
     with opened(path) as journal:
         assert (journal.secret, journal.run) == (first, 2)
-        assert repr(first) not in repr(_journal_format.read_meta(journal._connection, path))
+        assert repr(first) not in repr(_format.read_meta(journal._connection, path))
 
 
 def test_the_baseline_is_kept_for_every_run(path: Path) -> None:
@@ -213,11 +213,11 @@ def test_the_baseline_is_set_once_and_before_the_first_row(path: Path, is_armed:
 @pytest.mark.parametrize(("recent", "indexed_per_entry"), [(1, 4), (3, 4), (5, 1), (1000, 4)])
 @pytest.mark.parametrize("key", ["ref-0", "ref-5", "ref-11", 0, 11])
 def test_a_key_that_comes_twice_is_refused(
-    path: Path, monkeypatch: pytest.MonkeyPatch, recent: int, indexed_per_entry: int, key: Key
+    path: Path, monkeypatch: pytest.MonkeyPatch, recent: int, indexed_per_entry: int, key: RowKey
 ) -> None:
     """A key of any earlier batch of this run is known, wherever the file keeps it by now, and nothing of the batch is armed."""
-    monkeypatch.setattr(_journal_file, "_RECENT", recent)
-    monkeypatch.setattr(_journal_file, "_INDEXED_PER_ENTRY", indexed_per_entry)
+    monkeypatch.setattr(_file, "_RECENT", recent)
+    monkeypatch.setattr(_file, "_INDEXED_PER_ENTRY", indexed_per_entry)
     with opened(path) as journal:
         for n in range(12):
             journal.admit(entries(f"ref-{n}", n))
@@ -225,7 +225,7 @@ def test_a_key_that_comes_twice_is_refused(
         with pytest.raises(JournalError, match=rf"{key}.* comes twice"):
             journal.admit(entries("new", key))
         assert len(journal.rows(ALL)) == 24
-        assert journal.admit(entries("new")) == [Standing(25, "send")]
+        assert journal.admit(entries("new")) == [RowDecision(25, "send")]
 
 
 @pytest.mark.parametrize("batches", range(1, 13))
@@ -234,8 +234,8 @@ def test_every_row_is_found_again_wherever_the_run_ended(
     path: Path, monkeypatch: pytest.MonkeyPatch, recent: int, indexed_per_entry: int, batches: int
 ) -> None:
     """A row that did not come into the index before the end, or the crash, of its run is in it for the next one."""
-    monkeypatch.setattr(_journal_file, "_RECENT", recent)
-    monkeypatch.setattr(_journal_file, "_INDEXED_PER_ENTRY", indexed_per_entry)
+    monkeypatch.setattr(_file, "_RECENT", recent)
+    monkeypatch.setattr(_file, "_INDEXED_PER_ENTRY", indexed_per_entry)
     with opened(path) as journal:
         for n in range(batches):
             journal.admit(entries(f"ref-{n}", n))
@@ -243,7 +243,7 @@ def test_every_row_is_found_again_wherever_the_run_ended(
     for ended in (path, left):
         with opened(ended) as journal:
             again = journal.admit(entries(*range(batches), *(f"ref-{n}" for n in range(batches))))
-            assert {standing.verdict for standing in again} == {"doubtful"}
+            assert {standing.action for standing in again} == {"doubtful"}
 
 
 @pytest.mark.parametrize("state", ["done", "failed", "waiting", "unknown", None])
@@ -251,7 +251,7 @@ def test_a_row_of_an_earlier_run_that_comes_twice_is_refused(path: Path, state: 
     """Whatever became of it then, it can come once in this run's input."""
     with opened(path) as journal:
         journal.admit(entries(*range(20)))
-        journal.record([Outcome(13, state, "x")] if state else [])
+        journal.record([RowOutcome(13, state, "x")] if state else [])
     with opened(path) as journal:
         journal.admit(entries(12))
         journal.admit(entries(*range(12), *range(13, 20)))
@@ -264,7 +264,7 @@ def test_a_key_that_comes_twice_in_one_batch_is_refused(path: Path) -> None:
     with opened(path) as journal:
         journal.admit(entries("z"))
         with pytest.raises(JournalError, match="the reference 'a' comes twice"):
-            journal.admit(entries("a", "b", "a"), [Outcome(1, "done", "c1")])
+            journal.admit(entries("a", "b", "a"), [RowOutcome(1, "done", "c1")])
         assert states(crash(path)) == {"z": ("done", "c1")}
 
 
@@ -273,11 +273,11 @@ def test_changed_content_under_a_reference_is_refused(path: Path, state: Any) ->
     """A row that may have been sent can't be sent with other content; nothing of its batch is armed, and the journal goes on."""
     with opened(path) as journal:
         journal.admit(entries("a"))
-        journal.record([Outcome(1, state, "x")] if state else [])
+        journal.record([RowOutcome(1, state, "x")] if state else [])
     with opened(path) as journal:
         with pytest.raises(JournalError, match="'a' was sent by an earlier run with other content"):
             journal.admit([entry("b"), entry("a", "changed")])
-        assert [standing.verdict for standing in journal.admit(entries("b", "a"))] == [
+        assert [standing.action for standing in journal.admit(entries("b", "a"))] == [
             "send",
             "doubtful" if state != "done" else "done",
         ]
@@ -401,7 +401,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 def test_a_file_that_appears_meanwhile_is_not_replaced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal is moved only where nothing lies at that moment, and nothing else is left."""
     path.write_bytes(b"mine")
-    monkeypatch.setattr(_journal_place, "exists", lambda place: False)
+    monkeypatch.setattr(_location, "exists", lambda place: False)
     with pytest.raises(JournalError, match=r"can't be created \(a file has appeared there\)"):
         JournalFile.open(path, IDENTITY)
     assert path.read_bytes() == b"mine"
@@ -414,7 +414,7 @@ def test_a_journal_that_could_not_be_begun_leaves_nothing_behind(path: Path, mon
     def fail(path: Path, identity: object) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(_journal_file, "_initialise", fail)
+    monkeypatch.setattr(_file, "_initialise", fail)
     with pytest.raises(JournalError, match="disk I/O error"):
         JournalFile.open(path, IDENTITY)
     assert [file.name for file in path.parent.iterdir()] == [f"{path.name}-lock"]
@@ -479,11 +479,11 @@ def test_a_journal_that_can_not_be_moved_to_its_place_is_reported(path: Path, mo
 
 CUT_OFF = """
 import os, sys
-from boardclient.bulk import _journal_file, _journal_place
-from boardclient.bulk._journal_file import JournalFile
+from boardclient.bulk.journal import _file, _location
+from boardclient.bulk.journal._file import JournalFile
 
 where = {"created": "_initialise", "initialised": "move"}[sys.argv[2]]
-setattr(_journal_place if where == "move" else _journal_file, where, lambda *arguments: os._exit(9))
+setattr(_location if where == "move" else _file, where, lambda *arguments: os._exit(9))
 JournalFile.open(sys.argv[1], {})
 """
 
@@ -509,7 +509,7 @@ def test_a_file_is_created_only_where_nothing_is(path: Path) -> None:
     link.symlink_to("nowhere")
     for place in (path, link):
         with pytest.raises(JournalError, match=r"can't be created \(File exists\): choose a folder that is writable"):
-            _journal_place.create(place)
+            _location.create(place)
     assert path.read_bytes() == b"mine"
     assert not path.with_name("nowhere").exists()
 
@@ -557,8 +557,8 @@ a line that is cut off
 )
 def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(folder: str, kind: str, is_remote: bool) -> None:
     """The longest mount point counts, and of several over the same folder the last."""
-    assert _journal_place.file_system_of(Path(folder), MOUNTS) == kind
-    assert _journal_place.is_remote(kind) == is_remote
+    assert _location.file_system_of(Path(folder), MOUNTS) == kind
+    assert _location.is_remote(kind) == is_remote
 
 
 @pytest.mark.parametrize(
@@ -566,12 +566,12 @@ def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(folder: str, k
 )
 def test_only_a_shared_file_system_is_remote(kind: str | None, is_remote: bool) -> None:
     """What nobody knows counts as local, but for what goes through a program of its own."""
-    assert _journal_place.is_remote(kind) == is_remote
+    assert _location.is_remote(kind) == is_remote
 
 
 def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is created on one."""
-    monkeypatch.setattr(_journal_place, "_mounts", lambda: f"9 1 0:9 / {path.parent} rw - nfs4 server:/ rw\n")
+    monkeypatch.setattr(_location, "_mounts", lambda: f"9 1 0:9 / {path.parent} rw - nfs4 server:/ rw\n")
     with pytest.raises(JournalError, match=r"network file system \(nfs4\).* put the journal on a local disk"):
         JournalFile.open(path, IDENTITY)
     assert list(path.parent.iterdir()) == []
@@ -584,14 +584,14 @@ def test_a_system_without_a_table_of_mounts_is_trusted(monkeypatch: pytest.Monke
         raise FileNotFoundError
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    assert _journal_place._mounts() == ""
-    assert _journal_place.file_system_of(Path("/"), "") is None
+    assert _location._mounts() == ""
+    assert _location.file_system_of(Path("/"), "") is None
 
 
 def test_a_file_system_without_shared_memory_is_refused(path: Path) -> None:
     """Where SQLite can't keep a write-ahead log, the journal is not used."""
     with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(JournalError, match="without shared memory"):
-        _journal_file._make_durable(connection, path)
+        _file._make_durable(connection, path)
 
 
 # Damage
@@ -690,14 +690,14 @@ def test_a_full_disk_ends_the_run_with_nothing_armed(path: Path) -> None:
         with pytest.raises(JournalError, match="can't grow"):
             journal.admit(entries("after"))
     with opened(path) as journal:
-        assert [s.verdict for s in journal.admit(entries(7, "after", f"long reference {n} 0"))] == ["doubtful", "send", "send"]
+        assert [s.action for s in journal.admit(entries(7, "after", f"long reference {n} 0"))] == ["doubtful", "send", "send"]
 
 
 LIMITED = """
 import resource, signal, sys
 from boardclient import JournalError
-from boardclient.bulk._journal_file import JournalFile
-from boardclient.bulk._journal_format import Entry
+from boardclient.bulk.journal._file import JournalFile
+from boardclient.bulk.journal._format import Entry
 
 path, limit = sys.argv[1], int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -724,7 +724,7 @@ def test_a_write_that_the_system_refuses_loses_nothing(path: Path, limit: int) -
     assert len(armed) > 10
     assert list(states(path))[: len(armed)] == [int(line) for line in armed]
     with opened(path, {}) as journal:
-        assert journal.admit(entries("next"))[0].verdict == "send"
+        assert journal.admit(entries("next"))[0].action == "send"
 
 
 # Reading
@@ -734,7 +734,7 @@ def test_a_summary_tells_what_a_journal_holds(path: Path) -> None:
     """The rows are counted by state, armed ones included, and its identity, age and runs are told."""
     with opened(path) as journal:
         journal.admit(entries(*"abcdef"))
-        journal.record([Outcome(1, "done", "c"), Outcome(2, "failed"), Outcome(3, "waiting"), Outcome(4, "unknown")])
+        journal.record([RowOutcome(1, "done", "c"), RowOutcome(2, "failed"), RowOutcome(3, "waiting"), RowOutcome(4, "unknown")])
         while_open = read_journal(path)
         assert while_open.counts == {"armed": 2, "done": 1, "failed": 1, "waiting": 1, "unknown": 1}
         assert while_open.created_at == journal.created_at
@@ -746,10 +746,10 @@ def test_a_summary_tells_what_a_journal_holds(path: Path) -> None:
 
 def test_rows_are_listed_by_state(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows in the asked states come in the order of arming, all of them where none is asked, page after page."""
-    monkeypatch.setattr(_journal_view, "_PAGE", 2)
+    monkeypatch.setattr(_view, "_PAGE", 2)
     with opened(path) as journal:
         journal.admit(entries(*"abcdef"))
-        journal.record([Outcome(seq, "done", "c") for seq in (1, 2, 4)])
+        journal.record([RowOutcome(seq, "done", "c") for seq in (1, 2, 4)])
         assert [row.key for row in read_rows(path, "done")] == ["a", "b", "d"]
         assert [row.key for row in read_rows(path, "armed", "failed")] == ["c", "e", "f"]
         assert [row.key for row in read_rows(path)] == list("abcdef")
@@ -757,7 +757,7 @@ def test_rows_are_listed_by_state(path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_reader_in_no_hurry_does_not_make_the_log_grow(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between pages nothing is held of the file, so that the log is begun anew as ever."""
-    monkeypatch.setattr(_journal_view, "_PAGE", 2)
+    monkeypatch.setattr(_view, "_PAGE", 2)
     filled(path, 100)
     with closing(read_rows(path)) as rows:
         next(rows)
@@ -789,7 +789,7 @@ def test_reading_during_a_run_changes_nothing(path: Path) -> None:
     """What stands in the log is read along, and the log stays as it is."""
     filled(path, 100)
     with opened(path) as journal:
-        journal.admit(entries("a"), [Outcome(1, "done", "c")])
+        journal.admit(entries("a"), [RowOutcome(1, "done", "c")])
         before = contents(path.parent)
         assert f"{path.name}-wal" in before
         assert read_journal(path).counts == {"armed": 100, "done": 1, "failed": 0, "waiting": 0, "unknown": 0}
@@ -799,12 +799,12 @@ def test_reading_during_a_run_changes_nothing(path: Path) -> None:
 
 def test_a_run_that_begins_while_one_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is shown as it is when it comes up, and none is left out."""
-    monkeypatch.setattr(_journal_view, "_PAGE", 10)
+    monkeypatch.setattr(_view, "_PAGE", 10)
     filled(path, 2000)
     with closing(read_rows(path)) as rows:
         read = [next(rows)]
         with opened(path) as journal:
-            journal.record([Outcome(seq, "done", "c" * 200) for seq in range(1, 2001)])
+            journal.record([RowOutcome(seq, "done", "c" * 200) for seq in range(1, 2001)])
             for start in range(0, 2000, 100):
                 journal.admit(entries(*range(start, start + 100)))
         read += rows
@@ -824,8 +824,8 @@ def test_a_journal_in_a_folder_that_cannot_be_written_is_read(path: Path, monkey
             pass
 
     filled(path, 100)
-    connect = _journal_format.connect
-    monkeypatch.setattr(_journal_format, "connect", lambda path, mode: Refusing() if mode == "ro" else connect(path, mode))
+    connect = _format.connect
+    monkeypatch.setattr(_format, "connect", lambda path, mode: Refusing() if mode == "ro" else connect(path, mode))
     if not has_log:
         assert read_journal(path).counts["armed"] == 100
         return
@@ -858,7 +858,7 @@ def test_a_commit_that_was_cut_off_is_all_there_or_not_at_all(path: Path, data: 
         with opened(path) as journal:
             sizes = [log.stat().st_size]
             for n in range(4):
-                journal.admit(entries(*(f"{n} {m}" for m in range(5))), [Outcome(5 * n, "done", "c")] if n else ())
+                journal.admit(entries(*(f"{n} {m}" for m in range(5))), [RowOutcome(5 * n, "done", "c")] if n else ())
                 sizes.append(log.stat().st_size)
             left = crash(path)
         size = data.draw(st.integers(0, sizes[-1]))
@@ -869,18 +869,18 @@ def test_a_commit_that_was_cut_off_is_all_there_or_not_at_all(path: Path, data: 
             assert len(rows) == 5 * durable
             assert [row.seq for row in rows if row.state == "done"] == [5 * n for n in range(1, durable)]
             again = journal.admit(entries(*(f"3 {m}" for m in range(5))))
-            assert {standing.verdict for standing in again} == {"doubtful" if durable == 4 else "send"}
+            assert {standing.action for standing in again} == {"doubtful" if durable == 4 else "send"}
 
 
 class Memory:
     """What the file has to remember: a dictionary."""
 
     def __init__(self) -> None:
-        self.rows: dict[Key, tuple[int, bytes, State, str | None]] = {}
-        self.met: set[Key] = set()
+        self.rows: dict[RowKey, tuple[int, bytes, RowState, str | None]] = {}
+        self.met: set[RowKey] = set()
         self.baseline: set[str] | None = None
 
-    def admit(self, batch: Sequence[Entry]) -> list[Standing] | None:
+    def admit(self, batch: Sequence[Entry]) -> list[RowDecision] | None:
         keys = [key for key, _ in batch]
         if len(set(keys)) < len(keys) or self.met & set(keys):
             return None
@@ -890,12 +890,12 @@ class Memory:
         self.met |= set(keys)
         return [self._admit_one(key, digest) for key, digest in batch]
 
-    def _admit_one(self, key: Key, digest: bytes) -> Standing:
+    def _admit_one(self, key: RowKey, digest: bytes) -> RowDecision:
         seq, known, state, detail = self.rows.get(key, (len(self.rows) + 1, digest, "waiting", None))
         if state == "waiting" or (state == "failed" and known != digest):
             self.rows[key] = (seq, digest, "armed", None)
-            return Standing(seq, "send")
-        return Standing(seq, "doubtful" if state in ("armed", "unknown") else state, detail)
+            return RowDecision(seq, "send")
+        return RowDecision(seq, "doubtful" if state in ("armed", "unknown") else state, detail)
 
 
 class JournalMachine(RuleBasedStateMachine):
@@ -909,8 +909,8 @@ class JournalMachine(RuleBasedStateMachine):
         self.path = Path(self.folder.name) / "cards.journal"
         self.memory = Memory()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(_journal_file, "_RECENT", 4)  # so that every key goes through the index soon,
-        self.patch.setattr(_journal_file, "_INDEXED_PER_ENTRY", 1)  # and in several steps
+        self.patch.setattr(_file, "_RECENT", 4)  # so that every key goes through the index soon,
+        self.patch.setattr(_file, "_INDEXED_PER_ENTRY", 1)  # and in several steps
         self.journal = JournalFile.open(self.path, IDENTITY)
 
     @initialize(ids=st.none() | st.sets(st.sampled_from("abc")))
@@ -919,14 +919,14 @@ class JournalMachine(RuleBasedStateMachine):
             self.journal.set_baseline(ids)
         self.memory.baseline = ids
 
-    def _outcomes(self, drawn: list[tuple[Key, Any, str | None]]) -> list[Outcome]:
+    def _outcomes(self, drawn: list[tuple[RowKey, Any, str | None]]) -> list[RowOutcome]:
         """Record what is drawn in the dictionary, and return it for the file."""
         outcomes = []
         for key, state, detail in drawn:
             if key in self.memory.rows:
                 seq, digest, *_ = self.memory.rows[key]
                 self.memory.rows[key] = (seq, digest, state, detail)
-                outcomes.append(Outcome(seq, state, detail))
+                outcomes.append(RowOutcome(seq, state, detail))
         return outcomes
 
     ended = st.tuples(keys, st.sampled_from(["done", "failed", "waiting", "unknown"]), st.none() | st.text(max_size=3))
@@ -935,7 +935,7 @@ class JournalMachine(RuleBasedStateMachine):
         batch=st.lists(st.tuples(keys, st.sampled_from(["one", "one", "one", "two"])), max_size=5, unique_by=lambda row: row[0]),
         drawn=st.lists(ended, max_size=3),
     )
-    def admit(self, batch: list[tuple[Key, str]], drawn: list[tuple[Key, Any, str | None]]) -> None:
+    def admit(self, batch: list[tuple[RowKey, str]], drawn: list[tuple[RowKey, Any, str | None]]) -> None:
         rows = [entry(key, content) for key, content in batch]
         outcomes = self._outcomes(drawn)
         expected = self.memory.admit(rows)
@@ -946,7 +946,7 @@ class JournalMachine(RuleBasedStateMachine):
             assert self.journal.admit(rows, outcomes) == expected
 
     @rule(drawn=st.lists(ended, max_size=4))
-    def record(self, drawn: list[tuple[Key, Any, str | None]]) -> None:
+    def record(self, drawn: list[tuple[RowKey, Any, str | None]]) -> None:
         self.journal.record(self._outcomes(drawn))
 
     @rule()

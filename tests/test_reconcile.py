@@ -24,11 +24,11 @@ from boardclient import (
 from boardclient._caller import BulkCall
 from boardclient._messages import Request
 from boardclient.bulk import CardResult
-from boardclient.bulk._journal_view import read_rows
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._matching import IdSet, markers
 from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._rows import Row
+from boardclient.bulk.journal._view import read_rows
 from boardclient.models import BoardList
 
 

@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from boardclient.bulk._journal import Journal
-from boardclient.bulk._journal_format import Entry
 from boardclient.bulk._matching import IdSet, digest
 from boardclient.bulk._results import CardResult
 from boardclient.bulk._rows import Row
+from boardclient.bulk.journal._format import Entry
+from boardclient.bulk.journal._journal import Journal
 from boardclient.errors import ApiError
 
 _PASSING: frozenset[int] = frozenset({401, 403, 408, 425, 429})
@@ -138,8 +138,8 @@ class JournalLedger:
         """
         standings = await self._journal.admit([Entry(row.key, digest(row.draft)) for row in rows])
         for row, standing in zip(rows, standings, strict=True):
-            row.seq, row.standing, row.detail = standing.seq, standing.verdict, standing.detail
-            row.is_earlier = standing.verdict == "doubtful"
+            row.seq, row.standing, row.detail = standing.seq, standing.action, standing.detail
+            row.is_earlier = standing.action == "doubtful"
 
     def settle(self, row: Row, result: CardResult) -> None:
         """Note what became of a row, unless it is what the journal says."""

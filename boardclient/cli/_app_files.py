@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from boardclient import AsyncSession
-from boardclient.bulk._journal_format import State
-from boardclient.bulk._journal_view import STATES
+from boardclient.bulk.journal._format import RowState
+from boardclient.bulk.journal._view import STATES
 from boardclient.cli import _export, _journal
 from boardclient.cli._import_view import ImportOptions, import_file
 from boardclient.cli._rows import Format
@@ -187,6 +187,6 @@ def journal_export(
 ) -> None:
     """Print the rows of a journal as JSON Lines: reference or position (from 0), state, card id or reason."""
     asked = {str(name) for name in state or ()}
-    states: list[State] = [name for name in STATES if name in asked]
+    states: list[RowState] = [name for name in STATES if name in asked]
     with reported():
         run_until_signal(lambda: _journal.export(file, states))

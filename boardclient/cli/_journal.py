@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 from boardclient import JournalError
-from boardclient.bulk._journal_format import Row, State
-from boardclient.bulk._journal_view import STATES, read_journal, read_rows
+from boardclient.bulk.journal._format import JournalRow, RowState
+from boardclient.bulk.journal._view import STATES, read_journal, read_rows
 from boardclient.cli import _render
 from boardclient.cli._errors import FileError
 
@@ -37,7 +37,7 @@ def show(path: Path) -> None:
     _render.details(_render.output(), "journal", fields)
 
 
-async def export(path: Path, states: Sequence[State]) -> None:
+async def export(path: Path, states: Sequence[RowState]) -> None:
     """Print the rows in these states, or all, as JSON Lines, as they are read.
 
     Raises:
@@ -53,7 +53,7 @@ async def export(path: Path, states: Sequence[State]) -> None:
         raise FileError(str(error)) from None
 
 
-def _values(row: Row) -> dict[str, str | int]:
+def _values(row: JournalRow) -> dict[str, str | int]:
     values: dict[str, str | int] = {"reference" if isinstance(row.key, str) else "position": row.key, "state": row.state}
     if row.detail is not None:
         values["card" if row.state == "done" else "reason"] = row.detail

@@ -20,11 +20,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import boardclient.bulk._journal_file as journal_file
+import boardclient.bulk.journal._file as journal_file
 from boardclient import AsyncSession, AuthorizationRequest, CardDraft, OAuthCredentials
 from boardclient._transport import Pool
-from boardclient.bulk._journal_file import JournalFile
 from boardclient.bulk._reconcile import Reconciler
+from boardclient.bulk.journal._file import JournalFile
 
 _SUMS = ("created", "already", "failed", "unknown", "requests", "rejected")
 LONGEST_SECONDS = 60.0

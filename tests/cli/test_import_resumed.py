@@ -11,9 +11,9 @@ import pytest
 from import_helpers import Held, counts, into, names, summary
 
 from boardclient import JournalError
-from boardclient.bulk._journal_file import JournalFile
-from boardclient.bulk._journal_place import locked
-from boardclient.bulk._journal_view import read_journal
+from boardclient.bulk.journal._file import JournalFile
+from boardclient.bulk.journal._location import locked
+from boardclient.bulk.journal._view import read_journal
 from boardclient.testing import BoardService
 
 NINE = "name,reference\n" + "".join(f"card {n},r-{n}\n" for n in range(1, 10))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from import_helpers import into
 
-from boardclient.bulk._journal_place import locked
-from boardclient.bulk._journal_view import STATES
+from boardclient.bulk.journal._location import locked
+from boardclient.bulk.journal._view import STATES
 from boardclient.cli._app_files import StateName
 from boardclient.testing import BoardService
 

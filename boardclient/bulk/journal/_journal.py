@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self, TypeVar
 
-from boardclient.bulk._journal_file import JournalFile
-from boardclient.bulk._journal_format import Entry, Outcome, Row, Settled, Standing, State
+from boardclient.bulk.journal._file import JournalFile
+from boardclient.bulk.journal._format import Entry, JournalRow, RowDecision, RowOutcome, RowState, SettledState
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Journal:
         self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._note_seconds = note_seconds
-        self._noted: list[Outcome] = []
+        self._noted: list[RowOutcome] = []
         self._timer: asyncio.TimerHandle | None = None
         self._closing: Future[None] | None = None
 
@@ -77,7 +77,7 @@ class Journal:
         """Tell whether no row was ever armed."""
         return self._file.is_new
 
-    async def admit(self, entries: Sequence[Entry]) -> list[Standing]:
+    async def admit(self, entries: Sequence[Entry]) -> list[RowDecision]:
         """Look rows up, arm those that are to be sent, and say what to do with each.
 
         The answers are in the order of the rows. Rows that were armed for a caller who was cancelled meanwhile are noted as not
@@ -95,7 +95,7 @@ class Journal:
                 self._thread.submit(_withdraw, self._file, job)
             raise
 
-    def note(self, seq: int, state: Settled, detail: str | None = None) -> None:
+    def note(self, seq: int, state: SettledState, detail: str | None = None) -> None:
         """Say what became of a row, without waiting.
 
         `detail` is the card's id of a done row, otherwise the reason. Whether it could be written shows at the next `admit`,
@@ -104,7 +104,7 @@ class Journal:
         self._check_open()
         if detail is not None and not detail.isascii():
             detail = detail.encode(errors="replace").decode()  # a lone surrogate in a reason must not stop the run
-        self._noted.append(Outcome(seq, state, detail))
+        self._noted.append(RowOutcome(seq, state, detail))
         if len(self._noted) >= _NOTES:
             self._write_noted()
         elif self._timer is None:
@@ -129,7 +129,7 @@ class Journal:
         """
         await _result(self._submit(self._file.record, self._take_noted()))
 
-    async def doubtful(self) -> AsyncGenerator[Row, None]:
+    async def doubtful(self) -> AsyncGenerator[JournalRow, None]:
         """Yield the rows that may have been sent and of which nothing is known.
 
         They are those of all runs, in the order of arming. Those under way are among them. What was noted is written first.
@@ -140,7 +140,7 @@ class Journal:
         async for row in self.rows("armed", "unknown"):
             yield row
 
-    async def rows(self, *states: State) -> AsyncGenerator[Row, None]:
+    async def rows(self, *states: RowState) -> AsyncGenerator[JournalRow, None]:
         """Yield the rows in these states, in the order of arming; what was noted is written first.
 
         Raises:
@@ -189,7 +189,7 @@ class Journal:
         if self._closing is not None:
             raise RuntimeError("the journal is closed")
 
-    def _take_noted(self) -> list[Outcome]:
+    def _take_noted(self) -> list[RowOutcome]:
         noted, self._noted = self._noted, []
         if self._timer is not None:
             self._timer.cancel()
@@ -206,18 +206,18 @@ async def _result(job: Future[T]) -> T:
     return await asyncio.shield(asyncio.wrap_future(job))
 
 
-def _withdraw(file: JournalFile, admission: Future[list[Standing]]) -> None:
+def _withdraw(file: JournalFile, admission: Future[list[RowDecision]]) -> None:
     """Note the rows as not sent that an admission armed and of which nobody learned."""
     if admission.exception() is None:
         unsent = [
-            Outcome(standing.seq, "waiting", "not sent: cancelled")
+            RowOutcome(standing.seq, "waiting", "not sent: cancelled")
             for standing in admission.result()
-            if standing.verdict == "send"
+            if standing.action == "send"
         ]
         file.record(unsent)
 
 
-def _finish(file: JournalFile, noted: list[Outcome]) -> None:
+def _finish(file: JournalFile, noted: list[RowOutcome]) -> None:
     try:
         file.record(noted)  # also where there is nothing to record: an error of before comes up here at the latest
     finally:

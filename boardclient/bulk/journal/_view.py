@@ -12,12 +12,12 @@ from typing import Final, get_args
 
 import attrs
 
-from boardclient.bulk import _journal_format as form
-from boardclient.bulk import _journal_place as place
-from boardclient.bulk._journal_format import Row, State
+from boardclient.bulk.journal import _format as form
+from boardclient.bulk.journal import _location as place
+from boardclient.bulk.journal._format import JournalRow, RowState
 from boardclient.errors import JournalError
 
-STATES: Final[tuple[State, ...]] = get_args(State)
+STATES: Final[tuple[RowState, ...]] = get_args(RowState)
 _PAGE: Final = 1000
 
 
@@ -32,7 +32,7 @@ class JournalSummary:
     identity: dict[str, str]
     created_at: datetime
     runs: int
-    counts: dict[State, int]
+    counts: dict[RowState, int]
 
 
 def read_journal(path: str | os.PathLike[str]) -> JournalSummary:
@@ -51,7 +51,7 @@ def read_journal(path: str | os.PathLike[str]) -> JournalSummary:
     return JournalSummary(path=target, identity=meta.identity, created_at=meta.created_at, runs=meta.runs, counts=counts)
 
 
-def read_rows(path: str | os.PathLike[str], *states: State) -> Generator[Row, None, None]:
+def read_rows(path: str | os.PathLike[str], *states: RowState) -> Generator[JournalRow, None, None]:
     """Yield the rows in these states, or all, in the order of arming.
 
     Closing the generator closes the file. A row is shown as it is when it comes up: between pages nothing is held, so that a

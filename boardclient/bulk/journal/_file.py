@@ -14,9 +14,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from boardclient.bulk import _journal_format as form
-from boardclient.bulk import _journal_place as place
-from boardclient.bulk._journal_format import Entry, Key, Meta, Outcome, Row, Standing, State
+from boardclient.bulk.journal import _format as form
+from boardclient.bulk.journal import _location as place
+from boardclient.bulk.journal._format import Entry, JournalRow, Meta, RowDecision, RowKey, RowOutcome, RowState
 from boardclient.errors import JournalError
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class _Known(NamedTuple):
     seq: int
     digest: bytes
     run: int
-    state: State
+    state: RowState
     detail: str | None
 
 
@@ -59,9 +59,9 @@ class JournalFile:
         self._connection = connection
         self._opened = contextlib.ExitStack()
         self._fault: str | None = None
-        self._recent: dict[Key, int] = {}
-        self._merging: dict[Key, int] = {}
-        self._unmerged: list[Key] = []
+        self._recent: dict[RowKey, int] = {}
+        self._merging: dict[RowKey, int] = {}
+        self._unmerged: list[RowKey] = []
         with self._transaction():
             connection.execute("UPDATE meta SET value = ? WHERE name = 'runs'", (self.run,))
             connection.execute("INSERT OR IGNORE INTO keys SELECT key, seq FROM rows WHERE seq > ? ORDER BY key", (meta.indexed,))
@@ -101,7 +101,7 @@ class JournalFile:
         self._fault = f"{self.path} is closed"
         self._opened.close()
 
-    def admit(self, entries: Sequence[Entry], outcomes: Sequence[Outcome] = ()) -> list[Standing]:
+    def admit(self, entries: Sequence[Entry], outcomes: Sequence[RowOutcome] = ()) -> list[RowDecision]:
         """Record outcomes, arm what is to be sent, and say what to do with each row.
 
         The answers are in the order of the rows. On return all of it is on the disk. A row that was refused for good is sent
@@ -113,7 +113,7 @@ class JournalFile:
                 used on.
         """
         refusal: str | None = None
-        standings: list[Standing] = []
+        standings: list[RowDecision] = []
         with self._transaction():
             self._record(outcomes)
             known = self._find(entries)
@@ -124,7 +124,7 @@ class JournalFile:
             raise JournalError(f"{self.path}: {refusal}")
         return standings
 
-    def rearm(self, seqs: Sequence[int], outcomes: Sequence[Outcome] = ()) -> None:
+    def rearm(self, seqs: Sequence[int], outcomes: Sequence[RowOutcome] = ()) -> None:
         """Record outcomes, and arm rows again that turned out not to be done.
 
         On return all of it is on the disk. They count as armed by this run. A row that is done stays so.
@@ -134,12 +134,12 @@ class JournalFile:
             self._for_each("UPDATE rows SET run = ? WHERE seq IN", seqs, self.run)
             self._for_each("DELETE FROM outcomes WHERE state <> 'done' AND seq IN", seqs)
 
-    def record(self, outcomes: Sequence[Outcome]) -> None:
+    def record(self, outcomes: Sequence[RowOutcome]) -> None:
         """Record what became of rows; the last outcome of a row holds."""
         with self._transaction():
             self._record(outcomes)
 
-    def rows(self, states: tuple[State, ...], after: int = 0, limit: int = 1000) -> list[Row]:
+    def rows(self, states: tuple[RowState, ...], after: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Return rows in these states, in the order of arming, after the number `after`."""
         with self._guarded():
             return form.select_rows(self._connection, states, after, limit)
@@ -174,9 +174,9 @@ class JournalFile:
             found = self._for_each("SELECT card_id FROM baseline WHERE card_id IN", card_ids)
             return {card_id for (card_id,) in found}
 
-    def _find(self, entries: Sequence[Entry]) -> dict[Key, _Known]:
+    def _find(self, entries: Sequence[Entry]) -> dict[RowKey, _Known]:
         """Look the rows up. Of those whose keys are still in memory only the run is told."""
-        known: dict[Key, _Known] = {}
+        known: dict[RowKey, _Known] = {}
         for key, *values in self._for_each(
             "SELECT k.key, seq, digest, run, coalesce(state, 'armed'), detail FROM keys k CROSS JOIN rows USING (seq)"
             " LEFT JOIN outcomes USING (seq) WHERE k.key IN",
@@ -188,9 +188,9 @@ class JournalFile:
                 known[key] = _Known(0, b"", self.run, "armed", None)
         return known
 
-    def _refusal(self, entries: Sequence[Entry], known: Mapping[Key, _Known]) -> str | None:
+    def _refusal(self, entries: Sequence[Entry], known: Mapping[RowKey, _Known]) -> str | None:
         """Say why the rows can't be taken, None where they can."""
-        seen: set[Key] = set()
+        seen: set[RowKey] = set()
         for key, digest in entries:
             row = known.get(key)
             if key in seen or (row is not None and (row.run == self.run or self._has_met(row.seq))):
@@ -203,21 +203,21 @@ class JournalFile:
             seen.add(key)
         return None
 
-    def _arm(self, entries: Sequence[Entry], known: Mapping[Key, _Known]) -> list[Standing]:
+    def _arm(self, entries: Sequence[Entry], known: Mapping[RowKey, _Known]) -> list[RowDecision]:
         """Arm what is to be sent, within the transaction that looked the rows up."""
         standings = []
-        armed: list[tuple[int, Key, bytes, int]] = []
+        armed: list[tuple[int, RowKey, bytes, int]] = []
         for key, digest in entries:
             row = known.get(key)
             if row is None:
                 seq = self._next + len(armed)
                 armed.append((seq, key, digest, self.run))
                 self._recent[key] = seq
-                standings.append(Standing(seq, "send"))
+                standings.append(RowDecision(seq, "send"))
                 continue
             self._met[row.seq >> 3] |= 1 << (row.seq & 7)
             standing = _standing(row, digest)
-            if standing.verdict == "send":
+            if standing.action == "send":
                 self._rearm(row.seq, digest)
             standings.append(standing)
         self._insert("INSERT INTO rows (seq, key, digest, run)", armed)
@@ -252,7 +252,7 @@ class JournalFile:
     def _note_indexed(self, seq: int) -> None:
         self._connection.execute("UPDATE meta SET value = ? WHERE name = 'indexed'", (seq,))
 
-    def _record(self, outcomes: Sequence[Outcome]) -> None:
+    def _record(self, outcomes: Sequence[RowOutcome]) -> None:
         self._insert("INSERT OR REPLACE INTO outcomes (seq, state, detail)", _padded(outcomes))
 
     def _insert(self, head: str, values: Sequence[tuple[object, ...]]) -> None:
@@ -352,18 +352,18 @@ def _check_identity(path: Path, made_for: Mapping[str, str], given: Mapping[str,
         raise JournalError(f"{path} belongs to another import: {differences}. Give this import a journal of its own")
 
 
-def _standing(row: _Known, digest: bytes) -> Standing:
+def _standing(row: _Known, digest: bytes) -> RowDecision:
     """Say what is to be done with a row that an earlier run met."""
     if row.state == "done":
-        return Standing(row.seq, "done", row.detail)
+        return RowDecision(row.seq, "done", row.detail)
     if row.state == "failed" and row.digest == digest:
-        return Standing(row.seq, "failed", row.detail)
+        return RowDecision(row.seq, "failed", row.detail)
     if row.state in {"armed", "unknown"}:
-        return Standing(row.seq, "doubtful", row.detail)
-    return Standing(row.seq, "send")
+        return RowDecision(row.seq, "doubtful", row.detail)
+    return RowDecision(row.seq, "send")
 
 
-def _named(key: Key) -> str:
+def _named(key: RowKey) -> str:
     return f"the row at position {key} (from 0)" if isinstance(key, int) else f"the row with the reference {key!r}"
 
 

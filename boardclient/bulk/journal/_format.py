@@ -28,13 +28,13 @@ CREATE TABLE outcomes (seq INTEGER PRIMARY KEY, state TEXT NOT NULL, detail TEXT
 CREATE TABLE baseline (card_id TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
-Key: TypeAlias = int | str
+RowKey: TypeAlias = int | str
 """How a row is known: its reference (text), or its position in the input (a number from 0)."""
-Settled: TypeAlias = Literal["done", "failed", "waiting", "unknown"]
+SettledState: TypeAlias = Literal["done", "failed", "waiting", "unknown"]
 """What became of a row: created; refused for good; refused for a passing reason or not sent; reported to be in doubt."""
-State: TypeAlias = Literal["armed", "done", "failed", "waiting", "unknown"]
+RowState: TypeAlias = Literal["armed", "done", "failed", "waiting", "unknown"]
 """What the journal holds of a row: "armed" as long as nothing is known of it."""
-Verdict: TypeAlias = Literal["send", "done", "failed", "doubtful"]
+RowAction: TypeAlias = Literal["send", "done", "failed", "doubtful"]
 """What to do with a row of the input: send it; skip it, since it is done or refused for good; find out whether it was done."""
 
 # The values that exist once per row of a running import are tuples: they are SQLite's parameters as they stand.
@@ -43,31 +43,31 @@ Verdict: TypeAlias = Literal["send", "done", "failed", "doubtful"]
 class Entry(NamedTuple):
     """A row of the input. `digest` stands for its content and is only ever compared."""
 
-    key: Key
+    key: RowKey
     digest: bytes
 
 
-class Standing(NamedTuple):
+class RowDecision(NamedTuple):
     """What the journal says of a row.
 
     `detail` is the card's id of a done row, the reason of a failed or doubtful one.
     """
 
     seq: int
-    verdict: Verdict
+    action: RowAction
     detail: str | None = None
 
 
-class Outcome(NamedTuple):
+class RowOutcome(NamedTuple):
     """What became of a row. `detail` is the card's id of a done row, otherwise the reason."""
 
     seq: int
-    state: Settled
+    state: SettledState
     detail: str | None = None
 
 
 @attrs.frozen(kw_only=True)
-class Row:
+class JournalRow:
     """A row as the journal holds it.
 
     `run` is the number of the run that armed it last, from 1. `detail` is the card's id of a done row, otherwise the reason
@@ -75,10 +75,10 @@ class Row:
     """
 
     seq: int
-    key: Key
+    key: RowKey
     digest: bytes
     run: int
-    state: State
+    state: RowState
     detail: str | None
 
 
@@ -88,11 +88,11 @@ ROWS: Final = (
 )
 
 
-def select_rows(connection: sqlite3.Connection, states: tuple[State, ...], after: int, limit: int) -> list[Row]:
+def select_rows(connection: sqlite3.Connection, states: tuple[RowState, ...], after: int, limit: int) -> list[JournalRow]:
     """Return rows in these states, in the order of arming, after the number `after`."""
     found = connection.execute(ROWS.format(states=",".join("?" * len(states))), (after, *states, limit)).fetchall()
     return [
-        Row(seq=seq, key=key, digest=digest, run=run, state=state, detail=detail)
+        JournalRow(seq=seq, key=key, digest=digest, run=run, state=state, detail=detail)
         for seq, key, digest, run, state, detail in found
     ]
 
