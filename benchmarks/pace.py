@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from pace_simulation import Bucket, Open, Outcome, Service, Window, simulate
 
 from boardclient import AsyncSession, Pace, RateLimitError, StaticCredentials
-from boardclient.bulk._controller import Controller
+from boardclient._pace._controller import Controller
 
 _KINDS: dict[str, Callable[[float], Service]] = {
     "bucket, 1 s": Bucket,

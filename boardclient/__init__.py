@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from boardclient._messages import Response
-    from boardclient.bulk import BulkReport, BulkRun, CardResult, Pace
+    from boardclient._pace import Pace
+    from boardclient.bulk import BulkReport, BulkRun, CardResult
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
     from boardclient.credentials._file_store import FileTokenStore
     from boardclient.credentials._memory_store import MemoryTokenStore
@@ -88,7 +89,8 @@ __all__ = [
 
 _HOMES = {
     "_messages": ("Response",),
-    "bulk": ("BulkReport", "BulkRun", "CardResult", "Pace"),
+    "_pace": ("Pace",),
+    "bulk": ("BulkReport", "BulkRun", "CardResult"),
     "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
     "credentials._file_store": ("FileTokenStore",),
     "credentials._memory_store": ("MemoryTokenStore",),

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from boardclient.bulk._controller import Attempt, Controller
+from boardclient._pace._controller import Attempt, Controller
 
 
 class Service(Protocol):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-_FLOOR = {"errors", "events", "models", "_urls"}
+_FLOOR = {"errors", "events", "models", "_urls", "_pace"}
 _MIDDLE = {"retry", "credentials", "_transport", "_flights", "resources", "bulk"}
 _WIRE = {"_convert", "_messages", "_operations", "_transport"}
 _UPPER = [{"_shared"}, {"_calls"}, {"session"}, {"integrations", "cli"}]

@@ -16,7 +16,7 @@ from pace_simulation import Bucket, Open, Outcome, Service, Window, simulate
 from virtual_loop import VirtualLoop
 
 from boardclient import AsyncSession, Pace, StaticCredentials
-from boardclient.bulk._controller import HIGHEST, LONGEST_HOLD, LOWEST, Attempt, Controller, _judge
+from boardclient._pace._controller import HIGHEST, LONGEST_HOLD, LOWEST, Attempt, Controller, _judge
 
 # --- the limit, found and followed
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from boardclient.bulk._pace import Pace
+from boardclient._pace import Pace
 from boardclient.bulk._turns import FixedTurns
 
 

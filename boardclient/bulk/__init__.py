@@ -1,7 +1,6 @@
-"""Bulk creation: lazy drafts, a fixed set of workers, a stream of results; and the pace that finds a service's limit."""
+"""Bulk creation: lazy drafts, a fixed set of workers, a stream of results."""
 
-from boardclient.bulk._pace import Pace
 from boardclient.bulk._results import BulkReport, CardResult
 from boardclient.bulk._run import BulkRun
 
-__all__ = ["BulkReport", "BulkRun", "CardResult", "Pace"]
+__all__ = ["BulkReport", "BulkRun", "CardResult"]

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from boardclient._caller import Caller, Turns
-from boardclient.bulk._pace import Pace
+from boardclient._pace import Pace
 from boardclient.bulk._plan import Plan
 from boardclient.bulk._tally import Tally
 

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from typing import Final
 
-from boardclient.bulk._latency import Latency
+from boardclient._pace._latency import Latency
 
 LONGEST_HOLD: Final = 86_400.0
 """Seconds that a `Retry-After` may hold everybody."""

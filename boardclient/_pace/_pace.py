@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from boardclient.bulk._controller import HIGHEST, LOWEST, Attempt, Controller
+from boardclient._pace._controller import HIGHEST, LOWEST, Attempt, Controller
 
 _Waiter = asyncio.Future[Attempt]
 
