@@ -3,16 +3,18 @@
 from typing import Any
 
 from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials
-from boardclient._messages import Answer
+from boardclient._transport import RawResponse
 
-_ANSWER = Answer(200, {}, b'{"id": "5f1a0c2e9b7d4e0012ab34cd", "name": "Card", "desc": "", "url": "https://board.example/c/1"}')
-_TOKEN = Answer(200, {}, b'{"access_token": "a-token-of-usual-length-0123456789abcdef"}')
+_ANSWER = RawResponse(
+    200, {}, b'{"id": "5f1a0c2e9b7d4e0012ab34cd", "name": "Card", "desc": "", "url": "https://board.example/c/1"}'
+)
+_TOKEN = RawResponse(200, {}, b'{"access_token": "a-token-of-usual-length-0123456789abcdef"}')
 
 
 class _InstantPool:
     """Creates, reads and exchanges whatever is asked for."""
 
-    async def send(self, method: str, url: str, *rest: object) -> Answer:
+    async def send(self, method: str, url: str, *rest: object) -> RawResponse:
         return _TOKEN if url.endswith("/1/OAuthGetAccessToken") else _ANSWER
 
     async def aclose(self) -> None: ...

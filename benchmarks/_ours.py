@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from _contenders import DESC, LIST_ID, Service, Work, in_workers, one_by_one
 
 import boardclient
-from boardclient._transport import Pool
+from boardclient._transport._pool import Pool
 
 
 def _session(service: Service, concurrency: int) -> boardclient.AsyncSession:

@@ -19,7 +19,7 @@ from _arguments import count
 from _peak import peak_mib
 
 from boardclient import AsyncSession, CardDraft, StaticCredentials
-from boardclient._messages import Answer
+from boardclient._transport import RawResponse
 
 
 class _InstantPool:
@@ -28,10 +28,10 @@ class _InstantPool:
     def __init__(self) -> None:
         self._count = 0
 
-    async def send(self, method: str, url: str, *rest: object) -> Answer:
+    async def send(self, method: str, url: str, *rest: object) -> RawResponse:
         self._count += 1
         await asyncio.sleep(0)
-        return Answer(200, {}, b'{"id": "%024x", "name": "a card"}' % self._count)
+        return RawResponse(200, {}, b'{"id": "%024x", "name": "a card"}' % self._count)
 
     async def aclose(self) -> None: ...
 

@@ -131,7 +131,7 @@ async def _hold(cards: int) -> dict[str, float]:
     from unittest import mock
 
     from boardclient import AsyncSession, StaticCredentials
-    from boardclient._messages import Answer
+    from boardclient._transport import RawResponse
 
     holds: list[tuple[float, float]] = []
 
@@ -140,12 +140,12 @@ async def _hold(cards: int) -> dict[str, float]:
             holds.append((time.perf_counter(), time.process_time()))
             await asyncio.sleep(0)
 
-    async def send(*_: object) -> Answer:
+    async def send(*_: object) -> RawResponse:
         return answers.pop()
 
     async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example") as session:
         with mock.patch.object(session._shared.pool, "send", send):
-            answers = [Answer(200, {}, _body(cards))]
+            answers = [RawResponse(200, {}, _body(cards))]
             watching = asyncio.create_task(watch())
             await asyncio.sleep(0)
             start, cpu = time.perf_counter(), time.process_time()

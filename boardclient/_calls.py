@@ -15,10 +15,10 @@ from typing import Final, Protocol, TypeAlias, TypeVar, cast
 from boardclient import retry as _retry
 from boardclient._caller import BulkCall
 from boardclient._flights import Flight
-from boardclient._messages import Answer, Request
+from boardclient._messages import Request
 from boardclient._operations import api_error, effect_of, interpret_in_steps, value_of
 from boardclient._shared import Shared
-from boardclient._transport import Failure
+from boardclient._transport import RawResponse, TransportFailure, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials
 from boardclient.credentials._values import Place
 from boardclient.errors import (
@@ -294,7 +294,7 @@ class Calls:
         flight.started = time.time()
         signed = credentials.sign(request, self.credentials_in)
         answer = await core.pool.send(request.method, core.base_url + signed.target, signed.body, flight)
-        if isinstance(answer, Failure) or not answer.is_success:
+        if isinstance(answer, TransportFailure) or not answer.is_success:
             outcome = _refusal(request, answer, flight, credentials, rejected)
         else:
             if credentials is not self._accepted:
@@ -315,10 +315,10 @@ class Calls:
         if self._note_accepted is not None:
             self._note_accepted(credentials)
 
-    def _note(self, request: Request[T], answer: Answer | Failure, outcome: T | BoardClientError, flight: Flight) -> None:
+    def _note(self, request: Request[T], answer: TransportResult, outcome: T | BoardClientError, flight: Flight) -> None:
         """Write an attempt into the history, and tell limiter and observers."""
-        status = answer.status if isinstance(answer, Answer) else None
-        effect = effect_of(answer.status) if isinstance(answer, Answer) else answer.effect
+        status = answer.status if isinstance(answer, RawResponse) else None
+        effect = effect_of(answer.status) if isinstance(answer, RawResponse) else answer.effect
         attempt = flight.record(flight.started, outcome, status, effect)
         retry_after = outcome.retry_after if isinstance(outcome, RateLimitError) else None
         if self._report is not None:
@@ -350,7 +350,7 @@ def _come_together(provider: object, hook: str, method: str) -> bool:
     return bool(owners) and hook in vars(owners[0]) and method in vars(owners[0])
 
 
-async def _read_in_steps(request: Request[T], answer: Answer, flight: Flight) -> T | BoardClientError:
+async def _read_in_steps(request: Request[T], answer: RawResponse, flight: Flight) -> T | BoardClientError:
     """Read an answer and let other tasks run in between; the attempt is under way until then."""
     steps = interpret_in_steps(request, answer, time.time())
     flight.stage = "receive"
@@ -364,11 +364,15 @@ async def _read_in_steps(request: Request[T], answer: Answer, flight: Flight) ->
 
 
 def _refusal(
-    request: Request[T], answer: Answer | Failure, flight: Flight, credentials: Credentials, rejected: Credentials | None
+    request: Request[T],
+    answer: TransportResult,
+    flight: Flight,
+    credentials: Credentials,
+    rejected: Credentials | None,
 ) -> T | BoardClientError:
     """Return the error that no answer, or one that is no success, stands for; it holds none of the credentials."""
     error: BoardClientError
-    if isinstance(answer, Failure):
+    if isinstance(answer, TransportFailure):
         error = TransportError(f"{request.line}: {answer.why}", answer.phase, request.line, answer.effect)
     else:
         for held in filter(None, (credentials, rejected)):

@@ -11,18 +11,15 @@ import math
 import os
 import time
 from datetime import UTC, datetime
-from typing import Literal
 
 import attrs
 
 from boardclient._caller import BulkCall
+from boardclient._transport import Progress
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 
-Stage = Literal["idle", "handed", "connect", "send", "receive"]
-_UNSENT: frozenset[Stage] = frozenset({"idle", "connect"})
 
-
-class Flight:
+class Flight(Progress):
     """One call under way, from its first attempt to its last. Owned by the call, known to its session's `Flights`.
 
     What few calls ever change is the class's: a flight is made for each call.
@@ -34,8 +31,6 @@ class Flight:
     renewed = False
     started = 0.0
     """When the attempt under way began, on `time.time`."""
-    stage: Stage = "idle"
-    """How far the attempt is: "idle" outside the transport, "handed" where the pool does not tell, then its phases."""
     _interruption: type[DeadlineError | SessionClosedError] | None = None
 
     def __init__(
@@ -69,11 +64,7 @@ class Flight:
     @property
     def effect(self) -> Effect:
         """Return the worst of what the attempts may have done, the one under way included."""
-        return Effect.worst([self._effect_under_way, *(attempt.effect for attempt in self.attempts)])
-
-    @property
-    def _effect_under_way(self) -> Effect:
-        return Effect.NOT_SENT if self.stage in _UNSENT else Effect.UNKNOWN
+        return Effect.worst([self.effect_under_way, *(attempt.effect for attempt in self.attempts)])
 
     def interrupt(self, interruption: type[DeadlineError | SessionClosedError]) -> None:
         """End the call by cancelling its task, once."""
@@ -95,7 +86,7 @@ class Flight:
         else:
             error = DeadlineError(f"{self.line}: the deadline of {self._seconds:g} s passed", "deadline", self.line, self.effect)
         if self.stage != "idle":
-            self.record(self.started, error, None, self._effect_under_way)
+            self.record(self.started, error, None, self.effect_under_way)
         error.attempts = tuple(self.attempts)
         return error
 

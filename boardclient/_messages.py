@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import attrs
 from multidict import CIMultiDict
 
 from boardclient import _convert
+from boardclient._transport import RawResponse
 from boardclient.models import JsonValue
 
 T = TypeVar("T")
 BODY_KEPT_BYTES: Final = 64 * 2**10
 """How much of an answer's body an error keeps."""
 
-Read: TypeAlias = "Callable[[Answer, str], T]"
-ReadInSteps: TypeAlias = "Callable[[Answer], Generator[None, None, T]]"
+Read: TypeAlias = "Callable[[RawResponse, str], T]"
+ReadInSteps: TypeAlias = "Callable[[RawResponse], Generator[None, None, T]]"
 
 
 @attrs.frozen
-class Answer:
-    """What the service sent back, whole: status, headers (case-insensitive) and the unpacked body."""
-
-    status: int
-    headers: Mapping[str, str] = attrs.field(repr=False)
-    body: bytes = attrs.field(repr=False)
-
-    @property
-    def is_success(self) -> bool:
-        """Tell whether the status is 2xx."""
-        return 200 <= self.status < 300
-
-
-@attrs.frozen
-class Response(Answer):
+class Response(RawResponse):
     """The answer to `session.request`: `status`, `headers` (case-insensitive) and `body`, unpacked."""
 
     def json(self) -> JsonValue:
@@ -46,7 +33,7 @@ class Response(Answer):
         return _convert.decode(self.body)
 
 
-def response_of(answer: Answer, identifier: str = "") -> Response:
+def response_of(answer: RawResponse, identifier: str = "") -> Response:
     """Return an answer as it is handed out; aiohttp's own headers are a proxy, which can't be pickled."""
     return Response(answer.status, CIMultiDict(answer.headers), answer.body)
 

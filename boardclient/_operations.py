@@ -13,7 +13,8 @@ from urllib.parse import quote, unquote, urlencode
 import attrs
 
 from boardclient import _convert
-from boardclient._messages import BODY_KEPT_BYTES, Answer, Read, ReadInSteps, Request, Response, response_of
+from boardclient._messages import BODY_KEPT_BYTES, Read, ReadInSteps, Request, Response, response_of
+from boardclient._transport import RawResponse
 from boardclient.errors import (
     ApiError,
     AuthenticationError,
@@ -97,7 +98,7 @@ _NAME: Final = Field("name", check_text, required=True)
 _POS: Final = Field("pos", check_text)
 
 
-def _nothing(answer: Answer, identifier: str) -> None:
+def _nothing(answer: RawResponse, identifier: str) -> None:
     return None
 
 
@@ -114,7 +115,7 @@ def _undocumented(read: Callable[[str, bytes], T]) -> Read[T]:
 def _gathered(slices: Callable[[bytes], Iterator[list[T]]]) -> ReadInSteps[list[T]]:
     """Read a list slice by slice, and return it at the end."""
 
-    def gather(answer: Answer) -> Generator[None, None, list[T]]:
+    def gather(answer: RawResponse) -> Generator[None, None, list[T]]:
         values: list[T] = []
         for more in slices(answer.body):
             values += more
@@ -265,14 +266,14 @@ def effect_of(status: int) -> Effect:
     return Effect.REJECTED if 300 <= status < 500 and status != 408 else Effect.UNKNOWN
 
 
-def interpret(request: Request[T], answer: Answer, now: float) -> T | BoardClientError:
+def interpret(request: Request[T], answer: RawResponse, now: float) -> T | BoardClientError:
     """Return the value of an answer, or the error that it means; `now` is in seconds since the epoch."""
     if not answer.is_success:
         return api_error(request.line, answer, now)
     return value_of(request, answer)
 
 
-def value_of(request: Request[T], answer: Answer) -> T | BoardClientError:
+def value_of(request: Request[T], answer: RawResponse) -> T | BoardClientError:
     """Return the value of a success, or the error of one that can't be read."""
     try:
         return request.read(answer, request.identifier)
@@ -280,7 +281,7 @@ def value_of(request: Request[T], answer: Answer) -> T | BoardClientError:
         return _unusable(request, error)
 
 
-def interpret_in_steps(request: Request[T], answer: Answer, now: float) -> Generator[None, None, T | BoardClientError]:
+def interpret_in_steps(request: Request[T], answer: RawResponse, now: float) -> Generator[None, None, T | BoardClientError]:
     """Do what `interpret` does, in steps of a millisecond or two where the answer is a long list; return it at the end."""
     if request.read_in_steps is None or len(answer.body) <= AT_ONCE_BYTES or not answer.is_success:
         return interpret(request, answer, now)
@@ -297,7 +298,7 @@ def _unusable(request: Request[T], error: DecodeError) -> DecodeError:
     return unusable
 
 
-def api_error(line: str, answer: Answer, now: float) -> ApiError:
+def api_error(line: str, answer: RawResponse, now: float) -> ApiError:
     """Build the error of an answer that is no success, from an answer that holds no credential any more."""
     kind, cause = _ERRORS.get(answer.status, (ApiError, ""))
     if 500 <= answer.status < 600:

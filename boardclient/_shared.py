@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
 
 from boardclient._flights import Flights
-from boardclient._messages import Answer, Response, response_of
-from boardclient._transport import Pool, Settings
+from boardclient._messages import Response, response_of
+from boardclient._transport import RawResponse, Settings
+from boardclient._transport._pool import Pool
 from boardclient._urls import check_root, check_url
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
@@ -92,7 +93,7 @@ class Shared:
                 raise cancellation.with_traceback(None)  # noqa: B904 -- the same one, without the frames that hold the form
             error = interrupted
         else:
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, RawResponse):
                 return response_of(outcome)
             error = TransportError(f"the form was not answered: {outcome.why}", outcome.phase, "POST", outcome.effect)
         finally:

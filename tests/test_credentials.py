@@ -19,8 +19,9 @@ from boardclient import (
     StaticCredentials,
     TransportError,
 )
-from boardclient._messages import BODY_KEPT_BYTES, Answer, Request
+from boardclient._messages import BODY_KEPT_BYTES, Request
 from boardclient._operations import free_request
+from boardclient._transport import RawResponse
 from boardclient.credentials import Exchange, Signed
 from boardclient.errors import Effect
 from boardclient.testing import BoardService, faults
@@ -123,7 +124,7 @@ def test_redact(secret: str) -> None:
     for credentials in (Credentials(secret), Credentials("another token", secret)):
         for form in written(secret):
             headers = {"X-Echo": f"<{form}>"} if form.isprintable() else {}
-            answer = credentials.redact(Answer(400, headers, f"before <{form}> after ü \\ %".encode() + b"\xff"))
+            answer = credentials.redact(RawResponse(400, headers, f"before <{form}> after ü \\ %".encode() + b"\xff"))
             assert answer.body == "before <***> after ü \\ %".encode() + b"\xff", form
             assert dict(answer.headers) == dict.fromkeys(headers, "<***>")
             assert answer.status == 400
@@ -132,7 +133,7 @@ def test_redact(secret: str) -> None:
 def test_redact_keeps_headers_and_prefers_the_longer() -> None:
     """A key that begins the token does not leave the token's rest; headers keep their order and their doubles."""
     answer = Credentials("secret-and-more", "secret").redact(
-        Answer(400, {"Date": "x", "x-a": "secret\udcff"}, b"secret-and-more secret")
+        RawResponse(400, {"Date": "x", "x-a": "secret\udcff"}, b"secret-and-more secret")
     )
     assert answer.body == b"*** ***"
     assert list(answer.headers.items()) == [("Date", "x"), ("x-a", "***\udcff")]
@@ -143,7 +144,7 @@ def test_redact_keeps_the_beginning_of_a_large_body() -> None:
     """Of a body beyond what an error keeps the beginning is left, and no half of a credential at its end."""
     credentials = Credentials("0123456789secret")
     for length in range(BODY_KEPT_BYTES - 20, BODY_KEPT_BYTES + 16 * 128 + 20, 7):
-        body = credentials.redact(Answer(500, {}, b"." * length + b"0123456789secret" * 300)).body
+        body = credentials.redact(RawResponse(500, {}, b"." * length + b"0123456789secret" * 300)).body
         assert b"01" not in body
         assert len(body) >= BODY_KEPT_BYTES - 16 * 128
 
@@ -152,7 +153,7 @@ def test_redact_takes_no_long_time() -> None:
     """An answer made of escapes alone is searched in one pass, for credentials of escapes as well."""
     credentials = Credentials("\\" * 40 + "%" * 20 + "x", "%5c" * 20)
     started = time.process_time()
-    credentials.redact(Answer(400, {}, b"\\" * 20000 + b"%5c" * 10000))
+    credentials.redact(RawResponse(400, {}, b"\\" * 20000 + b"%5c" * 10000))
     assert time.process_time() - started < 20
 
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from boardclient import _operations as ops
-from boardclient._messages import Answer, Response
+from boardclient._messages import Response
+from boardclient._transport import RawResponse
 from boardclient.errors import (
     ApiError,
     AuthenticationError,
@@ -35,8 +36,8 @@ NOW = 1_800_000_000.0
 DUE = datetime(2027, 1, 2, 5, 4, 5, 250000, tzinfo=timezone(timedelta(hours=2)))
 
 
-def answer(status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-    return Answer(status, CIMultiDict(headers or {}), body)
+def answer(status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None) -> RawResponse:
+    return RawResponse(status, CIMultiDict(headers or {}), body)
 
 
 # operation, identifier, values, the line, the JSON body (None: there is none)
@@ -220,7 +221,7 @@ STATUSES: list[tuple[int, type[ApiError], Effect]] = [
 def test_every_status_is_the_error_of_the_contract(status: int, kind: type[ApiError], effect: Effect) -> None:
     """A status that is no success is exactly the error that the contract names, with what it says about the effect."""
     headers = CIMultiDict({"X-Id": "7", "Retry-After": "2"})
-    error = ops.interpret(ops.ADD_LABEL.request("c1", label_id="x"), Answer(status, headers, b'{"why":"\xc3\xbc"}'), NOW)
+    error = ops.interpret(ops.ADD_LABEL.request("c1", label_id="x"), RawResponse(status, headers, b'{"why":"\xc3\xbc"}'), NOW)
     assert type(error) is kind
     assert (error.status, error.effect, error.body, error.retry_after) == (status, effect, b'{"why":"\xc3\xbc"}', 2.0)
     assert error.headers["x-id"] == "7"

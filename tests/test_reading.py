@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from boardclient import AsyncSession, DeadlineError, DecodeError, Effect, StaticCredentials, _convert
 from boardclient import _operations as ops
-from boardclient._messages import Answer
+from boardclient._transport import RawResponse
 from boardclient.models import Board, BoardList, BoardPrefs, Card, Member
 
 # --- the same, read the plain way
@@ -415,7 +415,7 @@ def test_slices_are_read_when_asked_for() -> None:
 def test_steps_give_what_one_reading_gives() -> None:
     """A long list is read in steps, anything else in none, and value or error are those of `interpret`."""
 
-    def steps(operation: ops.Operation[Any], answer: Answer) -> tuple[int, Any]:
+    def steps(operation: ops.Operation[Any], answer: RawResponse) -> tuple[int, Any]:
         running = ops.interpret_in_steps(operation.request("b"), answer, 0.0)
         for number in range(1000):
             try:
@@ -426,15 +426,15 @@ def test_steps_give_what_one_reading_gives() -> None:
 
     long = board(1000)
     for operation in (ops.BOARD_CARDS, ops.BOARD_LISTS):
-        number, values = steps(operation, Answer(200, {}, long))
-        assert (number, values) == (4, ops.interpret(operation.request("b"), Answer(200, {}, long), 0.0))
-        number, error = steps(operation, Answer(200, {}, long[:-1] + b",3]"))
+        number, values = steps(operation, RawResponse(200, {}, long))
+        assert (number, values) == (4, ops.interpret(operation.request("b"), RawResponse(200, {}, long), 0.0))
+        number, error = steps(operation, RawResponse(200, {}, long[:-1] + b",3]"))
         assert (type(error), error.path, error.__context__, error.__traceback__) == (DecodeError, "[1000]", None, None)
         assert str(error).startswith("GET /1/boards/b/")
-    assert [value.id for value in steps(ops.BOARD_CARDS, Answer(200, {}, b'[{"id":"a"}]'))[1]] == ["a"]
-    assert steps(ops.BOARD_CARDS, Answer(200, {}, b"[]"))[0] == 0
-    assert steps(ops.BOARD_CARDS, Answer(500, {}, long))[0] == 0
-    assert steps(ops.READ_CARD, Answer(200, {}, long))[0] == 0
+    assert [value.id for value in steps(ops.BOARD_CARDS, RawResponse(200, {}, b'[{"id":"a"}]'))[1]] == ["a"]
+    assert steps(ops.BOARD_CARDS, RawResponse(200, {}, b"[]"))[0] == 0
+    assert steps(ops.BOARD_CARDS, RawResponse(500, {}, long))[0] == 0
+    assert steps(ops.READ_CARD, RawResponse(200, {}, long))[0] == 0
 
 
 class Answering:
@@ -443,8 +443,8 @@ class Answering:
     def __init__(self, body: bytes) -> None:
         self.body = body
 
-    async def send(self, *_: Any) -> Answer:
-        return Answer(200, {}, self.body)
+    async def send(self, *_: Any) -> RawResponse:
+        return RawResponse(200, {}, self.body)
 
 
 def answering(session: AsyncSession, body: bytes) -> Any:

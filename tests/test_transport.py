@@ -12,8 +12,9 @@ import pytest
 from yarl import URL
 
 from boardclient import Effect
-from boardclient._transport import Failure, Pool, Settings
+from boardclient._transport import Settings, TransportFailure
 from boardclient._transport._failures import failure_of
+from boardclient._transport._pool import Pool
 
 SECRET = "t0ken-in-the-address"
 KEY: Any = SimpleNamespace(host="h", port=1, ssl=True, is_ssl=True)
@@ -117,7 +118,7 @@ async def test_a_forked_copy_leaves_the_connections_alone(monkeypatch: pytest.Mo
 
 def test_a_failure_is_a_value() -> None:
     """Failures compare by what they say."""
-    assert Failure("send", Effect.UNKNOWN, "x") == Failure("send", Effect.UNKNOWN, "x")
+    assert TransportFailure("send", Effect.UNKNOWN, "x") == TransportFailure("send", Effect.UNKNOWN, "x")
 
 
 def test_settings_hide_what_may_be_secret() -> None:

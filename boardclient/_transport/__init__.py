@@ -1,12 +1,12 @@
-"""Send one request, read its answer whole, release the connection, say what failed: the one client-side room with aiohttp.
+"""Send one request, read its whole response, and say what failed: the only client-side package that imports aiohttp.
 
-A `Pool` is what the rest of the package sees. Below it are two ways of the same exchange: `_public` over `ClientSession.request`,
-which serves always, and `_direct` over the same connections, which costs less and serves where nobody could tell the two apart.
+It knows nothing of calls. The names below are plain values that need no aiohttp; `_pool.Pool`, which does the I/O, is imported
+from its module. A pool has two transports: `ClientSessionTransport` over `ClientSession.request`, which always works, and
+`DirectTransport` over the same connections, which costs less than half.
 """
 
-from boardclient._transport._connections import KEEP_ALIVE_SECONDS
-from boardclient._transport._failures import Failure
-from boardclient._transport._pool import Pool
+from boardclient._transport._progress import Progress
 from boardclient._transport._settings import Settings
+from boardclient._transport._values import RawResponse, TransportFailure, TransportResult
 
-__all__ = ["KEEP_ALIVE_SECONDS", "Failure", "Pool", "Settings"]
+__all__ = ["Progress", "RawResponse", "Settings", "TransportFailure", "TransportResult"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
-from boardclient._flights import Flight
+from boardclient._transport._progress import Progress
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ClientRequest
@@ -22,7 +22,7 @@ KEEP_ALIVE_SECONDS: Final = 4.0
 NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)
 """The session's deadline is the only one: a timer of aiohttp's own costs each request 6 microseconds."""
 
-FLIGHT: Final[ContextVar[Flight | None]] = ContextVar("boardclient_flight", default=None)
+PROGRESS: Final[ContextVar[Progress | None]] = ContextVar("boardclient_flight", default=None)
 """The call that a request through `ClientSession` belongs to."""
 
 
@@ -43,10 +43,10 @@ class Connector(aiohttp.TCPConnector):
             super().__del__()
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
-        flight = FLIGHT.get()
-        if flight is None:
+        progress = PROGRESS.get()
+        if progress is None:
             return await super().connect(req, traces, timeout)
-        flight.stage = "connect"
+        progress.stage = "connect"
         connection = await super().connect(req, traces, timeout)
-        flight.stage = "send"
+        progress.stage = "send"
         return connection

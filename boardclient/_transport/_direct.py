@@ -3,25 +3,26 @@
 The pool, TLS and the parser are aiohttp's; the head is written here, from the headers that aiohttp would have sent. What is used
 of aiohttp beyond its documented interface (`Connection.protocol`, and of it `set_response_params`, `read` and the length; the
 buffer of a `StreamReader`) is guarded by `tests/service/test_ways.py` on the versions named here. Whatever is out of the ordinary
-goes the public way.
+takes `ClientSessionTransport`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from boardclient._flights import Flight
-from boardclient._messages import Answer
-from boardclient._transport._answers import read_whole
+from boardclient._transport._client_session import LARGE_BODY_BYTES
 from boardclient._transport._connections import NO_TIMEOUT, Connector
-from boardclient._transport._failures import Failure, failure_of
-from boardclient._transport._public import LARGE_BODY_BYTES
+from boardclient._transport._failures import failure_of
+from boardclient._transport._headers import RequestHeaders
+from boardclient._transport._progress import Progress
+from boardclient._transport._reading import read_whole
+from boardclient._transport._values import RawResponse, TransportResult
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
@@ -39,6 +40,10 @@ reading it would first have the parser go on with what is left, for 2 microsecon
 _PLAIN_ORIGIN: Final = re.compile(r"https?://[\w.\-:\[\]]+", re.ASCII)
 _PLAIN_TARGET: Final = re.compile(r'/[!"$-~]*(?<!\?)')
 """A target that aiohttp sends as it stands: ASCII without blanks and control characters, fragment and empty query."""
+
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~\w]+", re.ASCII)
+_VALUE: Final = re.compile(r"[!-~](?:[ !-~]*[!-~])?", re.ASCII)
+"""A field of printable ASCII: https://www.rfc-editor.org/rfc/rfc9110#section-5.1 and #section-5.5."""
 
 _REQUEST: Final = aiohttp.ClientSession.request
 _PRIVATE_REQUEST: Final = getattr(aiohttp.ClientSession, "_request", None)
@@ -84,22 +89,31 @@ class _Prototype(aiohttp.ClientRequest):
         self.head: Final = " HTTP/1.1\r\n" + "".join(lines)
         self._key: Final = super().connection_key
 
+    def can_take(self, headers: Mapping[str, str]) -> bool:
+        """Whether these fields of a single request can stand after the head: none is malformed, framing or there already."""
+        return all(
+            _NAME.fullmatch(name) and _VALUE.fullmatch(value) and name not in self.headers and name.lower() not in _FRAMING
+            for name, value in headers.items()
+        )
+
     @property
     def connection_key(self) -> ConnectionKey:
         return self._key
 
 
-class DirectWay:
+class DirectTransport:
     """The exchange over the connections of a pool of our own. Owned by its `Pool`."""
 
-    def __init__(self, connector: Connector, headers: Callable[[str | None], CIMultiDict[str]], limit: int) -> None:
+    def __init__(self, connector: Connector, headers: RequestHeaders, limit: int) -> None:
         self._connector = connector
         self._headers = headers
         self._limit = limit
         self._at_hand = min(limit, _AT_HAND_BYTES)
         self._prototypes: Final[dict[tuple[str, str, str | None], _Prototype]] = {}
 
-    def plan(self, method: str, url: str, body: bytes | None, content_type: str) -> tuple[_Prototype, bytes] | None:
+    def plan(
+        self, method: str, url: str, body: bytes | None, content_type: str, headers: Mapping[str, str] | None = None
+    ) -> tuple[_Prototype, bytes] | None:
         """Return what to connect for and what to write, None for a request that is out of the ordinary."""
         start = url.find("/", 8)  # behind "https://"
         if _PLAIN_TARGET.fullmatch(url, start) is None:
@@ -108,17 +122,22 @@ class DirectWay:
         prototype = self._prototypes.get(key) or self._prepare(*key)
         if prototype is None:
             return None
+        head = prototype.head
+        if headers:
+            if not prototype.can_take(headers):
+                return None
+            head += "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         if body is None:
-            return prototype, f"{method} {url[start:]}{prototype.head}\r\n".encode()
+            return prototype, f"{method} {url[start:]}{head}\r\n".encode()
         if len(body) > LARGE_BODY_BYTES:
             return None
-        return prototype, f"{method} {url[start:]}{prototype.head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        return prototype, f"{method} {url[start:]}{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     def _prepare(self, method: str, origin: str, content_type: str | None) -> _Prototype | None:
         if method not in _METHODS or _PLAIN_ORIGIN.fullmatch(origin) is None:
             return None
         try:
-            prototype = _Prototype(method, origin, self._headers(content_type), content_type is not None)
+            prototype = _Prototype(method, origin, self._headers.copy(content_type), content_type is not None)
         except ValueError:  # the public way will say what is wrong with it
             return None
         if len(self._prototypes) >= _MOST_PROTOTYPES:
@@ -126,11 +145,11 @@ class DirectWay:
         self._prototypes[method, origin, content_type] = prototype
         return prototype
 
-    async def exchange(self, prototype: _Prototype, wire: bytes, flight: Flight) -> Answer | Failure:
+    async def round_trip(self, prototype: _Prototype, wire: bytes, progress: Progress) -> TransportResult:
         """Send one request once and read its answer."""
-        flight.stage = "connect"
+        progress.stage = "connect"
         connection: Connection | None = None
-        outcome: Answer | Failure
+        outcome: TransportResult
         try:
             connection = await aiohttp.TCPConnector.connect(self._connector, prototype, [], NO_TIMEOUT)
             protocol, transport = connection.protocol, connection.transport
@@ -138,23 +157,23 @@ class DirectWay:
             if protocol is None or transport is None or transport.is_closing() or len(protocol):
                 raise aiohttp.ClientConnectionResetError
             protocol.set_response_params(read_until_eof=True)
-            flight.stage = "send"
+            progress.stage = "send"
             transport.write(wire)
             message, content = await protocol.read()
             while 100 <= message.code < 200 and message.code != 101:
                 message, content = await protocol.read()
-            flight.stage = "receive"
+            progress.stage = "receive"
             if content.is_eof() and 0 < content.total_bytes <= self._at_hand and content.exception() is None:
-                outcome = Answer(message.code, message.headers, b"".join(content._buffer))
+                outcome = RawResponse(message.code, message.headers, b"".join(content._buffer))
             else:
                 outcome = await read_whole(message.code, message.headers, content, self._limit)
             if content.is_eof() and not transport.get_write_buffer_size():  # else somebody still has to read or to write
                 connection.release()
                 connection = None
         except Exception as error:  # whatever it is, it may print the URL: only its kind leaves this frame
-            outcome = failure_of(error, flight.stage)
+            outcome = failure_of(error, progress.stage)
         finally:
             if connection is not None:
                 connection.close()
-        flight.stage = "idle"
+        progress.stage = "idle"
         return outcome

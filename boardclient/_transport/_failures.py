@@ -1,7 +1,4 @@
-"""What an exception of aiohttp's means, in words that hold nothing of the request. No I/O.
-
-Failures are handed up as values, never raised: frames of this room hold credentials, and an exception of aiohttp's prints URLs.
-"""
+"""What an exception of aiohttp's means, in words that hold nothing of the request. No I/O."""
 
 from __future__ import annotations
 
@@ -10,19 +7,9 @@ from typing import Final
 
 import aiohttp
 import aiohttp.http
-import attrs
 
-from boardclient.errors import Effect, Phase
-
-
-@attrs.frozen
-class Failure:
-    """No whole answer: how far the exchange got, what it may have done, and why in words without any address."""
-
-    phase: Phase
-    effect: Effect
-    why: str
-
+from boardclient._transport._values import TransportFailure
+from boardclient.errors import Effect
 
 _UNSENT_ERRORS: Final = (
     aiohttp.ClientConnectorError,
@@ -45,7 +32,7 @@ _WHY: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 
 
-def failure_of(error: Exception, stage: str) -> Failure:
+def failure_of(error: Exception, stage: str) -> TransportFailure:
     """Say what an exception of aiohttp's means at a stage of the exchange."""
     why = next((words for kind, words in _WHY if isinstance(error, kind)), "the exchange failed")
     system = getattr(error, "errno", None)
@@ -54,6 +41,6 @@ def failure_of(error: Exception, stage: str) -> Failure:
     elif why == "the exchange failed":
         why = f"{why} ({type(error).__name__})"
     if stage == "connect" or isinstance(error, _UNSENT_ERRORS):
-        return Failure("connect", Effect.NOT_SENT, f"no connection: {why}")
+        return TransportFailure("connect", Effect.NOT_SENT, f"no connection: {why}")
     sending = stage == "send" and isinstance(error, OSError) and not isinstance(error, TimeoutError)
-    return Failure("send" if sending else "receive", Effect.UNKNOWN, why)
+    return TransportFailure("send" if sending else "receive", Effect.UNKNOWN, why)

@@ -1,77 +1,75 @@
-"""The connections of a session, and the way that each request takes over them."""
+"""The connections of a session, and which transport each request takes."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import cache
-from importlib.metadata import version
 from typing import Any, ClassVar, Final
 
 import aiohttp
-from multidict import CIMultiDict
 
-from boardclient._flights import Flight
-from boardclient._messages import Answer
 from boardclient._transport import _direct
+from boardclient._transport._client_session import ClientSessionTransport
 from boardclient._transport._connections import NO_TIMEOUT, Connector
-from boardclient._transport._direct import DirectWay
-from boardclient._transport._failures import Failure
-from boardclient._transport._public import PublicWay
+from boardclient._transport._direct import DirectTransport
+from boardclient._transport._headers import RequestHeaders
+from boardclient._transport._progress import Progress
 from boardclient._transport._settings import Settings
+from boardclient._transport._values import TransportResult
 
 
 class Pool:
     """The connections of a session: its own, made at first use and closed with it, or an application's, which is only used."""
 
     _may_be_direct: ClassVar[bool] = True
-    """Tests and benchmarks turn it off, to see the public way where the direct one would serve."""
+    """Tests and benchmarks turn it off, to see `ClientSessionTransport` where the direct one would be taken."""
 
     def __init__(self, settings: Settings, lent: aiohttp.ClientSession | None = None) -> None:
         self._settings = settings
         self._lent = lent
         self._http: aiohttp.ClientSession | None = None
-        self._public: PublicWay | None = None
-        self._direct: DirectWay | None = None
-        agent = " ".join(filter(None, (f"boardclient/{version('boardclient')}", settings.user_agent)))
-        bare = CIMultiDict({"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": agent})
-        bare.update(settings.headers)
-        self._headers: Final[dict[str | None, CIMultiDict[str]]] = {None: bare}
+        self._general: ClientSessionTransport | None = None
+        self._direct: DirectTransport | None = None
+        self._headers: Final = RequestHeaders(settings)
 
     @property
     def is_lent(self) -> bool:
-        """Tell whether the connections are an application's."""
+        """Whether the connections are an application's."""
         return self._lent is not None
 
-    def _open(self) -> PublicWay:
-        """Make the connections' owner, and choose the ways over it."""
+    def _open(self) -> ClientSessionTransport:
+        """Make the connections' owner, and choose the transports over it."""
         limit = self._settings.max_answer_bytes
         http = self._lent
         if http is None:
             _keep_receive_buffers()
             http, connector = _own_session(self._settings)
-            if _direct.serves(http, self._typed(None)):
-                self._direct = DirectWay(connector, self._typed, limit)
-        self._http, self._public = http, PublicWay(http, self._typed, limit)
-        return self._public
-
-    def _typed(self, content_type: str | None) -> CIMultiDict[str]:
-        """Return the headers of every request with such a body, None for those without one."""
-        headers = self._headers.get(content_type)
-        if headers is None:
-            headers = self._headers[content_type] = self._headers[None].copy()
-            headers["Content-Type"] = content_type or ""
-        return headers
+            if _direct.serves(http, self._headers.copy(None)):
+                self._direct = DirectTransport(connector, self._headers, limit)
+        self._http, self._general = http, ClientSessionTransport(http, self._headers, limit)
+        return self._general
 
     def send(
-        self, method: str, url: str, body: bytes | None, flight: Flight, content_type: str = "application/json"
-    ) -> Coroutine[Any, Any, Answer | Failure]:
-        """Send one request once and return its whole answer, or how it failed; a cancellation leaves the flight's stage."""
-        public, direct = self._public or self._open(), self._direct
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        progress: Progress,
+        content_type: str = "application/json",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> Coroutine[Any, Any, TransportResult]:
+        """Send one request once; return its whole response or why there is none.
+
+        `headers` are sent with this request only, in place of the session's own of the same name. After a cancellation `progress`
+        says how far the request got.
+        """
+        general, direct = self._general or self._open(), self._direct
         if direct is not None and self._may_be_direct and _direct.is_undisturbed():
-            plan = direct.plan(method, url, body, content_type)
+            plan = direct.plan(method, url, body, content_type, headers)
             if plan is not None:
-                return direct.exchange(*plan, flight)
-        return public.exchange(method, url, body, flight, content_type)
+                return direct.round_trip(*plan, progress)
+        return general.round_trip(method, url, body, progress, content_type, headers)
 
     async def aclose(self) -> None:
         """Close the connections if they are the session's own."""
@@ -86,7 +84,7 @@ class Pool:
             http.connector.abandon()
 
     def _forget(self) -> aiohttp.ClientSession | None:
-        http, self._http, self._public, self._direct = self._http, None, None, None
+        http, self._http, self._general, self._direct = self._http, None, None, None
         return http
 
     def __repr__(self) -> str:

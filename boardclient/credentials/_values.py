@@ -11,7 +11,8 @@ import attrs
 from multidict import CIMultiDict
 
 from boardclient import _convert
-from boardclient._messages import BODY_KEPT_BYTES, Answer, Request
+from boardclient._messages import BODY_KEPT_BYTES, Request
+from boardclient._transport import RawResponse
 from boardclient.models import check_text
 
 Place = Literal["body", "query"]
@@ -59,7 +60,7 @@ class Credentials:
             return Signed(f"{request.path}?{request.query}" if request.query else request.path, self._fields + rest)
         return Signed(f"{request.path}?{request.query}&{self._query}" if request.query else f"{request.path}?{self._query}", body)
 
-    def redact(self, answer: Answer) -> Answer:
+    def redact(self, answer: RawResponse) -> RawResponse:
         """Return the answer with `***` in place of whatever equals a credential: plain, percent-encoded, as JSON.
 
         Of a large body only the beginning is left, somewhat more or less than an error keeps.

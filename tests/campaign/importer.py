@@ -22,7 +22,7 @@ from typing import Any
 
 import boardclient.bulk.journal._file as journal_file
 from boardclient import AsyncSession, AuthorizationRequest, CardDraft, OAuthCredentials
-from boardclient._transport import Pool
+from boardclient._transport._pool import Pool
 from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk.journal._file import JournalFile
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from boardclient._transport import Pool, _direct
+from boardclient._transport import _direct
+from boardclient._transport._pool import Pool
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -15,23 +15,16 @@ import pytest
 from aioresponses import aioresponses as AioResponses
 
 from boardclient import Effect
-from boardclient._flights import Flight
-from boardclient._messages import Answer
-from boardclient._transport import Failure, Pool, Settings, _direct
+from boardclient._transport import Progress, RawResponse, Settings, TransportFailure, _direct
+from boardclient._transport._client_session import ClientSessionTransport
 from boardclient._transport._connections import Connector
-from boardclient._transport._public import PublicWay
+from boardclient._transport._pool import Pool
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
-def flight() -> Flight:
-    task = asyncio.current_task()
-    assert task is not None
-    return Flight("GET", task, asyncio.get_running_loop(), None, bulk=None)
-
-
-async def send(pool: Pool, method: str, url: str, body: bytes | None = None) -> Answer | Failure:
-    return await pool.send(method, url, body, flight())
+async def send(pool: Pool, method: str, url: str, body: bytes | None = None) -> RawResponse | TransportFailure:
+    return await pool.send(method, url, body, Progress())
 
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
@@ -61,13 +54,13 @@ async def open_pool() -> AsyncIterator[Callable[..., Pool]]:
 def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Give the ways that requests took, as they leave."""
     taken: list[str] = []
-    for name, kind in (("direct", _direct.DirectWay), ("public", PublicWay)):
+    for name, kind in (("direct", _direct.DirectTransport), ("public", ClientSessionTransport)):
 
-        def noted(self: Any, *args: Any, name: str = name, exchange: Any = kind.exchange) -> Any:
+        def noted(self: Any, *args: Any, name: str = name, round_trip: Any = kind.round_trip) -> Any:
             taken.append(name)
-            return exchange(self, *args)
+            return round_trip(self, *args)
 
-        monkeypatch.setattr(kind, "exchange", noted)
+        monkeypatch.setattr(kind, "round_trip", noted)
     return taken
 
 
@@ -236,10 +229,10 @@ async def test_a_replaced_request_is_respected(
 
     async with raw_server.run(handler) as url:
         pool = open_pool()
-        assert isinstance(await send(pool, "GET", f"{url}/1/x"), Answer)
+        assert isinstance(await send(pool, "GET", f"{url}/1/x"), RawResponse)
         monkeypatch.setattr(aiohttp.ClientSession, name, replaced)
         outcome = await send(pool, "GET", f"{url}/1/x")
-    assert outcome == Failure("receive", Effect.UNKNOWN, "the exchange failed (RuntimeError)")
+    assert outcome == TransportFailure("receive", Effect.UNKNOWN, "the exchange failed (RuntimeError)")
     assert raw_server.served == 1
 
 
@@ -325,9 +318,9 @@ async def test_the_same_bytes_leave(
         for target in ("/1/cards", "//base/../1/a%20b?x=[]{}|^`\"<>'&y=%E2%82%AC"):
             monkeypatch.setattr(Pool, "_may_be_direct", way == "direct")
             pool = open_pool(headers=headers)
-            assert isinstance(await send(pool, method, url + target, body), Answer)
+            assert isinstance(await send(pool, method, url + target, body), RawResponse)
             monkeypatch.setattr(Pool, "_may_be_direct", False)
-            assert isinstance(await send(pool, method, url + target, body), Answer)
+            assert isinstance(await send(pool, method, url + target, body), RawResponse)
     assert seen[0] == seen[1]
     assert seen[2] == seen[3]
     assert raw_server.served == 2
@@ -402,7 +395,7 @@ async def test_the_same_outcomes_come_back(open_pool: Any, raw_server: Any, name
     async with raw_server.run(handler) as url:
         pool = open_pool(max_answer_bytes=100)
         outcome = await send(pool, "GET", f"{url}/1/x")
-        if isinstance(outcome, Answer):
+        if isinstance(outcome, RawResponse):
             assert (outcome.status, outcome.body) == expected
         else:
             assert expected in {None, outcome.why}
@@ -434,7 +427,7 @@ async def test_an_answer_that_nobody_asked_for(open_pool: Any, raw_server: Any) 
 
     async with raw_server.run(handler) as url:
         pool = open_pool()
-        assert isinstance(await send(pool, "GET", f"{url}/1/x"), Answer)
+        assert isinstance(await send(pool, "GET", f"{url}/1/x"), RawResponse)
         release.set()
         await there.wait()
         connector: Any = pool._http.connector
@@ -442,10 +435,10 @@ async def test_an_answer_that_nobody_asked_for(open_pool: Any, raw_server: Any) 
         while not len(protocol):
             await asyncio.sleep(0)
         refused = await send(pool, "GET", f"{url}/1/x")
-        assert isinstance(refused, Failure)
+        assert isinstance(refused, TransportFailure)
         assert (refused.phase, refused.effect) == ("connect", Effect.NOT_SENT)
         outcome = await send(pool, "GET", f"{url}/1/x")
-    assert isinstance(outcome, Answer)
+    assert isinstance(outcome, RawResponse)
     assert outcome.body == b"{}"
     assert raw_server.served == 2
 
@@ -470,7 +463,7 @@ async def test_a_connection_that_is_gone_before_it_is_used(
     async with raw_server.run(handler) as url:
         pool = open_pool()
         outcome = await send(pool, "GET", f"{url}/1/x")
-    assert isinstance(outcome, Failure)
+    assert isinstance(outcome, TransportFailure)
     assert outcome.effect is (Effect.NOT_SENT if way == "direct" else Effect.UNKNOWN)
 
 
@@ -491,7 +484,7 @@ async def test_an_answer_before_the_body_was_read(
         pool = open_pool()
         for _ in range(2):
             outcome = await send(pool, "POST", f"{url}/1/x", b"x" * 15 * 2**20)
-            assert isinstance(outcome, Answer)
+            assert isinstance(outcome, RawResponse)
             assert (outcome.status, outcome.body) == (413, b"no")
     assert exchanges == [way] * 2
     assert raw_server.served == 2
@@ -513,21 +506,21 @@ async def test_cancelled_anywhere(open_pool: Any, raw_server: Any, size: int) ->
         pool = open_pool()
         steps = 0
         outcome: object = None
-        while not isinstance(outcome, Answer):
+        while not isinstance(outcome, RawResponse):
             task = asyncio.ensure_future(send(pool, "POST", f"{url}/cancelled", b"x" * size))
             for _ in range(steps):
                 await asyncio.sleep(0)
             task.cancel()
             (outcome,) = await asyncio.gather(task, return_exceptions=True)
             following = await send(pool, "POST", f"{url}/following", b"y")
-            assert isinstance(following, Answer)
+            assert isinstance(following, RawResponse)
             assert following.body == b"/following"
             steps += 1
     assert steps > 5
 
 
-async def test_the_stages_of_a_flight(open_pool: Any, raw_server: Any) -> None:
-    """A flight tells how far it is: waiting for a connection, sent, receiving, and idle in the end."""
+async def test_the_stages_of_a_request(open_pool: Any, raw_server: Any) -> None:
+    """The progress says how far it is: waiting for a connection, sent, receiving, and idle in the end."""
     heads, bodies = asyncio.Event(), asyncio.Event()
 
     async def handler(reader: Any, writer: Any) -> None:
@@ -538,13 +531,13 @@ async def test_the_stages_of_a_flight(open_pool: Any, raw_server: Any) -> None:
             await bodies.wait()
             writer.write(OK[-1:])
 
-    async def until(stage: str, one: Flight) -> None:
+    async def until(stage: str, one: Progress) -> None:
         while one.stage != stage:
             await asyncio.sleep(0)
 
     async with raw_server.run(handler) as url, asyncio.timeout(10):
         pool = open_pool()
-        first, second = flight(), flight()
+        first, second = Progress(), Progress()
         running = [asyncio.ensure_future(pool.send("GET", f"{url}/1/x", None, one)) for one in (first, second)]
         await until("send", first)
         assert second.stage == "connect"
@@ -565,6 +558,61 @@ async def test_both_ways_share_connections(open_pool: Any, raw_server: Any, monk
     async with raw_server.run(handler) as url:
         pool = open_pool()
         for target in ("/1/x", "/1/x?", "/1/x", "/1/x#y"):
-            assert isinstance(await send(pool, "GET", url + target), Answer)
+            assert isinstance(await send(pool, "GET", url + target), RawResponse)
         assert isinstance(pool._http.connector, Connector)
     assert raw_server.served == 1
+
+
+# --- header fields of a single request
+
+
+@pytest.mark.parametrize("extra", [{"traceparent": "00-1-2-01", "tracestate": "a=b c"}, {"Accept": "text/x"}, {"X": "é"}])
+async def test_headers_of_a_single_request(open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, extra: Any) -> None:
+    """Fields that are given with one request are sent with that request only, in place of those of the same name."""
+    seen: list[bytes] = []
+
+    async def handler(reader: Any, writer: Any) -> None:
+        while True:
+            seen.append(await read_request(reader))
+            writer.write(OK)
+
+    async with raw_server.run(handler) as url:
+        pool = open_pool()
+        await pool.send("POST", f"{url}/1/x", b"{}", Progress(), headers=extra)
+        await send(pool, "POST", f"{url}/1/x", b"{}")
+    for name, value in extra.items():
+        assert seen[0].count(f"\r\n{name}: {value}\r\n".encode()) == 1
+        assert seen[0].lower().count(f"\r\n{name}:".lower().encode()) == 1
+        assert f"\r\n{name}: {value}\r\n".encode() not in seen[1]
+
+
+@pytest.mark.parametrize("extra", [{"X": "a\r\nY: b"}, {"X: y": "z"}, {"X": ""}, {"Content-Length": "7"}, {"X": " a"}])
+async def test_a_malformed_field_is_left_to_aiohttp(open_pool: Any, extra: Any) -> None:
+    """A field that could change how the request is framed is never written by us."""
+    pool = open_pool()
+    pool._open()
+    assert pool._direct.plan("GET", "http://127.0.0.1/1/x", None, "", {"X": "y"}) is not None
+    assert pool._direct.plan("GET", "http://127.0.0.1/1/x", None, "", extra) is None
+
+
+async def test_what_an_instrument_writes_stays_with_its_request(
+    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A header that an instrument adds to one request is not sent with the next one, which may be another user's."""
+    seen: list[bytes] = []
+
+    async def handler(reader: Any, writer: Any) -> None:
+        while True:
+            seen.append(await read_request(reader))
+            writer.write(OK)
+
+    async def writing(self: Any, *args: Any, headers: Any, original: Any = aiohttp.ClientSession._request, **kwargs: Any) -> Any:
+        headers["baggage"] = f"user.id={len(headers.getall('baggage', []))}"  # as ddtrace and elastic-apm do
+        return await original(self, *args, headers=headers, **kwargs)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", writing)
+    async with raw_server.run(handler) as url:
+        pool = open_pool()
+        for body in (None, None, b"{}", b"{}"):
+            assert isinstance(await send(pool, "POST", f"{url}/1/x", body), RawResponse)
+    assert [request.count(b"baggage: user.id=0\r\n") for request in seen] == [1] * 4

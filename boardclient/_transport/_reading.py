@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 from aiohttp import StreamReader
 
-from boardclient._messages import Answer
-from boardclient._transport._failures import Failure
+from boardclient._transport._values import RawResponse, TransportFailure, TransportResult
 from boardclient.errors import Effect
 
 
-async def read_whole(status: int, headers: Mapping[str, str], content: StreamReader, limit: int) -> Answer | Failure:
+async def read_whole(status: int, headers: Mapping[str, str], content: StreamReader, limit: int) -> TransportResult:
     """Read the body up to the bound, counted unpacked; where it is larger, `content` is left in the middle.
 
     A success that is too large is refused; of any other answer the status counts, and the beginning is enough.
@@ -23,8 +22,8 @@ async def read_whole(status: int, headers: Mapping[str, str], content: StreamRea
         chunks.append(chunk)
         size += len(chunk)
     if size <= limit:
-        return Answer(status, headers, b"".join(chunks))
+        return RawResponse(status, headers, b"".join(chunks))
     if 200 <= status < 300:
-        return Failure("receive", Effect.DONE, f"the answer is larger than {limit} bytes")
+        return TransportFailure("receive", Effect.DONE, f"the answer is larger than {limit} bytes")
     chunks[-1] = chunks[-1][: limit - size]
-    return Answer(status, headers, b"".join(chunks))
+    return RawResponse(status, headers, b"".join(chunks))

@@ -1,0 +1,35 @@
+"""The header fields that requests are sent with. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Final
+
+from multidict import CIMultiDict
+
+from boardclient._transport._settings import Settings
+
+
+class RequestHeaders:
+    """The header fields of a session's requests, prepared once for each content type. Owned by a `Pool`."""
+
+    def __init__(self, settings: Settings) -> None:
+        agent = " ".join(filter(None, (f"boardclient/{version('boardclient')}", settings.user_agent)))
+        bare = CIMultiDict({"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": agent})
+        bare.update(settings.headers)
+        self._prepared: Final[dict[str | None, CIMultiDict[str]]] = {None: bare}
+
+    def copy(self, content_type: str | None, extra: Mapping[str, str] | None = None) -> CIMultiDict[str]:
+        """Return the fields of one request, `extra` in place of those of the same name; None is for requests without a body.
+
+        Each caller gets a mapping of its own: instruments such as ddtrace and elastic-apm write into the one that they see.
+        """
+        prepared = self._prepared.get(content_type)
+        if prepared is None:
+            prepared = self._prepared[content_type] = self._prepared[None].copy()
+            prepared["Content-Type"] = content_type or ""
+        headers = prepared.copy()
+        if extra:
+            headers.update(extra)
+        return headers

@@ -1,0 +1,39 @@
+"""What a request comes back with: a whole response, or why there is none. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import attrs
+
+from boardclient.errors import Effect, Phase
+
+
+@attrs.frozen
+class RawResponse:
+    """A whole response: status, headers (case-insensitive) and the unpacked body."""
+
+    status: int
+    headers: Mapping[str, str] = attrs.field(repr=False)
+    body: bytes = attrs.field(repr=False)
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status is 2xx."""
+        return 200 <= self.status < 300
+
+
+@attrs.frozen
+class TransportFailure:
+    """No whole response: how far the request got, what it may have done, and why in words without any address.
+
+    Failures are returned, never raised: the frames of the transport hold credentials, and aiohttp's exceptions print URLs.
+    """
+
+    phase: Phase
+    effect: Effect
+    why: str
+
+
+TransportResult: TypeAlias = RawResponse | TransportFailure
