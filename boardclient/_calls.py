@@ -20,7 +20,7 @@ from boardclient._operations import api_error, effect_of, interpret_in_steps, va
 from boardclient._shared import Shared
 from boardclient._transport import RawResponse, TransportFailure, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials
-from boardclient.credentials._values import Place
+from boardclient.credentials._values import CredentialsIn
 from boardclient.errors import (
     AuthenticationError,
     BoardClientError,
@@ -67,7 +67,7 @@ class Calls:
         policy: _retry.Policy | None,
         timeout: float | None,
         limiter: Limiter | None,
-        credentials_in: Place,
+        credentials_in: CredentialsIn,
     ) -> None:
         if not callable(getattr(provider, "acquire", None)) or not callable(getattr(provider, "renew", None)):
             raise TypeError("credentials must be a CredentialProvider, such as StaticCredentials(token=…)")
@@ -77,7 +77,7 @@ class Calls:
         self.policy = policy
         self.timeout = timeout
         self.limiter = limiter
-        self.credentials_in: Place = credentials_in
+        self.credentials_in: CredentialsIn = credentials_in
         self._shared = shared
         self._note_accepted = getattr(provider, "note_accepted", None)
         self._note_refused = getattr(provider, "note_refused", None)

@@ -15,7 +15,7 @@ from boardclient._operations import free_request
 from boardclient._shared import Shared
 from boardclient._transport import Settings
 from boardclient.credentials import CredentialProvider
-from boardclient.credentials._values import Place
+from boardclient.credentials._values import CredentialsIn
 from boardclient.events import Observer
 from boardclient.models import JsonValue
 from boardclient.resources import Boards, Cards, Lists, Members
@@ -65,7 +65,7 @@ class AsyncSession:
         headers: Mapping[str, str] | None = None,
         user_agent: str | None = None,
         observers: Iterable[Observer] = (),
-        credentials_in: Place = "body",
+        credentials_in: CredentialsIn = "body",
         allow_insecure: bool = False,
         max_answer_bytes: int = 256 * 2**20,
     ) -> None:

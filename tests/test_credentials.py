@@ -22,7 +22,7 @@ from boardclient import (
 from boardclient._messages import BODY_KEPT_BYTES, Request
 from boardclient._operations import free_request
 from boardclient._transport import RawResponse
-from boardclient.credentials import Exchange, Signed
+from boardclient.credentials import Exchange, SignedRequest
 from boardclient.errors import Effect
 from boardclient.testing import BoardService, faults
 
@@ -92,9 +92,9 @@ def test_sign_with_a_query() -> None:
     """A query of the request's own is kept, before the credentials."""
     both = Credentials("t", "k")
     assert both.sign(request(params={"a": "1"})).target == "/1/things?a=1&key=k&token=t"
-    assert both.sign(request({"b": 2}, params={"a": "1"})) == Signed("/1/things?a=1", b'{"key":"k","token":"t","b":2}')
+    assert both.sign(request({"b": 2}, params={"a": "1"})) == SignedRequest("/1/things?a=1", b'{"key":"k","token":"t","b":2}')
     assert both.sign(request({}, params={"a": "1"})).body == b'{"key":"k","token":"t"}'
-    assert repr(both.sign(request())) == "Signed()"
+    assert repr(both.sign(request())) == "SignedRequest()"
 
 
 # --- redaction

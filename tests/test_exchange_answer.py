@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from boardclient import CredentialError, JsonValue, Response, Token, _convert
 from boardclient.credentials._exchange_answer import ParseToken, read_token
-from boardclient.credentials._failure import Failure, without_frames
+from boardclient.credentials._failure import RenewalFailure, without_frames
 from boardclient.testing import assert_no_secrets
 
 NOW = 1_700_000_000.0
 CANARY = "canary7t3zX"
 
 
-def read(body: object, status: int = 200, parse: ParseToken | None = None, content_type: str = "") -> Token | Failure:
+def read(body: object, status: int = 200, parse: ParseToken | None = None, content_type: str = "") -> Token | RenewalFailure:
     encoded = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else json.dumps(body).encode()
     return read_token(Response(status, {"Content-Type": content_type} if content_type else {}, encoded), NOW, parse)
 
@@ -150,7 +150,7 @@ def named(names: str) -> str:
 )
 def test_no_token(body: object, why: str) -> None:
     """An answer without a token is told by its names, of those that can't be a token themselves."""
-    assert read(body) == Failure(why)
+    assert read(body) == RenewalFailure(why)
 
 
 @pytest.mark.parametrize(
@@ -190,14 +190,14 @@ def test_refusals(status: int, body: object, why: str) -> None:
     def parse(fields: Mapping[str, JsonValue]) -> Token:
         raise AssertionError("an answer that is no success is not parsed")
 
-    assert read(body, status) == read(body, status, parse) == Failure(f"the token exchange answered {why}")
+    assert read(body, status) == read(body, status, parse) == RenewalFailure(f"the token exchange answered {why}")
 
 
 def test_a_token_that_no_request_can_carry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lone surrogate, which this codec refuses and another may let through, is told without the token."""
     monkeypatch.setattr(_convert, "decode", lambda body: {"token": f"{CANARY}\ud800"})
-    failure = read(b"{}")
-    assert failure == Failure("the token exchange gave a token that can't be sent: it holds characters that no request can carry")
+    why = "the token exchange gave a token that can't be sent: it holds characters that no request can carry"
+    assert read(b"{}") == RenewalFailure(why)
 
 
 # --- parse_token
@@ -214,14 +214,15 @@ def test_parse_token() -> None:
     bodies: list[object] = [{"data": {"token": "t"}}, {"access_token": "known"}, b"x=1&x=2&y=z", b""]
     assert [read(body, parse=parse) for body in bodies] == [Token("parsed", ends(1))] * 4
     assert seen == [{"data": {"token": "t"}}, {"access_token": "known"}, {"x": "1", "y": "z"}, {}]
-    assert read([1], parse=parse) == read(b"plain", parse=parse) == Failure(NEITHER)
+    assert read([1], parse=parse) == read(b"plain", parse=parse) == RenewalFailure(NEITHER)
     assert len(seen) == 4
 
 
 @pytest.mark.parametrize("returned", [None, CANARY, {"token": CANARY}, Token, 3])
 def test_parse_token_that_returns_something_else(returned: Any) -> None:
     """What is no Token is told by its type."""
-    assert read({"a": 1}, parse=lambda _: returned) == Failure(f"parse_token returned {type(returned).__name__}, not a Token")
+    why = f"parse_token returned {type(returned).__name__}, not a Token"
+    assert read({"a": 1}, parse=lambda _: returned) == RenewalFailure(why)
 
 
 def _frames(error: BaseException | None) -> Iterator[object]:
@@ -243,7 +244,7 @@ def test_parse_token_that_raises() -> None:
                 raise ValueError("mine") from missing
 
     failure = read({"data": {"x": CANARY}, "status": 1}, parse=parse)
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, RenewalFailure)
     assert failure.why == "parse_token raised ValueError: the names in its answer are data, status"
     assert isinstance(failure.cause, ValueError)
     assert isinstance(failure.cause.__cause__, KeyError)
@@ -283,12 +284,12 @@ def test_frames_of_a_ring_of_errors() -> None:
 def test_a_failure_gives_each_an_error_of_its_own() -> None:
     """Each caller gets a new error, with the one cause; how long renewals rest is told where they do."""
     cause = LookupError("mine")
-    failure = Failure("no token", cause, is_in_doubt=True)
+    failure = RenewalFailure("no token", cause, is_in_doubt=True)
     errors = [failure.error(), failure.error(0.0), failure.error(-1.0), failure.error(1.26)]
     assert len({id(error) for error in errors}) == 4
     assert all(type(error) is CredentialError and error.__cause__ is cause for error in errors)
     assert [str(error) for error in errors] == [*["no token"] * 3, "no token; the next renewal is possible in 1.3 s"]
-    assert Failure("x").error().__cause__ is None
+    assert RenewalFailure("x").error().__cause__ is None
 
 
 # --- whatever comes
@@ -309,8 +310,8 @@ def test_a_token_is_not_shown() -> None:
 def test_any_bytes(body: bytes, status: int) -> None:
     """Any bytes under any status are a token or a failure with a reason in words."""
     found = read_token(Response(status, {}, body), NOW)
-    assert isinstance(found, Token | Failure)
-    if isinstance(found, Failure):
+    assert isinstance(found, Token | RenewalFailure)
+    if isinstance(found, RenewalFailure):
         assert found.why.isprintable()
         assert found.error().message == found.why
     else:
@@ -376,7 +377,7 @@ _parses = st.sampled_from([None, None, _returning(CANARY), _returning({CANARY: 1
 def test_no_failure_shows_a_value(body: bytes, status: int, parse: ParseToken | None) -> None:
     """Wherever the answer holds a token, a failure and its error show nothing of it, nor of its base64 form."""
     found = read_token(Response(status, {}, body), NOW, parse)
-    if isinstance(found, Failure):
+    if isinstance(found, RenewalFailure):
         hidden = [base64.b64encode((CANARY + more).encode()).decode()[:12] for more in ("", "!", "??")]
         assert_no_secrets([found, found.error(), found.error(2.0)], secrets=[CANARY, *hidden], frames=lambda _: True)
 
@@ -388,7 +389,7 @@ def test_no_failure_shows_a_bare_value(value: bytes) -> None:
     for encoded in (base64.b64encode(value), base64.urlsafe_b64encode(value)):
         for body in (encoded, encoded + b"\n", encoded.rstrip(b"=")):
             found = read(body)
-            assert isinstance(found, Failure)
+            assert isinstance(found, RenewalFailure)
             assert found.why in (NEITHER, named("none"), named("none and 1 not shown"))
 
 
@@ -396,5 +397,5 @@ def test_no_failure_shows_a_bare_value(value: bytes) -> None:
 def test_a_bare_token_with_padding_is_no_name(body: bytes) -> None:
     """What a form parser takes for a name may be a token in base 32 or 64: it is not shown."""
     failure = read_token(Response(200, {}, body), 0.0)
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, RenewalFailure)
     assert body.decode().rstrip("=") not in failure.why

@@ -35,10 +35,10 @@ from boardclient import _urls as urls
 from boardclient._caller import BulkCall
 from boardclient._flights import Flights
 from boardclient._operations import free_request
-from boardclient.credentials import _holding
+from boardclient.credentials import _token_state
 from boardclient.credentials._failure import without_frames
-from boardclient.credentials._holding import Holding
 from boardclient.credentials._renewal import is_within_renewal
+from boardclient.credentials._token_state import TokenState
 from boardclient.errors import Effect
 from boardclient.testing import assert_no_secrets
 
@@ -138,7 +138,7 @@ def provider_of(authorize: Any = None, **options: Any) -> OAuthCredentials:
     loop = asyncio.get_running_loop()
     options.setdefault("store", MemoryTokenStore(clock=loop.time))
     provider = OAuthCredentials(**{**OPTIONS, "authorize": authorize or Application(), **options})
-    provider._holding = Holding(
+    provider._token_state = TokenState(
         options.get("key"), options.get("cooldown", 1.0), options.get("renew_before_expiry"), clock=loop.time
     )
     return provider
@@ -410,7 +410,7 @@ async def test_a_rest_that_can_not_be_shared(state: object) -> None:
     first = await provider.acquire(session)
     store.is_failing = True
     assert await provider.renew(first, session) is first
-    assert provider._holding.rest_seconds == 1.0
+    assert provider._token_state.rest_seconds == 1.0
 
 
 # --- failures
@@ -628,8 +628,8 @@ async def test_a_lease_that_can_not_be_given_back() -> None:
     provider = provider_of(store=Broken("release", OSError("no disk")))
     credentials = await provider.acquire(FakeSession(token_answer()))
     assert credentials.token == "t1"
-    assert provider._holding.failure is not None
-    assert provider._holding.failure.why == "the token store failed: OSError"
+    assert provider._token_state.failure is not None
+    assert provider._token_state.failure.why == "the token store failed: OSError"
 
 
 @virtual
@@ -820,7 +820,7 @@ async def test_a_task_that_outlives_its_renewal() -> None:
     async def later() -> Credentials:
         await asyncio.sleep(5)
         assert not is_within_renewal(provider._client)
-        return await provider.renew(provider._holding.held.credentials, session)  # type: ignore[union-attr]  # -- one is held
+        return await provider.renew(provider._token_state.held.credentials, session)  # type: ignore[union-attr]  # -- one is held
 
     async def leaving() -> str:
         tasks.append(asyncio.create_task(later()))
@@ -839,7 +839,7 @@ async def test_a_task_that_outlives_its_renewal() -> None:
 def wall(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Give the clock that ends of tokens are on."""
     wall = SimpleNamespace(now=1_700_000_000.0)
-    monkeypatch.setattr(_holding, "time", SimpleNamespace(time=lambda: wall.now))
+    monkeypatch.setattr(_token_state, "time", SimpleNamespace(time=lambda: wall.now))
     return wall
 
 
@@ -890,7 +890,7 @@ async def test_an_early_renewal_that_fails(wall: SimpleNamespace) -> None:
     first = await provider.acquire(session)
     wall.now += 3590
     assert [await provider.acquire(session) for _ in range(3)] == [first] * 3
-    assert provider._holding.rest_seconds == 1.0  # nobody has made it longer
+    assert provider._token_state.rest_seconds == 1.0  # nobody has made it longer
     assert len(application.requests) == 2
     await asyncio.sleep(1.1)
     assert (await provider.acquire(session)).token == "t2"
@@ -952,7 +952,7 @@ async def test_a_session_that_closes_leaves_the_renewal_to_another() -> None:
     assert results[2:] == [Credentials("t1")] * 2
     assert all(isinstance(result, SessionClosedError | Credentials) for result in results[:2])
     assert [request.attempt for request in application.requests] == [1, 2]
-    assert provider._holding.failure is None
+    assert provider._token_state.failure is None
 
 
 @virtual
@@ -970,7 +970,7 @@ async def test_a_session_that_closes_amid_the_exchange() -> None:
     """An exchange that ends with its session is no failure, and nobody has to rest."""
     provider, session = provider_of(), FakeSession(SessionClosedError("closed"), token_answer())
     assert (await provider.acquire(session)).token == "t1"
-    assert provider._holding.failure is None
+    assert provider._token_state.failure is None
 
 
 @virtual

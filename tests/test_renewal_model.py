@@ -30,7 +30,7 @@ from boardclient import (
     TransportError,
 )
 from boardclient.credentials._accounts import Account, Lease
-from boardclient.credentials._holding import Holding
+from boardclient.credentials._token_state import TokenState
 from boardclient.errors import Effect
 
 LEASE_SECONDS: Final = 5.0
@@ -225,7 +225,7 @@ class Provider:
             authorize_timeout=AUTHORIZE_SECONDS,
             lease_seconds=LEASE_SECONDS,
         )
-        self.credentials._holding = Holding(clock=clock)
+        self.credentials._token_state = TokenState(clock=clock)
         self.acquire, self.renew = self.credentials.acquire, self.credentials.renew
         self.sessions = [Session(service, self)]
 
@@ -429,7 +429,7 @@ class RenewalMachine(RuleBasedStateMachine):
     def never_back(self) -> None:
         """The token that a provider holds never gets older."""
         for provider in self.providers:
-            held = provider.credentials._holding.held
+            held = provider.credentials._token_state.held
             generation = 0 if held is None else held.stored.generation
             assert generation >= provider.generation
             provider.generation = generation

@@ -6,6 +6,6 @@ credentials doesn't pay for it.
 
 from boardclient.credentials._protocol import CredentialObserver, CredentialProvider, Exchange
 from boardclient.credentials._static import StaticCredentials
-from boardclient.credentials._values import Credentials, Signed
+from boardclient.credentials._values import Credentials, SignedRequest
 
-__all__ = ["CredentialObserver", "CredentialProvider", "Credentials", "Exchange", "Signed", "StaticCredentials"]
+__all__ = ["CredentialObserver", "CredentialProvider", "Credentials", "Exchange", "SignedRequest", "StaticCredentials"]

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from boardclient import _convert
 from boardclient._messages import Response
-from boardclient.credentials._failure import Failure, without_frames
+from boardclient.credentials._failure import RenewalFailure, without_frames
 from boardclient.credentials._tokens import Token
 from boardclient.errors import DecodeError
 from boardclient.models import JsonValue
@@ -39,7 +39,7 @@ _ERROR_CODES: Final = frozenset(
 """RFC 6749, sections 4.1.2.1 and 5.2: the only values of an answer that are ever shown."""
 
 
-def read_token(answer: Response, now: float, parse: ParseToken | None = None) -> Token | Failure:
+def read_token(answer: Response, now: float, parse: ParseToken | None = None) -> Token | RenewalFailure:
     """Take the token from an answer; `now` is on `time.time`.
 
     Known are a JSON object as of RFC 6749, one with a field `token`, and the same form-encoded, under any content type.
@@ -48,17 +48,17 @@ def read_token(answer: Response, now: float, parse: ParseToken | None = None) ->
     if not 200 <= answer.status < 300:
         return _refusal(answer.status, fields)
     if fields is None:
-        return Failure("the token exchange gave no token: its answer is neither a JSON object nor form-encoded")
+        return RenewalFailure("the token exchange gave no token: its answer is neither a JSON object nor form-encoded")
     if parse is not None:
         return _parsed(parse, fields)
     value = next((found for name in _TOKEN_NAMES if isinstance(found := fields.get(name), str) and found), None)
     if value is None:
-        return Failure(f"the token exchange gave no token: {_names(fields)}; parse_token can take it from another shape")
+        return RenewalFailure(f"the token exchange gave no token: {_names(fields)}; parse_token can take it from another shape")
     try:
         return Token(value, _end(fields.get("expires_in"), now))
     except ValueError:
         value = None
-    return Failure("the token exchange gave a token that can't be sent: it holds characters that no request can carry")
+    return RenewalFailure("the token exchange gave a token that can't be sent: it holds characters that no request can carry")
 
 
 def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
@@ -76,24 +76,24 @@ def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
     return cast("dict[str, JsonValue]", dict(reversed(pairs)))  # of two alike the first counts
 
 
-def _refusal(status: int, fields: Mapping[str, JsonValue] | None) -> Failure:
+def _refusal(status: int, fields: Mapping[str, JsonValue] | None) -> RenewalFailure:
     code = (fields or {}).get("error")
     told = f" ({code})" if isinstance(code, str) and code in _ERROR_CODES else ""
     if status == 400:
-        return Failure(
+        return RenewalFailure(
             f"the token exchange answered 400{told}: the client identifier or secret is invalid, or the code is not good"
         )
-    return Failure(f"the token exchange answered {status}{told}")
+    return RenewalFailure(f"the token exchange answered {status}{told}")
 
 
-def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | Failure:
+def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | RenewalFailure:
     """Let the application take the token; its error loses the frames that hold the answer."""
     try:
         token = parse(fields)
     except Exception as error:  # whatever the application raises is the cause
-        return Failure(f"parse_token raised {type(error).__name__}: {_names(fields)}", without_frames(error))
+        return RenewalFailure(f"parse_token raised {type(error).__name__}: {_names(fields)}", without_frames(error))
     if not isinstance(token, Token):
-        return Failure(f"parse_token returned {type(token).__name__}, not a Token")
+        return RenewalFailure(f"parse_token returned {type(token).__name__}, not a Token")
     return token
 
 

@@ -8,7 +8,7 @@ from boardclient.errors import CredentialError
 
 
 @attrs.frozen
-class Failure:
+class RenewalFailure:
     """A reason in words, and what the application raised, where it did.
 
     `is_in_doubt` tells that the service may have done what it was asked for.

@@ -44,7 +44,7 @@ _ADVICE: Final = {
 }
 
 _one_step: Final = threading.Lock()
-"""Held for the whole of each step in this process.
+"""HeldToken for the whole of each step in this process.
 
 A fork waits for it: SQLite must not have a file open meanwhile, or its locks in the child would be those of the parent. And while
 one thread closes the file that it has made, no other has locks on it: POSIX would end them.

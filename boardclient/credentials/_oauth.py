@@ -9,11 +9,11 @@ from typing import Final
 
 from boardclient._urls import check_root
 from boardclient.credentials._exchange_answer import ParseToken
-from boardclient.credentials._failure import Failure
-from boardclient.credentials._holding import Holding
+from boardclient.credentials._failure import RenewalFailure
 from boardclient.credentials._memory_store import MemoryTokenStore
 from boardclient.credentials._protocol import Exchange
-from boardclient.credentials._renewal import Authorize, Client, Renewal, is_within_renewal
+from boardclient.credentials._renewal import Authorize, OAuthClientConfig, Renewal, is_within_renewal
+from boardclient.credentials._token_state import TokenState
 from boardclient.credentials._tokens import TokenStore
 from boardclient.credentials._values import Credentials
 from boardclient.errors import CredentialError
@@ -79,7 +79,7 @@ class OAuthCredentials:
             raise ValueError("authorize_timeout and lease_seconds must be more than 0 seconds, cooldown at least 0")
         if renew_before_expiry is not None and not renew_before_expiry > 0:
             raise ValueError("renew_before_expiry must be more than 0 seconds, or None")
-        self._client = Client(
+        self._client = OAuthClientConfig(
             client_id=client_id,
             client_secret=client_secret,
             redirect_uri=redirect_uri,
@@ -91,8 +91,8 @@ class OAuthCredentials:
             authorize_timeout=authorize_timeout,
             lease_seconds=lease_seconds,
         )
-        self._holding = Holding(key, cooldown, renew_before_expiry)
-        self._renewals: dict[asyncio.AbstractEventLoop, asyncio.Task[Failure | None]] = {}
+        self._token_state = TokenState(key, cooldown, renew_before_expiry)
+        self._renewals: dict[asyncio.AbstractEventLoop, asyncio.Task[RenewalFailure | None]] = {}
 
     @property
     def account(self) -> str:
@@ -105,10 +105,10 @@ class OAuthCredentials:
         Raises:
             CredentialError: none can be had.
         """
-        credentials = self._holding.credentials
+        credentials = self._token_state.credentials
         if credentials is None:
             return await self._renewed(exchange)
-        if self._holding.is_due:
+        if self._token_state.is_due:
             return await self._renewed_early(credentials, exchange)
         return credentials
 
@@ -126,15 +126,15 @@ class OAuthCredentials:
 
     def current(self) -> Credentials | None:
         """Return the token that is held, None where there is none or it is to be renewed early."""
-        return None if self._holding.is_due else self._holding.credentials
+        return None if self._token_state.is_due else self._token_state.credentials
 
     def is_current(self, credentials: Credentials) -> bool:
         """Tell whether these are the credentials of now, and not known to be refused."""
-        return self._holding.credentials == credentials
+        return self._token_state.credentials == credentials
 
     def note_accepted(self, credentials: Credentials) -> None:
         """Take note that the service took these credentials; the session says so once."""
-        self._holding.accept(credentials)
+        self._token_state.accept(credentials)
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
         """Take note of a 401 after which the session asks for no renewal, since the call has had its one."""
@@ -144,7 +144,7 @@ class OAuthCredentials:
         return f"OAuthCredentials(account={self._client.account!r}, auth_url={self._client.auth_url!r}, ***)"
 
     async def _is_final(self, rejected: Credentials, exchange: Exchange) -> bool:
-        verdict = self._holding.refuse(rejected)
+        verdict = self._token_state.refuse(rejected)
         if verdict.cooldown_seconds:
             await self._share_cooldown(verdict.cooldown_seconds)
         return verdict.is_final
@@ -158,37 +158,37 @@ class OAuthCredentials:
 
     async def _renewed(self, exchange: Exchange) -> Credentials:
         """Wait for the renewal under way on this loop, or begin one; where its session closes meanwhile, begin another."""
-        holding = self._holding
-        while (credentials := holding.credentials) is None:
+        token_state = self._token_state
+        while (credentials := token_state.credentials) is None:
             if is_within_renewal(self._client):
                 raise CredentialError("authorize waits for itself: it used a session whose credentials it is to renew")
-            failure = holding.failure
+            failure = token_state.failure
             if failure is None:
                 renewal = self._renewal(exchange)
                 await asyncio.wait({renewal})
                 failure = None if renewal.cancelled() else renewal.result()
-            if failure is not None and holding.credentials is None:
-                raise failure.error(holding.rest_seconds)
+            if failure is not None and token_state.credentials is None:
+                raise failure.error(token_state.rest_seconds)
         return credentials
 
     async def _renewed_early(self, credentials: Credentials, exchange: Exchange) -> Credentials:
         """Renew a token that may still be good: others go on with it meanwhile, and all do where that takes long or fails."""
         loop = asyncio.get_running_loop()
-        if loop in self._renewals or self._holding.failure is not None or is_within_renewal(self._client):
+        if loop in self._renewals or self._token_state.failure is not None or is_within_renewal(self._client):
             return credentials
         await asyncio.wait({self._renewal(exchange)}, timeout=_EARLY_SECONDS)
-        return self._holding.credentials or credentials
+        return self._token_state.credentials or credentials
 
-    def _renewal(self, exchange: Exchange) -> asyncio.Task[Failure | None]:
+    def _renewal(self, exchange: Exchange) -> asyncio.Task[RenewalFailure | None]:
         """Return the renewal under way on this loop, begun now where there is none."""
         loop = asyncio.get_running_loop()
         task = self._renewals.get(loop)
         if task is None or task.done():
-            task = self._renewals[loop] = exchange.spawn(Renewal(self._client, self._holding, exchange).run())
+            task = self._renewals[loop] = exchange.spawn(Renewal(self._client, self._token_state, exchange).run())
             task.add_done_callback(self._part)
         return task
 
-    def _part(self, task: asyncio.Task[Failure | None]) -> None:
+    def _part(self, task: asyncio.Task[RenewalFailure | None]) -> None:
         """Forget a renewal that is over, unless the next one has begun."""
         loop = task.get_loop()
         if self._renewals.get(loop) is task:

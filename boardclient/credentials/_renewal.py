@@ -15,9 +15,9 @@ from typing import Final
 import attrs
 
 from boardclient.credentials._exchange_answer import ParseToken, read_token
-from boardclient.credentials._failure import Failure, without_frames
-from boardclient.credentials._holding import Holding
+from boardclient.credentials._failure import RenewalFailure, without_frames
 from boardclient.credentials._protocol import Exchange
+from boardclient.credentials._token_state import TokenState
 from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore
 from boardclient.errors import CredentialError, Effect, SessionClosedError, TransportError
 from boardclient.models import check_text
@@ -48,7 +48,7 @@ Authorize = Callable[[AuthorizationRequest], Awaitable[str]]
 
 
 @attrs.frozen(kw_only=True)
-class Client:
+class OAuthClientConfig:
     """What a renewal works with: the registered client, the application's callbacks, where the token is kept."""
 
     client_id: str = attrs.field(repr=False)
@@ -67,7 +67,7 @@ _UNDER_WAY: Final[ContextVar[tuple[Renewal, ...]]] = ContextVar("boardclient_ren
 """The renewals that the running task is a part of, outermost first."""
 
 
-def is_within_renewal(client: Client) -> bool:
+def is_within_renewal(client: OAuthClientConfig) -> bool:
     """Tell whether the running task is part of a renewal of the same account, and would wait for itself."""
     return any(
         not renewal.is_over and renewal.client.store is client.store and renewal.client.account == client.account
@@ -78,15 +78,15 @@ def is_within_renewal(client: Client) -> bool:
 class Renewal:
     """One renewal for all who wait on this loop. Owned by its provider; the session whose exchange it uses ends it early."""
 
-    def __init__(self, client: Client, holding: Holding, exchange: Exchange) -> None:
+    def __init__(self, client: OAuthClientConfig, token_state: TokenState, exchange: Exchange) -> None:
         self.client = client
         self.is_over = False
-        self._holding = holding
+        self._token_state = token_state
         self._exchange = exchange
         self._holder = secrets.token_hex(8)
-        self._seen = holding.held
+        self._seen = token_state.held
 
-    async def run(self) -> Failure | None:
+    async def run(self) -> RenewalFailure | None:
         """Hold another token than before, or return why not; neither where the session closes meanwhile."""
         _UNDER_WAY.set((*_UNDER_WAY.get(), self))
         try:
@@ -95,25 +95,25 @@ class Renewal:
         except SessionClosedError:
             return None
         except CredentialError as error:  # a store's own, which says what to do
-            failure = Failure(error.message, error.__cause__)
+            failure = RenewalFailure(error.message, error.__cause__)
         except ValueError as error:
-            failure = Failure(str(error))
+            failure = RenewalFailure(str(error))
         except Exception as error:  # whatever an application's store raises is the cause
-            failure = Failure(f"the token store failed: {type(error).__name__}", without_frames(error))
+            failure = RenewalFailure(f"the token store failed: {type(error).__name__}", without_frames(error))
         finally:
             self.is_over = True
-        self._holding.fail(failure)
+        self._token_state.fail(failure)
         return failure
 
-    async def _lead_or_follow(self) -> Failure | None:
+    async def _lead_or_follow(self) -> RenewalFailure | None:
         """Use the token that another holder of the account publishes, or become the holder and obtain one."""
         while not await self._is_published():
             state = await self._lease()
             if state == "granted":
                 return await self._lead()
             if state == "cooling":
-                failure = Failure("a renewal by another holder of the account has just failed")
-                self._holding.fail(failure)
+                failure = RenewalFailure("a renewal by another holder of the account has just failed")
+                self._token_state.fail(failure)
                 return failure
             await asyncio.sleep(random.uniform(*_POLL_SECONDS))  # noqa: S311 -- no secret depends on it
         return None
@@ -129,20 +129,20 @@ class Renewal:
             await client.store.release(client.account, self._holder)
             raise
 
-    async def _lead(self) -> Failure | None:
+    async def _lead(self) -> RenewalFailure | None:
         client, cooldown = self.client, 0.0
         try:
             async with self._lease_kept():
                 failure = await self._obtain()
             if failure is not None:
-                cooldown = self._holding.fail(failure)
+                cooldown = self._token_state.fail(failure)
             return failure
         finally:
             await client.store.release(client.account, self._holder, cooldown)
 
     async def _is_published(self) -> bool:
         stored = await self.client.store.read(self.client.account)
-        return stored is not None and self._holding.adopt(stored, self._seen)
+        return stored is not None and self._token_state.adopt(stored, self._seen)
 
     @contextlib.asynccontextmanager
     async def _lease_kept(self) -> AsyncIterator[None]:
@@ -166,46 +166,46 @@ class Renewal:
             with contextlib.suppress(Exception):  # without the lease the worst is a second code
                 await client.store.lease(client.account, self._holder, client.lease_seconds)
 
-    async def _obtain(self) -> Failure | None:
+    async def _obtain(self) -> RenewalFailure | None:
         """Get a token and publish it, unless another holder was faster: then theirs is used."""
         client = self.client
         before = await client.store.read(client.account)
-        if before is not None and self._holding.adopt(before, self._seen):
+        if before is not None and self._token_state.adopt(before, self._seen):
             return None
         token = await self._new_token(is_first=before is None)
-        if isinstance(token, Failure):
+        if isinstance(token, RenewalFailure):
             return token
         generation = 0 if before is None else before.generation
         if await client.store.publish(client.account, token, generation):
-            self._holding.adopt(StoredToken(token, generation + 1), self._seen, is_own=True)
+            self._token_state.adopt(StoredToken(token, generation + 1), self._seen, is_own=True)
         elif not await self._is_published():
-            return Failure("the token store took no new token, and holds no other")
+            return RenewalFailure("the token store took no new token, and holds no other")
         return None
 
-    async def _new_token(self, *, is_first: bool) -> Token | Failure:
+    async def _new_token(self, *, is_first: bool) -> Token | RenewalFailure:
         """Ask for a code and exchange it; once more where the effect of the exchange is unknown, for a code is sent once only."""
-        outcome = Failure("")
+        outcome = RenewalFailure("")
         for _ in range(_CODES_ASKED):
-            self._holding.asked += 1
+            self._token_state.asked += 1
             code = await self._code(
-                AuthorizationRequest(account=self.client.account, first_time=is_first, attempt=self._holding.asked)
+                AuthorizationRequest(account=self.client.account, first_time=is_first, attempt=self._token_state.asked)
             )
-            if isinstance(code, Failure):
+            if isinstance(code, RenewalFailure):
                 return code
             token = await self._exchanged(code)
-            if not isinstance(token, Failure) or not token.is_in_doubt:
+            if not isinstance(token, RenewalFailure) or not token.is_in_doubt:
                 return token
             outcome = token
         return outcome
 
-    async def _code(self, request: AuthorizationRequest) -> str | Failure:
+    async def _code(self, request: AuthorizationRequest) -> str | RenewalFailure:
         """Ask the application for a code, in a task of its own: one that doesn't end when told is left behind."""
         try:
             asked = self.client.authorize(request)
         except Exception as error:  # whatever the application raises is the cause
-            return Failure(f"authorize raised {type(error).__name__}", error)
+            return RenewalFailure(f"authorize raised {type(error).__name__}", error)
         if not inspect.isawaitable(asked):
-            return Failure("authorize must be an async function: it returned no awaitable")
+            return RenewalFailure("authorize must be an async function: it returned no awaitable")
         task = asyncio.ensure_future(asked)
         try:
             done, _ = await asyncio.wait({task}, timeout=self.client.authorize_timeout)
@@ -213,25 +213,25 @@ class Renewal:
             task.add_done_callback(_forget)
             task.cancel()
         if not done:
-            return Failure(f"authorize gave no code within {self.client.authorize_timeout:g} s")
+            return RenewalFailure(f"authorize gave no code within {self.client.authorize_timeout:g} s")
         if task.cancelled():
-            return Failure("authorize was cancelled")
+            return RenewalFailure("authorize was cancelled")
         if (cause := task.exception()) is not None:
-            return Failure(f"authorize raised {type(cause).__name__}", cause)
+            return RenewalFailure(f"authorize raised {type(cause).__name__}", cause)
         return self._checked(task.result())
 
-    def _checked(self, code: object) -> str | Failure:
+    def _checked(self, code: object) -> str | RenewalFailure:
         try:
             text = check_text(code, "the code")
         except (TypeError, ValueError) as error:
-            return Failure(f"authorize gave no code: {error}")
+            return RenewalFailure(f"authorize gave no code: {error}")
         if not text:
-            return Failure("authorize gave an empty code")
-        if self._holding.is_lost(text):
-            return Failure("authorize gave a code that was sent before, with unknown effect: a code is good for one exchange")
+            return RenewalFailure("authorize gave an empty code")
+        if self._token_state.is_lost(text):
+            return RenewalFailure("authorize gave a code that was sent before, with unknown effect: send each code once")
         return text
 
-    async def _exchanged(self, code: str) -> Token | Failure:
+    async def _exchanged(self, code: str) -> Token | RenewalFailure:
         """Exchange the code for a token (interface 4.12), once."""
         client = self.client
         fields = {
@@ -249,9 +249,9 @@ class Renewal:
         else:
             return read_token(answer, time.time(), client.parse_token)
         if lost.effect is Effect.NOT_SENT:
-            return Failure(f"the token exchange was not sent: {lost.message}", lost)
-        self._holding.lose(code)
-        return Failure(f"the token exchange failed, with unknown effect: {lost.message}", lost, is_in_doubt=True)
+            return RenewalFailure(f"the token exchange was not sent: {lost.message}", lost)
+        self._token_state.lose(code)
+        return RenewalFailure(f"the token exchange failed, with unknown effect: {lost.message}", lost, is_in_doubt=True)
 
 
 def _forget(task: asyncio.Future[str]) -> None:

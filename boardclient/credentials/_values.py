@@ -15,11 +15,11 @@ from boardclient._messages import BODY_KEPT_BYTES, Request
 from boardclient._transport import RawResponse
 from boardclient.models import check_text
 
-Place = Literal["body", "query"]
+CredentialsIn = Literal["body", "query"]
 
 
 @attrs.define
-class Signed:
+class SignedRequest:
     """A request with its credentials: what goes on the wire, and must not stay in any frame that an error carries."""
 
     target: str = attrs.field(repr=False)
@@ -49,7 +49,7 @@ class Credentials:
         object.__setattr__(self, "_query", "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items()))
         object.__setattr__(self, "_fields", _convert.encode(pairs)[:-1])
 
-    def sign(self, request: Request[Any], place: Place = "body") -> Signed:
+    def sign(self, request: Request[Any], place: CredentialsIn = "body") -> SignedRequest:
         """Return the request with the credentials: in its JSON body where it has one, otherwise in the query.
 
         A token without a key always goes into the query (5.6).
@@ -57,8 +57,9 @@ class Credentials:
         body = request.body
         if body is not None and place == "body" and self.key is not None and request.signable_body:
             rest = body[1:] if body == b"{}" else b"," + body[1:]
-            return Signed(f"{request.path}?{request.query}" if request.query else request.path, self._fields + rest)
-        return Signed(f"{request.path}?{request.query}&{self._query}" if request.query else f"{request.path}?{self._query}", body)
+            return SignedRequest(f"{request.path}?{request.query}" if request.query else request.path, self._fields + rest)
+        query = f"{request.query}&{self._query}" if request.query else self._query
+        return SignedRequest(f"{request.path}?{query}", body)
 
     def redact(self, answer: RawResponse) -> RawResponse:
         """Return the answer with `***` in place of whatever equals a credential: plain, percent-encoded, as JSON.

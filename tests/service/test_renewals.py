@@ -33,7 +33,7 @@ from boardclient import (
     Token,
     TransportError,
 )
-from boardclient.credentials import _holding, _renewal
+from boardclient.credentials import _renewal, _token_state
 from boardclient.events import CredentialsRenewed, RequestSent
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
@@ -155,7 +155,7 @@ def is_sent(service: BoardService) -> tuple[int, int]:
 def timed(service: BoardService, consent: Any, clock: Clock, **options: Any) -> OAuthCredentials:
     """Build credentials whose cool-downs and leases are on the test's clock."""
     provider = service.oauth_credentials(authorize=consent, store=MemoryTokenStore(clock=clock), **options)
-    provider._holding._clock = clock
+    provider._token_state._clock = clock
     return provider
 
 
@@ -525,7 +525,7 @@ async def test_cooldowns_double(service: BoardService, consent: Consent, clock: 
             """Fail, and say how long renewals rest: no sooner does another one begin."""
             with pytest.raises(CredentialError):
                 await session.members.me()
-            seconds = provider._holding.rest_seconds
+            seconds = provider._token_state.rest_seconds
             clock.now += seconds - 0.125
             asked = len(consent.asked)
             with pytest.raises(CredentialError):
@@ -556,7 +556,7 @@ async def test_a_cooldown_of_the_applications_choice(
         for _ in range(3):
             with pytest.raises(CredentialError):
                 await session.members.me()
-    assert provider._holding.rest_seconds == cooldown
+    assert provider._token_state.rest_seconds == cooldown
     assert len(consent.asked) == (1 if cooldown else 3)
 
 
@@ -572,7 +572,7 @@ async def test_waiters_fail_with_their_renewal(service: BoardService, consent: C
 
     consent.error = LookupError("no consent")
     provider = service.oauth_credentials(authorize=consent, store=Slow(clock=clock))
-    provider._holding._clock = clock
+    provider._token_state._clock = clock
     async with service.session(provider, timeout=1.0) as session:
         errors = await asyncio.gather(*(session.members.me() for _ in range(5)), return_exceptions=True)
     assert {type(error) for error in errors} == {CredentialError}
@@ -1018,7 +1018,7 @@ async def test_nothing_secret_is_told(service: BoardService, consent: Consent, c
             await asyncio.gather(*(session.boards.create("plans") for _ in range(3)))
             assert sum(isinstance(event, CredentialsRenewed) for event in events) == renewals
         secrets = secrets_of(service, *consent.codes)
-        shown = [repr(thing) for thing in (provider, store, session, provider._holding.held, provider._client, consent.asked)]
+        shown = [repr(thing) for thing in (provider, store, session, provider._token_state.held, provider._client, consent.asked)]
         shown += [str(await store.read("default"))]
     assert_no_secrets(events, secrets=secrets)
     assert_no_secrets(caplog.records, secrets=secrets)
@@ -1288,7 +1288,7 @@ async def expiring(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterat
     """Run a service whose tokens live for 100 s of a clock that the client's time of day is on, too."""
     clock.now = time.time() // 1
     seen = SimpleNamespace(time=clock, monotonic=clock)
-    for module in (_holding, _renewal):
+    for module in (_token_state, _renewal):
         monkeypatch.setattr(module, "time", seen)
     async with BoardService(clock=clock, token_lifetime=100.0) as running:
         yield running
@@ -1349,7 +1349,7 @@ async def test_an_early_renewal_that_fails(expiring: BoardService, clock: Clock)
         for _ in range(3):
             await session.members.me()
         assert len(consent.asked) == 2
-        assert provider._holding.rest_seconds == 1.0
+        assert provider._token_state.rest_seconds == 1.0
         consent.error = None
         clock.now += 1
         await session.members.me()
@@ -1409,7 +1409,7 @@ async def test_a_store_that_fails(service: BoardService, consent: Consent, clock
 
     store = Failing(clock=clock)
     provider = service.oauth_credentials(authorize=consent, store=store)
-    provider._holding._clock = clock
+    provider._token_state._clock = clock
     async with service.session(provider) as session:
         errors = await asyncio.gather(*(session.members.me() for _ in range(5)), return_exceptions=True)
         failed = [error for error in errors if isinstance(error, BaseException)]

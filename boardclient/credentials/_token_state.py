@@ -13,7 +13,7 @@ from typing import Final
 
 import attrs
 
-from boardclient.credentials._failure import Failure
+from boardclient.credentials._failure import RenewalFailure
 from boardclient.credentials._tokens import StoredToken, Token
 from boardclient.credentials._values import Credentials
 
@@ -23,7 +23,7 @@ NEW_SECONDS: Final = 60.0
 
 
 @attrs.frozen(eq=False)
-class Held:
+class HeldToken:
     """A token at hand, and what it signs with.
 
     `obtained_at` is when this process got it from an exchange, if it did.
@@ -35,14 +35,14 @@ class Held:
 
 
 @attrs.frozen
-class Verdict:
+class RefusalVerdict:
     """What a 401 says: `is_final` where a token was refused as soon as it was new, with the cool-down that this begins."""
 
     is_final: bool
     cooldown_seconds: float = 0.0
 
 
-class Holding:
+class TokenState:
     """The one token that an account's requests are signed with, from first use on. Owned by its provider."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Holding:
     ) -> None:
         self.credentials: Credentials | None = None
         """What to sign with; None while no token is held that may be good."""
-        self.held: Held | None = None
+        self.held: HeldToken | None = None
         """The token held, good or refused."""
         self.asked = 0
         """How often the application was asked for a code since a token was last accepted."""
@@ -66,11 +66,11 @@ class Holding:
         self._lock = threading.Lock()
         self._renew_at: float | None = None
         self._is_proven = False
-        self._failure = Failure("")
+        self._failure = RenewalFailure("")
         self._failures = 0
         self._rests_until = clock()
 
-    def adopt(self, stored: StoredToken, instead_of: Held | None, *, is_own: bool = False) -> bool:
+    def adopt(self, stored: StoredToken, instead_of: HeldToken | None, *, is_own: bool = False) -> bool:
         """Hold the token unless it is held already or older than a good one.
 
         `is_own` says that this process has just obtained it. Tell whether a good one is held now, other than `instead_of`.
@@ -80,7 +80,7 @@ class Holding:
             is_old = held is not None and self.credentials is not None and stored.generation < held.stored.generation
             if not is_old and (held is None or is_own or stored != held.stored):
                 credentials = Credentials(stored.token.value, self._key)
-                self.held = Held(stored, credentials, self._clock() if is_own else None)
+                self.held = HeldToken(stored, credentials, self._clock() if is_own else None)
                 self._renew_at = self._renewal_time(stored.token)
                 self._is_proven = False
                 self.credentials = credentials
@@ -98,18 +98,18 @@ class Holding:
         now, end = time.time(), token.expires_at.timestamp()
         return max(end - self._margin, (now + end) / 2)
 
-    def refuse(self, rejected: Credentials) -> Verdict:
+    def refuse(self, rejected: Credentials) -> RefusalVerdict:
         """Take note of a 401; it means nothing where it is for an older token."""
         with self._lock:
             held = self.held
             if held is None or held.credentials != rejected:
-                return Verdict(is_final=False)
+                return RefusalVerdict(is_final=False)
             is_news, self.credentials = self.credentials is not None, None
             age = None if self._is_proven or held.obtained_at is None else self._clock() - held.obtained_at
             if age is None or age > NEW_SECONDS:
-                return Verdict(is_final=False)
-            seconds = self._fail(Failure("the service refused a token as soon as it was new")) if is_news else 0.0
-            return Verdict(is_final=True, cooldown_seconds=seconds)
+                return RefusalVerdict(is_final=False)
+            seconds = self._fail(RenewalFailure("the service refused a token as soon as it was new")) if is_news else 0.0
+            return RefusalVerdict(is_final=True, cooldown_seconds=seconds)
 
     def accept(self, credentials: Credentials) -> None:
         """Take note that the service took the token: whatever failed before is over."""
@@ -126,12 +126,12 @@ class Holding:
         """Tell whether the exchange of the code had an unknown effect."""
         return _digest(code) in self._lost_codes
 
-    def fail(self, failure: Failure) -> float:
+    def fail(self, failure: RenewalFailure) -> float:
         """Take note of a renewal that failed; return the seconds of the cool-down that this begins."""
         with self._lock:
             return self._fail(failure)
 
-    def _fail(self, failure: Failure) -> float:
+    def _fail(self, failure: RenewalFailure) -> float:
         seconds = min(LONGEST_COOLDOWN_SECONDS, self._cooldown * 2.0 ** min(self._failures, 10))
         self._failures += 1
         self._failure = failure
@@ -144,7 +144,7 @@ class Holding:
         return max(0.0, self._rests_until - self._clock())
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> RenewalFailure | None:
         """Why renewals rest, None where they don't."""
         return self._failure if self.rest_seconds else None
 
