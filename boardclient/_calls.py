@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
@@ -252,7 +254,7 @@ class Calls:
                 return given
             failure = CredentialError(f"{request.line}: the provider returned {type(given).__name__}, not Credentials")
         except CredentialError as error:
-            failure = error.with_traceback(None)
+            failure = _own_error(error)
         except Exception as error:  # whatever the application raises is the cause
             failure = CredentialError(f"{request.line}: no credentials: the provider raised {type(error).__name__}")
             failure.__cause__ = error
@@ -338,6 +340,24 @@ class Calls:
                     why=attempt.why,
                 )
             )
+
+
+_raised: Final[weakref.WeakSet[CredentialError]] = weakref.WeakSet()
+"""Errors of providers that a call has raised already."""
+
+
+def _own_error(error: CredentialError) -> CredentialError:
+    """Return the error, or a copy where another call has it: each call writes its own history into its error."""
+    if error not in _raised:
+        _raised.add(error)
+        return error.with_traceback(None)
+    try:
+        copied = copy.copy(error)
+        copied.message, copied.effect, copied.attempts = str(error), error.effect, ()
+    except Exception:  # a subclass that can't be copied
+        copied = CredentialError(f"the provider raised {type(error).__name__}")
+    copied.__cause__ = error.__cause__
+    return copied
 
 
 def _nothing_at_hand() -> None:

@@ -12,6 +12,7 @@ BoardClientError
 │   └── DeadlineError            also a TimeoutError
 ├── DecodeError                  a success whose body is not what the interface shows
 ├── CredentialError              no credentials could be had
+│   └── ConsentRequired          the account's user has to sign in
 ├── JournalError                 the journal of a bulk run can't be used
 └── SessionClosedError           the session was closed before or during the call
 """
@@ -196,6 +197,25 @@ class DecodeError(BoardClientError):
 
 class CredentialError(BoardClientError):
     """Report that credentials could not be had; `__cause__` is what the application raised, where it did."""
+
+
+class ConsentRequired(CredentialError):  # noqa: N818 -- a public name, and consent is no failure
+    """Report that the user of `account` has to sign in before the call can be made.
+
+    Nothing was sent. `login_url` is where the application's sign-in begins, None where the credentials were given none.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        account: str = "",
+        login_url: str | None = None,
+        effect: Effect = Effect.NOT_SENT,
+        attempts: tuple[Attempt, ...] = (),
+    ) -> None:
+        super().__init__(message, effect, attempts)
+        self.account = account
+        self.login_url = login_url
 
 
 class JournalError(BoardClientError):

@@ -13,6 +13,7 @@ import pytest
 from boardclient import (
     AsyncSession,
     AuthenticationError,
+    ConsentRequired,
     CredentialError,
     Credentials,
     SessionClosedError,
@@ -243,6 +244,38 @@ async def test_provider_that_raises(error: Exception, service: BoardService) -> 
             await session.members.me()
     assert error in (caught.value, caught.value.__cause__)
     assert caught.value.effect is Effect.NOT_SENT
+
+
+async def test_provider_that_raises_one_error_to_several_calls(service: BoardService) -> None:
+    """Each call raises an object of its own, with its own history, of the same type and with the same cause."""
+
+    class Mine(CredentialError):
+        def __copy__(self) -> CredentialError:
+            raise TypeError("no copies")
+
+    cause = LookupError("the cause")
+    for error in (ConsentRequired("mine", "ann", "/login"), Mine("mine")):
+        error.__cause__ = cause
+        errors: list[CredentialError] = []
+
+        class Failing:
+            async def acquire(self, exchange: Exchange) -> Credentials:
+                raise error  # noqa: B023 -- it is called within the loop
+
+            async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials: ...  # type: ignore[empty-body]  # -- unused
+
+        async with service.session(Failing()) as session:
+            for _ in range(3):
+                with pytest.raises(CredentialError) as caught:
+                    await session.members.me()
+                errors.append(caught.value)
+        assert len({id(raised) for raised in errors}) == 3
+        assert [len(raised.attempts) for raised in errors] == [1, 1, 1]
+        assert {raised.__cause__ for raised in errors} == {cause}
+        if isinstance(error, ConsentRequired):
+            assert {(type(raised), str(raised), raised.account) for raised in errors} == {(ConsentRequired, "mine", "ann")}
+        else:
+            assert str(errors[2]) == "the provider raised Mine"
 
 
 # --- the exchange

@@ -16,6 +16,7 @@ from boardclient.errors import (
     AuthenticationError,
     BadRequestError,
     BoardClientError,
+    ConsentRequired,
     CredentialError,
     DeadlineError,
     DecodeError,
@@ -43,7 +44,7 @@ HISTORY = (
     Attempt(number=2, started_at=datetime(2027, 1, 2, 0, 0, 2, tzinfo=UTC), seconds=0.5, effect=Effect.NOT_SENT, why="connect"),
 )
 API_ERRORS = (ApiError, BadRequestError, AuthenticationError, PermissionDeniedError, NotFoundError, RateLimitError, ServerError)
-PLAIN_ERRORS = (BoardClientError, CredentialError, JournalError, SessionClosedError)
+PLAIN_ERRORS = (BoardClientError, CredentialError, ConsentRequired, JournalError, SessionClosedError)
 
 
 def an_error(kind: type[BoardClientError]) -> BoardClientError:
@@ -54,6 +55,8 @@ def an_error(kind: type[BoardClientError]) -> BoardClientError:
         return kind("a message", "send", "POST /1/cards", Effect.NOT_SENT, HISTORY)
     if issubclass(kind, DecodeError):
         return kind("a message", "[3].name", "GET /1/cards/c", Effect.DONE, HISTORY)
+    if issubclass(kind, ConsentRequired):
+        return kind("a message", "ann", "/login", Effect.UNKNOWN, HISTORY)
     return kind("a message", Effect.UNKNOWN, HISTORY)
 
 
@@ -128,6 +131,7 @@ def test_the_tree_is_the_documented_one() -> None:
         kind.__base__ is BoardClientError for kind in (ApiError, TransportError, DecodeError, CredentialError, JournalError)
     )
     assert SessionClosedError.__base__ is BoardClientError
+    assert ConsentRequired.__base__ is CredentialError
     assert issubclass(DeadlineError, TransportError)
     named = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BoardClientError)}
     assert named >= set(KINDS)
@@ -154,6 +158,10 @@ def test_attributes_are_where_the_contract_puts_them() -> None:
     decode = an_error(DecodeError)
     assert isinstance(decode, DecodeError)
     assert (decode.path, decode.request) == ("[3].name", "GET /1/cards/c")
+    consent = an_error(ConsentRequired)
+    assert isinstance(consent, ConsentRequired)
+    assert (consent.account, consent.login_url) == ("ann", "/login")
+    assert (ConsentRequired().account, ConsentRequired().login_url) == ("", None)
 
 
 ORDER = [Effect.NOT_SENT, Effect.REJECTED, Effect.UNKNOWN, Effect.DONE]

@@ -17,7 +17,8 @@ _CONTRACT = """AsyncSession Response
     Token TokenStore MemoryTokenStore FileTokenStore
     Board BoardPrefs BoardList Card Member CardDraft Position JsonValue
     BoardClientError TransportError DeadlineError ApiError BadRequestError AuthenticationError PermissionDeniedError
-    NotFoundError RateLimitError ServerError DecodeError CredentialError SessionClosedError JournalError Effect Attempt
+    NotFoundError RateLimitError ServerError DecodeError CredentialError ConsentRequired SessionClosedError
+    JournalError Effect Attempt
     BulkRun BulkReport BulkProgress CardResult Pace"""
 _OPTIONAL = ("rich", "typer", "pytest", "_pytest", "click", "aioresponses", "uvloop", "hypothesis")
 
