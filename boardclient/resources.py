@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from boardclient import _operations as operations
-from boardclient._caller import Caller
+from boardclient._pipeline._options import Caller
 from boardclient.bulk import BulkRun
 from boardclient.bulk._matching import matching
 from boardclient.bulk._plan import make_plan

@@ -1,4 +1,4 @@
-"""AsyncSession: owns the pool and the credential provider, and gives out the resources. What a call does is in `_calls`."""
+"""AsyncSession: owns the pool and the credential provider, and gives out the resources. What a call does is in `_pipeline`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from boardclient import retry as _retry
-from boardclient._calls import Calls, Limiter
 from boardclient._messages import Response
 from boardclient._operations import free_request
-from boardclient._shared import Shared
+from boardclient._pipeline._core import Shared
+from boardclient._pipeline._pipeline import Calls, Limiter
 from boardclient._transport import Settings
 from boardclient.credentials import CredentialProvider
 from boardclient.credentials._values import CredentialsIn

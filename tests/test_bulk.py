@@ -27,8 +27,8 @@ from boardclient import (
     StaticCredentials,
     TransportError,
 )
-from boardclient._caller import BulkCall
 from boardclient._messages import Request
+from boardclient._pipeline._options import BulkCall
 from boardclient.bulk._plan import make_plan
 from boardclient.retry import when_safe
 from boardclient.testing import BoardService, faults

@@ -30,8 +30,8 @@ from boardclient import (
     StaticCredentials,
     TransportError,
 )
-from boardclient._caller import BulkCall
 from boardclient._messages import Request
+from boardclient._pipeline._options import BulkCall
 from boardclient.bulk import _backlog, _run
 from boardclient.bulk._plan import make_plan
 from boardclient.bulk.journal import _format

@@ -10,10 +10,10 @@ import pytest
 _FLOOR = {"errors", "events", "models", "_urls", "_pace"}
 _TRANSPORT = {"_transport"}
 """Stands on the errors alone: it knows nothing of calls, operations or credentials."""
-_MIDDLE = {"retry", "credentials", "_flights", "resources", "bulk"}
+_MIDDLE = {"retry", "credentials", "_pipeline", "resources", "bulk"}
 _WIRE = {"_convert", "_messages", "_operations", "_transport"}
-_UPPER = [{"_shared"}, {"_calls"}, {"session"}, {"integrations", "cli"}]
-_LEVELS = [_FLOOR, _TRANSPORT, {"_convert"}, {"_messages"}, {"_operations"}, {"_caller"}, _MIDDLE, *_UPPER]
+_UPPER = [{"session"}, {"integrations", "cli"}]
+_LEVELS = [_FLOOR, _TRANSPORT, {"_convert"}, {"_messages"}, {"_operations"}, _MIDDLE, *_UPPER]
 _LEVEL = {room: level for level, rooms in enumerate(_LEVELS) for room in rooms}
 _OUTSIDE = {"testing", "integrations", "cli"}
 """Rooms that may use the package as an application does, through its public names."""
@@ -116,7 +116,7 @@ def test_every_module_stands_in_a_known_room() -> None:
         ("boardclient.models", "from . import session"),
         ("boardclient.models", "from .session import AsyncSession"),
         ("boardclient._convert", "import boardclient._operations"),
-        ("boardclient._transport._pool", "from boardclient._flights import Flight"),
+        ("boardclient._transport._pool", "from boardclient._pipeline._in_flight import CallContext"),
         ("boardclient._transport._pool", "from boardclient._messages import Request"),
         ("boardclient._transport._pool", "from boardclient.credentials import Credentials"),
         ("boardclient._operations", "from boardclient import Card"),

@@ -32,9 +32,9 @@ from boardclient import (
     TransportError,
 )
 from boardclient import _urls as urls
-from boardclient._caller import BulkCall
-from boardclient._flights import Flights
 from boardclient._operations import free_request
+from boardclient._pipeline._in_flight import Flights
+from boardclient._pipeline._options import BulkCall
 from boardclient.credentials import _token_state
 from boardclient.credentials._failure import without_frames
 from boardclient.credentials._renewal import is_within_renewal

@@ -21,8 +21,8 @@ from boardclient import (
     SessionClosedError,
     TransportError,
 )
-from boardclient._caller import BulkCall
 from boardclient._messages import Request
+from boardclient._pipeline._options import BulkCall
 from boardclient.bulk import CardResult
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._matching import IdSet, markers

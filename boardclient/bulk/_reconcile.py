@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from boardclient import _operations as operations
-from boardclient._caller import Caller
+from boardclient._pipeline._options import Caller
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._matching import Content, IdSet, Listing, check_marker, digest, markers, secret_marker, with_marker
 from boardclient.bulk._results import FATAL, BulkAudit

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from boardclient import _operations as operations
-from boardclient._caller import BulkCall, Caller
+from boardclient._pipeline._options import BulkCall, Caller
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._outbox import Outbox

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
-from boardclient._caller import Caller, Turns
 from boardclient._pace import Pace
+from boardclient._pipeline._options import Caller, Turns
 from boardclient.bulk._plan import Plan
 from boardclient.bulk._tally import Tally
 

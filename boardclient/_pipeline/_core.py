@@ -10,8 +10,8 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
 
-from boardclient._flights import Flights
 from boardclient._messages import Response, response_of
+from boardclient._pipeline._in_flight import Flights
 from boardclient._transport import RawResponse, Settings
 from boardclient._transport._pool import Pool
 from boardclient._urls import check_root, check_url

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import attrs
 
-from boardclient._caller import BulkCall
+from boardclient._pipeline._options import BulkCall
 from boardclient._transport import Progress
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 

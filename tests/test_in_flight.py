@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from boardclient import DeadlineError, Effect, ServerError, SessionClosedError, _flights
-from boardclient._flights import Flights
+from boardclient import DeadlineError, Effect, ServerError, SessionClosedError
+from boardclient._pipeline import _in_flight
+from boardclient._pipeline._in_flight import Flights
 
 
 async def _fly(flights: Flights, seconds: float | None, seen: list[Any], stage: Any = "idle") -> None:
@@ -157,8 +158,8 @@ async def test_another_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a fork a call is a RuntimeError that names the reason, and closing there waits for nothing."""
     flights = Flights()
     flights.begin("GET /1/x", 60)
-    monkeypatch.setattr(_flights, "_process", _flights._process)
-    _flights._become_another_process()  # as a fork's child does
+    monkeypatch.setattr(_in_flight, "_process", _in_flight._process)
+    _in_flight._become_another_process()  # as a fork's child does
     with pytest.raises(RuntimeError, match="forked"):
         flights.begin("GET /1/x", None)
     assert flights.close() is None
@@ -202,4 +203,4 @@ def test_another_thread_is_another_loop() -> None:
 
 def test_utc_gives_an_aware_moment() -> None:
     """Seconds since the epoch become an aware date-time."""
-    assert _flights.utc(1_800_000_000.0) == datetime(2027, 1, 15, 8, tzinfo=UTC)
+    assert _in_flight.utc(1_800_000_000.0) == datetime(2027, 1, 15, 8, tzinfo=UTC)

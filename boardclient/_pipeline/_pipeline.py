@@ -15,11 +15,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
 from boardclient import retry as _retry
-from boardclient._caller import BulkCall
-from boardclient._flights import Flight
 from boardclient._messages import Request
 from boardclient._operations import api_error, effect_of, interpret_in_steps, value_of
-from boardclient._shared import Shared
+from boardclient._pipeline._core import Shared
+from boardclient._pipeline._in_flight import Flight
+from boardclient._pipeline._options import BulkCall
 from boardclient._transport import RawResponse, TransportFailure, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials
 from boardclient.credentials._values import CredentialsIn

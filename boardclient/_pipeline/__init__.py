@@ -1,0 +1,1 @@
+"""How a call runs: credentials, limiter, send, interpret, renew once, retry, under one deadline."""
