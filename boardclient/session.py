@@ -12,7 +12,7 @@ from boardclient import retry as _retry
 from boardclient._messages import Response
 from boardclient._operations import free_request
 from boardclient._pipeline._core import Shared
-from boardclient._pipeline._pipeline import Calls, Limiter
+from boardclient._pipeline._pipeline import Limiter, Pipeline
 from boardclient._transport import Settings
 from boardclient.credentials import CredentialProvider
 from boardclient.credentials._values import CredentialsIn
@@ -85,36 +85,36 @@ class AsyncSession:
             raise ValueError('credentials_in must be "body" or "query"')
         policy = _policy(_retry.default() if isinstance(retry, _Unset) else retry)
         shared = Shared(base_url, settings, http, observers, timeout)
-        self._calls = Calls(shared, credentials, policy, timeout, limiter, credentials_in)
+        self._pipeline = Pipeline(shared, credentials, policy, timeout, limiter, credentials_in)
         self._shared, self._owns_shared = shared, True
 
     # Made when asked for, in a tenth of a microsecond: a view stays small, and nothing of it needs the garbage collector.
     @property
     def boards(self) -> Boards:
         """The operations on boards."""
-        return Boards(self._calls)
+        return Boards(self._pipeline)
 
     @property
     def lists(self) -> Lists:
         """The operations on lists."""
-        return Lists(self._calls)
+        return Lists(self._pipeline)
 
     @property
     def cards(self) -> Cards:
         """The operations on cards."""
-        return Cards(self._calls)
+        return Cards(self._pipeline)
 
     @property
     def members(self) -> Members:
         """The operations on members."""
-        return Members(self._calls)
+        return Members(self._pipeline)
 
     # --- views and life
 
     def with_credentials(self, credentials: CredentialProvider) -> AsyncSession:
         """Return a view for other credentials on the same pool; closing it closes nothing."""
-        calls = self._calls
-        return self._view(credentials, calls.policy, calls.timeout, calls.limiter)
+        pipeline = self._pipeline
+        return self._view(credentials, pipeline.policy, pipeline.timeout, pipeline.limiter)
 
     def with_options(
         self,
@@ -124,12 +124,12 @@ class AsyncSession:
         limiter: Limiter | _Unset | None = UNSET,
     ) -> AsyncSession:
         """Return a view with other options on the same pool; closing it closes nothing."""
-        calls = self._calls
+        pipeline = self._pipeline
         return self._view(
-            calls.provider,
-            calls.policy if isinstance(retry, _Unset) else _policy(retry),
-            calls.timeout if isinstance(timeout, _Unset) else timeout,
-            calls.limiter if isinstance(limiter, _Unset) else limiter,
+            pipeline.provider,
+            pipeline.policy if isinstance(retry, _Unset) else _policy(retry),
+            pipeline.timeout if isinstance(timeout, _Unset) else timeout,
+            pipeline.limiter if isinstance(limiter, _Unset) else limiter,
         )
 
     def _view(
@@ -137,13 +137,13 @@ class AsyncSession:
     ) -> AsyncSession:
         view = AsyncSession.__new__(AsyncSession)
         view._shared, view._owns_shared = self._shared, False
-        view._calls = Calls(self._shared, credentials, policy, timeout, limiter, self._calls.credentials_in)
+        view._pipeline = Pipeline(self._shared, credentials, policy, timeout, limiter, self._pipeline.credentials_in)
         return view
 
     @property
     def identity(self) -> Mapping[str, str]:
         """Which service and account the calls go to, without any credential: what a journal is bound to."""
-        return self._calls.identity
+        return self._pipeline.identity
 
     async def aclose(self) -> None:
         """Close the session: calls under way end with `SessionClosedError`, as every later one does. Idempotent."""
@@ -190,7 +190,7 @@ class AsyncSession:
         Raises:
             TypeError, ValueError: it can't be sent, or names a credential itself.
         """
-        return await self._calls.call(free_request(method, path, params, json, repeatable))
+        return await self._pipeline.call(free_request(method, path, params, json, repeatable))
 
 
 def _policy(retry: AsyncRetrying | None) -> _retry.Policy | None:

@@ -1069,9 +1069,9 @@ async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
     provider = hanging_provider()
     async with AsyncSession(provider, "https://board.example", timeout=5.0, retry=None) as session:
         request = free_request("GET", "/1/x")
-        patient = asyncio.create_task(session._calls.call(request, BulkCall()))
+        patient = asyncio.create_task(session._pipeline.call(request, BulkCall()))
         with pytest.raises(DeadlineError) as caught:
-            await session._calls.call(request)
+            await session._pipeline.call(request)
         assert asyncio.get_running_loop().time() == pytest.approx(5.0, abs=0.01)
         assert caught.value.effect is Effect.NOT_SENT
         with pytest.raises(CredentialError, match="authorize gave an empty code"):

@@ -482,6 +482,6 @@ async def test_a_deadline_that_passes_while_a_long_answer_is_read() -> None:
     request = attrs.evolve(ops.BOARD_CARDS, read_in_steps=endless).request("b1")
     async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example", timeout=0.05) as session:
         with answering(session, board(1000)), pytest.raises(DeadlineError) as caught:
-            await session._calls.call(request)
+            await session._pipeline.call(request)
     assert caught.value.effect is Effect.UNKNOWN
     assert [attempt.effect for attempt in caught.value.attempts] == [Effect.UNKNOWN]

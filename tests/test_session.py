@@ -655,11 +655,11 @@ async def test_a_view_with_other_options(wire: Any, policy: Any) -> None:
         view = session.with_options(retry=None)
         with pytest.raises(ServerError):
             await view.members.me()
-        assert (counted(wire), limiter.entered, view._calls.timeout) == (1, 1, 5)
+        assert (counted(wire), limiter.entered, view._pipeline.timeout) == (1, 1, 5)
         free = session.with_options(timeout=None, limiter=None)
         with pytest.raises(ServerError):
             await free.members.me()
-        assert (counted(wire), limiter.entered, free._calls.timeout) == (4, 1, None)
+        assert (counted(wire), limiter.entered, free._pipeline.timeout) == (4, 1, None)
 
 
 # --- construction and life

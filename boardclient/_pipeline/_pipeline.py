@@ -56,7 +56,7 @@ class Reporter(Protocol):
         ...
 
 
-class Calls:
+class Pipeline:
     """Makes the calls of a session or a view: with its credentials, policy, deadline and limiter, on what they share.
 
     Owned by the session or view; it is the `Caller` of resources and bulk runs.
