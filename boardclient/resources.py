@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from boardclient import _operations as operations
-from boardclient._pipeline._options import Caller
+from boardclient._pipeline._options import CallRunner
 from boardclient.bulk import BulkRun
 from boardclient.bulk._matching import matching
 from boardclient.bulk._plan import make_plan
@@ -19,10 +19,10 @@ from boardclient.models import Board, BoardList, Card, CardDraft, Member, Positi
 class _Resource:
     """A group of operations of a session."""
 
-    __slots__ = ("_caller",)
+    __slots__ = ("_runner",)
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
+    def __init__(self, runner: CallRunner) -> None:
+        self._runner = runner
 
 
 class Boards(_Resource):
@@ -35,15 +35,15 @@ class Boards(_Resource):
             BadRequestError, AuthenticationError, NotFoundError: as section 4.1 says; any other `BoardClientError`.
         """
         request = operations.CREATE_BOARD.request(name=name, default_lists=default_lists, organization_id=organization_id)
-        return await self._caller.call(request)
+        return await self._runner.call(request)
 
     async def lists(self, board_id: str) -> list[BoardList]:
         """Read the lists of a board (interface 4.5), in the order of the answer."""
-        return await self._caller.call(operations.BOARD_LISTS.request(board_id))
+        return await self._runner.call(operations.BOARD_LISTS.request(board_id))
 
     async def cards(self, board_id: str) -> list[Card]:
         """Read the cards of a board (interface 4.4), in the order of the answer."""
-        return await self._caller.call(operations.BOARD_CARDS.request(board_id))
+        return await self._runner.call(operations.BOARD_CARDS.request(board_id))
 
 
 class Lists(_Resource):
@@ -51,11 +51,11 @@ class Lists(_Resource):
 
     async def create(self, name: str, *, board_id: str, pos: Position | str | None = None) -> BoardList:
         """Add a list to a board (interface 4.2)."""
-        return await self._caller.call(operations.ADD_LIST.request(name=name, board_id=board_id, pos=pos))
+        return await self._runner.call(operations.ADD_LIST.request(name=name, board_id=board_id, pos=pos))
 
     async def archive(self, list_id: str) -> BoardList:
         """Archive a list (interface 4.9); what the answer does not show is None."""
-        return await self._caller.call(operations.ARCHIVE_LIST.request(list_id, closed=True))
+        return await self._runner.call(operations.ARCHIVE_LIST.request(list_id, closed=True))
 
 
 class Cards(_Resource):
@@ -74,26 +74,26 @@ class Cards(_Resource):
 
         An error whose `effect` is UNKNOWN means that the card may exist: look for it before creating it again.
         """
-        return await self._caller.call(operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos))
+        return await self._runner.call(operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos))
 
     async def get(self, card_id: str) -> Card:
         """Read a card (interface 4.6)."""
-        return await self._caller.call(operations.READ_CARD.request(card_id))
+        return await self._runner.call(operations.READ_CARD.request(card_id))
 
     async def move(self, card_id: str, *, list_id: str) -> Card:
         """Move a card to another list (interface 4.7); what the answer does not show is None."""
-        return await self._caller.call(operations.MOVE_CARD.request(card_id, list_id=list_id))
+        return await self._runner.call(operations.MOVE_CARD.request(card_id, list_id=list_id))
 
     async def add_label(self, card_id: str, label_id: str) -> None:
         """Attach a label to a card (interface 4.8)."""
-        await self._caller.call(operations.ADD_LABEL.request(card_id, label_id=label_id))
+        await self._runner.call(operations.ADD_LABEL.request(card_id, label_id=label_id))
 
     async def delete(self, card_id: str) -> None:
         """Delete a card for good (interface 4.10).
 
         A 404 that follows an attempt with an unknown effect counts as done.
         """
-        await self._caller.call(operations.DELETE_CARD.request(card_id))
+        await self._runner.call(operations.DELETE_CARD.request(card_id))
 
     async def find(
         self, name: str, *, board_id: str, list_id: str, desc: str | None = None, due: datetime | None = None
@@ -103,7 +103,7 @@ class Cards(_Resource):
         They are compared as far as the board's listing shows them, in its order; those that were there before are among them.
         """
         draft = CardDraft(name, list_id, desc=desc, due=due)
-        cards = await self._caller.call(operations.BOARD_CARDS.request(board_id))
+        cards = await self._runner.call(operations.BOARD_CARDS.request(board_id))
         return matching(draft, cards)
 
     def create_many(
@@ -135,10 +135,10 @@ class Cards(_Resource):
             TypeError, ValueError: an option can't work.
         """
         listeners = [on_progress] if on_progress is not None else []
-        if self._caller.is_observed:
-            listeners.append(self._caller.notify)
+        if self._runner.is_observed:
+            listeners.append(self._runner.notify)
         plan = make_plan(
-            self._caller,
+            self._runner,
             drafts,
             concurrency=concurrency,
             journal=journal,
@@ -147,7 +147,7 @@ class Cards(_Resource):
             marker=marker,
             settle=settle,
         )
-        return BulkRun(self._caller, drafts, plan, listeners)
+        return BulkRun(self._runner, drafts, plan, listeners)
 
 
 class Members(_Resource):
@@ -155,4 +155,4 @@ class Members(_Resource):
 
     async def me(self) -> Member:
         """Read the member whose token it is (interface 4.11); its fields are in `extra`."""
-        return await self._caller.call(operations.READ_MEMBER.request())
+        return await self._runner.call(operations.READ_MEMBER.request())

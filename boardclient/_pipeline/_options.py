@@ -46,7 +46,7 @@ class BulkCall:
         return self.turns is None or not self.turns.hears_all
 
 
-class Caller(Protocol):
+class CallRunner(Protocol):
     """What makes calls, and tells what bulk runs go by."""
 
     async def call(self, request: Request[T], bulk: BulkCall | None = None) -> T:

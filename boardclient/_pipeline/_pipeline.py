@@ -59,7 +59,7 @@ class Reporter(Protocol):
 class Pipeline:
     """Makes the calls of a session or a view: with its credentials, policy, deadline and limiter, on what they share.
 
-    Owned by the session or view; it is the `Caller` of resources and bulk runs.
+    Owned by the session or view; it is the `CallRunner` of resources and bulk runs.
     """
 
     def __init__(

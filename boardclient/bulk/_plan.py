@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias, cast, get_args
 
 import attrs
 
-from boardclient._pipeline._options import Caller
+from boardclient._pipeline._options import CallRunner
 from boardclient.bulk._reconcile import Marking
 from boardclient.models import CardDraft, check_identifier
 
@@ -41,7 +41,7 @@ class Plan:
 
 
 def make_plan(
-    caller: Caller,
+    caller: CallRunner,
     drafts: object,
     *,
     concurrency: int | None,

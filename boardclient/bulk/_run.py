@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from boardclient import _operations as operations
-from boardclient._pipeline._options import BulkCall, Caller
+from boardclient._pipeline._options import BulkCall, CallRunner
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._outbox import Outbox
@@ -44,7 +44,7 @@ class BulkRun:
     whoever called `create_many`.
     """
 
-    def __init__(self, caller: Caller, drafts: Drafts, plan: Plan, listeners: Sequence[Listener]) -> None:
+    def __init__(self, caller: CallRunner, drafts: Drafts, plan: Plan, listeners: Sequence[Listener]) -> None:
         if not all(map(callable, listeners)):
             raise TypeError("on_progress must be callable")
         self._caller = caller
@@ -385,7 +385,7 @@ def _unknown(row: Row, error: BoardClientError | None) -> CardResult:
     return CardResult(index=row.index, draft=row.draft, error=error, state="unknown")
 
 
-async def _open_ledger(caller: Caller, plan: Plan) -> Ledger:
+async def _open_ledger(caller: CallRunner, plan: Plan) -> Ledger:
     if plan.journal is None:
         return MemoryLedger(keeps_cards=plan.unknown == "reconcile")
     return await JournalLedger.open(plan.journal, journal_identity(caller.identity, plan.board_id, plan.marker), plan.batch)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from boardclient._pace import Pace
-from boardclient._pipeline._options import Caller, Turns
+from boardclient._pipeline._options import CallRunner, Turns
 from boardclient.bulk._plan import Plan
 from boardclient.bulk._tally import Tally
 
@@ -56,7 +56,7 @@ class FixedTurns:
             self._pace.report(status, retry_after, seconds)
 
 
-def make_turns(caller: Caller, plan: Plan, tally: Tally) -> Turns | None:
+def make_turns(caller: CallRunner, plan: Plan, tally: Tally) -> Turns | None:
     """Return what the attempts of a run wait for besides the session's own limiter, which may be a pace itself."""
     if isinstance(caller.limiter, Pace):
         return None
