@@ -160,13 +160,13 @@ class AsyncSession:
 
     def __del__(self) -> None:
         shared = getattr(self, "_shared", None)  # absent where __init__ refused its arguments
-        if shared is not None and self._owns_shared and not shared.flights.is_closed:
+        if shared is not None and self._owns_shared and not shared.in_flight.is_closed:
             warnings.warn("an AsyncSession was never closed", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
-        state = "closed" if self._shared.flights.is_closed else "open"
+        state = "closed" if self._shared.in_flight.is_closed else "open"
         view = "" if self._owns_shared else " view"
-        return f"<AsyncSession{view} {state}, {len(self._shared.flights)} calls, {self._shared.pool!r}>"
+        return f"<AsyncSession{view} {state}, {len(self._shared.in_flight)} calls, {self._shared.pool!r}>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError("an AsyncSession can't be pickled: build one where it is used")

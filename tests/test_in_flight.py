@@ -11,41 +11,40 @@ import pytest
 
 from boardclient import DeadlineError, Effect, ServerError, SessionClosedError
 from boardclient._pipeline import _in_flight
-from boardclient._pipeline._in_flight import Flights
+from boardclient._pipeline._in_flight import InFlightCalls
 
 
-async def _fly(flights: Flights, seconds: float | None, seen: list[Any], stage: Any = "idle") -> None:
-    flight = flights.begin("GET /1/x", seconds)
+async def _fly(calls: InFlightCalls, seconds: float | None, seen: list[Any], stage: Any = "idle") -> None:
+    context = calls.begin("GET /1/x", seconds)
     try:
-        flight.stage = stage
+        context.stage = stage
         await asyncio.Event().wait()
     except asyncio.CancelledError:
-        error = flight.settle()
+        error = context.interruption_error()
         if error is None:
             raise
         seen.append(error)
     finally:
-        flights.end(flight)
+        calls.end(context)
 
 
 async def test_one_timer_serves_every_deadline() -> None:
     """Calls end at their own deadlines, whichever order they began in, with one timer for all."""
-    flights, seen = Flights(), []
-    calls = [_fly(flights, seconds, seen) for seconds in (0.1, 0.05, 0.15)]
+    calls, seen = InFlightCalls(), []
     async with asyncio.timeout(5):
-        await asyncio.gather(*calls)
+        await asyncio.gather(*(_fly(calls, seconds, seen) for seconds in (0.1, 0.05, 0.15)))
     passed = [f"GET /1/x: the deadline of {seconds} s passed" for seconds in ("0.05", "0.1", "0.15")]
     assert [str(error) for error in seen] == passed
-    assert len(flights) == 0
-    assert flights._timer is None
+    assert len(calls) == 0
+    assert calls._timer is None
 
 
 async def test_the_sweep_leaves_who_has_no_deadline() -> None:
     """A call without a deadline is not touched by the sweep for another, and no timer is left for it."""
-    flights, seen = Flights(), []
-    free = asyncio.ensure_future(_fly(flights, None, seen))
-    await _fly(flights, 0.05, seen)
-    assert (len(seen), len(flights), flights._timer) == (1, 1, None)
+    calls, seen = InFlightCalls(), []
+    free = asyncio.ensure_future(_fly(calls, None, seen))
+    await _fly(calls, 0.05, seen)
+    assert (len(seen), len(calls), calls._timer) == (1, 1, None)
     free.cancel()
     await asyncio.wait([free])
     assert free.cancelled()
@@ -63,8 +62,8 @@ async def test_the_sweep_leaves_who_has_no_deadline() -> None:
 )
 async def test_the_stage_tells_the_effect(stage: Any, effect: Effect) -> None:
     """What a call may have done when its deadline passes is told by how far its attempt was."""
-    flights, seen = Flights(), []
-    await _fly(flights, 0.01, seen, stage)
+    calls, seen = InFlightCalls(), []
+    await _fly(calls, 0.01, seen, stage)
     (error,) = seen
     assert isinstance(error, DeadlineError)
     assert isinstance(error, TimeoutError)
@@ -73,27 +72,27 @@ async def test_the_stage_tells_the_effect(stage: Any, effect: Effect) -> None:
 
 async def test_the_history_counts_in_the_effect() -> None:
     """The effect of an interrupted call is the worst of its attempts, and its history is in the error."""
-    flights = Flights()
-    flight = flights.begin("GET /1/x", 60)
-    flight.record(0.0, ServerError("boom", 500), 500, Effect.UNKNOWN)
-    flight.note_pause(1.5)
-    flight.record(0.0, "value", 200, Effect.DONE)
-    assert flight.last_error is None
-    assert flight.effect is Effect.DONE
-    history = [(attempt.number, attempt.why, attempt.status, attempt.pause_seconds) for attempt in flight.attempts]
+    calls = InFlightCalls()
+    context = calls.begin("GET /1/x", 60)
+    context.record(0.0, ServerError("boom", 500), 500, Effect.UNKNOWN)
+    context.note_pause(1.5)
+    context.record(0.0, "value", 200, Effect.DONE)
+    assert context.last_error is None
+    assert context.effect is Effect.DONE
+    history = [(attempt.number, attempt.why, attempt.status, attempt.pause_seconds) for attempt in context.attempts]
     assert history == [(1, "boom", 500, 1.5), (2, "success", 200, None)]
-    assert flight.remaining_seconds is not None
-    assert 0 < flight.remaining_seconds <= 60
-    flights.end(flight)
-    assert flights.begin("GET /1/x", None).remaining_seconds is None
+    assert context.remaining_seconds is not None
+    assert 0 < context.remaining_seconds <= 60
+    calls.end(context)
+    assert calls.begin("GET /1/x", None).remaining_seconds is None
 
 
 async def test_a_cancellation_from_outside_counts_more() -> None:
     """A call that is cancelled from outside at its deadline too ends with CancelledError."""
-    flights, seen = Flights(), []
-    task = asyncio.ensure_future(_fly(flights, None, seen))
+    calls, seen = InFlightCalls(), []
+    task = asyncio.ensure_future(_fly(calls, None, seen))
     await asyncio.sleep(0)
-    flights.close()
+    calls.close()
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
@@ -102,76 +101,76 @@ async def test_a_cancellation_from_outside_counts_more() -> None:
 
 async def test_close_ends_what_is_under_way() -> None:
     """Close interrupts each call once, is idempotent, and gives the same event to all who close."""
-    flights, seen = Flights(), []
-    tasks = [asyncio.ensure_future(_fly(flights, 60, seen)) for _ in range(3)]
+    calls, seen = InFlightCalls(), []
+    tasks = [asyncio.ensure_future(_fly(calls, 60, seen)) for _ in range(3)]
     await asyncio.sleep(0)
-    first, second = flights.close(), flights.close()
+    first, second = calls.close(), calls.close()
     assert first is not None
     assert first is second
     async with asyncio.timeout(5):
         await first.wait()
-    assert flights.close() is None
+    assert calls.close() is None
     await asyncio.gather(*tasks)
     assert [type(error) for error in seen] == [SessionClosedError] * 3
     with pytest.raises(SessionClosedError):
-        flights.begin("GET /1/x", None)
+        calls.begin("GET /1/x", None)
 
 
 async def test_a_task_may_close_amid_its_own_call() -> None:
     """Whoever closes during a call of its own is not interrupted and waits for nobody."""
-    flights, seen = Flights(), []
-    other = asyncio.ensure_future(_fly(flights, 60, seen))
+    calls, seen = InFlightCalls(), []
+    other = asyncio.ensure_future(_fly(calls, 60, seen))
     await asyncio.sleep(0)
-    mine = flights.begin("GET /1/mine", 60)
-    assert flights.close() is None
-    assert mine.settle() is None
-    flights.end(mine)
+    mine = calls.begin("GET /1/mine", 60)
+    assert calls.close() is None
+    assert mine.interruption_error() is None
+    calls.end(mine)
     await other
     assert len(seen) == 1
 
 
 async def test_close_before_the_first_call() -> None:
     """Closing what was never used has nothing to wait for."""
-    flights = Flights()
-    assert flights.close() is None
-    assert not flights.is_at_home
+    calls = InFlightCalls()
+    assert calls.close() is None
+    assert not calls.is_at_home
 
 
 def test_another_loop_is_told() -> None:
     """A second loop is a RuntimeError that names the reason, and closing there waits for nothing."""
-    flights = Flights()
+    calls = InFlightCalls()
 
     async def begin() -> None:
-        flights.end(flights.begin("GET /1/x", None))
+        calls.end(calls.begin("GET /1/x", None))
 
     asyncio.run(begin())
     with pytest.raises(RuntimeError, match="another event loop"):
         asyncio.run(begin())
 
     async def close() -> None:
-        assert flights.close() is None
+        assert calls.close() is None
 
     asyncio.run(close())
 
 
 async def test_another_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a fork a call is a RuntimeError that names the reason, and closing there waits for nothing."""
-    flights = Flights()
-    flights.begin("GET /1/x", 60)
+    calls = InFlightCalls()
+    calls.begin("GET /1/x", 60)
     monkeypatch.setattr(_in_flight, "_process", _in_flight._process)
     _in_flight._become_another_process()  # as a fork's child does
     with pytest.raises(RuntimeError, match="forked"):
-        flights.begin("GET /1/x", None)
-    assert flights.close() is None
+        calls.begin("GET /1/x", None)
+    assert calls.close() is None
 
 
 async def test_outside_a_task() -> None:
     """A call outside a task is a RuntimeError that says so."""
-    flights, raised = Flights(), asyncio.get_running_loop().create_future()
+    calls, raised = InFlightCalls(), asyncio.get_running_loop().create_future()
 
     def begin() -> None:
         try:
-            flights.begin("GET /1/x", None)
+            calls.begin("GET /1/x", None)
         except RuntimeError as error:
             raised.set_result(str(error))
 
@@ -181,10 +180,10 @@ async def test_outside_a_task() -> None:
 
 def test_another_thread_is_another_loop() -> None:
     """A session used in one thread's loop is refused in another's at the same time."""
-    flights, messages = Flights(), []
+    calls, messages = InFlightCalls(), []
 
     async def begin() -> None:
-        flights.begin("GET /1/x", None)
+        calls.begin("GET /1/x", None)
         thread = threading.Thread(target=run)
         thread.start()
         await asyncio.to_thread(thread.join)
@@ -192,7 +191,7 @@ def test_another_thread_is_another_loop() -> None:
     def run() -> None:
         async def second() -> None:
             with pytest.raises(RuntimeError) as caught:
-                flights.begin("GET /1/x", None)
+                calls.begin("GET /1/x", None)
             messages.append(str(caught.value))
 
         asyncio.run(second())

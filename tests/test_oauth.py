@@ -33,7 +33,7 @@ from boardclient import (
 )
 from boardclient import _urls as urls
 from boardclient._operations import free_request
-from boardclient._pipeline._in_flight import Flights
+from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._pipeline._options import BulkCall
 from boardclient.credentials import _token_state
 from boardclient.credentials._failure import without_frames
@@ -1038,7 +1038,7 @@ async def test_real_sessions_that_close() -> None:
 async def test_spawn() -> None:
     """A session runs work of its provider until it closes; a closed one runs none, and leaves no coroutine behind."""
     session = AsyncSession(StaticCredentials("t"), "https://board.example")
-    session._shared.flights.end(session._shared.flights.begin("GET /1/x", None))
+    session._shared.in_flight.end(session._shared.in_flight.begin("GET /1/x", None))
 
     async def answer() -> int:
         return 42
@@ -1079,7 +1079,7 @@ async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
         assert asyncio.get_running_loop().time() == pytest.approx(100.0, abs=0.1)
 
 
-async def patient_call(flights: Flights, seconds: float | None, waits: tuple[float, ...], seen: list[Any]) -> None:
+async def patient_call(flights: InFlightCalls, seconds: float | None, waits: tuple[float, ...], seen: list[Any]) -> None:
     """Make a call whose deadline stands still in every second of the waits."""
     flight = flights.begin("GET /1/x", seconds, bulk=BulkCall())
     try:
@@ -1099,7 +1099,7 @@ async def patient_call(flights: Flights, seconds: float | None, waits: tuple[flo
 @virtual
 async def test_a_deadline_that_stands_still_goes_on() -> None:
     """What was left of it when it was made to stand still is left afterwards, and the sweeper keeps it, for each call."""
-    flights, seen, loop = Flights(), [], asyncio.get_running_loop()
+    flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
     await patient_call(flights, 10.0, (4.0, 1000.0, 5.0), seen)
     assert seen == [pytest.approx(1.0)]
     started = loop.time()
@@ -1119,7 +1119,7 @@ async def test_a_deadline_that_stands_still_goes_on() -> None:
 @virtual
 async def test_a_deadline_that_passes_before_it_stands_still() -> None:
     """A call that comes to wait with nothing left ends when it goes on."""
-    flights, seen, loop = Flights(), [], asyncio.get_running_loop()
+    flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
     flight = flights.begin("GET /1/x", 1.0, bulk=BulkCall())
     flights.suspend(flight)
     flight.left = -1.0
@@ -1135,7 +1135,7 @@ async def test_a_deadline_that_passes_before_it_stands_still() -> None:
 @virtual
 async def test_a_call_that_is_being_ended_is_not_resumed() -> None:
     """Who is interrupted while the deadline stands still has none any more: the one interruption is all there is."""
-    flights = Flights()
+    flights = InFlightCalls()
     call = asyncio.current_task()
     assert call is not None
     flight = flights.begin("GET /1/x", 10.0, bulk=BulkCall())

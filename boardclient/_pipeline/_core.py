@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
 
 from boardclient._messages import Response, response_of
-from boardclient._pipeline._in_flight import Flights
+from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._transport import RawResponse, Settings
 from boardclient._transport._pool import Pool
 from boardclient._urls import check_root, check_url
@@ -41,7 +41,7 @@ class Shared:
         self.base_url = check_root(base_url, "base_url", allow_insecure=settings.allow_insecure)
         self.settings = settings
         self.pool = Pool(settings, lent)
-        self.flights = Flights()
+        self.in_flight = InFlightCalls()
         self.observers = tuple(observers)
         self.timeout = timeout
         self._announced: weakref.WeakSet[Credentials] = weakref.WeakSet()
@@ -67,7 +67,7 @@ class Shared:
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run work of a credential provider in a task that ends with the session."""
-        if self.flights.is_closed:
+        if self.in_flight.is_closed:
             work.close()
             raise SessionClosedError("the session is closed")
         task = asyncio.create_task(work)
@@ -79,16 +79,16 @@ class Shared:
         """Send a form once on the session's own pool: the `Exchange` of credential providers."""
         try:
             target = self.check_url(url, "the URL of the form")
-            flight = self.flights.begin("POST", timeout)
+            context = self.in_flight.begin("POST", timeout)
         except Exception:
             del fields  # no credential stays in the frame that an error carries
             raise
         body = urlencode(fields, quote_via=quote_plus).encode()
-        flight.started = time.time()
+        context.started = time.time()
         try:
-            outcome = await self.pool.send("POST", target, body, flight, "application/x-www-form-urlencoded")
+            outcome = await self.pool.send("POST", target, body, context, "application/x-www-form-urlencoded")
         except asyncio.CancelledError as cancellation:
-            interrupted = flight.settle()
+            interrupted = context.interruption_error()
             if interrupted is None:
                 raise cancellation.with_traceback(None)  # noqa: B904 -- the same one, without the frames that hold the form
             error = interrupted
@@ -97,14 +97,14 @@ class Shared:
                 return response_of(outcome)
             error = TransportError(f"the form was not answered: {outcome.why}", outcome.phase, "POST", outcome.effect)
         finally:
-            self.flights.end(flight)
+            self.in_flight.end(context)
             del fields, body
         raise error
 
     async def aclose(self) -> None:
         """End what is under way and close the pool; once is enough."""
-        drained = self.flights.close()
-        if not self.flights.is_at_home:
+        drained = self.in_flight.close()
+        if not self.in_flight.is_at_home:
             self.pool.abandon()
             return
         try:

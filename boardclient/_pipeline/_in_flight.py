@@ -19,10 +19,10 @@ from boardclient._transport import Progress
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 
 
-class Flight(Progress):
-    """One call under way, from its first attempt to its last. Owned by the call, known to its session's `Flights`.
+class CallContext(Progress):
+    """One call under way, from its first attempt to its last. Owned by the call, known to its session's `InFlightCalls`.
 
-    What few calls ever change is the class's: a flight is made for each call.
+    What few calls ever change is the class's: a context is made for each call.
     """
 
     left = math.inf
@@ -73,7 +73,7 @@ class Flight(Progress):
             self.deadline = math.inf
             self.task.cancel()
 
-    def settle(self) -> BoardClientError | None:
+    def interruption_error(self) -> BoardClientError | None:
         """Return the error of an interrupted call, None where a cancellation is the caller's own.
 
         An attempt that was under way goes into the history with it.
@@ -129,11 +129,11 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch -- Windows has no fork
     os.register_at_fork(after_in_child=_become_another_process)
 
 
-class Flights:
+class InFlightCalls:
     """The calls under way of a session and all its views, on the one loop and in the one process where it was first used."""
 
     def __init__(self) -> None:
-        self._under_way: set[Flight] = set()
+        self._under_way: set[CallContext] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = _process
         self._timer: asyncio.TimerHandle | None = None
@@ -144,7 +144,7 @@ class Flights:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def begin(self, line: str, seconds: float | None, bulk: BulkCall | None = None) -> Flight:
+    def begin(self, line: str, seconds: float | None, bulk: BulkCall | None = None) -> CallContext:
         """Register a call of the running task.
 
         Raises:
@@ -159,28 +159,28 @@ class Flights:
         task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("a session is used from within an asyncio task")
-        flight = Flight(line, task, loop, seconds, bulk)
-        self._under_way.add(flight)
-        if flight.deadline < self._wake_at:
-            self._schedule(flight.deadline)
-        return flight
+        context = CallContext(line, task, loop, seconds, bulk)
+        self._under_way.add(context)
+        if context.deadline < self._wake_at:
+            self._schedule(context.deadline)
+        return context
 
-    def suspend(self, flight: Flight) -> None:
+    def suspend(self, context: CallContext) -> None:
         """Let the deadline of a call stand still."""
-        flight.left = flight.deadline - flight.loop.time()
-        flight.deadline = math.inf
+        context.left = context.deadline - context.loop.time()
+        context.deadline = math.inf
 
-    def resume(self, flight: Flight) -> None:
+    def resume(self, context: CallContext) -> None:
         """Let the deadline of a suspended call go on, unless the call is being ended."""
-        if flight.is_interrupted:
+        if context.is_interrupted:
             return
-        flight.deadline = flight.loop.time() + flight.left
-        if flight.deadline < self._wake_at:
-            self._schedule(flight.deadline)
+        context.deadline = context.loop.time() + context.left
+        if context.deadline < self._wake_at:
+            self._schedule(context.deadline)
 
-    def end(self, flight: Flight) -> None:
+    def end(self, context: CallContext) -> None:
         """Forget a call that is over."""
-        self._under_way.discard(flight)
+        self._under_way.discard(context)
         if self._drained is not None and not self._under_way:
             self._drained.set()
 
@@ -210,10 +210,10 @@ class Flights:
         assert self._loop is not None  # noqa: S101 -- bound by begin
         now = self._loop.time()
         self._timer, self._wake_at = None, math.inf
-        for flight in self._under_way:
-            if flight.deadline <= now:
-                flight.interrupt(DeadlineError)
-        following = min((flight.deadline for flight in self._under_way), default=math.inf)
+        for context in self._under_way:
+            if context.deadline <= now:
+                context.interrupt(DeadlineError)
+        following = min((context.deadline for context in self._under_way), default=math.inf)
         if following < math.inf:
             self._schedule(following)
 
@@ -226,9 +226,9 @@ class Flights:
         if self._loop is None or not self.is_at_home:
             return None
         mine = asyncio.current_task()
-        others = [flight for flight in self._under_way if flight.task is not mine]
-        for flight in others:
-            flight.interrupt(SessionClosedError)
+        others = [context for context in self._under_way if context.task is not mine]
+        for context in others:
+            context.interrupt(SessionClosedError)
         if not others or len(others) < len(self._under_way):
             return None
         self._drained = self._drained or asyncio.Event()

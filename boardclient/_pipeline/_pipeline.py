@@ -18,7 +18,7 @@ from boardclient import retry as _retry
 from boardclient._messages import Request
 from boardclient._operations import api_error, effect_of, interpret_in_steps, value_of
 from boardclient._pipeline._core import Shared
-from boardclient._pipeline._in_flight import Flight
+from boardclient._pipeline._in_flight import CallContext
 from boardclient._pipeline._options import BulkCall
 from boardclient._transport import RawResponse, TransportFailure, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials
@@ -94,38 +94,38 @@ class Pipeline:
 
     async def call(self, request: Request[T], bulk: BulkCall | None = None) -> T:
         """Sign, send, renew and retry one request within one deadline, and return the value of its answer."""
-        flights = self._shared.flights
-        flight = flights.begin(request.line, self.timeout, bulk)
+        in_flight = self._shared.in_flight
+        context = in_flight.begin(request.line, self.timeout, bulk)
         policy, began = self.policy, time.monotonic()
         outcome: T | BoardClientError
         try:
             if policy is not None and policy.sees_first:
-                outcome = await self._drive(policy, request, flight, None)
+                outcome = await self._drive(policy, request, context, None)
             else:
                 # tenacity is entered after a first failure only: to pass through it costs 13 microseconds.
-                outcome = await self._attempt(request, flight)
+                outcome = await self._attempt(request, context)
                 if policy is not None and isinstance(outcome, BoardClientError):
-                    outcome = await self._drive(policy, request, flight, _retry.FirstOutcome(outcome, began))
+                    outcome = await self._drive(policy, request, context, _retry.FirstOutcome(outcome, began))
                 elif policy is not None:
                     policy.note_success()
         except asyncio.CancelledError as cancellation:
-            interrupted = flight.settle()
+            interrupted = context.interruption_error()
             if interrupted is None:
                 raise cancellation.with_traceback(None)  # noqa: B904 -- the same one, without the frames that hold the signed request
             outcome = interrupted
         else:
             # An application's part that swallows the cancellation must not leave it behind in the task.
-            interrupted = flight.settle()
+            interrupted = context.interruption_error()
             if isinstance(outcome, BoardClientError):
                 outcome = interrupted or outcome
         finally:
-            flights.end(flight)
+            in_flight.end(context)
         if not isinstance(outcome, BoardClientError):
             if bulk is not None:
-                bulk.history.extend(flight.attempts)
+                bulk.history.extend(context.attempts)
             return outcome
-        outcome.effect = Effect.worst([outcome.effect, *(attempt.effect for attempt in flight.attempts)])
-        outcome.attempts = tuple(flight.attempts)
+        outcome.effect = Effect.worst([outcome.effect, *(attempt.effect for attempt in context.attempts)])
+        outcome.attempts = tuple(context.attempts)
         raise outcome
 
     @property
@@ -150,26 +150,26 @@ class Pipeline:
         self._shared.notify(event)
 
     async def _drive(
-        self, policy: _retry.Policy, request: Request[T], flight: Flight, first: _retry.FirstOutcome[T] | None
+        self, policy: _retry.Policy, request: Request[T], context: CallContext, first: _retry.FirstOutcome[T] | None
     ) -> T | BoardClientError:
         """Attempt the request as often as the policy wants, where there was no first attempt yet or after it."""
-        if first is not None and flight.bulk is not None and isinstance(first.outcome, RateLimitError):
+        if first is not None and context.bulk is not None and isinstance(first.outcome, RateLimitError):
             return first.outcome
         return await policy.drive(
             request.operation,
-            lambda: self._attempt(request, flight),
-            lambda pause: self._pause(request, flight, pause),
+            lambda: self._attempt(request, context),
+            lambda pause: self._pause(request, context, pause),
             first,
         )
 
-    def _pause(self, request: Request[T], flight: Flight, pause: float) -> None:
+    def _pause(self, request: Request[T], context: CallContext, pause: float) -> None:
         """Note a pause before it begins, or refuse one that the deadline would cut short by raising the error to give up with."""
-        last = flight.attempts[-1]
-        if flight.bulk is not None and isinstance(flight.last_error, RateLimitError):
-            raise flight.last_error
-        if not _retry.is_pause_possible(pause, flight.remaining_seconds):
-            raise flight.last_error or BoardClientError(f"{request.line}: the next pause would pass the deadline", Effect.DONE)
-        flight.note_pause(pause)
+        last = context.attempts[-1]
+        if context.bulk is not None and isinstance(context.last_error, RateLimitError):
+            raise context.last_error
+        if not _retry.is_pause_possible(pause, context.remaining_seconds):
+            raise context.last_error or BoardClientError(f"{request.line}: the next pause would pass the deadline", Effect.DONE)
+        context.note_pause(pause)
         if self._shared.observers:
             self.notify(
                 RetryScheduled(
@@ -182,55 +182,55 @@ class Pipeline:
                 )
             )
 
-    async def _attempt(self, request: Request[T], flight: Flight) -> T | BoardClientError:
+    async def _attempt(self, request: Request[T], context: CallContext) -> T | BoardClientError:
         """Send the request once, and after a 401 once more with renewed credentials, at most once in a call."""
         # Most providers know what to sign with, and most calls wait for no turn: neither then costs a coroutine.
         credentials = self._current()
-        if credentials is not None and self._is_free(flight):
-            outcome = await self._send(request, credentials, flight, None)
+        if credentials is not None and self._is_free(context):
+            outcome = await self._send(request, credentials, context, None)
         else:
-            credentials, outcome = await self._signed(request, flight, credentials)  # type: ignore[arg-type]  # -- mypy takes the union for T
+            credentials, outcome = await self._signed(request, context, credentials)  # type: ignore[arg-type]  # -- mypy takes the union for T
         if credentials is None or not isinstance(outcome, AuthenticationError):
             return outcome
-        return await self._renewed(request, flight, credentials, outcome)
+        return await self._renewed(request, context, credentials, outcome)
 
-    def _is_free(self, flight: Flight) -> bool:
+    def _is_free(self, context: CallContext) -> bool:
         """Tell whether a call waits for no turn."""
-        return self.limiter is None and (flight.bulk is None or flight.bulk.is_free)
+        return self.limiter is None and (context.bulk is None or context.bulk.is_free)
 
     async def _renewed(
-        self, request: Request[T], flight: Flight, refused: Credentials, refusal: AuthenticationError
+        self, request: Request[T], context: CallContext, refused: Credentials, refusal: AuthenticationError
     ) -> T | BoardClientError:
         """Send a request that was answered with 401 once more, with others than the refused credentials, once in a call."""
-        if flight.renewed:
+        if context.renewed:
             return await self._refused(refused, refusal)
-        flight.renewed = True
-        renewed = await self._credentials(request, flight, refused)
+        context.renewed = True
+        renewed = await self._credentials(request, context, refused)
         if isinstance(renewed, CredentialError):
             return renewed
         if renewed == refused:
             return refusal
         if self._shared.announce(renewed):
             self.notify(CredentialsRenewed(operation=request.operation))
-        given, outcome = await self._signed(request, flight, renewed, refused)  # type: ignore[arg-type]  # -- mypy takes the union for T
+        given, outcome = await self._signed(request, context, renewed, refused)  # type: ignore[arg-type]  # -- mypy takes the union for T
         if given is None or not isinstance(outcome, AuthenticationError):
             return outcome
         return await self._refused(given, outcome)
 
     async def _signed(
-        self, request: Request[T], flight: Flight, given: Credentials | None, rejected: Credentials | None = None
+        self, request: Request[T], context: CallContext, given: Credentials | None, rejected: Credentials | None = None
     ) -> tuple[Credentials | None, T | BoardClientError]:
         """Send the request with these credentials, or those of now; return them with the outcome, None where there are none."""
         while True:
             credentials = given or self._current()
             if credentials is None:
-                acquired = await self._credentials(request, flight, None)
+                acquired = await self._credentials(request, context, None)
                 if isinstance(acquired, CredentialError):
                     return None, acquired
                 credentials = acquired
-            if self._is_free(flight):
-                return credentials, await self._send(request, credentials, flight, rejected)
-            outcome = await self._in_turn(request, credentials, flight, rejected)
+            if self._is_free(context):
+                return credentials, await self._send(request, credentials, context, rejected)
+            outcome = await self._in_turn(request, credentials, context, rejected)
             if not isinstance(outcome, _Stale):
                 return credentials, outcome
             given = None
@@ -242,12 +242,12 @@ class Pipeline:
         return outcome
 
     async def _credentials(
-        self, request: Request[T], flight: Flight, rejected: Credentials | None
+        self, request: Request[T], context: CallContext, rejected: Credentials | None
     ) -> Credentials | CredentialError:
         """Ask the provider for credentials, or for others than the rejected ones; a failure goes into the history."""
         provider, exchange, started = self.provider, self._shared, time.time()
-        if flight.bulk is not None:
-            self._shared.flights.suspend(flight)
+        if context.bulk is not None:
+            self._shared.in_flight.suspend(context)
         try:
             given = await (provider.acquire(exchange) if rejected is None else provider.renew(rejected, exchange))
             if isinstance(given, Credentials):
@@ -259,56 +259,56 @@ class Pipeline:
             failure = CredentialError(f"{request.line}: no credentials: the provider raised {type(error).__name__}")
             failure.__cause__ = error
         finally:
-            if flight.bulk is not None:
-                self._shared.flights.resume(flight)
-        flight.record(started, failure, None, Effect.NOT_SENT)
+            if context.bulk is not None:
+                self._shared.in_flight.resume(context)
+        context.record(started, failure, None, Effect.NOT_SENT)
         return failure
 
     async def _in_turn(
-        self, request: Request[T], credentials: Credentials, flight: Flight, rejected: Credentials | None
+        self, request: Request[T], credentials: Credentials, context: CallContext, rejected: Credentials | None
     ) -> T | BoardClientError | _Stale:
         """Send the request when its turn has come, unless its credentials were refused meanwhile."""
         turns: Limiter = _AT_ONCE
-        if flight.bulk is not None:
-            turns = flight.bulk.turns or _AT_ONCE
-            self._shared.flights.suspend(flight)
+        if context.bulk is not None:
+            turns = context.bulk.turns or _AT_ONCE
+            self._shared.in_flight.suspend(context)
         async with turns, self.limiter or _AT_ONCE:
-            if flight.bulk is not None:
-                self._shared.flights.resume(flight)
+            if context.bulk is not None:
+                self._shared.in_flight.resume(context)
             if self._is_current is None or self._is_current(credentials):
-                return await self._send(request, credentials, flight, rejected)
+                return await self._send(request, credentials, context, rejected)
         return _STALE
 
     async def _send(
-        self, request: Request[T], credentials: Credentials, flight: Flight, rejected: Credentials | None
+        self, request: Request[T], credentials: Credentials, context: CallContext, rejected: Credentials | None
     ) -> T | BoardClientError:
         core = self._shared
-        if core.flights.is_closed:  # by the call's own task, which is not interrupted
+        if core.in_flight.is_closed:  # by the call's own task, which is not interrupted
             closed = SessionClosedError(f"{request.line}: the session was closed during the call")
-            flight.record(time.time(), closed, None, Effect.NOT_SENT)
+            context.record(time.time(), closed, None, Effect.NOT_SENT)
             return closed
         if core.observers:
             self.notify(
                 RequestSent(
-                    operation=request.operation, method=request.method, path=request.path, attempt=len(flight.attempts) + 1
+                    operation=request.operation, method=request.method, path=request.path, attempt=len(context.attempts) + 1
                 )
             )
-        flight.started = time.time()
+        context.started = time.time()
         signed = credentials.sign(request, self.credentials_in)
-        answer = await core.pool.send(request.method, core.base_url + signed.target, signed.body, flight)
+        answer = await core.pool.send(request.method, core.base_url + signed.target, signed.body, context)
         if isinstance(answer, TransportFailure) or not answer.is_success:
-            outcome = _refusal(request, answer, flight, credentials, rejected)
+            outcome = _refusal(request, answer, context, credentials, rejected)
         else:
             if credentials is not self._accepted:
                 self._accept(credentials)
             if request.read_in_steps is None:
                 outcome = value_of(request, answer)
             else:
-                outcome = await _read_in_steps(request, answer, flight)
+                outcome = await _read_in_steps(request, answer, context)
         # A call that succeeds at once has no history to be read.
-        is_heard = self._hears_all or (flight.bulk is not None and not flight.bulk.is_free)
-        if is_heard or flight.attempts or isinstance(outcome, BoardClientError):
-            self._note(request, answer, outcome, flight)
+        is_heard = self._hears_all or (context.bulk is not None and not context.bulk.is_free)
+        if is_heard or context.attempts or isinstance(outcome, BoardClientError):
+            self._note(request, answer, outcome, context)
         return outcome
 
     def _accept(self, credentials: Credentials) -> None:
@@ -317,15 +317,15 @@ class Pipeline:
         if self._note_accepted is not None:
             self._note_accepted(credentials)
 
-    def _note(self, request: Request[T], answer: TransportResult, outcome: T | BoardClientError, flight: Flight) -> None:
+    def _note(self, request: Request[T], answer: TransportResult, outcome: T | BoardClientError, context: CallContext) -> None:
         """Write an attempt into the history, and tell limiter and observers."""
         status = answer.status if isinstance(answer, RawResponse) else None
         effect = effect_of(answer.status) if isinstance(answer, RawResponse) else answer.effect
-        attempt = flight.record(flight.started, outcome, status, effect)
+        attempt = context.record(context.started, outcome, status, effect)
         retry_after = outcome.retry_after if isinstance(outcome, RateLimitError) else None
         if self._report is not None:
             self._report(status, retry_after, attempt.seconds)
-        if flight.bulk is not None and (turns := flight.bulk.turns) is not None:
+        if context.bulk is not None and (turns := context.bulk.turns) is not None:
             turns.report(status, retry_after, attempt.seconds)
         if self._shared.observers:
             self.notify(
@@ -370,15 +370,15 @@ def _come_together(provider: object, hook: str, method: str) -> bool:
     return bool(owners) and hook in vars(owners[0]) and method in vars(owners[0])
 
 
-async def _read_in_steps(request: Request[T], answer: RawResponse, flight: Flight) -> T | BoardClientError:
+async def _read_in_steps(request: Request[T], answer: RawResponse, context: CallContext) -> T | BoardClientError:
     """Read an answer and let other tasks run in between; the attempt is under way until then."""
     steps = interpret_in_steps(request, answer, time.time())
-    flight.stage = "receive"
+    context.stage = "receive"
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            flight.stage = "idle"
+            context.stage = "idle"
             return cast("T | BoardClientError", end.value)
         await asyncio.sleep(0)
 
@@ -386,7 +386,7 @@ async def _read_in_steps(request: Request[T], answer: RawResponse, flight: Fligh
 def _refusal(
     request: Request[T],
     answer: TransportResult,
-    flight: Flight,
+    context: CallContext,
     credentials: Credentials,
     rejected: Credentials | None,
 ) -> T | BoardClientError:
@@ -398,7 +398,7 @@ def _refusal(
         for held in filter(None, (credentials, rejected)):
             answer = held.redact(answer)
         error = api_error(request.line, answer, time.time())
-        if isinstance(error, NotFoundError) and request.method == "DELETE" and flight.effect is Effect.UNKNOWN:
+        if isinstance(error, NotFoundError) and request.method == "DELETE" and context.effect is Effect.UNKNOWN:
             # An earlier attempt may have deleted it: that it is gone is what was asked for.
             return request.read(answer, request.identifier)
     error.repeatable = request.repeatable

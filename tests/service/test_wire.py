@@ -364,4 +364,4 @@ async def test_no_deadline(service: BoardService) -> None:
     """With timeout=None nothing ends a call but its answer."""
     async with service.session(timeout=None) as session:
         await session.members.me()
-        assert session._shared.flights._timer is None
+        assert session._shared.in_flight._timer is None
