@@ -28,7 +28,7 @@ from boardclient import (
     TransportError,
 )
 from boardclient._messages import Request
-from boardclient._pipeline._options import BulkCall
+from boardclient._pipeline._options import CallOptions
 from boardclient.bulk._plan import make_plan
 from boardclient.retry import when_safe
 from boardclient.testing import BoardService, faults
@@ -78,7 +78,7 @@ class Service:
 
     def notify(self, event: object) -> None: ...
 
-    async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+    async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
         name = json.loads(request.body or b"")["name"]
         self.begun.append(name)
         self.under_way += 1
@@ -543,7 +543,7 @@ async def test_cancelled_while_leaving_still_closes_the_input() -> None:
     closed = []
 
     class Stubborn(Service):
-        async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
             try:
                 await asyncio.Event().wait()
             finally:
@@ -600,7 +600,7 @@ async def test_waiting_and_iterating_at_once() -> None:
 class Instant(Service):
     """A service that answers without letting any other task run."""
 
-    async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+    async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
         self.begun.append(json.loads(request.body or b"")["name"])
         return Card(self.begun[-1])
 
@@ -650,7 +650,7 @@ async def test_repeats_of_a_card_count_once() -> None:
     done = attrs.evolve(lost, number=3, effect=Effect.DONE, status=200)
 
     class Repeating(Service):
-        async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
             card = await super().call(request, bulk)
             assert bulk is not None
             assert bulk.history == []

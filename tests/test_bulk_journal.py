@@ -31,7 +31,7 @@ from boardclient import (
     TransportError,
 )
 from boardclient._messages import Request
-from boardclient._pipeline._options import BulkCall
+from boardclient._pipeline._options import CallOptions
 from boardclient.bulk import _backlog, _run
 from boardclient.bulk._plan import make_plan
 from boardclient.bulk.journal import _format
@@ -201,7 +201,7 @@ class Memory:
 
     def notify(self, event: object) -> None: ...
 
-    async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+    async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
         await asyncio.sleep(0)
         if request.operation == "boards.lists":
             return [BoardList("list")]
@@ -642,7 +642,7 @@ async def test_stopping_withdraws_what_waits_to_be_sent(path: Path) -> None:
     """A row that is on record and was not sent is no row in doubt, while the block still runs and after."""
 
     class Stopping(Memory):
-        async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
             if request.operation == "cards.create":
                 run.stop()
             return await super().call(request, bulk)
@@ -671,7 +671,7 @@ async def test_stopping_while_the_board_is_read_for_the_first_time() -> None:
     """A signal may come before the block was entered."""
 
     class Slow(Memory):
-        async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
             if request.operation == "boards.lists":
                 run.stop()
             return await super().call(request, bulk)
@@ -868,7 +868,7 @@ async def test_a_service_that_changes_texts_gets_no_duplicates(moments: Moments)
     """Once an answer showed another text than was sent, cards in doubt are unknown: nothing is sent again."""
 
     class Trimming(Memory):
-        async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
             made = await super().call(request, bulk)
             return attrs.evolve(made, desc=made.desc.strip()) if isinstance(made, Card) else made
 
@@ -922,7 +922,7 @@ async def test_more_rows_in_doubt_than_are_kept(moments: Moments, monkeypatch: p
     doubtful = []
 
     class Watching(Memory):
-        async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
             if request.operation == "boards.cards":
                 doubtful.append(len(run._doubtful))
             return await super().call(request, bulk)
@@ -960,7 +960,7 @@ async def test_a_board_that_proves_nothing_leaves_cards_unknown(moments: Moments
     """Where cards of others are there and none of the run's is confirmed, nothing is sent again."""
 
     class Busy(Memory):
-        async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
             if request.operation == "cards.create" and not self.cards:
                 self.cards.append(Card("other", "c", "", None, "list"))
             return await super().call(request, bulk)
@@ -1023,7 +1023,7 @@ async def test_a_fault_while_the_board_is_audited_is_raised(moments: Moments) ->
     """The cards are settled and handed out; what is no error of the service is for the owner of the run."""
 
     class Faulty(Memory):
-        async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
             if request.operation == "boards.cards" and len(self.read_at) == 2:
                 raise ZeroDivisionError
             return await super().call(request, bulk)
@@ -1045,7 +1045,7 @@ async def test_rows_that_the_board_does_not_tell_apart(moments: Moments, path: P
     """Of rows that differ only in what it never shows nothing is sent again, unless all or none of them exist."""
 
     class Dateless(Memory):
-        async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
             made = await super().call(request, bulk)
             if request.operation != "boards.cards":
                 return made
@@ -1153,7 +1153,7 @@ async def test_a_service_that_changes_dates_gets_no_duplicates(moments: Moments)
     due = datetime(2027, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
     class Truncating(Memory):
-        async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
             try:
                 made = await super().call(request, bulk)
             finally:

@@ -34,7 +34,7 @@ from boardclient import (
 from boardclient import _urls as urls
 from boardclient._operations import free_request
 from boardclient._pipeline._in_flight import InFlightCalls
-from boardclient._pipeline._options import BulkCall
+from boardclient._pipeline._options import CallOptions
 from boardclient.credentials import _token_state
 from boardclient.credentials._failure import without_frames
 from boardclient.credentials._renewal import is_within_renewal
@@ -1069,7 +1069,7 @@ async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
     provider = hanging_provider()
     async with AsyncSession(provider, "https://board.example", timeout=5.0, retry=None) as session:
         request = free_request("GET", "/1/x")
-        patient = asyncio.create_task(session._pipeline.call(request, BulkCall()))
+        patient = asyncio.create_task(session._pipeline.call(request, CallOptions()))
         with pytest.raises(DeadlineError) as caught:
             await session._pipeline.call(request)
         assert asyncio.get_running_loop().time() == pytest.approx(5.0, abs=0.01)
@@ -1081,7 +1081,7 @@ async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
 
 async def patient_call(flights: InFlightCalls, seconds: float | None, waits: tuple[float, ...], seen: list[Any]) -> None:
     """Make a call whose deadline stands still in every second of the waits."""
-    flight = flights.begin("GET /1/x", seconds, bulk=BulkCall())
+    flight = flights.begin("GET /1/x", seconds, bulk=CallOptions())
     try:
         for number, wait in enumerate(waits):
             if number % 2:
@@ -1120,7 +1120,7 @@ async def test_a_deadline_that_stands_still_goes_on() -> None:
 async def test_a_deadline_that_passes_before_it_stands_still() -> None:
     """A call that comes to wait with nothing left ends when it goes on."""
     flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
-    flight = flights.begin("GET /1/x", 1.0, bulk=BulkCall())
+    flight = flights.begin("GET /1/x", 1.0, bulk=CallOptions())
     flights.suspend(flight)
     flight.left = -1.0
     flights.resume(flight)
@@ -1138,7 +1138,7 @@ async def test_a_call_that_is_being_ended_is_not_resumed() -> None:
     flights = InFlightCalls()
     call = asyncio.current_task()
     assert call is not None
-    flight = flights.begin("GET /1/x", 10.0, bulk=BulkCall())
+    flight = flights.begin("GET /1/x", 10.0, bulk=CallOptions())
     flights.suspend(flight)
     asyncio.get_running_loop().call_later(5.0, lambda: asyncio.ensure_future(closing()))
 

@@ -22,7 +22,7 @@ from boardclient import (
     TransportError,
 )
 from boardclient._messages import Request
-from boardclient._pipeline._options import BulkCall
+from boardclient._pipeline._options import CallOptions
 from boardclient.bulk import CardResult
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._matching import IdSet, markers
@@ -49,7 +49,7 @@ class Board:
 
     def notify(self, event: object) -> None: ...
 
-    async def call(self, request: Request[Any], bulk: BulkCall | None = None) -> Any:
+    async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
         self.asked.append(request.operation)
         assert bulk is None  # a reading takes no turn
         assert request.path.startswith("/1/boards/b1/")

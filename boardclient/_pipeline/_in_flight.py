@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import attrs
 
-from boardclient._pipeline._options import BulkCall
+from boardclient._pipeline._options import CallOptions
 from boardclient._transport import Progress
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 
@@ -39,10 +39,10 @@ class CallContext(Progress):
         task: asyncio.Task[object],
         loop: asyncio.AbstractEventLoop,
         seconds: float | None,
-        bulk: BulkCall | None,
+        options: CallOptions | None,
     ) -> None:
         self.line = line
-        self.bulk = bulk
+        self.options = options
         """What it brings along as part of a bulk run."""
         self.task = task
         self.loop = loop
@@ -144,7 +144,7 @@ class InFlightCalls:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def begin(self, line: str, seconds: float | None, bulk: BulkCall | None = None) -> CallContext:
+    def begin(self, line: str, seconds: float | None, options: CallOptions | None = None) -> CallContext:
         """Register a call of the running task.
 
         Raises:
@@ -159,7 +159,7 @@ class InFlightCalls:
         task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("a session is used from within an asyncio task")
-        context = CallContext(line, task, loop, seconds, bulk)
+        context = CallContext(line, task, loop, seconds, options)
         self._under_way.add(context)
         if context.deadline < self._wake_at:
             self._schedule(context.deadline)

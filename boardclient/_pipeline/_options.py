@@ -29,7 +29,7 @@ class Turns(AbstractAsyncContextManager[object, "bool | None"], Protocol):
 
 
 @attrs.define
-class BulkCall:
+class CallOptions:
     """A call as part of a bulk run: its attempts wait for their turn, and `history` takes those that it made.
 
     Waiting for a turn, or for credentials, doesn't count for its deadline, and what was answered with 429 is not repeated: that
@@ -49,7 +49,7 @@ class BulkCall:
 class CallRunner(Protocol):
     """What makes calls, and tells what bulk runs go by."""
 
-    async def call(self, request: Request[T], bulk: BulkCall | None = None) -> T:
+    async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
         """Sign, send, renew and retry the request, and return the value of its answer."""
         ...
 

@@ -19,7 +19,7 @@ from boardclient._messages import Request
 from boardclient._operations import api_error, effect_of, interpret_in_steps, value_of
 from boardclient._pipeline._core import Shared
 from boardclient._pipeline._in_flight import CallContext
-from boardclient._pipeline._options import BulkCall
+from boardclient._pipeline._options import CallOptions
 from boardclient._transport import RawResponse, TransportFailure, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials
 from boardclient.credentials._values import CredentialsIn
@@ -92,10 +92,10 @@ class Pipeline:
         self._hears_all = bool(self._report or shared.observers or (policy is not None and policy.sees_first))
         """Whether somebody hears of calls that succeed at once, too."""
 
-    async def call(self, request: Request[T], bulk: BulkCall | None = None) -> T:
+    async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
         """Sign, send, renew and retry one request within one deadline, and return the value of its answer."""
         in_flight = self._shared.in_flight
-        context = in_flight.begin(request.line, self.timeout, bulk)
+        context = in_flight.begin(request.line, self.timeout, options)
         policy, began = self.policy, time.monotonic()
         outcome: T | BoardClientError
         try:
@@ -121,8 +121,8 @@ class Pipeline:
         finally:
             in_flight.end(context)
         if not isinstance(outcome, BoardClientError):
-            if bulk is not None:
-                bulk.history.extend(context.attempts)
+            if options is not None:
+                options.history.extend(context.attempts)
             return outcome
         outcome.effect = Effect.worst([outcome.effect, *(attempt.effect for attempt in context.attempts)])
         outcome.attempts = tuple(context.attempts)
@@ -153,7 +153,7 @@ class Pipeline:
         self, policy: _retry.Policy, request: Request[T], context: CallContext, first: _retry.FirstOutcome[T] | None
     ) -> T | BoardClientError:
         """Attempt the request as often as the policy wants, where there was no first attempt yet or after it."""
-        if first is not None and context.bulk is not None and isinstance(first.outcome, RateLimitError):
+        if first is not None and context.options is not None and isinstance(first.outcome, RateLimitError):
             return first.outcome
         return await policy.drive(
             request.operation,
@@ -165,7 +165,7 @@ class Pipeline:
     def _pause(self, request: Request[T], context: CallContext, pause: float) -> None:
         """Note a pause before it begins, or refuse one that the deadline would cut short by raising the error to give up with."""
         last = context.attempts[-1]
-        if context.bulk is not None and isinstance(context.last_error, RateLimitError):
+        if context.options is not None and isinstance(context.last_error, RateLimitError):
             raise context.last_error
         if not _retry.is_pause_possible(pause, context.remaining_seconds):
             raise context.last_error or BoardClientError(f"{request.line}: the next pause would pass the deadline", Effect.DONE)
@@ -196,7 +196,7 @@ class Pipeline:
 
     def _is_free(self, context: CallContext) -> bool:
         """Tell whether a call waits for no turn."""
-        return self.limiter is None and (context.bulk is None or context.bulk.is_free)
+        return self.limiter is None and (context.options is None or context.options.is_free)
 
     async def _renewed(
         self, request: Request[T], context: CallContext, refused: Credentials, refusal: AuthenticationError
@@ -246,7 +246,7 @@ class Pipeline:
     ) -> Credentials | CredentialError:
         """Ask the provider for credentials, or for others than the rejected ones; a failure goes into the history."""
         provider, exchange, started = self.provider, self._shared, time.time()
-        if context.bulk is not None:
+        if context.options is not None:
             self._shared.in_flight.suspend(context)
         try:
             given = await (provider.acquire(exchange) if rejected is None else provider.renew(rejected, exchange))
@@ -259,7 +259,7 @@ class Pipeline:
             failure = CredentialError(f"{request.line}: no credentials: the provider raised {type(error).__name__}")
             failure.__cause__ = error
         finally:
-            if context.bulk is not None:
+            if context.options is not None:
                 self._shared.in_flight.resume(context)
         context.record(started, failure, None, Effect.NOT_SENT)
         return failure
@@ -269,11 +269,11 @@ class Pipeline:
     ) -> T | BoardClientError | _Stale:
         """Send the request when its turn has come, unless its credentials were refused meanwhile."""
         turns: Limiter = _AT_ONCE
-        if context.bulk is not None:
-            turns = context.bulk.turns or _AT_ONCE
+        if context.options is not None:
+            turns = context.options.turns or _AT_ONCE
             self._shared.in_flight.suspend(context)
         async with turns, self.limiter or _AT_ONCE:
-            if context.bulk is not None:
+            if context.options is not None:
                 self._shared.in_flight.resume(context)
             if self._is_current is None or self._is_current(credentials):
                 return await self._send(request, credentials, context, rejected)
@@ -306,7 +306,7 @@ class Pipeline:
             else:
                 outcome = await _read_in_steps(request, answer, context)
         # A call that succeeds at once has no history to be read.
-        is_heard = self._hears_all or (context.bulk is not None and not context.bulk.is_free)
+        is_heard = self._hears_all or (context.options is not None and not context.options.is_free)
         if is_heard or context.attempts or isinstance(outcome, BoardClientError):
             self._note(request, answer, outcome, context)
         return outcome
@@ -325,7 +325,7 @@ class Pipeline:
         retry_after = outcome.retry_after if isinstance(outcome, RateLimitError) else None
         if self._report is not None:
             self._report(status, retry_after, attempt.seconds)
-        if context.bulk is not None and (turns := context.bulk.turns) is not None:
+        if context.options is not None and (turns := context.options.turns) is not None:
             turns.report(status, retry_after, attempt.seconds)
         if self._shared.observers:
             self.notify(

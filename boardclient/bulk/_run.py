@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from boardclient import _operations as operations
-from boardclient._pipeline._options import BulkCall, CallRunner
+from boardclient._pipeline._options import CallOptions, CallRunner
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._outbox import Outbox
@@ -262,7 +262,7 @@ class BulkRun:
 
     async def _work(self) -> None:
         """Send row after row."""
-        part = BulkCall(self._turns)
+        part = CallOptions(self._turns)
         while True:
             row = self._next_at_once() or await self._backlog.next()
             if self._is_halted:
@@ -294,7 +294,7 @@ class BulkRun:
             self._finish(row, _failure(row, problem))
         return None
 
-    async def _send(self, row: Row, part: BulkCall) -> None:
+    async def _send(self, row: Row, part: CallOptions) -> None:
         """Create the card of a row, and say what became of it."""
         draft = row.draft
         desc = self._reconciler.description(row) if self._plan.marker else draft.desc
