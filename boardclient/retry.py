@@ -195,7 +195,7 @@ class Policy:
     """A caller's `AsyncRetrying` as the session drives it.
 
     The object is shared by concurrent calls, so each call that needs it works on a copy. A call that succeeds at once does not
-    touch tenacity, unless the policy is one that looks at the first attempt or at successes (`sees_first`).
+    touch tenacity, unless the policy is one that looks at the first attempt or at successes (`needs_first_attempt`).
     """
 
     def __init__(self, retrying: AsyncRetrying) -> None:
@@ -204,7 +204,7 @@ class Policy:
         self._retrying = retrying
         self._budgets = tuple({part: None for part in _parts(retrying.stop) if isinstance(part, budget)})  # each once
         self.is_enabled = retrying.enabled
-        self.sees_first = retrying.before is not tenacity.before_nothing or not _sees_only_failures(retrying.retry)
+        self.needs_first_attempt = retrying.before is not tenacity.before_nothing or not _sees_only_failures(retrying.retry)
 
     def note_success(self, retry_state: RetryCallState | None = None) -> None:
         """Give the budgets back what a success earns."""

@@ -76,7 +76,7 @@ async def call(retrying: AsyncRetrying | Policy, outcomes: list[Any], script: Sc
     if not policy.is_enabled:
         return await script.attempt()
     first = None
-    if not policy.sees_first:
+    if not policy.needs_first_attempt:
         started = time.monotonic()
         outcome = await script.attempt()
         if not isinstance(outcome, BoardClientError):
@@ -234,8 +234,8 @@ KINDS = ["connect", "transport", "429", "500", "404", "400", "decode"]
 def test_policies_that_see_the_first_attempt() -> None:
     """A policy is entered at once where it has a `before`, or a predicate that may refuse a success."""
     for name, predicate in RETRIES.items():
-        assert Policy(retrying(retry=predicate)).sees_first is (name in SEES_FIRST), name
-    assert Policy(retrying(before=lambda state: None)).sees_first
+        assert Policy(retrying(retry=predicate)).needs_first_attempt is (name in SEES_FIRST), name
+    assert Policy(retrying(before=lambda state: None)).needs_first_attempt
 
 
 class Hooks:
@@ -725,6 +725,6 @@ def test_each_default_has_a_budget_of_its_own() -> None:
     budgets = [policy._budgets for policy in policies]
     assert [[tokens.tokens for tokens in each] for each in budgets] == [[500], [500]]
     assert budgets[0][0] is not budgets[1][0]
-    assert not any(policy.sees_first for policy in policies)
+    assert not any(policy.needs_first_attempt for policy in policies)
     assert isinstance(default(), AsyncRetrying)
     assert default().sleep is asyncio.sleep

@@ -89,7 +89,7 @@ class Pipeline:
         self._is_current = getattr(provider, "is_current", None)
         self._accepted: Credentials | None = None
         self._report = getattr(limiter, "report", None)
-        self._hears_all = bool(self._report or shared.observers or (policy is not None and policy.sees_first))
+        self._hears_all = bool(self._report or shared.observers or (policy is not None and policy.needs_first_attempt))
         """Whether somebody hears of calls that succeed at once, too."""
 
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
@@ -99,7 +99,7 @@ class Pipeline:
         policy, began = self.policy, time.monotonic()
         outcome: T | BoardClientError
         try:
-            if policy is not None and policy.sees_first:
+            if policy is not None and policy.needs_first_attempt:
                 outcome = await self._drive(policy, request, context, None)
             else:
                 # tenacity is entered after a first failure only: to pass through it costs 13 microseconds.
