@@ -35,7 +35,7 @@ async def test_nobody_waits_before_a_refusal(clock: Clock) -> None:
     for status in (200, 500, None, 404):
         async with turns:
             turns.report(status, None, 0.1)
-    assert not turns.hears_all
+    assert not turns.needs_every_result
     assert turns._pace is None
 
 
@@ -53,7 +53,7 @@ async def test_a_refusal_begins_at_half_the_rate(clock: Clock, starts: int, seco
     turns = FixedTurns(7, lambda: starts, clock)
     clock.now += seconds
     await refused(turns)
-    assert turns.hears_all
+    assert turns.needs_every_result
     assert turns._pace is not None
     assert turns._pace.rate == pytest.approx(rate)
     assert turns._pace.workers <= 7
@@ -142,4 +142,4 @@ async def test_it_has_a_clock_of_its_own() -> None:
     """Without a clock of the test's it takes the system's."""
     turns = FixedTurns(1, lambda: 1)
     await refused(turns)
-    assert turns.hears_all
+    assert turns.needs_every_result

@@ -76,7 +76,7 @@ class Pace:
         return until if until > self._clock() else None
 
     @property
-    def hears_all(self) -> bool:
+    def needs_every_result(self) -> bool:
         """Tell whether it is to hear of successes too."""
         return True
 

@@ -19,7 +19,7 @@ class Turns(AbstractAsyncContextManager[object, "bool | None"], Protocol):
     """What the attempts of a bulk run wait for: a limiter that is told of answers."""
 
     @property
-    def hears_all(self) -> bool:
+    def needs_every_result(self) -> bool:
         """Tell whether it is to hear of successes too, and not of refusals alone."""
         ...
 
@@ -43,7 +43,7 @@ class CallOptions:
     @property
     def is_free(self) -> bool:
         """Tell whether it need not wait for a turn."""
-        return self.turns is None or not self.turns.hears_all
+        return self.turns is None or not self.turns.needs_every_result
 
 
 class CallRunner(Protocol):

@@ -89,7 +89,7 @@ class Pipeline:
         self._is_current = getattr(provider, "is_current", None)
         self._accepted: Credentials | None = None
         self._report = getattr(limiter, "report", None)
-        self._hears_all = bool(self._report or shared.observers or (policy is not None and policy.needs_first_attempt))
+        self._needs_every_result = bool(self._report or shared.observers or (policy is not None and policy.needs_first_attempt))
         """Whether somebody hears of calls that succeed at once, too."""
 
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
@@ -306,7 +306,7 @@ class Pipeline:
             else:
                 outcome = await _read_in_steps(request, answer, context)
         # A call that succeeds at once has no history to be read.
-        is_heard = self._hears_all or (context.options is not None and not context.options.is_free)
+        is_heard = self._needs_every_result or (context.options is not None and not context.options.is_free)
         if is_heard or context.attempts or isinstance(outcome, BoardClientError):
             self._note(request, answer, outcome, context)
         return outcome

@@ -29,7 +29,7 @@ class FixedTurns:
         self._pace: Pace | None = None
         self._paced: set[asyncio.Task[Any] | None] = set()
         self._started = clock()
-        self.hears_all = False
+        self.needs_every_result = False
         """Whether it is to hear of successes too: once a pace leads."""
 
     async def __aenter__(self) -> None:
@@ -51,7 +51,7 @@ class FixedTurns:
             self._pace = Pace(
                 start_rate=min(max(rate / 2, _SLOWEST_START), 10_000.0), max_in_flight=self._workers, clock=self._clock
             )
-            self.hears_all = True
+            self.needs_every_result = True
         elif self._pace is not None and asyncio.current_task() in self._paced:
             self._pace.report(status, retry_after, seconds)
 
