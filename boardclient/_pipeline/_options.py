@@ -41,7 +41,7 @@ class CallOptions:
     history: list[Attempt] = attrs.field(factory=list)
 
     @property
-    def is_free(self) -> bool:
+    def skips_limiter(self) -> bool:
         """Tell whether it need not wait for a turn."""
         return self.turns is None or not self.turns.needs_every_result
 

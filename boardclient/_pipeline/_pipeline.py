@@ -186,7 +186,7 @@ class Pipeline:
         """Send the request once, and after a 401 once more with renewed credentials, at most once in a call."""
         # Most providers know what to sign with, and most calls wait for no turn: neither then costs a coroutine.
         credentials = self._current()
-        if credentials is not None and self._is_free(context):
+        if credentials is not None and self._skips_limiter(context):
             outcome = await self._send(request, credentials, context, None)
         else:
             credentials, outcome = await self._signed(request, context, credentials)  # type: ignore[arg-type]  # -- mypy takes the union for T
@@ -194,9 +194,9 @@ class Pipeline:
             return outcome
         return await self._renewed(request, context, credentials, outcome)
 
-    def _is_free(self, context: CallContext) -> bool:
+    def _skips_limiter(self, context: CallContext) -> bool:
         """Tell whether a call waits for no turn."""
-        return self.limiter is None and (context.options is None or context.options.is_free)
+        return self.limiter is None and (context.options is None or context.options.skips_limiter)
 
     async def _renewed(
         self, request: Request[T], context: CallContext, refused: Credentials, refusal: AuthenticationError
@@ -228,7 +228,7 @@ class Pipeline:
                 if isinstance(acquired, CredentialError):
                     return None, acquired
                 credentials = acquired
-            if self._is_free(context):
+            if self._skips_limiter(context):
                 return credentials, await self._send(request, credentials, context, rejected)
             outcome = await self._in_turn(request, credentials, context, rejected)
             if not isinstance(outcome, _Stale):
@@ -306,7 +306,7 @@ class Pipeline:
             else:
                 outcome = await _read_in_steps(request, answer, context)
         # A call that succeeds at once has no history to be read.
-        is_heard = self._needs_every_result or (context.options is not None and not context.options.is_free)
+        is_heard = self._needs_every_result or (context.options is not None and not context.options.skips_limiter)
         if is_heard or context.attempts or isinstance(outcome, BoardClientError):
             self._note(request, answer, outcome, context)
         return outcome
