@@ -144,7 +144,7 @@ async def _hold(cards: int) -> dict[str, float]:
         return answers.pop()
 
     async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example") as session:
-        with mock.patch.object(session._shared.pool, "send", send):
+        with mock.patch.object(session._core.pool, "send", send):
             answers = [RawResponse(200, {}, _body(cards))]
             watching = asyncio.create_task(watch())
             await asyncio.sleep(0)

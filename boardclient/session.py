@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from boardclient import retry as _retry
 from boardclient._messages import Response
 from boardclient._operations import free_request
-from boardclient._pipeline._core import Shared
+from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._pipeline import Limiter, Pipeline
 from boardclient._transport import Settings
 from boardclient.credentials import CredentialProvider
@@ -84,9 +84,9 @@ class AsyncSession:
         if credentials_in not in {"body", "query"}:
             raise ValueError('credentials_in must be "body" or "query"')
         policy = _policy(_retry.default() if isinstance(retry, _Unset) else retry)
-        shared = Shared(base_url, settings, http, observers, timeout)
-        self._pipeline = Pipeline(shared, credentials, policy, timeout, limiter, credentials_in)
-        self._shared, self._owns_shared = shared, True
+        core = SessionCore(base_url, settings, http, observers, timeout)
+        self._pipeline = Pipeline(core, credentials, policy, timeout, limiter, credentials_in)
+        self._core, self._owns_core = core, True
 
     # Made when asked for, in a tenth of a microsecond: a view stays small, and nothing of it needs the garbage collector.
     @property
@@ -136,8 +136,8 @@ class AsyncSession:
         self, credentials: CredentialProvider, policy: _retry.Policy | None, timeout: float | None, limiter: Limiter | None
     ) -> AsyncSession:
         view = AsyncSession.__new__(AsyncSession)
-        view._shared, view._owns_shared = self._shared, False
-        view._pipeline = Pipeline(self._shared, credentials, policy, timeout, limiter, self._pipeline.credentials_in)
+        view._core, view._owns_core = self._core, False
+        view._pipeline = Pipeline(self._core, credentials, policy, timeout, limiter, self._pipeline.credentials_in)
         return view
 
     @property
@@ -147,8 +147,8 @@ class AsyncSession:
 
     async def aclose(self) -> None:
         """Close the session: calls under way end with `SessionClosedError`, as every later one does. Idempotent."""
-        if self._owns_shared:
-            await self._shared.aclose()
+        if self._owns_core:
+            await self._core.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -159,14 +159,14 @@ class AsyncSession:
         await self.aclose()
 
     def __del__(self) -> None:
-        shared = getattr(self, "_shared", None)  # absent where __init__ refused its arguments
-        if shared is not None and self._owns_shared and not shared.in_flight.is_closed:
+        core = getattr(self, "_core", None)  # absent where __init__ refused its arguments
+        if core is not None and self._owns_core and not core.in_flight.is_closed:
             warnings.warn("an AsyncSession was never closed", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
-        state = "closed" if self._shared.in_flight.is_closed else "open"
-        view = "" if self._owns_shared else " view"
-        return f"<AsyncSession{view} {state}, {len(self._shared.in_flight)} calls, {self._shared.pool!r}>"
+        state = "closed" if self._core.in_flight.is_closed else "open"
+        view = "" if self._owns_core else " view"
+        return f"<AsyncSession{view} {state}, {len(self._core.in_flight)} calls, {self._core.pool!r}>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError("an AsyncSession can't be pickled: build one where it is used")

@@ -1038,20 +1038,20 @@ async def test_real_sessions_that_close() -> None:
 async def test_spawn() -> None:
     """A session runs work of its provider until it closes; a closed one runs none, and leaves no coroutine behind."""
     session = AsyncSession(StaticCredentials("t"), "https://board.example")
-    session._shared.in_flight.end(session._shared.in_flight.begin("GET /1/x", None))
+    session._core.in_flight.end(session._core.in_flight.begin("GET /1/x", None))
 
     async def answer() -> int:
         return 42
 
-    assert await session._shared.spawn(answer()) == 42
+    assert await session._core.spawn(answer()) == 42
     await asyncio.sleep(0)
-    assert session._shared._background == set()
-    hanging = session._shared.spawn(asyncio.Event().wait())
+    assert session._core._background == set()
+    hanging = session._core.spawn(asyncio.Event().wait())
     await session.aclose()
     assert hanging.cancelled()
     work = answer()
     with pytest.raises(SessionClosedError, match=r"^the session is closed$"):
-        session._shared.spawn(work)
+        session._core.spawn(work)
     with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
         await work
 

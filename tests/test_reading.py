@@ -448,7 +448,7 @@ class Answering:
 
 
 def answering(session: AsyncSession, body: bytes) -> Any:
-    return mock.patch.object(session._shared.pool, "send", Answering(body).send)
+    return mock.patch.object(session._core.pool, "send", Answering(body).send)
 
 
 async def test_other_tasks_run_while_a_long_answer_is_read() -> None:

@@ -528,7 +528,7 @@ async def test_a_form_is_posted_on_the_pool(wire: Any) -> None:
     """post_form sends a form once and returns the answer, whatever its status."""
     wire.post("https://auth.example/token", status=400, body=b"no")
     async with session_of() as session:
-        answer = await session._shared.post_form("https://auth.example/token", {"code": "a b&c", "client_id": "i"})
+        answer = await session._core.post_form("https://auth.example/token", {"code": "a b&c", "client_id": "i"})
     ((_, _, kwargs),) = requests(wire)
     assert (answer.status, answer.body) == (400, b"no")
     assert kwargs["data"] == b"code=a+b%26c&client_id=i"
@@ -540,7 +540,7 @@ async def test_a_form_without_an_answer(wire: Any) -> None:
     wire.post("https://auth.example/token", exception=aiohttp.ServerDisconnectedError())
     async with session_of() as session:
         with pytest.raises(TransportError) as caught:
-            await session._shared.post_form("https://auth.example/token", {"code": "s3cret-code"})
+            await session._core.post_form("https://auth.example/token", {"code": "s3cret-code"})
     assert caught.value.effect is Effect.UNKNOWN
     traceback = caught.value.__traceback__
     assert traceback is not None
@@ -552,7 +552,7 @@ async def test_a_form_never_goes_over_plain_http() -> None:
     """The token exchange is held to the session's rules about plain http."""
     async with session_of() as session:
         with pytest.raises(ValueError, match="plain http"):
-            await session._shared.post_form("http://auth.example/token", {})
+            await session._core.post_form("http://auth.example/token", {})
 
 
 # --- observers and limiter
@@ -641,7 +641,7 @@ async def test_a_view_for_other_credentials(wire: Any) -> None:
         assert "view" in repr(view)
         await view.aclose()
         await session.members.me()
-        assert view._shared is session._shared
+        assert view._core is session._core
     assert [dict(url.query)["token"] for _, url, _ in requests(wire)] == ["other-t", TOKEN]
     with pytest.raises(SessionClosedError):
         await view.members.me()
@@ -705,7 +705,7 @@ def test_a_base_url_that_is_refused(url: Any) -> None:
 async def test_a_base_url_that_is_taken(url: str, kept: str) -> None:
     """Https anywhere and plain http to a loopback host are taken, without the trailing slash."""
     async with AsyncSession(StaticCredentials(TOKEN), url) as session:
-        assert session._shared.base_url == kept
+        assert session._core.base_url == kept
 
 
 async def test_plain_http_with_allow_insecure(wire: Any) -> None:
@@ -753,7 +753,7 @@ async def test_reprs_hold_no_secret() -> None:
     await session.aclose()
     assert "closed" in repr(session)
     assert TOKEN not in repr(session) + repr(session.__dict__)
-    assert "s3cret" not in repr(session) + repr(session._shared.settings)
+    assert "s3cret" not in repr(session) + repr(session._core.settings)
     assert repr(boardclient.session.UNSET) == "…"
 
 

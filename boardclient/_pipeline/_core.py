@@ -27,7 +27,7 @@ T = TypeVar("T")
 _logger: Final = logging.getLogger("boardclient")
 
 
-class Shared:
+class SessionCore:
     """What a session and its views share: the pool, the calls under way, the observers. Owned by the session."""
 
     def __init__(

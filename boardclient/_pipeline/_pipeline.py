@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar, cast
 from boardclient import retry as _retry
 from boardclient._messages import Request
 from boardclient._operations import api_error, effect_of, interpret_in_steps, value_of
-from boardclient._pipeline._core import Shared
+from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._in_flight import CallContext
 from boardclient._pipeline._options import CallOptions
 from boardclient._transport import RawResponse, TransportFailure, TransportResult
@@ -64,7 +64,7 @@ class Pipeline:
 
     def __init__(
         self,
-        shared: Shared,
+        core: SessionCore,
         provider: CredentialProvider,
         policy: _retry.Policy | None,
         timeout: float | None,
@@ -80,7 +80,7 @@ class Pipeline:
         self.timeout = timeout
         self.limiter = limiter
         self.credentials_in: CredentialsIn = credentials_in
-        self._shared = shared
+        self._core = core
         self._note_accepted = getattr(provider, "note_accepted", None)
         self._note_refused = getattr(provider, "note_refused", None)
         self._current: Callable[[], Credentials | None] = _nothing_at_hand
@@ -89,12 +89,12 @@ class Pipeline:
         self._is_current = getattr(provider, "is_current", None)
         self._accepted: Credentials | None = None
         self._report = getattr(limiter, "report", None)
-        self._needs_every_result = bool(self._report or shared.observers or (policy is not None and policy.needs_first_attempt))
+        self._needs_every_result = bool(self._report or core.observers or (policy is not None and policy.needs_first_attempt))
         """Whether somebody hears of calls that succeed at once, too."""
 
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
         """Sign, send, renew and retry one request within one deadline, and return the value of its answer."""
-        in_flight = self._shared.in_flight
+        in_flight = self._core.in_flight
         context = in_flight.begin(request.line, self.timeout, options)
         policy, began = self.policy, time.monotonic()
         outcome: T | BoardClientError
@@ -131,23 +131,23 @@ class Pipeline:
     @property
     def max_connections(self) -> int:
         """How many requests can be under way at a time."""
-        return self._shared.settings.max_connections
+        return self._core.settings.max_connections
 
     @property
     def identity(self) -> Mapping[str, str]:
         """Which service and account the calls go to, without any credential."""
         account = getattr(self.provider, "account", None)
-        service = {"service": self._shared.base_url}
+        service = {"service": self._core.base_url}
         return {**service, "account": account} if isinstance(account, str) else service
 
     @property
     def is_observed(self) -> bool:
         """Tell whether anybody observes the session."""
-        return bool(self._shared.observers)
+        return bool(self._core.observers)
 
     def notify(self, event: Event) -> None:
         """Hand an event to the observers."""
-        self._shared.notify(event)
+        self._core.notify(event)
 
     async def _drive(
         self, policy: _retry.Policy, request: Request[T], context: CallContext, first: _retry.FirstOutcome[T] | None
@@ -170,7 +170,7 @@ class Pipeline:
         if not _retry.is_pause_possible(pause, context.remaining_seconds):
             raise context.last_error or BoardClientError(f"{request.line}: the next pause would pass the deadline", Effect.DONE)
         context.note_pause(pause)
-        if self._shared.observers:
+        if self._core.observers:
             self.notify(
                 RetryScheduled(
                     operation=request.operation,
@@ -210,7 +210,7 @@ class Pipeline:
             return renewed
         if renewed == refused:
             return refusal
-        if self._shared.announce(renewed):
+        if self._core.announce(renewed):
             self.notify(CredentialsRenewed(operation=request.operation))
         given, outcome = await self._signed(request, context, renewed, refused)  # type: ignore[arg-type]  # -- mypy takes the union for T
         if given is None or not isinstance(outcome, AuthenticationError):
@@ -238,16 +238,16 @@ class Pipeline:
     async def _refused(self, credentials: Credentials, outcome: BoardClientError) -> BoardClientError:
         """Tell the provider of a 401 that is final for its call."""
         if self._note_refused is not None:
-            await self._note_refused(credentials, self._shared)
+            await self._note_refused(credentials, self._core)
         return outcome
 
     async def _credentials(
         self, request: Request[T], context: CallContext, rejected: Credentials | None
     ) -> Credentials | CredentialError:
         """Ask the provider for credentials, or for others than the rejected ones; a failure goes into the history."""
-        provider, exchange, started = self.provider, self._shared, time.time()
+        provider, exchange, started = self.provider, self._core, time.time()
         if context.options is not None:
-            self._shared.in_flight.suspend(context)
+            self._core.in_flight.suspend(context)
         try:
             given = await (provider.acquire(exchange) if rejected is None else provider.renew(rejected, exchange))
             if isinstance(given, Credentials):
@@ -260,7 +260,7 @@ class Pipeline:
             failure.__cause__ = error
         finally:
             if context.options is not None:
-                self._shared.in_flight.resume(context)
+                self._core.in_flight.resume(context)
         context.record(started, failure, None, Effect.NOT_SENT)
         return failure
 
@@ -271,10 +271,10 @@ class Pipeline:
         turns: Limiter = _AT_ONCE
         if context.options is not None:
             turns = context.options.turns or _AT_ONCE
-            self._shared.in_flight.suspend(context)
+            self._core.in_flight.suspend(context)
         async with turns, self.limiter or _AT_ONCE:
             if context.options is not None:
-                self._shared.in_flight.resume(context)
+                self._core.in_flight.resume(context)
             if self._is_current is None or self._is_current(credentials):
                 return await self._send(request, credentials, context, rejected)
         return _STALE
@@ -282,7 +282,7 @@ class Pipeline:
     async def _send(
         self, request: Request[T], credentials: Credentials, context: CallContext, rejected: Credentials | None
     ) -> T | BoardClientError:
-        core = self._shared
+        core = self._core
         if core.in_flight.is_closed:  # by the call's own task, which is not interrupted
             closed = SessionClosedError(f"{request.line}: the session was closed during the call")
             context.record(time.time(), closed, None, Effect.NOT_SENT)
@@ -327,7 +327,7 @@ class Pipeline:
             self._report(status, retry_after, attempt.seconds)
         if context.options is not None and (turns := context.options.turns) is not None:
             turns.report(status, retry_after, attempt.seconds)
-        if self._shared.observers:
+        if self._core.observers:
             self.notify(
                 AnswerReceived(
                     operation=request.operation,

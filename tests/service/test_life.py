@@ -62,7 +62,7 @@ async def test_closing_amid_an_own_call(service: BoardService, policy: AsyncRetr
     with pytest.raises(SessionClosedError):
         await session.members.me()
     assert service.calls == []
-    assert session._shared.pool._http is None
+    assert session._core.pool._http is None
 
 
 async def test_closing_before_the_first_call(service: BoardService) -> None:

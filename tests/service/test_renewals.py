@@ -318,7 +318,7 @@ async def test_a_leader_cancelled_at_any_step(service: BoardService, when: str) 
             assert (len(consent.asked) - asked, exchanges(service) - exchanged) == (1, 1), steps
             await until(lambda: provider._renewals == {})  # noqa: B023 -- used at once
             assert await store.lease("default", "whoever", 1) == "granted"
-            assert len(session._shared.in_flight) == 0
+            assert len(session._core.in_flight) == 0
         assert tasks_left() == []
         if isinstance(outcome, asyncio.CancelledError):
             cancelled += 1
@@ -498,7 +498,7 @@ async def test_a_failing_callback(service: BoardService, consent: Consent, clock
     async with service.session(timed(service, consent, clock)) as session:
         tasks = [asyncio.ensure_future(session.members.me()) for _ in range(50)]
         await consent.reached()
-        await until(lambda: len(session._shared.in_flight) == 50)
+        await until(lambda: len(session._core.in_flight) == 50)
         consent.open.set()
         errors: list[Any] = await asyncio.gather(*tasks, return_exceptions=True)
         clock.now += 0.875

@@ -42,7 +42,7 @@ async def test_an_answer_is_the_applications(service: BoardService) -> None:
     async with service.session() as session:
         answers = [
             await session.request("GET", "/1/members/me"),
-            await session._shared.post_form(service.base_url + "/1/OAuthGetAccessToken", {"code": "none"}),
+            await session._core.post_form(service.base_url + "/1/OAuthGetAccessToken", {"code": "none"}),
         ]
     for answer in answers:
         for clone in (pickle.loads(pickle.dumps(answer)), copy.deepcopy(answer)):
@@ -91,7 +91,7 @@ async def test_an_idle_connection_is_not_reused(service: BoardService) -> None:
     """A connection that was idle for longer than 4 s is not used again, a fresher one is."""
     async with service.session() as session:
         await session.members.me()
-        connector = session._shared.pool._http.connector
+        connector = session._core.pool._http.connector
 
         def age(seconds: float) -> None:
             for idle in connector._conns.values():
@@ -332,7 +332,7 @@ async def test_the_deadline_spans_an_exchange(service: BoardService) -> None:
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0
-        form = asyncio.ensure_future(session._shared.post_form(service.auth_url + "/1/OAuthGetAccessToken", {}))
+        form = asyncio.ensure_future(session._core.post_form(service.auth_url + "/1/OAuthGetAccessToken", {}))
         call = asyncio.ensure_future(session.with_options(timeout=None).members.me())
         await service.received("token.exchange", 3)
     for task in (form, call):
@@ -343,7 +343,7 @@ async def test_a_cancelled_form_is_cancelled(service: BoardService) -> None:
     """A form whose caller is cancelled ends with CancelledError."""
     service.faults.add(service.faults.hang(), "token.exchange")
     async with service.session() as session:
-        form = asyncio.ensure_future(session._shared.post_form(service.auth_url + "/1/OAuthGetAccessToken", {}))
+        form = asyncio.ensure_future(session._core.post_form(service.auth_url + "/1/OAuthGetAccessToken", {}))
         await service.received("token.exchange")
         form.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -364,4 +364,4 @@ async def test_no_deadline(service: BoardService) -> None:
     """With timeout=None nothing ends a call but its answer."""
     async with service.session(timeout=None) as session:
         await session.members.me()
-        assert session._shared.in_flight._timer is None
+        assert session._core.in_flight._timer is None
