@@ -176,7 +176,7 @@ _METHOD: Final = re.compile(r"[A-Z]+")
 _CREDENTIAL_NAMES: Final = frozenset({"key", "token"})
 
 
-def free_request(
+def build_request(
     method: str,
     path: str,
     params: Mapping[str, str | int | float | bool] | None = None,
@@ -200,7 +200,7 @@ def free_request(
     return Request(
         operation="request",
         method=verb,
-        path=_free_path(path),
+        path=_checked_path(path),
         read=response_of,
         query=urlencode(pairs, quote_via=quote),
         body=None if json is None else _convert.encode(_exactly(json)),
@@ -237,7 +237,7 @@ def _parameter(value: object) -> str:
     return check_text(str(value) if isinstance(value, int | float) else value, "params")
 
 
-def _free_path(path: str) -> str:
+def _checked_path(path: str) -> str:
     """Return the path of a free request, percent-encoded where that is needed."""
     check_text(path, "path")
     segments = unquote(path).split("/")

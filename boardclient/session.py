@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from boardclient import retry as _retry
 from boardclient._messages import Response
-from boardclient._operations import free_request
+from boardclient._operations import build_request
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._pipeline import Limiter, Pipeline
 from boardclient._transport import Settings
@@ -190,7 +190,7 @@ class AsyncSession:
         Raises:
             TypeError, ValueError: it can't be sent, or names a credential itself.
         """
-        return await self._pipeline.call(free_request(method, path, params, json, repeatable))
+        return await self._pipeline.call(build_request(method, path, params, json, repeatable))
 
 
 def _policy(retry: AsyncRetrying | None) -> _retry.Policy | None:

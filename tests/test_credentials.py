@@ -21,7 +21,7 @@ from boardclient import (
     TransportError,
 )
 from boardclient._messages import BODY_KEPT_BYTES, Request
-from boardclient._operations import free_request
+from boardclient._operations import build_request
 from boardclient._transport import RawResponse
 from boardclient.credentials import Exchange, SignedRequest
 from boardclient.errors import Effect
@@ -31,7 +31,7 @@ AWKWARD = ["plain", 'quo"te', "sl/ash", "per%2fcent", "back\\slash\\\\", "tÃ¶ðŸ˜
 
 
 def request(json_body: Any = None, **options: Any) -> Request[Any]:
-    return free_request("POST" if json_body is not None else "GET", "/1/things", json=json_body, **options)
+    return build_request("POST" if json_body is not None else "GET", "/1/things", json=json_body, **options)
 
 
 # --- values

@@ -32,7 +32,7 @@ from boardclient import (
     TransportError,
 )
 from boardclient import _urls as urls
-from boardclient._operations import free_request
+from boardclient._operations import build_request
 from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._pipeline._options import CallOptions
 from boardclient.credentials import _token_state
@@ -1068,7 +1068,7 @@ async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
     """A call ends at its deadline and leaves the renewal to others; a patient one waits as long as the application may."""
     provider = hanging_provider()
     async with AsyncSession(provider, "https://board.example", timeout=5.0, retry=None) as session:
-        request = free_request("GET", "/1/x")
+        request = build_request("GET", "/1/x")
         patient = asyncio.create_task(session._pipeline.call(request, CallOptions()))
         with pytest.raises(DeadlineError) as caught:
             await session._pipeline.call(request)

@@ -118,12 +118,12 @@ def test_a_value_that_can_not_be_sent_is_refused(
 
 
 READS: list[ops.Request[Any]] = [operation.request(identifier, **values) for operation, identifier, values, _, _ in ENCODED]
-READS.append(ops.free_request("GET", "/1/x"))
+READS.append(ops.build_request("GET", "/1/x"))
 
 
 def test_free_answers_are_handed_out_as_they_came() -> None:
     """A free request reads as status, headers and body; its JSON is decoded on demand."""
-    read = ops.interpret(ops.free_request("GET", "/1/x"), answer(201, b'{"a":1}', {"X-A": "b"}), NOW)
+    read = ops.interpret(ops.build_request("GET", "/1/x"), answer(201, b'{"a":1}', {"X-A": "b"}), NOW)
     assert isinstance(read, Response)
     assert (read.status, read.headers["x-a"], read.body, read.json()) == (201, "b", b'{"a":1}', {"a": 1})
     with pytest.raises(DecodeError):
@@ -145,7 +145,7 @@ def test_free_answers_are_handed_out_as_they_came() -> None:
 )  # fmt: skip
 def test_a_free_request_is_what_the_caller_says(arguments: Any, line: str, query: list[tuple[str, str]], body: object) -> None:
     """Method, path, parameters and JSON are sent as given; booleans as JSON writes them."""
-    request = ops.free_request(*arguments)
+    request = ops.build_request(*arguments)
     assert request.line == line
     assert parse_qsl(request.query, keep_blank_values=True) == query
     assert (None if request.body is None else json.loads(request.body)) == body
@@ -159,7 +159,7 @@ def test_a_free_request_is_what_the_caller_says(arguments: Any, line: str, query
 )
 def test_what_may_be_repeated_is_the_callers_word(method: str, given: bool | None, expected: bool) -> None:
     """A free request is repeatable as its caller says, by default for GET, PUT and DELETE only."""
-    assert ops.free_request(method, "/1/x", repeatable=given).repeatable is expected
+    assert ops.build_request(method, "/1/x", repeatable=given).repeatable is expected
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_what_may_be_repeated_is_the_callers_word(method: str, given: bool | Non
 def test_a_free_request_that_can_not_be_sent_is_refused(arguments: Any, error: type[Exception]) -> None:
     """Bad methods, other paths, and credentials that are the session's to add are refused before anything is sent."""
     with pytest.raises(error):
-        ops.free_request(*arguments)
+        ops.build_request(*arguments)
 
 
 STATUSES: list[tuple[int, type[ApiError], Effect]] = [
@@ -252,7 +252,7 @@ def test_an_error_keeps_64_kib_of_the_body(size: int) -> None:
 
 def test_a_query_is_in_no_error() -> None:
     """The request of an error is the method and the path, without the query."""
-    request = ops.free_request("GET", "/1/search", {"q": "private"})
+    request = ops.build_request("GET", "/1/search", {"q": "private"})
     errors = ops.interpret(request, answer(404), NOW), ops.interpret(READS[7], answer(200, b"{}"), NOW)
     assert isinstance(errors[0], NotFoundError)
     assert errors[0].request == "GET /1/search"
@@ -378,7 +378,7 @@ def test_any_identifier_stays_in_its_segment_or_is_refused(operation: ops.Operat
 def test_any_free_path_stays_below_the_version_or_is_refused(path: str) -> None:
     """Any path of a free request is sent under `/1/`, printable and without query, or is a ValueError."""
     try:
-        sent = ops.free_request("GET", path).path
+        sent = ops.build_request("GET", path).path
     except ValueError:
         return
     assert sent.startswith("/1/")
@@ -457,10 +457,10 @@ def endless() -> list[object]:
 def test_an_applications_json_is_sent_as_it_is_or_not_at_all(value: Any) -> None:
     """NaN, infinities, bytes, sets, circles and what JSON lacks are refused instead of being sent as something else."""
     with pytest.raises((TypeError, ValueError), match=r"json|JSON"):
-        ops.free_request("POST", "/1/x", json=value)
+        ops.build_request("POST", "/1/x", json=value)
 
 
 def test_an_applications_json_is_sent_whole() -> None:
     """Whatever JSON can express goes out as it is, tuples as arrays."""
     value: Any = {"a": [1, 1.5, "ü", None, True, {"b": "\x00"}], "c": (1, 2), "d": 2**70}
-    assert json.loads(ops.free_request("POST", "/1/x", json=value).body or b"") == {**value, "c": [1, 2]}
+    assert json.loads(ops.build_request("POST", "/1/x", json=value).body or b"") == {**value, "c": [1, 2]}
