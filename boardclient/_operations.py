@@ -102,12 +102,12 @@ def _nothing(answer: RawResponse, identifier: str) -> None:
     return None
 
 
-def _documented(read: Callable[[bytes], T]) -> Read[T]:
+def _strict(read: Callable[[bytes], T]) -> Read[T]:
     """Read an answer that names its own object: the identifier of the call adds nothing."""
     return lambda answer, _: read(answer.body)
 
 
-def _undocumented(read: Callable[[str, bytes], T]) -> Read[T]:
+def _lenient(read: Callable[[str, bytes], T]) -> Read[T]:
     """Read an answer that need not name its object."""
     return lambda answer, identifier: read(identifier, answer.body)
 
@@ -126,36 +126,36 @@ def _gathered(slices: Callable[[bytes], Iterator[list[T]]]) -> ReadInSteps[list[
 
 
 CREATE_BOARD: Final[Operation[Board]] = Operation(
-    "boards.create", "4.1", "POST", "/1/boards", _documented(_convert.created_board),
+    "boards.create", "4.1", "POST", "/1/boards", _strict(_convert.created_board),
     {"name": _NAME, "default_lists": Field("defaultLists", _flag), "organization_id": Field("idOrganization", check_identifier)},
 )  # fmt: skip
 ADD_LIST: Final[Operation[BoardList]] = Operation(
-    "lists.create", "4.2", "POST", "/1/lists", _documented(_convert.created_list),
+    "lists.create", "4.2", "POST", "/1/lists", _strict(_convert.created_list),
     {"name": _NAME, "board_id": Field("idBoard", check_identifier, required=True), "pos": _POS},
 )  # fmt: skip
 ADD_CARD: Final[Operation[Card]] = Operation(
-    "cards.create", "4.3", "POST", "/1/cards", _documented(_convert.created_card),
+    "cards.create", "4.3", "POST", "/1/cards", _strict(_convert.created_card),
     {
         "name": _NAME, "list_id": Field("idList", check_identifier, required=True),
         "desc": Field("desc"), "due": Field("due", utc_timestamp), "pos": _POS,
     },
 )  # fmt: skip
 BOARD_CARDS: Final[Operation[list[Card]]] = Operation(
-    "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _documented(_convert.cards),
+    "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _strict(_convert.cards),
     read_in_steps=_gathered(_convert.slices_of_cards),
 )  # fmt: skip
 CARDS_IN_SLICES: Final[Operation[Iterator[list[Card]]]] = Operation(
-    "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _documented(_convert.slices_of_cards),
+    "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _strict(_convert.slices_of_cards),
 )  # fmt: skip
 BOARD_LISTS: Final[Operation[list[BoardList]]] = Operation(
-    "boards.lists", "4.5", "GET", "/1/boards/{board_id}/lists", _documented(_convert.lists),
+    "boards.lists", "4.5", "GET", "/1/boards/{board_id}/lists", _strict(_convert.lists),
     read_in_steps=_gathered(_convert.slices_of_lists),
 )  # fmt: skip
 READ_CARD: Final[Operation[Card]] = Operation(
-    "cards.get", "4.6", "GET", "/1/cards/{card_id}", _documented(_convert.card),
+    "cards.get", "4.6", "GET", "/1/cards/{card_id}", _strict(_convert.card),
 )  # fmt: skip
 MOVE_CARD: Final[Operation[Card]] = Operation(
-    "cards.move", "4.7", "PUT", "/1/cards/{card_id}", _undocumented(_convert.changed_card),
+    "cards.move", "4.7", "PUT", "/1/cards/{card_id}", _lenient(_convert.changed_card),
     {"list_id": Field("idList", check_identifier, required=True)},
 )  # fmt: skip
 ADD_LABEL: Final[Operation[None]] = Operation(
@@ -163,12 +163,12 @@ ADD_LABEL: Final[Operation[None]] = Operation(
     {"label_id": Field("value", check_identifier, required=True)},
 )  # fmt: skip
 ARCHIVE_LIST: Final[Operation[BoardList]] = Operation(
-    "lists.archive", "4.9", "PUT", "/1/lists/{list_id}", _undocumented(_convert.changed_list),
+    "lists.archive", "4.9", "PUT", "/1/lists/{list_id}", _lenient(_convert.changed_list),
     {"closed": Field("closed", _flag, required=True)},
 )  # fmt: skip
 DELETE_CARD: Final[Operation[None]] = Operation("cards.delete", "4.10", "DELETE", "/1/cards/{card_id}", _nothing)
 READ_MEMBER: Final[Operation[Member]] = Operation(
-    "members.me", "4.11", "GET", "/1/members/me", _documented(_convert.member),
+    "members.me", "4.11", "GET", "/1/members/me", _strict(_convert.member),
 )  # fmt: skip
 
 
