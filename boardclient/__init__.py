@@ -6,8 +6,7 @@ A name is imported when it is first asked for, so that whatever only passes by (
 pay for aiohttp.
 """
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # instead of typing's, whose import takes longer than this module's
 if TYPE_CHECKING:
     from boardclient._messages import Response
     from boardclient._pace import Pace
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from boardclient.models import Board, BoardList, BoardPrefs, Card, CardDraft, JsonValue, Member, Position
     from boardclient.session import AsyncSession
 
-    __version__: str
+__version__ = "0.1.0"
 
 __all__ = [
     "ApiError",
@@ -108,16 +107,12 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 if not TYPE_CHECKING:  # pragma: no branch -- a type checker that saw it would take every misspelt name for an attribute
 
     def __getattr__(name: str) -> object:
-        """Import a public name from its home, or look the version up."""
+        """Import a public name from its home."""
         import importlib
-        import importlib.metadata
 
-        if name == "__version__":
-            value = importlib.metadata.version("boardclient")
-        elif name in __all__:
-            value = getattr(importlib.import_module(f"boardclient.{_HOME_OF.get(name, 'errors')}"), name)
-        else:
+        if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"boardclient.{_HOME_OF.get(name, 'errors')}"), name)
         globals()[name] = value
         return value
 

@@ -20,7 +20,7 @@ _CONTRACT = """AsyncSession Response
     NotFoundError RateLimitError ServerError DecodeError CredentialError ConsentRequired SessionClosedError
     JournalError Effect Attempt
     BulkRun BulkReport BulkProgress CardResult Pace"""
-_OPTIONAL = ("rich", "typer", "pytest", "_pytest", "click", "aioresponses", "uvloop", "hypothesis")
+_OPTIONAL = ("rich", "pytest", "_pytest", "click", "aioresponses", "uvloop", "hypothesis")
 
 
 _PROBE = """

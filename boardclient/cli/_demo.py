@@ -8,7 +8,11 @@ from rich.console import Console
 
 from boardclient import AsyncSession, AuthorizationRequest, Board
 from boardclient.cli import _render, _settings
+from boardclient.cli._errors import UsageError
 from boardclient.cli._import_view import ImportOptions, import_file
+from boardclient.cli._running import reported
+from boardclient.cli._signals import run_until_signal
+from boardclient.cli._text import note, out
 from boardclient.events import AnswerReceived, Event
 from boardclient.testing import BoardService
 
@@ -38,7 +42,13 @@ class _Consent:
                 self._service.rules.expire_tokens()
 
 
-async def demo() -> None:
+def demo(options: _settings.Options) -> None:
+    """Run the tour."""
+    with reported():
+        run_until_signal(_demo)
+
+
+async def _demo() -> None:
     """Fill a board of an own service from the shipped file, change it, draw it; the token expires in the middle."""
     console = _render.output()
     async with BoardService(port=0) as service:
@@ -49,22 +59,21 @@ async def demo() -> None:
 
 
 async def _tour(console: Console, service: BoardService, session: AsyncSession, consent: _Consent) -> None:
-    _render.line(console, f"An embedded service runs at {service.base_url}; it is gone when this ends.")
+    out(f"An embedded service runs at {service.base_url}; it is gone when this ends.")
     board = await session.boards.create("Demo", default_lists=True)
     await session.lists.create("Icebox", board_id=board.id, pos="bottom")
-    _render.line(console, f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
+    out(f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
     with as_file(files("boardclient.cli") / "data" / "cards.csv") as path:
         asked = consent.asked
         await import_file(session, path, ImportOptions(board_id=board.id))
-    _render.line(
-        console,
+    out(
         f"After {_CARDS_UNTIL_EXPIRY} cards the access token expired. For all requests that met a 401 the application was asked"
         f" for {consent.asked - asked} new code{'s' * (consent.asked - asked != 1)}.",
     )
     for text in await _change(session, board):
-        _render.line(console, text)
+        out(text)
     lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)
-    console.print(_render.board(lists, cards, cards_per_list=_CARDS_SHOWN))
+    console.print(_render.board(lists, cards, width=console.width, cards_per_list=_CARDS_SHOWN))
 
 
 async def _change(session: AsyncSession, board: Board) -> list[str]:
@@ -85,7 +94,20 @@ async def _change(session: AsyncSession, board: Board) -> list[str]:
     ]
 
 
-async def serve(port: int) -> None:
+def serve(options: _settings.Options, *, port: int) -> None:
+    """Run the service until a signal comes."""
+
+    async def work() -> None:
+        try:
+            await _serve(port)
+        except OSError as error:
+            raise UsageError(f"can't listen on port {port}: {error.strerror}") from None
+
+    with reported():
+        run_until_signal(work)
+
+
+async def _serve(port: int) -> None:
     """Run a service until cancelled, and print the environment that it needs.
 
     Its credentials are made for this run and open nothing else, so they may be printed.
@@ -103,5 +125,5 @@ async def serve(port: int) -> None:
         for name, value in values.items():
             print(f"export {name}={shlex.quote(value)}")
         print(end="", flush=True)
-        _render.line(_render.notes(), "Serving until SIGINT or SIGTERM. Set the environment above in another terminal.")
+        note("Serving until SIGINT or SIGTERM. Set the environment above in another terminal.")
         await asyncio.Event().wait()

@@ -12,9 +12,10 @@ from typing import TextIO
 import attrs
 
 from boardclient import AsyncSession, BoardList, Card, Position
-from boardclient.cli import _render, _rows
+from boardclient.cli import _rows
 from boardclient.cli._errors import FileError, IncompleteError, UsageError
 from boardclient.cli._rows import COLUMNS, Format, ListIndex, Problem
+from boardclient.cli._text import note
 
 Cells = Mapping[str, str | None]
 
@@ -71,12 +72,11 @@ async def export(session: AsyncSession, options: ExportOptions) -> None:
     left_out: list[LeftOut] = []
     with _opened(options.output) as file:
         write(rows_of(cards, lists, with_archived=options.with_archived), left_out.append, options.form, file)
-    notes = _render.notes()
     strays = [item for item in left_out if item.why is not None]
     for item in strays:
-        _render.line(notes, f"card {item.card.name!r} ({item.card.id}): left out: {item.why}", style="red")
+        note(f"card {item.card.name!r} ({item.card.id}): left out: {item.why}", fg="red")
     if archived := len(left_out) - len(strays):
-        _render.line(notes, f"cards of archived lists that are left out: {archived} (--archived writes them)")
+        note(f"cards of archived lists that are left out: {archived} (--archived writes them)")
     if strays:
         raise IncompleteError(f"{len(strays)} card{'s' * (len(strays) > 1)} could not be written as import reads them")
 

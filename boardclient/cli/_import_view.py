@@ -1,6 +1,5 @@
 """What an import shows: a bar while it runs, each row that failed, the counts at its end."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from boardclient.cli import _import, _render, _rows
 from boardclient.cli._errors import FileError, IncompleteError, UsageError
 from boardclient.cli._import_journal import Standing, read_earlier
 from boardclient.cli._signals import Brake
+from boardclient.cli._text import note, out, out_json
 
 
 @attrs.frozen(kw_only=True)
@@ -58,13 +58,13 @@ def _show_plan(standings: Counter[Standing], options: ImportOptions, *, has_jour
         "unknown": standings["doubtful"],
     }
     if options.as_json:
-        _render.line(_render.output(), json.dumps({"dry_run": True, **counts}))
+        out_json({"dry_run": True, **counts})
         return
     text = f"would create {counts['would_create']}"
     if has_journal:
         text += f", already {counts['already']}, failed for good {counts['failed']}, to be looked for {counts['unknown']}"
         text += f" (by {options.journal})"
-    _render.line(_render.output(), f"{text}; nothing was sent")
+    out(f"{text}; nothing was sent")
 
 
 async def _send(session: AsyncSession, source: _import.Source, rows: int, options: ImportOptions, brake: Brake) -> None:
@@ -113,8 +113,11 @@ def _judge(outcome: _import.Outcome, brake: Brake) -> None:
 def _show_end(outcome: _import.Outcome, failed: list[_import.FailedRow], *, as_json: bool) -> None:
     audit = outcome.report.audit
     for text in [] if audit is None else _complaints(audit):
-        _render.line(_render.notes(), text, style="red")
-    _render.line(_render.output(), _as_json(outcome, failed) if as_json else _in_words(outcome))
+        note(text, fg="red")
+    if as_json:
+        out_json(_as_json(outcome, failed))
+    else:
+        out(_in_words(outcome))
 
 
 def _complaints(audit: BulkAudit) -> list[str]:
@@ -135,7 +138,7 @@ def _in_words(outcome: _import.Outcome) -> str:
     return f"{text} in {report.seconds:.1f} s ({report.rate:.0f} cards/s, {report.requests} requests)"
 
 
-def _as_json(outcome: _import.Outcome, failed: list[_import.FailedRow]) -> str:
+def _as_json(outcome: _import.Outcome, failed: list[_import.FailedRow]) -> dict[str, object]:
     report = outcome.report
     values: dict[str, object] = {
         **{state: outcome.counts[state] for state in _import.STATES},
@@ -148,7 +151,7 @@ def _as_json(outcome: _import.Outcome, failed: list[_import.FailedRow]) -> str:
     }
     if report.audit is not None:
         values["audit"] = _audit_values(report.audit)
-    return json.dumps(values)
+    return values
 
 
 def _audit_values(audit: BulkAudit) -> dict[str, object]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from boardclient import JournalError
 from boardclient.bulk.journal._format import JournalRow, RowState
 from boardclient.bulk.journal._view import STATES, read_journal, read_rows
-from boardclient.cli import _render
 from boardclient.cli._errors import FileError
+from boardclient.cli._text import details
 
 _ROWS_PER_BREATH = 500
 
@@ -34,7 +34,7 @@ def show(path: Path) -> None:
         "rows": sum(summary.counts.values()),
         **{state: summary.counts[state] for state in STATES},
     }
-    _render.details(_render.output(), "journal", fields)
+    details("journal", fields)
 
 
 async def export(path: Path, states: Sequence[RowState]) -> None:

@@ -1,37 +1,45 @@
-"""What is drawn on the terminal; every text of the service or a file passes `escape` and is never read as markup."""
+"""What rich draws: boards and bars. Every text of the service or a file passes `escape` and is never read as markup."""
 
-import unicodedata
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TextIO
 
-from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
 from rich.text import Text
 
 from boardclient import BoardList, BulkProgress, Card
+from boardclient.cli._text import escape
 
-# Marks, embeddings, overrides and isolates: what makes a terminal show text in another order than it has.
-_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_CONTROL_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
-_LIST_WIDTH = 34
-
-
-def escape(text: str) -> str:
-    r"""Write out control characters: a text is one line and steers no terminal.
-
-    Written out are C0 (tab and newline among them), DEL, C1, line and paragraph separators, bidirectional controls, and halves of
-    surrogate pairs, as `\x1b` or `\u202e`.
-    """
-    if text.isprintable():
-        return text
-    return "".join(_escape_character(character) for character in text)
+_NARROWEST_LIST = 30
+_WIDEST_LIST = 60
 
 
-def _escape_character(character: str) -> str:
-    if character in _BIDI or unicodedata.category(character) in _CONTROL_CATEGORIES:
-        return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
-    return character
+class _Lossy:
+    """Write to a stream, and lose what it doesn't take: a full disk behind standard error ends no import."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        try:
+            return self._stream.write(text)
+        except OSError:
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        try:
+            self._stream.flush()
+        except OSError:
+            return
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
 
 
 def output() -> Console:
@@ -41,7 +49,7 @@ def output() -> Console:
 
 def notes() -> Console:
     """Return a console on standard error, as that is now."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return Console(file=_Lossy(sys.stderr), highlight=False, markup=False, emoji=False)  # type: ignore[arg-type]  # -- the rest is the stream's
 
 
 def line(console: Console, text: str, style: str = "") -> None:
@@ -49,61 +57,81 @@ def line(console: Console, text: str, style: str = "") -> None:
     console.print(Text(escape(text), style=style), soft_wrap=True)
 
 
-def details(console: Console, title: str, fields: Mapping[str, object]) -> None:
-    """Print a title and below it one line for each field that has a value."""
-    line(console, title, style="bold")
-    width = max(map(len, fields), default=0)
-    for name, value in fields.items():
-        if value is not None:
-            text = Text(f"  {name:<{width}}  ", style="dim")
-            text.append(escape(str(value)), style="not dim")
-            console.print(text, soft_wrap=True)
-
-
-def card_fields(card: Card) -> dict[str, object]:
-    """Return what is known of a card, by the names that the command line uses."""
-    return {
-        "id": card.id,
-        "name": card.name,
-        "desc": card.desc,
-        "url": card.url,
-        "list": card.list_id,
-        "due": None if card.due is None else card.due.isoformat(),
-        "pos": card.pos,
-    }
-
-
-def board(lists: Sequence[BoardList], cards: Sequence[Card], *, cards_per_list: int | None = None) -> RenderableType:
+def board(
+    lists: Sequence[BoardList],
+    cards: Sequence[Card],
+    *,
+    width: int,
+    cards_per_list: int | None = None,
+    with_ids: bool = False,
+    now: datetime | None = None,
+) -> RenderableType:
     """Draw a board's lists side by side with their cards, in the service's order.
 
-    Archived lists are marked; beyond `cards_per_list` cards are only counted. Cards whose answer names none of the lists get a
-    panel of their own.
+    Archived lists are marked, and what is due before `now` is red. Cards whose response names none of the lists
+    get a panel of their own.
+
+    Args:
+        lists: the lists, as section 4.5 shows them.
+        cards: the cards, as section 4.4 shows them.
+        width: how many columns the terminal has: the lists share them.
+        cards_per_list: how many cards of a list are drawn; the others are counted. All by default.
+        with_ids: whether the identifiers are drawn.
+        now: when a card is overdue; by default the time of the call.
     """
     held: dict[str | None, list[Card]] = {item.id: [] for item in lists}
     stray: list[Card] = []
     for card in cards:
         held.get(card.list_id, stray).append(card)
-    panels = [_panel(item.name or item.id, held[item.id], cards_per_list, archived=item.closed is True) for item in lists]
+    draw = _Panels(cards_per_list, with_ids, now or datetime.now(UTC))
+    panels = [draw.panel(item.name or item.id, held[item.id], item) for item in lists]
     if stray:
-        panels.append(_panel("(list not told)", stray, cards_per_list))
-    return Columns(panels, padding=(0, 1)) if panels else Text("The board has no lists.")
+        panels.append(draw.panel("(list not shown)", stray))
+    return _side_by_side(panels, width) if panels else Text("The board has no lists.")
 
 
-def _panel(name: str, cards: Sequence[Card], limit: int | None, *, archived: bool = False) -> Panel:
-    title = Text(escape(name), style="dim" if archived else "bold")
-    title.append(f" (archived, {len(cards)})" if archived else f" ({len(cards)})")
-    shown = list(map(_card_line, cards[:limit])) or [Text("no cards", style="dim")]
-    if limit is not None and len(cards) > limit:
-        shown.append(Text(f"… and {len(cards) - limit} more", style="dim"))
-    return Panel(Group(*shown), title=title, width=_LIST_WIDTH, border_style="dim" if archived else "")
+def _side_by_side(panels: Sequence[Panel], width: int) -> Table:
+    beside = max(1, min(len(panels), width // _NARROWEST_LIST))
+    each = min(_WIDEST_LIST, width // beside)
+    table = Table.grid()
+    for _ in range(beside):
+        table.add_column(width=each)
+    for first in range(0, len(panels), beside):
+        table.add_row(*panels[first : first + beside])
+    return table
 
 
-def _card_line(card: Card) -> Text:
-    text = Text("• ")
-    text.append(escape(card.name or card.id))
-    if card.due is not None:
-        text.append(f" {card.due:%Y-%m-%d}", style="dim")
-    return text
+class _Panels:
+    """Draw lists as panels, all in the same way."""
+
+    def __init__(self, limit: int | None, with_ids: bool, now: datetime) -> None:
+        self._limit, self._with_ids, self._now = limit, with_ids, now
+
+    def panel(self, name: str, cards: Sequence[Card], home: BoardList | None = None) -> Panel:
+        """Draw a list, or the cards of none."""
+        is_archived = home is not None and home.closed is True
+        title = Text(escape(name), style="dim" if is_archived else "bold")
+        title.append(f" (archived, {len(cards)})" if is_archived else f" ({len(cards)})")
+        shown = [self._card(card) for card in cards[: self._limit]] or [Text("no cards", style="dim")]
+        if self._limit is not None and len(cards) > self._limit:
+            shown.append(Text(f"… and {len(cards) - self._limit} more", style="dim"))
+        subtitle = Text(escape(home.id), style="dim") if self._with_ids and home is not None else None
+        return Panel(Group(*shown), title=title, subtitle=subtitle, border_style="dim" if is_archived else "")
+
+    def _card(self, card: Card) -> RenderableType:
+        """Draw a card: its name, its date at the right, its identifier below."""
+        row = Table.grid(padding=(0, 1), expand=True)
+        row.add_column(width=1)
+        row.add_column(ratio=1, overflow="fold")
+        row.add_column(justify="right", no_wrap=True)
+        name = Text(escape(card.name or card.id))
+        if self._with_ids:
+            name.append(f"\n{escape(card.id)}", style="dim")
+        due = Text("")
+        if card.due is not None:
+            due = Text(f"{card.due:%Y-%m-%d}", style="red" if card.due < self._now else "dim")
+        row.add_row("•", name, due)
+        return row
 
 
 def progress(console: Console) -> Progress:

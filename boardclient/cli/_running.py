@@ -5,12 +5,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from signal import Signals
 
-import typer
+import click
 
 from boardclient import AsyncSession, AuthenticationError, BoardClientError, Effect
-from boardclient.cli import _render, _settings
+from boardclient.cli import _settings
 from boardclient.cli._errors import FileError, IncompleteError, StoppedError, UsageError
 from boardclient.cli._signals import Brake, run_until_signal
+from boardclient.cli._text import note
 
 _MAY_BE_DONE = "what was under way may have been done or not (unknown)"
 
@@ -24,7 +25,8 @@ def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
     except FileError as error:
         code, lines = 2, [*error.problems, f"error: {error}"]
     except (UsageError, ValueError) as error:
-        code, lines = 2, [f"error: {error}"]
+        # The package speaks of its own parameter; here it is an option.
+        code, lines = 2, [f"error: {error}".replace("allow_insecure=True", "--allow-insecure (before the command)")]
     except IncompleteError as error:
         lines = [f"error: {error}"]
     except BoardClientError as error:
@@ -36,8 +38,8 @@ def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
     else:
         return
     for text in lines:
-        _render.line(_render.notes(), f"boardclient: {text}")
-    raise typer.Exit(code)
+        note(f"boardclient: {text}")
+    raise click.exceptions.Exit(code)
 
 
 def _in_words(error: BoardClientError, *, writes: bool) -> str:
@@ -50,7 +52,7 @@ def _in_words(error: BoardClientError, *, writes: bool) -> str:
 
 
 def with_session(
-    context: typer.Context,
+    options: _settings.Options,
     work: Callable[[AsyncSession], Awaitable[None]],
     *,
     writes: bool,
@@ -67,5 +69,5 @@ def with_session(
                 raise IncompleteError(f"{error}; {settings.advice}") from None
 
     with reported(writes=writes, when_stopped=when_stopped):
-        settings = _settings.load(context.ensure_object(_settings.Options), os.environ)
+        settings = _settings.load(options, os.environ)
         run_until_signal(in_session, brake)

@@ -19,7 +19,7 @@ class Options:
 
     base_url: str | None = None
     auth_url: str | None = None
-    timeout_seconds: float = 30.0
+    timeout: float = 30.0
     allow_insecure: bool = False
 
 
@@ -71,6 +71,6 @@ def load(options: Options, environment: Mapping[str, str]) -> Settings:
         token=token,
         key=environment.get(KEY) or None,
         auth_url=options.auth_url or environment.get(AUTH_URL) or None,
-        timeout_seconds=options.timeout_seconds,
+        timeout_seconds=options.timeout,
         allow_insecure=options.allow_insecure,
     )

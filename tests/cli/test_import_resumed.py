@@ -59,7 +59,7 @@ def test_after_a_signal_what_is_under_way_comes_to_its_end_and_the_same_line_doe
     line = ("import", csv_file(NINE), *into(board), "--concurrency", "2", "--json")
     result = cli(*line)
     assert result.code == code
-    assert result.err == f"boardclient: ended by {number.name}; the same command line goes on\n"
+    assert result.err == f"boardclient: ended by {number.name}; the same command line resumes it\n"
     found = summary(result.out)
     assert counts(found) == {"created": 4, "already": 0, "failed": 0, "unknown": 0}
     assert (found["not_sent"], found["rows"]) == (5, [])
@@ -87,7 +87,7 @@ def test_a_second_signal_stops_at_once_and_the_same_line_finds_what_was_done(
     assert found["not_sent"] == 5
     hanging = {call.body["name"] for call in board_service.calls if call.fault is not None}
     assert {f"card {row['row'] - 1}" for row in found["rows"]} == hanging
-    assert result.err.endswith("boardclient: ended by SIGINT; the same command line goes on\n")
+    assert result.err.endswith("boardclient: ended by SIGINT; the same command line resumes it\n")
 
     faults.clear()
     code, out, _ = cli(*line)
@@ -104,7 +104,7 @@ def test_rows_that_were_handed_out_and_not_sent_are_not_unknown(cli, board_servi
     assert out.startswith("created 0, failed 0, unknown 1, not sent 8 in ")
     assert err.splitlines() == [
         "row 2: unknown: the import ended while the card was being created",
-        "boardclient: ended by SIGTERM; the same command line goes on",
+        "boardclient: ended by SIGTERM; the same command line resumes it",
     ]
 
 
@@ -126,7 +126,7 @@ def test_a_signal_before_anything_is_sent_ends_it_at_once(cli, board_service: Bo
     code, out, err = cli(*line)
     assert code == 143
     assert out.startswith("created 0, failed 0, unknown 0, not sent 9 in ")
-    assert err == "boardclient: ended by SIGTERM; the same command line goes on\n"
+    assert err == "boardclient: ended by SIGTERM; the same command line resumes it\n"
     board_service.faults.clear()
     assert cli(*line).code == 0
     assert names(board_service) == ALL_NINE
@@ -155,7 +155,7 @@ def test_a_process_ends_on_a_signal_and_another_goes_on(
         process.send_signal(number)
         out, err = process.communicate()
     assert process.returncode == code
-    assert err == f"boardclient: ended by {number.name}; the same command line goes on\n"
+    assert err == f"boardclient: ended by {number.name}; the same command line resumes it\n"
     assert counts(summary(out)) == {"created": 4, "already": 0, "failed": 0, "unknown": 0}
     code, out, _ = cli(*line)
     assert code == 0

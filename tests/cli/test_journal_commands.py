@@ -11,7 +11,7 @@ from import_helpers import into
 
 from boardclient.bulk.journal._location import locked
 from boardclient.bulk.journal._view import STATES
-from boardclient.cli._app_files import StateName
+from boardclient.cli._app_files import STATES as DECLARED
 from boardclient.testing import BoardService
 
 FIVE = "name,reference\nA,r-1\nB,\nC,r-3\x1b\nD,r-4\nE,r-5\n"
@@ -125,4 +125,4 @@ def test_a_signal_ends_a_long_export(bare_cli, journal: Path, monkeypatch) -> No
 
 
 def test_the_states_are_the_journal_s() -> None:
-    assert sorted(StateName) == sorted(STATES)
+    assert sorted(DECLARED) == sorted(STATES)

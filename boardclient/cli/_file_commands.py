@@ -1,0 +1,52 @@
+"""What the commands do that read or write many cards at once: import, export, and the journal of an import."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from boardclient import AsyncSession
+from boardclient.cli import _export, _journal
+from boardclient.cli._import_view import ImportOptions, import_file
+from boardclient.cli._rows import Format
+from boardclient.cli._running import reported, with_session
+from boardclient.cli._settings import Options
+from boardclient.cli._signals import Brake, run_until_signal
+
+_FORMATS = {"csv": Format.CSV, "jsonl": Format.JSON_LINES}
+
+
+def import_(options: Options, *, file: str, journal: str | None, **said: Any) -> None:
+    """Create a card for each row of a file, each exactly once."""
+    brake = Brake()
+    wanted = ImportOptions(journal=Path(journal or f"{file}.journal"), **said)
+
+    async def work(session: AsyncSession) -> None:
+        await import_file(session, Path(file), wanted, brake)
+
+    # What is under way when it ends is named row by row: there is nothing to add but how to resume.
+    with_session(options, work, writes=False, brake=brake, when_stopped="the same command line resumes it")
+
+
+def export(options: Options, *, board_id: str, form: str | None, output: str | None, with_archived: bool) -> None:
+    """Write the cards of a board in the form that import reads."""
+    path = None if output is None else Path(output)
+
+    async def work(session: AsyncSession) -> None:
+        await _export.export(session, wanted)
+
+    with reported():
+        chosen = _export.choose_format(None if form is None else _FORMATS[form], path)
+    wanted = _export.ExportOptions(board_id=board_id, form=chosen, output=path, with_archived=with_archived)
+    with_session(options, work, writes=False)
+
+
+def journal_show(options: Options, *, file: str) -> None:
+    """Sum a journal up."""
+    with reported():
+        _journal.show(Path(file))
+
+
+def journal_export(options: Options, *, file: str, states: Sequence[Any]) -> None:
+    """Print the rows of a journal as JSON Lines."""
+    with reported():
+        run_until_signal(lambda: _journal.export(Path(file), states))

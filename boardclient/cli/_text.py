@@ -1,0 +1,68 @@
+"""Plain lines on the terminal, without rich; every text of the service or a file passes `escape`."""
+
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Mapping
+
+import click
+
+# Marks, embeddings, overrides and isolates: what makes a terminal show text in another order than it has.
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_CONTROL_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def escape(text: str) -> str:
+    r"""Write out control characters: a text is one line and steers no terminal.
+
+    Written out are C0 (tab and newline among them), DEL, C1, line and paragraph separators, bidirectional controls, and halves of
+    surrogate pairs, as `\x1b` or `\u202e`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(_escape_character(character) for character in text)
+
+
+def _escape_character(character: str) -> str:
+    if character in _BIDI or unicodedata.category(character) in _CONTROL_CATEGORIES:
+        return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
+    return character
+
+
+def has_color() -> bool | None:
+    """Return False where `NO_COLOR` forbids colours (https://no-color.org), otherwise None: a terminal has them."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
+def out(text: str, *, bold: bool = False) -> None:
+    """Print a line on standard output, escaped.
+
+    Raises:
+        OSError: the output is full or closed.
+    """
+    click.secho(escape(text), file=sys.stdout, color=has_color(), bold=bold)
+
+
+def note(text: str, *, fg: str | None = None) -> None:
+    """Print a line on standard error, escaped; what can't be written there is lost, and stops nothing."""
+    try:
+        click.secho(escape(text), file=sys.stderr, color=has_color(), fg=fg)
+    except OSError:
+        return
+
+
+def out_json(value: object) -> None:
+    """Print a value as one line of JSON on standard output."""
+    out(json.dumps(value, ensure_ascii=False))
+
+
+def details(title: str, fields: Mapping[str, object]) -> None:
+    """Print a title and below it one line for each field that has a value."""
+    out(title, bold=True)
+    names = {name: escape(name) for name in fields}
+    width = max(map(len, names.values()), default=0)
+    for name, value in fields.items():
+        if value is not None:
+            shown = json.dumps(value, ensure_ascii=False) if isinstance(value, bool | list | dict) else str(value)
+            click.echo(click.style(f"  {names[name]:<{width}}  ", dim=True) + escape(shown), file=sys.stdout, color=has_color())

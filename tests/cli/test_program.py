@@ -1,0 +1,326 @@
+"""What a run of the command line costs before a command is called, and how it ends when something is wrong around it."""
+
+import errno
+import io
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import boardclient
+from boardclient import cli as entry
+from boardclient.cli import _program, _render, _text
+from boardclient.testing import BoardService
+
+_HEAVY = ("aiohttp", "rich", "attrs", "asyncio", "msgspec", "tenacity", "pydantic", "boardclient.testing", "importlib.metadata")
+_PROBE = f"""
+import sys
+from boardclient.cli import main
+try:
+    main()
+finally:
+    print(sorted(set({_HEAVY!r}) & set(sys.modules)), file=sys.stderr)
+"""
+_COMPLETE = {"_BOARDCLIENT_COMPLETE": "bash_complete", "COMP_WORDS": "boardclient b", "COMP_CWORD": "1"}
+
+
+def run(*command: str, **options) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **options.pop("env", {})}
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=env, **options)
+
+
+@pytest.mark.parametrize("argv", ["--version", "--help", "board --help", "card create --help", "import --help", "bord"])
+def test_what_prints_a_page_imports_little(argv: str) -> None:
+    """Neither aiohttp nor rich nor the embedded service is imported to print a line or a page."""
+    assert run("-c", _PROBE, *argv.split()).stderr.splitlines()[-1] == "[]"
+
+
+def test_completion_imports_little_and_completes() -> None:
+    done = run("-c", _PROBE.replace("main()", "main(['ignored'])"), env={**_COMPLETE})
+    assert "plain,board" in done.stdout
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = run("-m", "boardclient", "whoami", "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: boardclient whoami")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["bord"], "No such command 'bord'. Did you mean 'board'?"),
+        (["card", "creat"], "Did you mean 'create'?"),
+        (["whoami", "--jsn"], "--json"),
+    ],
+)
+def test_a_mistyped_command_is_answered_with_the_likely_one(bare_cli, argv: list[str], said: str) -> None:
+    code, out, err = bare_cli(*argv)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "--help'." in err
+
+
+def test_a_group_alone_shows_its_help_as_bad_usage(bare_cli) -> None:
+    code, out, err = bare_cli("board")
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: boardclient board")
+
+
+def test_help_is_coloured_on_a_terminal_unless_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for forbidden in ("", "1"):
+        monkeypatch.setenv("NO_COLOR", forbidden)
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        with pytest.raises(SystemExit):
+            entry.main(["--help"])
+        assert ("\x1b[" in sys.stdout.getvalue()) is not bool(forbidden)
+
+
+_INTERRUPTED = """
+import signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from boardclient.cli import main
+main(["whoami"])
+"""
+
+
+@pytest.mark.parametrize("module", ["boardclient.cli._program", "click", "attrs", "aiohttp", "boardclient.cli._records"])
+def test_an_interrupt_while_it_starts_is_one_line_and_130(module: str) -> None:
+    """Whatever is being imported when Ctrl-C is pressed: no traceback."""
+    done = run("-c", _INTERRUPTED, module, env={"BOARDCLIENT_BASE_URL": "https://board.example", "BOARDCLIENT_TOKEN": "t"})
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "boardclient: ended by SIGINT\n")
+
+
+class _Ended(BaseException):
+    pass
+
+
+def test_the_interrupt_s_handler_writes_a_line_and_ends_the_process(monkeypatch, capfd) -> None:
+    """In this process, where the end is only noted: the handler is there while the command line starts, and gone afterwards."""
+    codes = []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        raise _Ended
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(_program, "run", lambda argv: signal.raise_signal(signal.SIGINT))
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(_Ended):
+        entry.main([])
+    assert codes == [130]
+    assert capfd.readouterr().err == "boardclient: ended by SIGINT\n"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_before_the_handler_is_there_ends_alike(monkeypatch, capfd) -> None:
+    def refuse(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    monkeypatch.setattr(signal, "getsignal", refuse)
+    with pytest.raises(KeyboardInterrupt):
+        entry.main([])
+    assert capfd.readouterr().err == "boardclient: ended by SIGINT\n"
+
+
+def test_a_handler_of_the_application_s_own_is_left_alone(bare_cli) -> None:
+    """A shell's `&` ignores SIGINT; that holds."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert bare_cli("--version").code == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_that_reaches_click_is_one_line(bare_cli, monkeypatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("boardclient.cli._records.whoami", interrupted)
+    code, out, err = bare_cli("whoami")
+    assert (code, out) == (130, "")
+    assert err.strip() == "boardclient: ended by SIGINT"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_output_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "boardclient", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "boardclient: error: can't write the output: No space left on device\n"
+
+
+def test_an_output_whose_reader_is_gone_is_one_line() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "boardclient", "--help"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(writer)
+    assert done.returncode == 1
+    assert done.stderr == "boardclient: error: can't write the output: Broken pipe\n"
+
+
+def test_a_closed_output_is_refused_before_anything_is_done(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as caught:
+        entry.main(["--version"])
+    assert caught.value.code == 2
+    assert "standard output is closed" in capsys.readouterr().err
+
+
+def test_a_closed_standard_error_is_no_descriptor_for_others(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(SystemExit) as caught:
+        entry.main(["--version"])
+    assert caught.value.code == 0
+    assert sys.stderr.name == os.devnull
+    sys.stderr.close()
+
+
+class _Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def flush(self) -> None:
+        self.write("")
+
+
+def test_a_full_stream_without_a_descriptor_is_one_line_too(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "stdout", _Full())
+    with pytest.raises(SystemExit) as caught:
+        entry.main(["--version"])
+    assert caught.value.code == 1
+    assert "can't write the output: No space left on device" in capsys.readouterr().err
+
+
+def test_a_full_standard_error_stops_nothing(monkeypatch) -> None:
+    """What is only told there is lost."""
+    monkeypatch.setattr(sys, "stderr", _Full())
+    _text.note("lost")
+    console = _render.notes()
+    _render.line(console, "lost")
+    console.file.flush()
+
+
+def test_another_system_error_is_not_taken_for_one_of_the_output(bare_cli, monkeypatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("boardclient.cli._records.whoami", broken)
+    with pytest.raises(OSError, match="Too many"):
+        entry.main(["whoami"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["whoami"], {"id": "000000000000000000000000", "username": "member", "fullName": "A Member"}),
+        (["board", "create", "Plan"], {"name": "Plan"}),
+        (["list", "create", "L", "--board", "{board}"], {"name": "L", "board_id": "{board}", "closed": False}),
+        (["list", "archive", "{done}"], {"id": "{done}", "closed": True}),
+        (["card", "create", "C", "--list", "{todo}", "--due", "2027-01-02T03:04:05Z"], {"name": "C"}),
+        (["card", "get", "{card}"], {"id": "{card}", "name": "A", "list_id": "{todo}"}),
+        (["card", "move", "{card}", "--list", "{done}"], {"id": "{card}", "list_id": "{done}"}),
+        (["card", "label", "{card}", "urgent"], {"id": "{card}", "label": "urgent"}),
+        (["card", "delete", "{card}"], {"id": "{card}"}),
+    ],
+)
+def test_records_are_printed_as_json(cli, board_service: BoardService, board, argv, expected) -> None:
+    cli("card", "create", "A", "--list", board.todo)
+    names = {**board._asdict(), "card": next(iter(board_service.rules.cards))}
+    code, out, err = cli(*(part.format(**names) for part in argv), "--json")
+    assert (code, err, out.count("\n")) == (0, "", 1)
+    wanted = {name: value.format(**names) if isinstance(value, str) else value for name, value in expected.items()}
+    assert json.loads(out).items() >= wanted.items()
+
+
+def test_a_board_is_printed_as_json(cli, board) -> None:
+    cli("card", "create", "A", "--list", board.todo, "--due", "2027-01-02T03:04:05Z")
+    found = json.loads(cli("board", "show", board.board, "--json").out)
+    assert found["id"] == board.board
+    assert [item["name"] for item in found["lists"]] == ["To Do", "Doing", "Done"]
+    assert [(card["name"], card["list_id"], card["due"]) for card in found["cards"]] == [
+        ("A", board.todo, "2027-01-02T03:04:05+00:00")
+    ]
+
+
+def test_a_board_is_shown_with_the_identifiers_that_other_commands_want(cli, board_service: BoardService, board) -> None:
+    cli("card", "create", "A", "--list", board.todo)
+    out = cli("board", "show", board.board).out
+    assert board.todo in out
+    assert next(iter(board_service.rules.cards)) in out
+
+
+def test_what_a_service_calls_its_fields_steers_no_terminal(cli, board_service: BoardService) -> None:
+    """The names of the fields are the service's texts, too; a boolean is not Python's."""
+    body = b'{"id": "m1", "a\\u001b[2Jb": "x", "admin": true, "count": 3}'
+    board_service.faults.add(board_service.faults.foreign_body(body), "members.me")
+    out = cli("whoami").out
+    assert "\x1b" not in out
+    assert "a\\x1b[2Jb" in out
+    assert "true" in out
+    assert "True" not in out
+
+
+def test_plain_http_is_refused_in_the_command_line_s_own_words(bare_cli, monkeypatch) -> None:
+    monkeypatch.setenv("BOARDCLIENT_TOKEN", "t")
+    code, _, err = bare_cli("--base-url", "http://board.example", "whoami")
+    assert code == 2
+    assert "--allow-insecure" in err
+    assert "=True" not in err
+
+
+def test_a_directory_as_journal_is_bad_usage(cli, board, csv_file, tmp_path: Path) -> None:
+    code, out, err = cli("import", csv_file("name\nA\n"), "--board", board.board, "--list", "Done", "--journal", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert str(tmp_path) in err
+
+
+def test_a_broken_pipe_is_one_line_and_not_written_to_again(monkeypatch, capsys) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with pytest.raises(SystemExit) as caught:
+            entry.main(["--version"])
+        assert sys.stdout is stream
+        stream.write("what is left goes nowhere")
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "boardclient: error: can't write the output: Broken pipe\n"
+
+
+def test_completion_names_the_commands_that_fit(bare_cli, monkeypatch) -> None:
+    for name, value in _COMPLETE.items():
+        monkeypatch.setenv(name, value)
+    assert bare_cli("ignored")[:2] == (0, "plain,board\n")
+
+
+def test_the_module_runs_the_command_line(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["boardclient", "--version"])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(Path(boardclient.__file__).with_name("__main__.py")), run_name="__main__")
+    assert caught.value.code == 0
