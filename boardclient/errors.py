@@ -13,6 +13,7 @@ BoardClientError
 ├── DecodeError                  a success whose body is not what the interface shows
 ├── CredentialError              no credentials could be had
 │   └── ConsentRequired          the account's user has to sign in
+├── InvalidIdentifierError       also a ValueError: an identifier that can't stand in a path
 ├── JournalError                 the journal of a bulk run can't be used
 └── SessionClosedError           the session was closed before or during the call
 """
@@ -71,8 +72,11 @@ class BoardClientError(Exception):
     """Base of every error that this package raises on its own account.
 
     `effect` is the worst of what the attempts may have done; `attempts` is the history of the call, oldest first;
-    `repeatable` says whether the operation may be repeated without harm even if it was done.
+    `repeatable` says whether the operation may be repeated without harm even if it was done. `suggested_status` is the HTTP
+    status that a web application may answer with where it has no better one.
     """
+
+    suggested_status: int = 500
 
     def __init__(self, message: str = "", effect: Effect = Effect.NOT_SENT, attempts: tuple[Attempt, ...] = ()) -> None:
         super().__init__(message)
@@ -106,6 +110,8 @@ class ApiError(BoardClientError):
     `request` is the method and the path, without the query; `retry_after` is what a Retry-After header asks for, in seconds.
     """
 
+    suggested_status = 502
+
     def __init__(
         self,
         message: str = "",
@@ -128,21 +134,31 @@ class ApiError(BoardClientError):
 class BadRequestError(ApiError):
     """Report status 400: a required parameter is missing."""
 
+    suggested_status = 400
+
 
 class AuthenticationError(ApiError):
     """Report status 401: the key or token is invalid or expired, and renewing did not help."""
+
+    suggested_status = 401
 
 
 class PermissionDeniedError(ApiError):
     """Report status 403: the credentials lack a permission or scope."""
 
+    suggested_status = 403
+
 
 class NotFoundError(ApiError):
     """Report status 404: an identifier does not exist or is not accessible."""
 
+    suggested_status = 404
+
 
 class RateLimitError(ApiError):
     """Report status 429: the service asks for fewer requests; `retry_after` says when, where it said so."""
+
+    suggested_status = 503
 
 
 class ServerError(ApiError):
@@ -151,6 +167,8 @@ class ServerError(ApiError):
 
 class TransportError(BoardClientError):
     """Report that no whole answer came; `phase` says how far the exchange got."""
+
+    suggested_status = 502
 
     def __init__(
         self,
@@ -168,6 +186,8 @@ class TransportError(BoardClientError):
 class DeadlineError(TransportError, TimeoutError):
     """Report that the call's one deadline passed."""
 
+    suggested_status = 504
+
     def __init__(
         self,
         message: str = "",
@@ -181,6 +201,8 @@ class DeadlineError(TransportError, TimeoutError):
 
 class DecodeError(BoardClientError):
     """Report a success whose body is not what the interface shows; `path` names the place, as in `[3].name`."""
+
+    suggested_status = 502
 
     def __init__(
         self,
@@ -198,12 +220,16 @@ class DecodeError(BoardClientError):
 class CredentialError(BoardClientError):
     """Report that credentials could not be had; `__cause__` is what the application raised, where it did."""
 
+    suggested_status = 503
+
 
 class ConsentRequired(CredentialError):  # noqa: N818 -- a public name, and consent is no failure
     """Report that the user of `account` has to sign in before the call can be made.
 
     Nothing was sent. `login_url` is where the application's sign-in begins, None where the credentials were given none.
     """
+
+    suggested_status = 401
 
     def __init__(
         self,
@@ -218,6 +244,12 @@ class ConsentRequired(CredentialError):  # noqa: N818 -- a public name, and cons
         self.login_url = login_url
 
 
+class InvalidIdentifierError(BoardClientError, ValueError):
+    """Report an identifier that can't stand in the path of a request; nothing was sent."""
+
+    suggested_status = 404
+
+
 class JournalError(BoardClientError):
     """Report that the journal of a bulk run can't be used, or contradicts the input.
 
@@ -227,3 +259,5 @@ class JournalError(BoardClientError):
 
 class SessionClosedError(BoardClientError):
     """Report that the session was closed before the call, or while it was under way."""
+
+    suggested_status = 503

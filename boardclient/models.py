@@ -10,6 +10,8 @@ from typing import Any, Final, TypeAlias, Union, cast
 
 import attrs
 
+from boardclient.errors import InvalidIdentifierError
+
 JsonValue: TypeAlias = Union[bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]", None]
 Extra: TypeAlias = Mapping[str, JsonValue]
 
@@ -131,15 +133,17 @@ def check_identifier(value: object, name: str, /) -> str:
 
     Raises:
         TypeError: it is not a string.
-        ValueError: it is empty, `.` or `..`, or holds a control character, `/` or a backslash.
+        InvalidIdentifierError: it is empty, `.` or `..`, or holds a control character, `/`, a backslash or a lone surrogate.
     """
     if type(value) is str and _PLAIN_IDENTIFIER.fullmatch(value):
         return value
+    if isinstance(value, str) and _LONE_SURROGATE.search(value):
+        raise InvalidIdentifierError(f"{name} holds a lone surrogate, which can't be sent")
     text = check_text(value, name)
     if text in {"", ".", ".."}:
-        raise ValueError(f"{name} must be an identifier, not {text!r}")
+        raise InvalidIdentifierError(f"{name} must be an identifier, not {text!r}")
     if _NOT_IN_IDENTIFIERS.search(text):
-        raise ValueError(f"{name} must not hold a control character, a slash or a backslash")
+        raise InvalidIdentifierError(f"{name} must not hold a control character, a slash or a backslash")
     return text
 
 

@@ -21,6 +21,7 @@ from boardclient.errors import (
     DeadlineError,
     DecodeError,
     Effect,
+    InvalidIdentifierError,
     JournalError,
     NotFoundError,
     PermissionDeniedError,
@@ -30,6 +31,7 @@ from boardclient.errors import (
     TransportError,
 )
 from boardclient.events import BulkProgress
+from boardclient.models import check_identifier
 
 HISTORY = (
     Attempt(
@@ -44,7 +46,14 @@ HISTORY = (
     Attempt(number=2, started_at=datetime(2027, 1, 2, 0, 0, 2, tzinfo=UTC), seconds=0.5, effect=Effect.NOT_SENT, why="connect"),
 )
 API_ERRORS = (ApiError, BadRequestError, AuthenticationError, PermissionDeniedError, NotFoundError, RateLimitError, ServerError)
-PLAIN_ERRORS = (BoardClientError, CredentialError, ConsentRequired, JournalError, SessionClosedError)
+PLAIN_ERRORS = (
+    BoardClientError,
+    CredentialError,
+    ConsentRequired,
+    InvalidIdentifierError,
+    JournalError,
+    SessionClosedError,
+)
 
 
 def an_error(kind: type[BoardClientError]) -> BoardClientError:
@@ -182,3 +191,39 @@ def test_progress_estimates_what_is_left(done: int, total: int | None, rate: flo
     """The seconds left follow from the total and the rate, are never negative, and None where either is not known."""
     progress = BulkProgress(done=done, created=done, failed=0, unknown=0, rate=rate, seconds=1.0, total=total)
     assert progress.remaining_seconds == remaining
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (BadRequestError, 400),
+        (AuthenticationError, 401),
+        (ConsentRequired, 401),
+        (PermissionDeniedError, 403),
+        (NotFoundError, 404),
+        (InvalidIdentifierError, 404),
+        (ApiError, 502),
+        (ServerError, 502),
+        (TransportError, 502),
+        (DecodeError, 502),
+        (RateLimitError, 503),
+        (CredentialError, 503),
+        (SessionClosedError, 503),
+        (DeadlineError, 504),
+        (JournalError, 500),
+        (BoardClientError, 500),
+    ],
+)
+def test_every_error_suggests_a_status(kind: type[BoardClientError], status: int) -> None:
+    """A web application can answer with the suggested status, whatever the error, and a copied one too."""
+    assert an_error(kind).suggested_status == copy.copy(an_error(kind)).suggested_status == status
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a\\b", "a\nb", "\x85", "a\ud83d"])
+def test_an_identifier_that_is_none_is_refused(text: str) -> None:
+    """An identifier that can't stand in a path is an error of ours and a ValueError, with nothing sent."""
+    with pytest.raises(InvalidIdentifierError) as caught:
+        check_identifier(text, "card_id")
+    assert isinstance(caught.value, ValueError)
+    assert caught.value.effect is Effect.NOT_SENT
+    assert "card_id" in str(caught.value)

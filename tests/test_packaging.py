@@ -18,7 +18,7 @@ _CONTRACT = """AsyncSession Response
     Board BoardPrefs BoardList Card Member CardDraft Position JsonValue
     BoardClientError TransportError DeadlineError ApiError BadRequestError AuthenticationError PermissionDeniedError
     NotFoundError RateLimitError ServerError DecodeError CredentialError ConsentRequired SessionClosedError
-    JournalError Effect Attempt
+    InvalidIdentifierError JournalError Effect Attempt
     BulkRun BulkReport BulkProgress CardResult Pace"""
 _OPTIONAL = ("rich", "pytest", "_pytest", "click", "aioresponses", "uvloop", "hypothesis")
 
