@@ -14,19 +14,9 @@ import attrs
 
 from boardclient import _convert
 from boardclient._messages import BODY_KEPT_BYTES, Read, ReadInSteps, Request, Response, response_of
+from boardclient._statuses import status_of
 from boardclient._transport import RawResponse
-from boardclient.errors import (
-    ApiError,
-    AuthenticationError,
-    BadRequestError,
-    BoardClientError,
-    DecodeError,
-    Effect,
-    NotFoundError,
-    PermissionDeniedError,
-    RateLimitError,
-    ServerError,
-)
+from boardclient.errors import ApiError, BoardClientError, DecodeError
 from boardclient.models import Board, BoardList, Card, JsonValue, Member, check_identifier, check_text, utc_timestamp
 
 T = TypeVar("T")
@@ -250,22 +240,6 @@ def _checked_path(path: str) -> str:
     return quote(path, safe="/%:@!$&'()*+,;=~")
 
 
-_ERRORS: Final[Mapping[int, tuple[type[ApiError], str]]] = {
-    400: (BadRequestError, "a required parameter is missing or wrong"),
-    401: (AuthenticationError, "the key or token is invalid or expired"),
-    403: (PermissionDeniedError, "the credentials lack a permission or scope"),
-    404: (NotFoundError, "an identifier does not exist or is not accessible"),
-    429: (RateLimitError, "too many requests"),
-}
-
-
-def effect_of(status: int) -> Effect:
-    """Return what an answer of this status says about what was done (interface section 7)."""
-    if 200 <= status < 300:
-        return Effect.DONE
-    return Effect.REJECTED if 300 <= status < 500 and status != 408 else Effect.UNKNOWN
-
-
 def interpret(request: Request[T], answer: RawResponse, now: float) -> T | BoardClientError:
     """Return the value of an answer, or the error that it means; `now` is in seconds since the epoch."""
     if not answer.is_success:
@@ -300,22 +274,18 @@ def _unusable(request: Request[T], error: DecodeError) -> DecodeError:
 
 def api_error(line: str, answer: RawResponse, now: float) -> ApiError:
     """Build the error of an answer that is no success, from an answer that holds no credential any more."""
-    kind, cause = _ERRORS.get(answer.status, (ApiError, ""))
-    if 500 <= answer.status < 600:
-        kind, cause = ServerError, "the service failed"
-    elif 300 <= answer.status < 400:
-        cause = "a redirect, which is not followed"
+    meaning = status_of(answer.status)
     body = answer.body[:BODY_KEPT_BYTES]
     excerpt = body[:200].decode("utf-8", "replace").strip()
-    parts = [f"{line}: status {answer.status}", cause, ascii(excerpt)[1:-1] if excerpt else ""]
-    return kind(
+    parts = [f"{line}: status {answer.status}", meaning.words, ascii(excerpt)[1:-1] if excerpt else ""]
+    return meaning.error(
         ": ".join(filter(None, parts)),
         answer.status,
         answer.headers,
         body,
         line,
         retry_after(answer.headers, now),
-        effect_of(answer.status),
+        meaning.effect,
     )
 
 

@@ -26,7 +26,8 @@ from tenacity.retry import retry_all, retry_any, retry_base, retry_if_exception,
 from tenacity.stop import stop_all, stop_any, stop_base
 from tenacity.wait import wait_base
 
-from boardclient.errors import ApiError, BoardClientError, Effect, RateLimitError, ServerError, TransportError
+from boardclient._statuses import is_throttling, status_of
+from boardclient.errors import ApiError, BoardClientError, Effect, TransportError
 
 __all__ = ["budget", "default", "wait_full_jitter", "wait_retry_after", "when_safe", "when_status"]
 
@@ -34,9 +35,9 @@ T = TypeVar("T")
 
 
 def _is_safe(error: BaseException) -> bool:
-    if isinstance(error, RateLimitError):
+    if is_throttling(error):
         return True
-    if not isinstance(error, TransportError | ServerError):
+    if not (isinstance(error, TransportError) or (isinstance(error, ApiError) and status_of(error.status).is_transient)):
         return False
     return error.effect is Effect.NOT_SENT or (error.repeatable and error.effect is Effect.UNKNOWN)
 
@@ -65,7 +66,7 @@ class wait_full_jitter(wait_base):  # noqa: N801 -- named as tenacity names its 
 
     def __call__(self, retry_state: RetryCallState) -> float:
         """Return the pause in seconds."""
-        start = self._throttled if isinstance(_failure(retry_state), RateLimitError) else self._base
+        start = self._throttled if is_throttling(_failure(retry_state)) else self._base
         doublings = min(retry_state.attempt_number - 1, 64)
         return self._random() * min(self._at_most, start * 2.0**doublings)
 
@@ -101,7 +102,7 @@ class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
         payments, number = _payments(retry_state), retry_state.attempt_number
         if self in payments and payments[self].attempt == number:
             return False
-        cost = self._throttled if isinstance(_failure(retry_state), RateLimitError) else self._transport
+        cost = self._throttled if is_throttling(_failure(retry_state)) else self._transport
         if cost > self.tokens:
             return True
         self.tokens -= cost

@@ -17,6 +17,7 @@ from multidict import CIMultiDict
 
 from boardclient import _operations as ops
 from boardclient._messages import Response
+from boardclient._statuses import status_of
 from boardclient._transport import RawResponse
 from boardclient.errors import (
     ApiError,
@@ -230,7 +231,7 @@ def test_every_status_is_the_error_of_the_contract(status: int, kind: type[ApiEr
     assert str(error).startswith(f"POST /1/cards/c1/idLabels: status {status}")
     assert str(error).isascii()
     assert error.__traceback__ is None
-    assert ops.effect_of(status) is effect
+    assert status_of(status).effect is effect
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 206, 299])
@@ -238,7 +239,7 @@ def test_every_2xx_is_a_success(status: int) -> None:
     """No success status is shown, so each 2xx is one."""
     assert ops.interpret(ops.DELETE_CARD.request("c"), answer(status), NOW) is None
     assert ops.interpret(ops.READ_CARD.request("c"), answer(status, b'{"id":"c"}'), NOW) == Card("c")
-    assert ops.effect_of(status) is Effect.DONE
+    assert status_of(status).effect is Effect.DONE
 
 
 @pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 200_000])

@@ -16,10 +16,11 @@ from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
 from boardclient import retry as _retry
 from boardclient._messages import Request
-from boardclient._operations import api_error, effect_of, interpret_in_steps, value_of
+from boardclient._operations import api_error, interpret_in_steps, value_of
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._in_flight import CallContext
 from boardclient._pipeline._options import CallOptions
+from boardclient._statuses import status_of
 from boardclient._transport import RawResponse, TransportFailure, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials
 from boardclient.credentials._values import CredentialsIn
@@ -320,7 +321,7 @@ class Pipeline:
     def _note(self, request: Request[T], answer: TransportResult, outcome: T | BoardClientError, context: CallContext) -> None:
         """Write an attempt into the history, and tell limiter and observers."""
         status = answer.status if isinstance(answer, RawResponse) else None
-        effect = effect_of(answer.status) if isinstance(answer, RawResponse) else answer.effect
+        effect = status_of(answer.status).effect if isinstance(answer, RawResponse) else answer.effect
         attempt = context.record(context.started, outcome, status, effect)
         retry_after = outcome.retry_after if isinstance(outcome, RateLimitError) else None
         if self._report is not None:
