@@ -1,37 +1,41 @@
-"""The connections of a session's own pool: how long they are kept, who counts them, and what a fork does to them."""
+"""The connections of a session's own pool: how long they are kept, and what a fork does to them."""
 
 from __future__ import annotations
 
+import functools
 import os
 from contextvars import ContextVar
 from ssl import SSLContext
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import aiohttp
 
 from boardclient._transport._progress import Progress
+from boardclient._transport._protocol import Protocol
 
 if TYPE_CHECKING:
+    from aiohttp.client_proto import ResponseHandler
     from aiohttp.client_reqrep import ClientRequest
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
 
 KEEP_ALIVE_SECONDS: Final = 4.0
-"""Shorter than servers' own (5 s and more), so that no request meets a connection that the server is about to close."""
+"""Shorter than servers' own (5 s and more), so that few requests meet a connection that the server is about to close."""
 
 NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)
-"""The session's deadline is the only one: a timer of aiohttp's own costs each request 6 microseconds."""
+"""The deadline of the call is the only one: a timer of aiohttp's own costs each request 6 microseconds."""
 
-PROGRESS: Final[ContextVar[Progress | None]] = ContextVar("boardclient_flight", default=None)
-"""The call that a request through `ClientSession` belongs to."""
+PROGRESS: Final[ContextVar[Progress | None]] = ContextVar("boardclient_progress", default=None)
+"""Where a request through `ClientSession` reports how far it is."""
 
 
 class Connector(aiohttp.TCPConnector):
-    """A pool that tells a call when it has its connection: until then nothing was sent. Owned by its `Pool`."""
+    """A pool of connections that reports when a request has its own: until then nothing was sent. Owned by its `Pool`."""
 
     def __init__(self, limit: int, ssl: SSLContext | bool | aiohttp.Fingerprint) -> None:
         self._process = os.getpid()
         super().__init__(limit=limit, keepalive_timeout=KEEP_ALIVE_SECONDS, ssl=ssl)
+        self._factory = cast("functools.partial[ResponseHandler]", functools.partial(Protocol, loop=self._loop))
 
     def abandon(self) -> None:
         """Count as closed, and leave the connections to the loop or process that they belong to."""

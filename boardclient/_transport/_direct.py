@@ -156,14 +156,19 @@ class DirectTransport:
             # An answer that is there before its request belongs to none of ours.
             if protocol is None or transport is None or transport.is_closing() or len(protocol):
                 raise aiohttp.ClientConnectionResetError
-            protocol.set_response_params(read_until_eof=True)
+            protocol.set_response_params(read_until_eof=True, auto_decompress=False)
             progress.stage = "send"
             transport.write(wire)
             message, content = await protocol.read()
             while 100 <= message.code < 200 and message.code != 101:
                 message, content = await protocol.read()
             progress.stage = "receive"
-            if content.is_eof() and 0 < content.total_bytes <= self._at_hand and content.exception() is None:
+            if (
+                content.is_eof()
+                and 0 < content.total_bytes <= self._at_hand
+                and content.exception() is None
+                and "Content-Encoding" not in message.headers
+            ):
                 outcome = RawResponse(message.code, message.headers, b"".join(content._buffer))
             else:
                 outcome = await read_whole(message.code, message.headers, content, self._limit)

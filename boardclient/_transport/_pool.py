@@ -46,7 +46,7 @@ class Pool:
             http, connector = _own_session(self._settings)
             if _direct.serves(http, self._headers.copy(None)):
                 self._direct = DirectTransport(connector, self._headers, limit)
-        self._http, self._general = http, ClientSessionTransport(http, self._headers, limit)
+        self._http, self._general = http, ClientSessionTransport(http, self._headers, limit, is_lent=self.is_lent)
         return self._general
 
     def send(

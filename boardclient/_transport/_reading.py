@@ -1,29 +1,77 @@
-"""Read an answer whole, up to a bound: the same for both ways."""
+"""Read a whole body, up to a bound: the same for both transports."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Final
 
+import aiohttp
 from aiohttp import StreamReader
+from aiohttp.client_proto import ResponseHandler
 
+from boardclient._transport._decoding import decoder_of
+from boardclient._transport._protocol import Protocol
 from boardclient._transport._values import RawResponse, TransportFailure, TransportResult
 from boardclient.errors import Effect
+
+_WATCH_SECONDS: Final = 0.5
 
 
 async def read_whole(status: int, headers: Mapping[str, str], content: StreamReader, limit: int) -> TransportResult:
     """Read the body up to the bound, counted unpacked; where it is larger, `content` is left in the middle.
 
-    A success that is too large is refused; of any other answer the status counts, and the beginning is enough.
+    A success that is too large is refused; of any other response the status counts, and the beginning is enough.
+
+    Raises:
+        aiohttp.ClientError, DecodingError: the body ended early or is damaged.
     """
-    chunks = [await content.readany()]
-    size = len(chunks[0])
-    while size <= limit and not content.at_eof():
-        chunk = await content.readany()
-        chunks.append(chunk)
-        size += len(chunk)
+    decoder = decoder_of(headers.get("Content-Encoding"))
+    chunks: list[bytes] = []
+    size = 0
+    is_first = True
+    while size <= limit and (is_first or not content.at_eof()):
+        is_first = False
+        raw = await content.readany()
+        for piece in (raw,) if decoder is None else decoder.feed(raw):
+            chunks.append(piece)
+            size += len(piece)
+            if size > limit:
+                break
+            if decoder is not None and len(piece) > len(raw):
+                await asyncio.sleep(0)  # a body that unpacks to much more lets other tasks run
     if size <= limit:
+        if decoder is not None and not decoder.is_complete:
+            raise aiohttp.ClientPayloadError
         return RawResponse(status, headers, b"".join(chunks))
     if 200 <= status < 300:
         return TransportFailure("receive", Effect.DONE, f"the answer is larger than {limit} bytes")
     chunks[-1] = chunks[-1][: limit - size]
     return RawResponse(status, headers, b"".join(chunks))
+
+
+@contextlib.contextmanager
+def watched(response: aiohttp.ClientResponse) -> Iterator[None]:
+    """End the reading of a body when its connection failed, on connections of an application's own.
+
+    aiohttp's reader waits forever there (see `Protocol`, which needs no watching). An application's session may use a connector
+    of its own, so that all that is asked of its connection is what each of aiohttp's has.
+    """
+    content, connection = response.content, response.connection
+    protocol = None if connection is None else connection.protocol
+    if content.is_eof() or isinstance(protocol, Protocol) or not isinstance(protocol, ResponseHandler):
+        yield
+        return
+    watch = asyncio.get_running_loop().create_task(_end_with_connection(content, protocol))
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+async def _end_with_connection(content: StreamReader, protocol: ResponseHandler) -> None:
+    while protocol.exception() is None and protocol.is_connected():  # noqa: ASYNC110 -- aiohttp has no signal for it
+        await asyncio.sleep(_WATCH_SECONDS)
+    if not content.is_eof():
+        content.set_exception(aiohttp.ClientPayloadError("the connection failed within the body"))

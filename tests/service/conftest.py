@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from boardclient._transport import _direct
@@ -26,3 +30,21 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(_direct, "_IS_KNOWN", True)
     monkeypatch.setattr(Pool, "_may_be_direct", request.param == "direct")
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a throw-away self-signed certificate for 127.0.0.1."""
+    home = tmp_path_factory.mktemp("tls")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(home / "key.pem"), "-out", str(home / "cert.pem")]
+    subprocess.run(command, check=True, capture_output=True)
+    return home
+
+
+@pytest.fixture
+def server_context(certificate: Path) -> ssl.SSLContext:
+    """Give the server's side."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    return context

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,6 @@ import pytest
 from boardclient import AsyncSession, Effect, StaticCredentials, TransportError
 
 ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\nConnection: close\r\n\r\n{"id": "m"}'
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a throw-away self-signed certificate for 127.0.0.1."""
-    home = tmp_path_factory.mktemp("tls")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(home / "key.pem"), "-out", str(home / "cert.pem")]
-    subprocess.run(command, check=True, capture_output=True)
-    return home
-
-
-@pytest.fixture
-def server_context(certificate: Path) -> ssl.SSLContext:
-    """Give the server's side."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
-    return context
 
 
 async def _answer(reader: Any, writer: Any) -> None:

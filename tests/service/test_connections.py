@@ -1,0 +1,360 @@
+"""Connections that end: before a request, within a response, while a body is sent, and when a call is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import ssl
+import struct
+import zlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from boardclient import Effect
+from boardclient._transport import Progress, RawResponse, Settings, TransportFailure, TransportResult, _reading
+from boardclient._transport._pool import Pool
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+BROKE = TransportFailure("receive", Effect.UNKNOWN, "the answer broke off or could not be unpacked")
+
+
+async def send(pool: Pool, method: str, url: str, body: bytes | None = None) -> TransportResult:
+    async with asyncio.timeout(10):
+        return await pool.send(method, url, body, Progress())
+
+
+@pytest.fixture
+async def open_pool() -> AsyncIterator[Callable[..., Pool]]:
+    """Make pools, which are closed in the end."""
+    pools: list[Pool] = []
+
+    def opened(lent: aiohttp.ClientSession | None = None, **settings: Any) -> Pool:
+        pools.append(Pool(Settings(**{"max_connections": 1, **settings}), lent))
+        return pools[-1]
+
+    yield opened
+    for pool in pools:
+        await pool.aclose()
+
+
+@pytest.fixture(params=["http", "https"])
+def contexts(request: pytest.FixtureRequest, certificate: Path) -> tuple[ssl.SSLContext | None, dict[str, Any]]:
+    """Give the server's TLS context and the pool's settings, for plain http and for https."""
+    if request.param == "http":
+        return None, {}
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    return server, {"ssl": ssl.create_default_context(cafile=str(certificate / "cert.pem"))}
+
+
+async def head_of(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readuntil(b"\r\n\r\n")
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """End the connection by a reset, not in order."""
+    raw: socket.socket = writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+# --- before the request
+
+
+async def test_a_connection_that_the_system_knows_to_be_closed(open_pool: Any, raw_server: Any, contexts: Any) -> None:
+    """A request is not written to a kept-alive connection whose end has arrived but was not read yet."""
+    closed = asyncio.Event()
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await head_of(reader)
+        writer.write(OK)
+        if raw_server.served == 1:
+            writer.close()
+            writer.transport.abort()
+            closed.set()
+            return
+        await reader.read()
+
+    async with raw_server.run(handler, contexts[0]) as url:
+        pool = open_pool(**contexts[1])
+        assert isinstance(await send(pool, "GET", f"{url}/1/x"), RawResponse)
+        await closed.wait()
+        assert isinstance(await send(pool, "POST", f"{url}/1/x"), RawResponse)
+    assert raw_server.served == 2
+
+
+# --- within the response
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("is_lent", [False, True])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (CHUNKED, b"zz\r\n{}\r\n"),
+        (CHUNKED, b"fffffffffffffffffff\r\n"),
+        (CHUNKED + b"1\r\n{\r\n", b"zz\r\n}"),
+        (CHUNKED + b"2\r\n{}", b"xx0\r\n\r\n"),
+        (CHUNKED + b"2\r\n{}\r\n0\r\n", b"bad trailer\r\n\r\n"),
+    ],
+)
+async def test_framing_that_breaks_after_the_head(
+    open_pool: Any, raw_server: Any, contexts: Any, monkeypatch: pytest.MonkeyPatch, first: bytes, then: bytes, is_lent: bool
+) -> None:
+    """A body whose framing breaks in a later packet ends the request at once, though the peer keeps the connection open."""
+    monkeypatch.setattr(_reading, "_WATCH_SECONDS", 0.01)
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await head_of(reader)
+        writer.write(first)
+        await writer.drain()
+        while connected[0]._payload is None:  # the head is a packet of its own
+            await asyncio.sleep(0)
+        writer.write(then)
+        await asyncio.Event().wait()
+
+    connected: list[Any] = []
+    made = aiohttp.client_proto.ResponseHandler.connection_made
+
+    def connection_made(self: Any, transport: Any) -> None:
+        connected.append(self)
+        made(self, transport)
+
+    monkeypatch.setattr(aiohttp.client_proto.ResponseHandler, "connection_made", connection_made)
+    async with raw_server.run(handler, contexts[0]) as url, aiohttp.ClientSession() as http:
+        if is_lent:
+            context = contexts[1].get("ssl", True)
+            await http.close()
+            http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
+            pool = open_pool(http)
+        else:
+            pool = open_pool(**contexts[1])
+        assert await send(pool, "GET", f"{url}/1/x") == BROKE
+        await http.close()
+
+
+async def test_a_reset_within_a_body_without_length(open_pool: Any, raw_server: Any) -> None:
+    """A body that ends with its connection is whole only if the connection was closed in order."""
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await head_of(reader)
+        writer.write(b'HTTP/1.1 200 OK\r\n\r\n[{"id": "1"}]')
+        await writer.drain()
+        await until_read.wait()
+        reset(writer)
+
+    until_read = asyncio.Event()
+    async with raw_server.run(handler) as url:
+        pool = open_pool()
+        under_way = asyncio.ensure_future(send(pool, "GET", f"{url}/1/x"))
+        while not under_way.done() and not any(getattr(one, "_payload", None) for one in _acquired(pool)):
+            await asyncio.sleep(0)
+        until_read.set()
+        outcome = await under_way
+    assert isinstance(outcome, TransportFailure)
+    assert (outcome.phase, outcome.effect) == ("receive", Effect.UNKNOWN)
+
+
+def _acquired(pool: Any) -> list[Any]:
+    return [] if pool._http is None else list(pool._http.connector._acquired)
+
+
+def _packed(coding: str, body: bytes) -> bytes:
+    if coding == "members":
+        return gzip.compress(body[:100]) + gzip.compress(body[100:])
+    if coding == "raw deflate":
+        packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+        return packer.compress(body) + packer.flush()
+    modules = {"deflate": "zlib", "br": "brotli", "zstd": "backports.zstd"}
+    packed: bytes = pytest.importorskip(modules.get(coding, "gzip")).compress(body)
+    return packed
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate", "raw deflate", "br", "zstd", "members"])
+async def test_a_packed_body_is_unpacked_or_refused(open_pool: Any, raw_server: Any, coding: str, is_torn: bool) -> None:
+    """A packed body is unpacked whatever packets it comes in; where it ends early it is an error, though its length is right."""
+    body = b'[{"id": "%d"}]' * 500
+    whole = _packed(coding, body)
+    name = {"raw deflate": "deflate", "members": "gzip"}.get(coding, coding)
+    cuts = [len(whole), len(whole) // 2, len(whole) - 1, 1, 0]
+    parts = iter([whole[:cut] for cut in cuts] + [whole[:-9] + b"#" * 9])
+
+    async def handler(reader: Any, writer: Any) -> None:
+        while True:
+            await head_of(reader)
+            part = next(parts)
+            wire = b"HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\nContent-Length: %d\r\n\r\n%s" % (name.encode(), len(part), part)
+            for piece in [wire[at : at + 7] for at in range(0, len(wire), 7)] if is_torn else [wire]:
+                writer.write(piece)
+                await asyncio.sleep(0)
+
+    async with raw_server.run(handler) as url:
+        pool = open_pool()
+        results = [await send(pool, "GET", f"{url}/1/x") for _ in range(len(cuts) + 1)]
+    assert isinstance(results[0], RawResponse)
+    assert results[0].body == body
+    assert results[1:4] == [BROKE] * 3
+    assert isinstance(results[4], RawResponse)
+    if coding not in {"br", "zstd", "raw deflate"}:  # which have no checksum
+        assert results[5] == BROKE
+
+
+async def test_an_unknown_coding_is_left_as_it_is(open_pool: Any, raw_server: Any) -> None:
+    """A coding that nobody here knows is no reason to refuse the bytes."""
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\nContent-Length: 2\r\n\r\n{}")
+
+    async with raw_server.run(handler) as url:
+        outcome = await send(open_pool(), "GET", f"{url}/1/x")
+    assert isinstance(outcome, RawResponse)
+    assert outcome.body == b"{}"
+
+
+async def test_a_body_that_unpacks_to_much_more_lets_others_run(open_pool: Any, raw_server: Any) -> None:
+    """Unpacking a large body is done in steps, between which other tasks run, and stops at the bound."""
+    packed = gzip.compress(bytes(64 * 2**20))
+
+    async def handler(reader: Any, writer: Any) -> None:
+        while True:
+            await head_of(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(packed), packed))
+
+    async with raw_server.run(handler) as url:
+        under_way = asyncio.ensure_future(send(open_pool(), "GET", f"{url}/1/x"))
+        turns = 0
+        while not under_way.done():
+            await asyncio.sleep(0)
+            turns += 1
+        outcome = await under_way
+        assert isinstance(outcome, RawResponse)
+        assert len(outcome.body) == 64 * 2**20
+        assert turns > 200
+        refused = await send(open_pool(max_answer_bytes=2**20), "GET", f"{url}/1/x")
+    assert isinstance(refused, TransportFailure)
+    assert "larger" in refused.why
+
+
+# --- while a body is sent
+
+
+@pytest.mark.parametrize("read_bytes", [0, 2**18, 2**19])
+@pytest.mark.parametrize("size", [2**20, 3 * 2**20, 30 * 2**20])
+async def test_an_early_response_to_a_large_body(
+    open_pool: Any, raw_server: Any, contexts: Any, size: int, read_bytes: int
+) -> None:
+    """A refusal that comes while the body is sent is reported as that status, also where the peer then stops reading."""
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await head_of(reader)
+        await reader.readexactly(read_bytes)
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+        await writer.drain()
+
+    async with raw_server.run(handler, contexts[0]) as url:
+        for _ in range(10):
+            outcome = await send(open_pool(**contexts[1]), "POST", f"{url}/1/x", b"x" * size)
+            assert isinstance(outcome, RawResponse), outcome
+            assert (outcome.status, outcome.body) == (413, b"no")
+
+
+# --- calls that are given up
+
+
+async def test_a_call_that_is_given_up_closes_its_connection(open_pool: Any, raw_server: Any, contexts: Any) -> None:
+    """A cancelled call ends its connection at once, whatever the peer does, and nothing more of its body is sent."""
+    received = 0
+    waiting, ended = asyncio.Event(), asyncio.Event()
+
+    async def handler(reader: Any, writer: Any) -> None:
+        nonlocal received
+        received += len(await head_of(reader))
+        waiting.set()
+        await given_up.wait()
+        while data := await reader.read(2**16):
+            received += len(data)
+        ended.set()
+
+    given_up = asyncio.Event()
+    async with raw_server.run(handler, contexts[0]) as url:
+        pool = open_pool(**contexts[1])
+        under_way = asyncio.ensure_future(send(pool, "POST", f"{url}/1/x", b"x" * 15 * 2**20))
+        await waiting.wait()
+        transports = [one.transport for one in _acquired(pool)]
+        under_way.cancel()
+        await asyncio.wait([under_way])
+        assert transports
+        assert all(transport.is_closing() and not transport.get_write_buffer_size() for transport in transports)
+        assert not _acquired(pool)
+        given_up.set()
+        async with asyncio.timeout(10):
+            await ended.wait()
+    assert received < 14 * 2**20
+
+
+async def test_no_more_sockets_than_connections(open_pool: Any, raw_server: Any, contexts: Any) -> None:
+    """A service that hangs keeps no socket of a call that was given up, and none of a closed pool."""
+    waiting = asyncio.Queue[None]()
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await head_of(reader)
+        writer.transport.pause_reading()  # so that nothing answers TLS's goodbye either
+        waiting.put_nowait(None)
+        await asyncio.Event().wait()
+
+    async def turns() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async with raw_server.run(handler, contexts[0]) as url, asyncio.timeout(10):
+        pool = open_pool(**contexts[1])
+        for ending in ("cancelled", "cancelled", "closed"):
+            under_way = asyncio.ensure_future(send(pool, "POST", f"{url}/1/x", b"{}"))
+            await waiting.get()
+            (one,) = [held.transport.get_extra_info("socket") for held in _acquired(pool)]
+            if ending == "cancelled":
+                under_way.cancel()
+                await asyncio.wait([under_way])
+            else:
+                await pool.aclose()
+            await turns()
+            assert one.fileno() == -1
+        await asyncio.wait([under_way])
+
+
+# --- sessions of an application's own
+
+
+async def _used_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize(("method", "effect"), [("DELETE", Effect.UNKNOWN), ("PUT", Effect.UNKNOWN), ("POST", Effect.NOT_SENT)])
+async def test_a_refused_connection_of_a_lent_session(open_pool: Any, method: str, effect: Effect) -> None:
+    """What aiohttp may have sent before, on a connection that broke, is not reported as not sent."""
+    url = f"http://127.0.0.1:{await _used_port()}/1/x"
+    async with aiohttp.ClientSession() as http:
+        lent = await send(open_pool(http), method, url)
+    own = await send(open_pool(), method, url)
+    assert isinstance(lent, TransportFailure)
+    assert isinstance(own, TransportFailure)
+    assert (lent.effect, own.effect) == (effect, Effect.NOT_SENT)
+
+
+async def test_a_closed_lent_session(open_pool: Any) -> None:
+    """Nothing is sent through a session that its application closed."""
+    async with aiohttp.ClientSession() as http:
+        pool = open_pool(http)
+    outcome = await send(pool, "DELETE", "http://127.0.0.1:1/1/x")
+    assert outcome == TransportFailure("connect", Effect.NOT_SENT, "no connection: the ClientSession is closed")
