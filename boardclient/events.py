@@ -7,7 +7,7 @@ What it raises is logged under `boardclient` and does not disturb the call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import attrs
 
@@ -57,6 +57,14 @@ class CredentialsRenewed:
     operation: str
 
 
+WaitReason: TypeAlias = Literal["outage", "consent", "retry-after", "settling"]
+"""What a bulk run waits for.
+
+"outage": nothing gets through to the service. "consent": the account's user has to sign in. "retry-after": the service asked for
+a pause. "settling": the board is read once nothing that was sent can still be on its way.
+"""
+
+
 @attrs.frozen(kw_only=True)
 class BulkProgress:
     """Tell how far a bulk run is; `rate` is created cards per second since its start, `already` what earlier runs did."""
@@ -69,6 +77,8 @@ class BulkProgress:
     rate: float
     seconds: float
     total: int | None = None
+    waiting_for: WaitReason | None = None
+    """What the run waits for, None while it goes on."""
 
     @property
     def remaining_seconds(self) -> float | None:

@@ -11,7 +11,7 @@ from boardclient import _operations as operations
 from boardclient._pipeline._options import CallRunner
 from boardclient.bulk import BulkRun
 from boardclient.bulk._matching import matching
-from boardclient.bulk._plan import make_plan
+from boardclient.bulk._options import make_options
 from boardclient.events import BulkProgress
 from boardclient.models import Board, BoardList, Card, CardDraft, Member, Position
 
@@ -137,7 +137,7 @@ class Cards(_Resource):
         listeners = [on_progress] if on_progress is not None else []
         if self._runner.is_observed:
             listeners.append(self._runner.notify)
-        plan = make_plan(
+        options = make_options(
             self._runner,
             drafts,
             concurrency=concurrency,
@@ -147,7 +147,7 @@ class Cards(_Resource):
             marker=marker,
             settle=settle,
         )
-        return BulkRun(self._runner, drafts, plan, listeners)
+        return BulkRun(self._runner, drafts, options, listeners)
 
 
 class Members(_Resource):

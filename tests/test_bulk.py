@@ -29,7 +29,7 @@ from boardclient import (
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
-from boardclient.bulk._plan import make_plan
+from boardclient.bulk._options import make_options
 from boardclient.retry import when_safe
 from boardclient.testing import BoardService, faults
 
@@ -98,7 +98,7 @@ class Service:
 
     def run(self, source: Any, concurrency: int | None = None, on_progress: Any = None) -> BulkRun:
         listeners = [self.told.append] if on_progress is None else [on_progress, self.told.append]
-        plan = make_plan(
+        plan = make_options(
             self, source, concurrency=concurrency, journal=None, board_id=None, unknown=None, marker=None, settle=None
         )
         return BulkRun(self, source, plan, listeners)
@@ -305,7 +305,7 @@ async def test_requests_that_never_left_are_not_counted() -> None:
     """A service that can't be reached was sent nothing."""
     credentials = StaticCredentials(token="t")
     async with (
-        AsyncSession(credentials, base_url="http://127.0.0.1:1", retry=None) as session,
+        AsyncSession(credentials, base_url="http://127.0.0.1:1", retry=None, timeout=0.2) as session,
         session.cards.create_many([CardDraft("a", "list")]) as run,
     ):
         report = await run.wait()
@@ -675,9 +675,8 @@ async def test_iteration_may_be_taken_up_again() -> None:
 async def test_run_is_used_once_and_in_its_block() -> None:
     """Iterating outside the block, waiting there and entering twice are RuntimeErrors; the report stays."""
     run = Service().run(drafts("list", 3), 2)
-    for use in (run.wait, lambda: anext(run)):
-        with pytest.raises(RuntimeError, match="within its `async with` block"):
-            await use()
+    with pytest.raises(RuntimeError, match="within its `async with` block"):
+        await anext(run)
     async with run:
         with pytest.raises(RuntimeError, match="runs once"):
             await run.__aenter__()
@@ -828,3 +827,12 @@ async def test_results_that_wait_are_taken_without_waiting(service: BoardService
         assert run.take_ready() == []
         with pytest.raises(StopAsyncIteration):
             await anext(run)
+
+
+async def test_waiting_without_a_block(service: BoardService, session: AsyncSession, list_id: str) -> None:
+    """`wait()` opens a run that was not entered, and closes it; a second time it can't be used."""
+    run = session.cards.create_many(drafts(list_id, 5))
+    assert (await run.wait()).created == 5
+    with pytest.raises(RuntimeError, match="within its `async with` block"):
+        await run.wait()
+    assert run.take_ready() == []

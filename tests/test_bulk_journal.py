@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -32,8 +33,8 @@ from boardclient import (
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
-from boardclient.bulk import _backlog, _run
-from boardclient.bulk._plan import make_plan
+from boardclient.bulk import _backlog, _doubts, _hold, _open_run, _reader, _sender
+from boardclient.bulk._options import make_options
 from boardclient.bulk.journal import _format
 from boardclient.bulk.journal._file import JournalFile
 from boardclient.bulk.journal._view import read_rows
@@ -168,8 +169,8 @@ class Timer:
 @pytest.fixture
 def moments(monkeypatch: pytest.MonkeyPatch) -> Moments:
     time = Moments()
-    monkeypatch.setattr(_run, "asyncio", time)
-    monkeypatch.setattr(_backlog, "asyncio", time)
+    for module in (_backlog, _doubts, _hold, _open_run, _reader, _sender):
+        monkeypatch.setattr(module, "asyncio", time)
     return time
 
 
@@ -232,7 +233,7 @@ class Memory:
         given: dict[str, Any] = {
             "concurrency": 1, "journal": None, "board_id": "board", "unknown": None, "marker": None, "settle": 60.0,
         }  # fmt: skip
-        plan = make_plan(self, drafts, **{**given, **options})
+        plan = make_options(self, drafts, **{**given, **options})
         return BulkRun(self, drafts, plan, [] if listener is None else [listener])
 
     async def results(self, names: Iterable[str | CardDraft], **options: Any) -> list[CardResult]:
@@ -753,13 +754,13 @@ async def test_a_slow_input_takes_no_place_for_good(has_journal: bool, path: Pat
     memory = Memory()
     memory.script = {"card 3": [LOST, LOST], "card 7": ["swallowed"], "card 8": [BadRequestError("400", 400)]}
     rows = source()
-    plan = make_plan(
+    plan = make_options(
         memory, rows, concurrency=3, journal=path if has_journal else None,
         board_id="board", unknown=None, marker=None, settle=0.0,
     )  # fmt: skip
     async with BulkRun(memory, rows, plan, []) as run:
         report = await run.wait()
-        assert run._backlog.room == 2 * 3
+        assert run._open._backlog.room == 2 * 3
     assert (report.created, report.failed) == (11, 1)
 
 
@@ -894,7 +895,7 @@ async def test_the_default_settle_is_twice_the_timeout(moments: Moments) -> None
 
 async def test_results_of_rows_in_doubt_press_back(moments: Moments, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results of cards that were in doubt count among those that wait: the input goes on once they were taken."""
-    monkeypatch.setattr(_run, "_MOST_IN_DOUBT", 5)
+    monkeypatch.setattr(_doubts, "_MOST_ROWS", 5)
     memory = Memory(moments)
     memory.script = {name: [LOST] for name in "abcde"}
     pulled = []
@@ -906,7 +907,7 @@ async def test_results_of_rows_in_doubt_press_back(moments: Moments, monkeypatch
 
     memory.cards.append(Card("known", "known", "", None, "list"))
     rows = source()
-    plan = make_plan(memory, rows, concurrency=1, journal=None, board_id="board", unknown=None, marker=None, settle=0.0)
+    plan = make_options(memory, rows, concurrency=1, journal=None, board_id="board", unknown=None, marker=None, settle=0.0)
     async with BulkRun(memory, rows, plan, []) as run:
         await let_run()
         assert (len(pulled), run.report.created) == (6, 6)  # one was taken meanwhile
@@ -918,13 +919,13 @@ async def test_results_of_rows_in_doubt_press_back(moments: Moments, monkeypatch
 
 async def test_more_rows_in_doubt_than_are_kept(moments: Moments, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the end of the input the board is read as well, whenever too many are in doubt."""
-    monkeypatch.setattr(_run, "_MOST_IN_DOUBT", 10)
+    monkeypatch.setattr(_doubts, "_MOST_ROWS", 10)
     doubtful = []
 
     class Watching(Memory):
         async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
             if request.operation == "boards.cards":
-                doubtful.append(len(run._doubtful))
+                doubtful.append(0 if run._open is None else len(run._open._doubts.rows))
             return await super().call(request, bulk)
 
     memory = Watching(moments)
@@ -1123,7 +1124,7 @@ async def test_leaving_keeps_the_doubt_of_an_earlier_run(moments: Moments, path:
     memory.script = {"a": ["swallowed"]}
     await memory.results("a", unknown="report", journal=path)
     async with memory.run("a", unknown="resend", journal=path) as run:
-        while run._backlog._ready.empty():
+        while run._open._backlog._ready.empty():
             await asyncio.sleep(0)
     await memory.results("a", unknown="report", journal=path)
     assert len(memory.times("a")) == 1
@@ -1361,9 +1362,7 @@ async def test_a_pace_that_sessions_share_is_the_run_s(world: World) -> None:
     world.service.faults.add(faults.status(429), "cards.create", call=range(3, 6))
     async with world.service.session(limiter=pace) as session:
         run = attrs.evolve(world, session=session).run(world.drafts(*range(20)))
-        assert run._turns is None
-        async with run:
-            report = await run.wait()
+        report = await run.wait()
     assert (report.created, report.requests, report.rejected) == (20, 23, 3)
     assert pace.limit is not None
     assert pace.in_flight == 0
@@ -1504,3 +1503,86 @@ async def test_a_journal_may_be_named_by_a_string(world: World) -> None:
     """A path is a string or a Path."""
     await world.finish(world.drafts(0), journal=str(world.path))
     assert (await world.finish(world.drafts(0)))[0] == {"0": "already"}
+
+
+# --- giving the journal back
+
+
+async def test_a_cancelled_run_gives_its_journal_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the cancellation leaves the block, the next run can have the journal, however often it was cancelled."""
+    closing, may_close = threading.Event(), threading.Event()
+    close = JournalFile.close
+
+    def slow(self: JournalFile) -> None:
+        closing.set()
+        may_close.wait()
+        close(self)
+
+    monkeypatch.setattr(JournalFile, "close", slow)
+
+    async def consume() -> None:
+        async with world.run(world.drafts(*range(9))):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(consume())
+    await world.service.received("cards.create", 1)
+    task.cancel()
+    while not closing.is_set():
+        await asyncio.sleep(0)
+    for _ in range(3):
+        task.cancel()
+        await let_run()
+        assert not task.done()
+    may_close.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    states, report = await world.finish(world.drafts(*range(9)))
+    assert (len(states), report.created + report.already) == (9, 9)
+    world.service.assert_no_duplicates()
+
+
+async def test_cancelled_while_the_journal_is_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that was opened for a run that is cancelled meanwhile is given back before the cancellation leaves."""
+    opening, may_open = threading.Event(), threading.Event()
+    open_file = JournalFile.open.__func__  # type: ignore[attr-defined]  # -- a class method has it
+
+    def slow(cls: type[JournalFile], *arguments: Any) -> JournalFile:
+        opening.set()
+        may_open.wait()
+        return open_file(cls, *arguments)
+
+    monkeypatch.setattr(JournalFile, "open", classmethod(slow))
+    task = asyncio.create_task(world.run(world.drafts(0)).wait())
+    while not opening.is_set():
+        await asyncio.sleep(0)
+    task.cancel()
+    await let_run()
+    may_open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await world.run(world.drafts(0)).wait()).created == 1
+
+
+async def test_an_input_that_hangs_keeps_no_journal(world: World) -> None:
+    """The journal is given back before the cleanup of the input, which takes its time."""
+    may_end = asyncio.Event()
+
+    async def source() -> AsyncIterator[CardDraft]:
+        try:
+            for draft in world.drafts(*range(4)):
+                yield draft
+        finally:
+            await may_end.wait()
+
+    async def first() -> None:
+        async with world.run(source()) as run:
+            await anext(run)
+
+    leaving = asyncio.create_task(first())
+    await world.service.received("cards.create", 2)
+    while (await asyncio.gather(world.run(world.drafts(*range(4))).wait(), return_exceptions=True))[0].__class__ is JournalError:
+        await asyncio.sleep(0)
+    assert not leaving.done()
+    may_end.set()
+    await leaving
+    assert sorted(world.there) == names(range(4))

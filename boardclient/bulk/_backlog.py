@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from boardclient.bulk._input import Input
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._outbox import Outbox
-from boardclient.bulk._rows import Row, Source
+from boardclient.bulk._queue import ResultQueue
+from boardclient.bulk._rows import Row
 
 
 class Backlog:
@@ -17,12 +18,13 @@ class Backlog:
     slows the workers down; those that were in doubt may come on top.
     """
 
-    def __init__(self, source: Source, ledger: Ledger, workers: int, outbox: Outbox) -> None:
-        self._source = source
+    def __init__(self, rows: Input, ledger: Ledger, workers: int, results: ResultQueue) -> None:
+        self._input = rows
         self._ledger = ledger
-        self._outbox = outbox
+        self._results = results
         self._most = 2 * workers
-        self._new = source.rows if ledger.batch == 1 else None
+        self._is_admitted = ledger.batch == 1
+        """Whether rows need not be put on record before they are sent."""
         self._ready: asyncio.Queue[Row] = asyncio.Queue()
         self._later: dict[Row, asyncio.TimerHandle] = {}
         self._waiting = 0
@@ -33,7 +35,7 @@ class Backlog:
     @property
     def room(self) -> int:
         """How many rows there is room for."""
-        return self._most - self._under_way - len(self._outbox.untaken)
+        return self._most - self._under_way - len(self._results.untaken)
 
     def take_at_once(self) -> Row | None:
         """Return a new row, or one that waits, if that needs no waiting; None where `next` is to be awaited.
@@ -42,9 +44,9 @@ class Backlog:
         """
         if not self._ready.empty():
             return self._ready.get_nowait()
-        if self._new is None or self.room <= 0:
+        if not self._is_admitted or self.room <= 0:
             return None
-        row = next(self._new, None)
+        row = self._input.next_at_once()
         if row is not None:
             self._under_way += 1
         return row
@@ -73,7 +75,7 @@ class Backlog:
         await self._wanted.wait()
         while self.room <= 0:
             await self._change()
-        rows = await self._source.take(min(self.room, max(self._ledger.batch, self._waiting - self._ready.qsize())))
+        rows = await self._input.take(min(self.room, max(self._ledger.batch, self._waiting - self._ready.qsize())))
         if rows:
             await self._ledger.admit(rows)
         self.is_exhausted = not rows
@@ -100,7 +102,7 @@ class Backlog:
     def end(self) -> None:
         """Count a row as no longer under way."""
         self._under_way -= 1
-        self._outbox.freed.set()
+        self._results.freed.set()
 
     async def drained(self) -> None:
         """Wait until nothing is under way."""
@@ -109,8 +111,8 @@ class Backlog:
 
     async def _change(self) -> None:
         """Wait until a row is no longer under way, or a result was taken."""
-        self._outbox.freed.clear()
-        await self._outbox.freed.wait()
+        self._results.freed.clear()
+        await self._results.freed.wait()
 
     def give_up(self) -> list[Row]:
         """Take back the rows that wait to be sent; they are no longer under way."""

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from boardclient import _operations as operations
-from boardclient._pipeline._options import CallRunner
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._matching import Content, IdSet, Listing, check_marker, digest, markers, secret_marker, with_marker
+from boardclient.bulk._reader import Reader
 from boardclient.bulk._results import FATAL, BulkAudit
 from boardclient.bulk._rows import Row
 from boardclient.errors import BoardClientError, Effect
@@ -37,7 +37,7 @@ class Reconciler:
     holds the text that was put there.
     """
 
-    def __init__(self, caller: CallRunner, board_id: str | None, ledger: Ledger, marking: Marking) -> None:
+    def __init__(self, caller: Reader, board_id: str | None, ledger: Ledger, marking: Marking) -> None:
         self._caller = caller
         self._board_id = board_id
         self._ledger = ledger

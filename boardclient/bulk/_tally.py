@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from boardclient.bulk._results import BulkAudit, BulkReport, State
 from boardclient.errors import Attempt, Effect
-from boardclient.events import BulkProgress
+from boardclient.events import BulkProgress, WaitReason
 
 
 class Tally:
@@ -18,6 +18,8 @@ class Tally:
         self.requests = 0
         """How many requests for cards have left."""
         self.audit: BulkAudit | None = None
+        self.reason: Callable[[], WaitReason | None] = _nothing
+        """What the run waits for."""
         self._rejected = 0
         self._total = total
         self._states: Counter[State] = Counter()
@@ -37,6 +39,11 @@ class Tally:
         for attempt in attempts:
             self.requests += attempt.effect is not Effect.NOT_SENT
             self._rejected += attempt.status == 429
+
+    @property
+    def waiting_for(self) -> WaitReason | None:
+        """What the run waits for, None where it goes on."""
+        return self.reason()
 
     @property
     def report(self) -> BulkReport:
@@ -67,4 +74,9 @@ class Tally:
             rate=report.rate,
             seconds=report.seconds,
             total=self._total,
+            waiting_for=self.waiting_for,
         )
+
+
+def _nothing() -> None:
+    """Wait for nothing."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from boardclient._pace import Pace
 from boardclient._pipeline._options import CallRunner, Turns
-from boardclient.bulk._plan import Plan
+from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._tally import Tally
 
 _SLOWEST_START: Final = 1.0
@@ -56,10 +56,10 @@ class FixedTurns:
             self._pace.report(status, retry_after, seconds)
 
 
-def make_turns(caller: CallRunner, plan: Plan, tally: Tally) -> Turns | None:
+def make_turns(caller: CallRunner, options: BulkOptions, tally: Tally) -> Turns | None:
     """Return what the attempts of a run wait for besides the session's own limiter, which may be a pace itself."""
     if isinstance(caller.limiter, Pace):
         return None
-    if plan.concurrency is None:
-        return Pace(max_in_flight=plan.workers)
-    return FixedTurns(plan.workers, lambda: tally.requests)
+    if options.concurrency is None:
+        return Pace(max_in_flight=options.workers)
+    return FixedTurns(options.workers, lambda: tally.requests)

@@ -11,10 +11,9 @@ import attrs
 
 from boardclient._pipeline._options import CallRunner
 from boardclient.bulk._reconcile import Marking
-from boardclient.models import CardDraft, check_identifier
+from boardclient.models import check_identifier
 
 Unknown: TypeAlias = Literal["reconcile", "report", "resend"]
-Drafts: TypeAlias = "Iterable[CardDraft] | AsyncIterable[CardDraft]"
 
 _SHORTEST_SETTLE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 60.0
@@ -23,7 +22,7 @@ _LARGEST_BATCH: Final = 256
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class BulkOptions:
     """A bulk run as it was asked for."""
 
     concurrency: int | None
@@ -40,7 +39,7 @@ class Plan:
         return min(_LARGEST_BATCH, 4 * self.workers)
 
 
-def make_plan(
+def make_options(
     caller: CallRunner,
     drafts: object,
     *,
@@ -50,7 +49,7 @@ def make_plan(
     unknown: str | None,
     marker: Marking,
     settle: float | None,
-) -> Plan:
+) -> BulkOptions:
     """Check what was asked for, and fill in what follows from the session.
 
     Raises:
@@ -70,7 +69,7 @@ def make_plan(
         raise ValueError("settle must be seconds from 0 on")
     if settle is None:
         settle = _SETTLE_SECONDS if caller.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * caller.timeout)
-    return Plan(
+    return BulkOptions(
         concurrency=concurrency,
         journal=journal,
         board_id=board_id,

@@ -5,18 +5,18 @@ import asyncio
 import pytest
 
 from boardclient import CardDraft, CardResult
-from boardclient.bulk._outbox import Outbox
+from boardclient.bulk._queue import ResultQueue
 
 
 def results(*indices: int) -> list[CardResult]:
     return [CardResult(index=index, draft=CardDraft("a", "list")) for index in indices]
 
 
-def filled(*indices: int) -> Outbox:
-    outbox = Outbox()
+def filled(*indices: int) -> ResultQueue:
+    queue = ResultQueue()
     for result in results(*indices):
-        outbox.put(result)
-    return outbox
+        queue.put(result)
+    return queue
 
 
 async def go_on() -> None:
@@ -26,60 +26,60 @@ async def go_on() -> None:
 
 async def test_results_are_taken_in_order() -> None:
     """One by one or all that there are, and no longer there afterwards."""
-    outbox = filled(0, 1, 2, 3)
-    assert await outbox.wait()
-    assert outbox.take() == results(0)[0]
-    assert outbox.take_all() == results(1, 2, 3)
-    assert outbox.take_all() == []
+    queue = filled(0, 1, 2, 3)
+    assert await queue.wait()
+    assert queue.take() == results(0)[0]
+    assert queue.take_all() == results(1, 2, 3)
+    assert queue.take_all() == []
 
 
 async def test_who_waits_is_woken_by_a_result() -> None:
     """Nobody goes on before there is one, however often another took it first."""
-    outbox = filled(0)
-    outbox.take()
-    waiting = asyncio.create_task(outbox.wait())
+    queue = filled(0)
+    queue.take()
+    waiting = asyncio.create_task(queue.wait())
     await go_on()
-    outbox.put(*results(1))
-    outbox.take()
+    queue.put(*results(1))
+    queue.take()
     await go_on()
     assert not waiting.done()
-    outbox.put(*results(2))
+    queue.put(*results(2))
     assert await waiting
 
 
 async def test_the_end_comes_after_the_last_result() -> None:
     """Closing wakes everybody who waits; what is there may still be taken."""
-    outbox = Outbox()
-    waiting = [asyncio.create_task(outbox.wait()) for _ in range(3)]
+    queue = ResultQueue()
+    waiting = [asyncio.create_task(queue.wait()) for _ in range(3)]
     await go_on()
-    outbox.close()
+    queue.close()
     assert await asyncio.gather(*waiting) == [False] * 3
-    outbox = filled(0)
-    outbox.close()
-    assert await outbox.wait()
-    outbox.take()
+    queue = filled(0)
+    queue.close()
+    assert await queue.wait()
+    queue.take()
     for _ in range(2):
-        assert not await outbox.wait()
+        assert not await queue.wait()
 
 
 async def test_one_of_two_that_wait_is_cancelled() -> None:
     """A result that woke somebody who is cancelled meanwhile is the other's."""
-    outbox = Outbox()
-    first, second = (asyncio.create_task(outbox.wait()) for _ in range(2))
+    queue = ResultQueue()
+    first, second = (asyncio.create_task(queue.wait()) for _ in range(2))
     await go_on()
-    outbox.put(*results(0))
+    queue.put(*results(0))
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
     assert await second
-    assert outbox.take_all() == results(0)
+    assert queue.take_all() == results(0)
 
 
-@pytest.mark.parametrize("take", [Outbox.take, Outbox.take_all])
+@pytest.mark.parametrize("take", [ResultQueue.take, ResultQueue.take_all])
 async def test_taking_makes_room(take: object) -> None:
     """Whoever waits for room is told of each result that is taken, and of nothing else."""
-    outbox = filled(0, 1)
-    assert not outbox.freed.is_set()
+    queue = filled(0, 1)
+    assert not queue.freed.is_set()
     assert callable(take)
-    take(outbox)
-    assert outbox.freed.is_set()
+    take(queue)
+    assert queue.freed.is_set()

@@ -1,8 +1,10 @@
 """The input of a bulk run: numbered, lazy, a few rows at a time; its errors come after its rows, and generators are closed."""
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boardclient import CardDraft
-from boardclient.bulk._rows import Row, Source
+from boardclient.bulk._input import open_input
+from boardclient.bulk._rows import Row
 
 
 def draft(index: int, reference: str | None = None) -> CardDraft:
@@ -74,10 +77,10 @@ KINDS = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def given_as(kind: str, rows: list[Any]) -> tuple[Input, Source]:
+def given_as(kind: str, rows: list[Any]) -> tuple[Input, Any]:
     given = Input(rows)
     make: Callable[[Input], Any] = KINDS[kind]
-    return given, Source(make(given))
+    return given, open_input(make(given))
 
 
 def indices(rows: list[Row]) -> list[int]:
@@ -180,7 +183,7 @@ async def test_generators_never_begun_are_closed(kind: str) -> None:
 
 async def test_other_inputs_are_left_alone() -> None:
     """A list is none of a run's to close."""
-    source = Source([draft(0)])
+    source = open_input([draft(0)])
     await source.take(1)
     await source.aclose()
     assert await source.take(1) == []
@@ -211,7 +214,7 @@ class Slow:
 async def test_a_slow_input_gives_what_is_there() -> None:
     """One waits for the first row only; what comes later is the next batch's, in order, nothing lost or twice."""
     slow = Slow()
-    source = Source(slow.drafts())
+    source = open_input(slow.drafts())
     slow.put(draft(0), draft(1))
     assert indices(await source.take(5)) == [0, 1]
     taking = asyncio.create_task(source.take(5))
@@ -230,7 +233,7 @@ async def test_a_slow_input_gives_what_is_there() -> None:
 async def test_an_error_of_a_slow_input() -> None:
     """An error of a step that was begun ahead is raised by whoever asks next."""
     slow = Slow()
-    source = Source(slow.drafts())
+    source = open_input(slow.drafts())
     slow.put(draft(0))
     assert indices(await source.take(5)) == [0]
     slow.put(OSError("gone"))
@@ -242,7 +245,7 @@ async def test_an_error_of_a_slow_input() -> None:
 async def test_an_error_of_a_slow_input_behind_a_row() -> None:
     """An error right behind a row waits until the row was taken."""
     slow = Slow()
-    source = Source(slow.drafts())
+    source = open_input(slow.drafts())
     slow.put(draft(0), OSError("gone"))
     assert indices(await source.take(5)) == [0]
     with pytest.raises(OSError, match="gone"):
@@ -252,13 +255,11 @@ async def test_an_error_of_a_slow_input_behind_a_row() -> None:
 async def test_closing_with_a_step_pending() -> None:
     """A step that was begun ahead is no obstacle to closing the generator."""
     slow = Slow()
-    source = Source(slow.drafts())
+    source = open_input(slow.drafts())
     slow.put(draft(0))
     assert indices(await source.take(2)) == [0]
-    assert source._begun is not None
     await source.aclose()
     assert slow.closed
-    assert source._begun.cancelled()
 
 
 async def test_closing_after_a_step_failed_leaves_no_complaint() -> None:
@@ -266,7 +267,7 @@ async def test_closing_after_a_step_failed_leaves_no_complaint() -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     slow = Slow()
-    source = Source(slow.drafts())
+    source = open_input(slow.drafts())
     slow.put(draft(0))
     assert indices(await source.take(2)) == [0]
     slow.put(OSError("gone"))
@@ -281,7 +282,7 @@ async def test_closing_after_a_step_failed_leaves_no_complaint() -> None:
 async def test_cancelled_while_waiting_for_a_row() -> None:
     """Who is cancelled while the input waits cancels the step, and the generator can be closed."""
     slow = Slow()
-    source = Source(slow.drafts())
+    source = open_input(slow.drafts())
     for begin in ([draft(0)], []):
         slow.put(*begin)
         if begin:
@@ -311,7 +312,7 @@ async def test_an_asynchronous_iterator_of_its_own_is_not_closed() -> None:
             self.closed = True
 
     rows = Rows()
-    source = Source(rows)
+    source = open_input(rows)
     assert indices(await source.take(3)) == [0, 1, 2]
     await source.aclose()
     assert not rows.closed
@@ -350,8 +351,252 @@ async def test_an_iterator_is_asked_for_with_the_first_row() -> None:
             asked.append(True)
             return iter([draft(0), draft(1)])
 
-    source = Source(Rows())
+    source = open_input(Rows())
     assert asked == []
     await source.take(1)
     await source.take(1)
     assert asked == [True]
+
+
+# --- one task for an asynchronous input
+
+
+async def everything(source: Any) -> list[int]:
+    """Take all rows, a few at a time, each from a task of its own, as the workers of a run do."""
+    taken: list[int] = []
+    while rows := await asyncio.create_task(source.take(2)):
+        taken += indices(rows)
+    return taken
+
+
+async def test_one_task_runs_an_asynchronous_input() -> None:
+    """Its steps and its cleanup are run by one task and see its context variables, also where it is closed early."""
+    seen: list[tuple[object, str]] = []
+    variable: ContextVar[str] = ContextVar("variable", default="nothing")
+
+    async def drafts() -> AsyncIterator[CardDraft]:
+        variable.set("mine")
+        try:
+            for index in range(9):
+                seen.append((asyncio.current_task(), variable.get()))
+                await asyncio.sleep(0)
+                yield draft(index)
+        finally:
+            await asyncio.sleep(0)
+            seen.append((asyncio.current_task(), variable.get()))
+
+    source = open_input(drafts())
+    for _ in range(3):
+        await asyncio.create_task(source.take(1))
+    await asyncio.create_task(source.aclose())
+    assert len(seen) == 4
+    assert len(set(seen)) == 1
+    assert seen[0][1] == "mine"
+
+
+async def test_a_synchronous_input_keeps_its_context_variables() -> None:
+    """They are the same at each step, whichever task takes the rows."""
+    variable: ContextVar[int] = ContextVar("variable", default=0)
+
+    def drafts() -> Iterator[CardDraft]:
+        for index in range(5):
+            assert variable.get() == index
+            variable.set(index + 1)
+            yield draft(index)
+
+    assert await everything(open_input(drafts())) == list(range(5))
+    assert variable.get() == 0
+
+
+async def test_a_timeout_inside_an_input() -> None:
+    """`asyncio.timeout` within a generator ends what it surrounds, and the input goes on after it."""
+
+    async def drafts() -> AsyncIterator[CardDraft]:
+        for index in range(3):
+            try:
+                async with asyncio.timeout(0):
+                    await asyncio.Event().wait()
+            except TimeoutError:
+                yield draft(index)
+
+    assert await everything(open_input(drafts())) == [0, 1, 2]
+
+
+async def test_a_timeout_around_the_rows_of_an_input() -> None:
+    """A timeout that passes while no row is wanted is the generator's, and an error of the input that is not caught."""
+
+    async def drafts() -> AsyncIterator[CardDraft]:
+        async with asyncio.timeout(0.001):
+            for index in range(1000):
+                yield draft(index)
+
+    source = open_input(drafts())
+    assert indices(await source.take(1)) == [0]
+    while not source._is_over:
+        await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        await source.take(1)
+    await source.aclose()
+
+
+async def test_an_input_may_go_on_after_a_timeout_around_its_rows() -> None:
+    """What a generator yields after its own timeout is the next row; where it ends, the input ends."""
+
+    async def drafts() -> AsyncIterator[CardDraft]:
+        for index in range(2):
+            try:
+                async with asyncio.timeout(0.001):
+                    yield draft(2 * index)
+            except TimeoutError:
+                yield draft(2 * index + 1)
+
+    source = open_input(drafts())
+    taken = []
+    for _ in range(4):
+        taken += indices(await source.take(1))
+        await asyncio.sleep(0.002)
+    assert taken == [0, 1, 2, 3]
+    assert await source.take(1) == []
+
+
+class Cancelling:
+    """An input that raises something odd after two rows, in one form or the other."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def generator(self) -> Iterator[CardDraft]:
+        yield draft(0)
+        yield draft(1)
+        raise self.error
+
+    async def agenerator(self) -> AsyncIterator[CardDraft]:
+        yield draft(0)
+        await asyncio.sleep(0)
+        yield draft(1)
+        raise self.error
+
+    def iterator(self) -> Iterator[CardDraft]:
+        outer, rows = self, [draft(1), draft(0)]
+
+        class Rows:
+            def __iter__(self) -> Iterator[CardDraft]:
+                return self
+
+            def __next__(self) -> CardDraft:
+                if not rows:
+                    raise outer.error
+                return rows.pop()
+
+        return Rows()
+
+    def aiterator(self) -> AsyncIterator[CardDraft]:
+        outer, rows = self, [draft(1), draft(0)]
+
+        class Rows:
+            def __aiter__(self) -> AsyncIterator[CardDraft]:
+                return self
+
+            async def __anext__(self) -> CardDraft:
+                if not rows:
+                    raise outer.error
+                return rows.pop()
+
+        return Rows()
+
+
+@pytest.mark.parametrize("kind", ["generator", "agenerator", "iterator", "aiterator"])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, StopAsyncIteration])
+async def test_an_odd_exception_is_an_error(kind: str, error: type[BaseException]) -> None:
+    """What would end a task or a loop in silence is a RuntimeError, after the rows before it."""
+    if kind == "aiterator" and error is StopAsyncIteration:
+        pytest.skip("it is the end of an asynchronous iterator")
+    source = open_input(getattr(Cancelling(error()), kind)())
+    taken = []
+    with pytest.raises(RuntimeError):
+        while rows := await source.take(1):
+            taken += indices(rows)
+    assert taken == [0, 1]
+    await source.aclose()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_an_exit_of_an_input_leaves_the_loop(error: type[BaseException]) -> None:
+    """What ends a program ends it, and does not stay in a task."""
+
+    async def run() -> None:
+        source = open_input(Cancelling(error()).agenerator())
+        try:
+            await everything(source)
+        finally:
+            await source.aclose()
+
+    with pytest.raises(error):
+        asyncio.run(run())
+
+
+async def test_a_cancelled_input_ends_nothing_in_silence() -> None:
+    """Whatever cancels the task of an input, the input has an error: a wait for a row never takes it for the end."""
+    slow = Slow()
+    source = open_input(slow.drafts())
+    taking = asyncio.create_task(source.take(1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    source._task.cancel()
+    with pytest.raises(RuntimeError, match="cancelled by something other"):
+        await taking
+
+    class Rows:
+        def __aiter__(self) -> "Rows":
+            return self
+
+        async def __anext__(self) -> CardDraft:
+            return draft(0)
+
+    source = open_input(Rows())
+    await source.take(1)
+    source._task.cancel()
+    with pytest.raises(RuntimeError, match="cancelled by something other"):
+        await source.take(1)
+
+
+async def test_a_cleanup_that_fails_is_raised() -> None:
+    """What the cleanup of a generator raises is raised from closing it; a cancellation of its own is an error."""
+
+    async def drafts(error: BaseException) -> AsyncIterator[CardDraft]:
+        try:
+            yield draft(0)
+        finally:
+            raise error
+
+    for error, expected in ((OSError("gone"), OSError), (asyncio.CancelledError(), RuntimeError)):
+        source = open_input(drafts(error))
+        await source.take(1)
+        with pytest.raises(expected):
+            await source.aclose()
+
+
+async def test_a_cancellation_while_an_input_is_closed_is_passed_on() -> None:
+    """A cleanup that hangs is cancelled with its caller; what it swallows is cancelled again."""
+    ends = []
+
+    async def drafts() -> AsyncIterator[CardDraft]:
+        try:
+            yield draft(0)
+        finally:
+            for _ in range(2):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+                ends.append(True)
+
+    source = open_input(drafts())
+    await source.take(1)
+    closing = asyncio.create_task(source.aclose())
+    for _ in range(2):
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert len(ends) == 2

@@ -1,4 +1,4 @@
-"""The results of a run on their way to whoever takes them."""
+"""The results of a run until they are taken."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from collections import deque
 from boardclient.bulk._results import CardResult
 
 
-class Outbox:
-    """Results that wait to be taken, by any number of tasks. Owned by a run, which closes it after the last result."""
+class ResultQueue:
+    """Results in the order of completion, taken by any number of tasks. Owned by a run, which closes it after the last one."""
 
     def __init__(self) -> None:
         self.untaken: deque[CardResult] = deque()
         self.freed = asyncio.Event()
-        """Set whenever there may be room for further rows; whoever waits for that clears it."""
-        self._stirred = asyncio.Event()
+        """Set when there may be room for further rows; the task that waits for it clears it."""
+        self._changed = asyncio.Event()
         self._is_closed = False
 
     def put(self, result: CardResult) -> None:
-        """Let somebody take a result."""
+        """Add a result."""
         self.untaken.append(result)
-        self._stirred.set()
+        self._changed.set()
 
     def close(self) -> None:
-        """Let whoever waits, now or later, meet the end after the last result."""
+        """Let `wait` return False after the last result."""
         self._is_closed = True
-        self._stirred.set()
+        self._changed.set()
 
     async def wait(self) -> bool:
         """Wait until there is a result to be taken; return False where none will come any more."""
         while not self.untaken:
             if self._is_closed:
                 return False
-            self._stirred.clear()
-            await self._stirred.wait()
+            self._changed.clear()
+            await self._changed.wait()
         return True
 
     def take(self) -> CardResult:

@@ -1,0 +1,66 @@
+"""The rows in doubt: sent, and nothing is known of what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from boardclient.bulk._backlog import Backlog
+from boardclient.bulk._options import BulkOptions
+from boardclient.bulk._recorder import Recorder
+from boardclient.bulk._results import CardResult
+from boardclient.bulk._rows import Row
+from boardclient.errors import BoardClientError
+
+MOST_SENDS: Final = 5
+"""How often a card is sent whose effect is unknown each time."""
+_MOST_ROWS: Final = 1000
+"""Rows in doubt that are kept until the board is read, also before the end of the input."""
+_RESEND_SECONDS: Final = 0.25
+"""The pause before a card in doubt is sent a second time, where that is the caller's choice; doubling."""
+
+
+class Doubts:
+    """Does with a row in doubt what the caller of the run chose. Owned by the run."""
+
+    def __init__(self, options: BulkOptions, backlog: Backlog, recorder: Recorder) -> None:
+        self.rows: list[Row] = []
+        """Those that are kept until the board is read."""
+        self._options = options
+        self._backlog = backlog
+        self._recorder = recorder
+        self._loop = asyncio.get_running_loop()
+        self._sent_at = self._loop.time()  # for the rows of earlier runs: their senders have ended by now
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the board is to be read before more rows are sent."""
+        return len(self.rows) >= _MOST_ROWS
+
+    @property
+    def settle_seconds(self) -> float:
+        """The time left until all that was sent has arrived."""
+        return self._sent_at + self._options.settle_seconds - self._loop.time()
+
+    def add(self, row: Row, error: BoardClientError) -> None:
+        """Report a row, send it again, or keep it until the board is read."""
+        row.error = error
+        if self._options.unknown == "resend" and row.sends < MOST_SENDS:
+            self._backlog.begin()
+            self._backlog.put_later(row, _RESEND_SECONDS * 2**row.sends)
+        elif self._options.unknown == "reconcile":
+            self.rows.append(row)
+            if row.sends:
+                self._sent_at = self._loop.time()
+        else:
+            self._recorder.settle(row, unknown(row, error))
+
+
+def unknown(row: Row, error: BoardClientError | None) -> CardResult:
+    """Return the result of a row that stays in doubt."""
+    return CardResult(index=row.index, draft=row.draft, error=error, state="unknown")
+
+
+def failed(row: Row, error: BoardClientError) -> CardResult:
+    """Return the result of a row whose card does not exist."""
+    return CardResult(index=row.index, draft=row.draft, error=error, state="failed")

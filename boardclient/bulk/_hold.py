@@ -1,0 +1,141 @@
+"""The hold: while nothing gets through to the service, a run tries one request at a time and lets the others wait.
+
+Any response that says something of its request ends the hold. A request that was never sent is made again, so that nothing of
+an outage shows in the results; after a time without any success requests fail as they do without a hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias
+
+from boardclient.errors import ApiError, BoardClientError, ConsentRequired, DecodeError, Effect, ServerError, TransportError
+
+HoldReason: TypeAlias = Literal["outage", "consent"]
+
+PATIENCE_SECONDS: Final = 300.0
+"""How long a row or a read may be refused by 429, or not be sent for an outage, before it fails."""
+_FIRST_PATIENCE_SECONDS: Final = 15.0
+"""The same before the service answered at all: its address may be wrong."""
+_UNKNOWN_PATIENCE_SECONDS: Final = 30.0
+"""How long requests that fail with an unknown effect hold the run: each try leaves a row in doubt."""
+_UNKNOWN_FAILURES: Final = 5
+"""So many of them in a row are an outage."""
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+_CONSENT_PAUSE_SECONDS: Final = 0.25
+"""The pause between looks for a token: short, since they send nothing."""
+
+
+class Hold:
+    """Whether requests of a run wait, and for what. Owned by the run.
+
+    `timeout` is what a call has, in seconds; `changed` is called when the reason changes.
+    """
+
+    def __init__(self, timeout: float | None, changed: Callable[[], object]) -> None:
+        self.reason: HoldReason | None = None
+        """Why requests wait, None where they don't."""
+        self.is_disturbed = True
+        """Whether the next success is to be noted."""
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._first_patience = min(_FIRST_PATIENCE_SECONDS, math.inf if timeout is None else timeout)
+        self._has_contact = False
+        self._failures = 0
+        self._failing_since: float | None = None
+        self._pause = _FIRST_PAUSE_SECONDS
+        self._tries: set[asyncio.Task[Any] | None] = set()
+        self._is_due = False
+        """Whether the next task that asks may try."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._changed_event = asyncio.Event()
+
+    def note_success(self) -> None:
+        """Take note that something got through."""
+        self._has_contact, self.is_disturbed = True, False
+        self._failures, self._failing_since, self._pause = 0, None, _FIRST_PAUSE_SECONDS
+        self.end()
+
+    def note_failure(self, error: BoardClientError, *, failures: int = _UNKNOWN_FAILURES) -> bool:
+        """Take note of a failure; return True if the request, where it may be made again, is to be.
+
+        So many `failures` with an unknown effect in a row begin a hold; one that was not sent begins it at once.
+        """
+        if isinstance(error, ConsentRequired):
+            self._begin("consent")
+            return True
+        if not isinstance(error, TransportError | ServerError):
+            if isinstance(error, ApiError | DecodeError):
+                self.note_success()
+            return False
+        now = self._loop.time()
+        self.is_disturbed = True
+        if self._failing_since is None:
+            self._failing_since = now
+        if now - self._failing_since >= self._patience(error):
+            self.end()
+            return False
+        self._failures += 1
+        if error.effect is Effect.NOT_SENT or self._failures >= failures:
+            self._begin("outage")
+        return True
+
+    def _patience(self, error: BoardClientError) -> float:
+        if error.effect is not Effect.NOT_SENT:
+            return _UNKNOWN_PATIENCE_SECONDS if self._has_contact else 0.0
+        return PATIENCE_SECONDS if self._has_contact else self._first_patience
+
+    async def turn(self) -> None:
+        """Wait until the running task may send: at once without a hold, one task after each pause during one."""
+        while not self.lets_pass():
+            if self._is_due:
+                self._tries.add(asyncio.current_task())
+                self._schedule()
+            else:
+                self._changed_event.clear()
+                await self._changed_event.wait()
+
+    def lets_pass(self) -> bool:
+        """Return True if the running task need not wait."""
+        return self.reason is None or asyncio.current_task() in self._tries
+
+    def end_turn(self) -> None:
+        """Take note that the running task is done with what it waited to send."""
+        self._tries.discard(asyncio.current_task())
+
+    def end(self) -> None:
+        """Let all that wait send."""
+        if self.reason is None:
+            return
+        self.reason = None
+        self._tries.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._changed_event.set()
+        self._changed()
+
+    def _begin(self, reason: HoldReason) -> None:
+        """Let what is sent from now on wait, or go on to do so."""
+        if self.reason is None:
+            self.reason = reason
+            self._schedule()
+            self._changed()
+        elif self.reason != reason:
+            self.reason = reason
+            self._changed()
+
+    def _schedule(self) -> None:
+        """Let one task try after a pause, which doubles with each try of an outage."""
+        self._is_due = False
+        pause = _CONSENT_PAUSE_SECONDS
+        if self.reason == "outage":
+            pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        self._timer = self._loop.call_later(pause, self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._is_due = None, True
+        self._changed_event.set()

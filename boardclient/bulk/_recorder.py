@@ -1,0 +1,50 @@
+"""Where results go: onto record, into the counts, to whoever takes them, and to the listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from boardclient.bulk._halt import Halt
+from boardclient.bulk._ledger import Ledger
+from boardclient.bulk._queue import ResultQueue
+from boardclient.bulk._results import CardResult
+from boardclient.bulk._rows import Row
+from boardclient.bulk._tally import Tally
+from boardclient.events import BulkProgress
+
+Listener: TypeAlias = Callable[[BulkProgress], object]
+
+
+class Recorder:
+    """Records what becomes of rows. Owned by a run."""
+
+    def __init__(self, ledger: Ledger, queue: ResultQueue, tally: Tally, listeners: Sequence[Listener], halt: Halt) -> None:
+        self._ledger = ledger
+        self._queue = queue
+        self._tally = tally
+        self._listeners = listeners
+        self._halt = halt
+        self._announced = tally.waiting_for
+
+    def settle(self, row: Row, result: CardResult) -> None:
+        """Record the result of a row, hand it out and tell the listeners."""
+        self._ledger.settle(row, result)
+        self._queue.put(result)
+        self._tally.add_result(result.state)
+        if self._listeners:
+            self._tell()
+
+    def announce(self) -> None:
+        """Tell the listeners if the run waits for something else than they were told last."""
+        if self._listeners and self._tally.waiting_for != self._announced:
+            self._tell()
+
+    def _tell(self) -> None:
+        progress = self._tally.progress
+        self._announced = progress.waiting_for
+        try:
+            for listener in self._listeners:
+                listener(progress)
+        except Exception as error:  # a faulty listener ends the run and is raised to its owner
+            self._halt.set(error)

@@ -1,0 +1,160 @@
+"""What each attempt of a run waits for: the end of a hold, its turn of a pace or limiter, and a place among the connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+from boardclient._pace import Limiter, Pace
+from boardclient._pipeline._options import Turns
+from boardclient.bulk._hold import Hold
+
+_QUEUED_SECONDS: Final = 0.02
+"""Of the attempts that wait for a shared pace, those that start within this time stand in its queue; the others in the run's."""
+
+
+class Line:
+    """A line of tasks, of which at most so many are served at a time, in the order in which they came."""
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self._most = most
+        self._served = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> None:
+        """Wait until the running task is served."""
+        if not self._waiters and self._served < self._most():
+            self._served += 1
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Let the next be served."""
+        self._served -= 1
+        while self._waiters and self._served < self._most():
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                self._served += 1
+                waiter.set_result(None)
+
+
+class Places(Line):
+    """The connections of a pool as its bulk runs share them, so that none of their rows waits for one within its own time.
+
+    Owned by the session.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(lambda: number)
+        self.number = number
+        self.wanted = 0
+        """How many requests the open runs have in flight at most."""
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether a request may have to wait for its place."""
+        return self.wanted > self.number
+
+
+class RunLimiter:
+    """The limiter of a run's requests, in place of the session's. Owned by the run.
+
+    `own` is the run's, `shared` the session's, which other calls use as well: of a run's many workers, only as many wait in its
+    queue as it is about to serve.
+    """
+
+    def __init__(self, own: Turns | None, shared: Limiter | None, hold: Hold, places: Places) -> None:
+        self._own = own
+        self._shared = shared
+        self._hold = hold
+        self._places = places
+        self._line = Line(self._most_queued)
+        self._report_shared = getattr(shared, "report", None)
+
+    def _most_queued(self) -> int:
+        return 1 + int(self._shared.rate * _QUEUED_SECONDS) if isinstance(self._shared, Pace) else 1
+
+    @property
+    def needs_every_result(self) -> bool:
+        """Whether successes are to be reported as well."""
+        return not self.skips_limiter
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a pace lets nothing start because the service asked for a pause."""
+        return any(isinstance(pace, Pace) and pace.held_until is not None for pace in (self._own, self._shared))
+
+    @property
+    def skips_limiter(self) -> bool:
+        """Whether an attempt would not have to wait, and need not be entered."""
+        return (
+            self._shared is None
+            and (self._own is None or not self._own.needs_every_result)
+            and self._hold.reason is None
+            and not self._places.is_scarce
+        )
+
+    async def __aenter__(self) -> None:
+        await self._enter()
+        while not self._hold.lets_pass():  # it began while this one waited: its turn is somebody else's now
+            await self._leave(None, None, None)
+            await self._hold.turn()
+            await self._enter()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._leave(exc_type, exc, traceback)
+
+    def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
+        """Pass the result of an attempt on."""
+        if self._own is not None:
+            self._own.report(status, retry_after, seconds)
+        if self._report_shared is not None:
+            self._report_shared(status, retry_after, seconds)
+
+    async def _enter(self) -> None:
+        if self._own is not None:
+            await self._own.__aenter__()
+        try:
+            if self._shared is not None:
+                await self._line.enter()
+                try:
+                    await self._shared.__aenter__()
+                finally:
+                    self._line.leave()
+            try:
+                await self._places.enter()
+            except BaseException:
+                await self._leave_shared(None, None, None)
+                raise
+        except BaseException:
+            await self._leave_own(None, None, None)
+            raise
+
+    async def _leave(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._places.leave()
+        try:
+            await self._leave_shared(exc_type, exc, traceback)
+        finally:
+            await self._leave_own(exc_type, exc, traceback)
+
+    async def _leave_shared(self, *reason: Any) -> None:
+        if self._shared is not None:
+            await self._shared.__aexit__(*reason)
+
+    async def _leave_own(self, *reason: Any) -> None:
+        if self._own is not None:
+            await self._own.__aexit__(*reason)

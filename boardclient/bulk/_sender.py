@@ -1,0 +1,176 @@
+"""The workers of a run: each sends row after row, and says what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from boardclient import _operations as operations
+from boardclient._pipeline._options import CallOptions, CallRunner
+from boardclient.bulk._backlog import Backlog
+from boardclient.bulk._doubts import Doubts, failed, unknown
+from boardclient.bulk._halt import Halt
+from boardclient.bulk._hold import PATIENCE_SECONDS, Hold
+from boardclient.bulk._ledger import Ledger
+from boardclient.bulk._options import BulkOptions
+from boardclient.bulk._reconcile import Reconciler
+from boardclient.bulk._recorder import Recorder
+from boardclient.bulk._results import FATAL, CardResult
+from boardclient.bulk._rows import Row
+from boardclient.bulk._run_limiter import RunLimiter
+from boardclient.bulk._tally import Tally
+from boardclient.errors import BoardClientError, Effect, RateLimitError
+
+_PUT_OFF_SECONDS: Final = 0.05
+"""The pause before a row is tried again that could not be sent; doubling, up to 128 times."""
+
+
+class Sender:
+    """Sends rows. Owned by its run, which runs `work` in as many tasks as it has workers."""
+
+    def __init__(
+        self,
+        caller: CallRunner,
+        options: BulkOptions,
+        *,
+        ledger: Ledger,
+        reconciler: Reconciler,
+        backlog: Backlog,
+        doubts: Doubts,
+        recorder: Recorder,
+        tally: Tally,
+        limiter: RunLimiter,
+        hold: Hold,
+        halt: Halt,
+    ) -> None:
+        self.is_over = False
+        """Set by the run before it cancels the workers."""
+        self._caller = caller
+        self._options = options
+        self._ledger = ledger
+        self._reconciler = reconciler
+        self._backlog = backlog
+        self._doubts = doubts
+        self._recorder = recorder
+        self._tally = tally
+        self._limiter = limiter
+        self._hold = hold
+        self._halt = halt
+        self._loop = asyncio.get_running_loop()
+        self._calls: list[CallOptions] = []
+
+    def withdraw_unsent(self) -> None:
+        """End the calls that wait for their turn, a pause or a connection: nothing was sent."""
+
+    async def work(self) -> None:
+        """Send row after row until the run is halted or the worker cancelled."""
+        call = CallOptions(self._limiter)
+        self._calls.append(call)
+        while not self._halt.is_set:
+            row = self._next_at_once() or await self._backlog.next()
+            try:
+                if self._hold.reason is not None:
+                    await self._hold.turn()
+                if self._halt.is_set:
+                    self._give_back(row)
+                else:
+                    await self._send(row, call)
+            except asyncio.CancelledError:
+                self._give_back_unsent(row, call)
+                if not self.is_over:
+                    self._halt.set(RuntimeError("a card was cancelled by something other than its run"))
+                raise
+            except Exception as error:  # a faulty limiter or marker ends the run and is raised to its owner
+                self._give_back_unsent(row, call)
+                self._halt.set(error)
+            finally:
+                if self._hold.reason is not None:
+                    self._hold.end_turn()
+                self._backlog.end()
+
+    def _next_at_once(self) -> Row | None:
+        """Return a row that is to be sent, if that needs no waiting."""
+        while not (self._halt.is_set or self._doubts.is_full):
+            try:
+                row = self._backlog.take_at_once()
+            except Exception as error:  # whatever the input raises is for the owner of the run
+                self._halt.set(error)
+                return None
+            if row is None or self._options.board_id is None or (problem := self._reconciler.problem(row)) is None:
+                return row
+            self._recorder.settle(row, failed(row, problem))
+            self._backlog.end()
+        return None
+
+    async def _send(self, row: Row, call: CallOptions) -> None:
+        """Create the card of a row, and say what became of it."""
+        draft = row.draft
+        desc = self._reconciler.description(row) if self._options.marker else draft.desc
+        request = operations.ADD_CARD.request(name=draft.name, list_id=draft.list_id, desc=desc, due=draft.due, pos=draft.pos)
+        row.sends += 1
+        try:
+            card = await self._caller.call(request, call)
+        except BoardClientError as error:
+            failure = error
+        else:
+            if call.history:
+                self._tally.add_attempts(call.history)
+                call.history.clear()
+            else:
+                self._tally.requests += 1
+            if self._hold.is_disturbed:
+                self._hold.note_success()
+            if self._options.unknown == "reconcile":
+                self._reconciler.note_created(row, card)
+            self._recorder.settle(row, CardResult(index=row.index, draft=draft, card=card))
+            return
+        self._note_failure(row, failure)
+
+    def _note_failure(self, row: Row, failure: BoardClientError) -> None:
+        """Say what became of a row whose card was not created, or let it be sent again."""
+        self._tally.add_attempts(failure.attempts)
+        is_held = self._hold.note_failure(failure)
+        if isinstance(failure, FATAL) and not is_held:
+            self._halt.set(failure)
+        is_nothing_done = failure.effect in {Effect.NOT_SENT, Effect.REJECTED}
+        if not self._halt.is_set and is_nothing_done and (pause := self._pause(row, failure, is_held=is_held)) is not None:
+            row.sends -= 1
+            self._backlog.begin()
+            self._backlog.put_later(row, pause)
+            self._recorder.announce()
+        elif (result := CardResult.of_error(row.index, row.draft, failure)).state == "unknown" and not self._halt.is_set:
+            self._doubts.add(row, failure)
+        elif row.error is None:
+            self._recorder.settle(row, result)
+        else:
+            # What became of this sending says nothing of an earlier one that is in doubt.
+            row.error.add_note(f"sent again: {failure}")
+            self._recorder.settle(row, unknown(row, row.error))
+
+    def _pause(self, row: Row, failure: BoardClientError, *, is_held: bool) -> float | None:
+        """Return the pause before a row is sent again that was refused or not sent; None where it fails instead."""
+        if not (is_held or isinstance(failure, RateLimitError)):
+            return None
+        now = self._loop.time()
+        if row.put_off_at is None:
+            row.put_off_at = now
+        if isinstance(failure, RateLimitError):
+            pause = failure.retry_after or 0.0
+        elif self._hold.reason == "consent":
+            return 0.0
+        else:
+            pause = _PUT_OFF_SECONDS * 2 ** min(row.put_off, 7)
+            row.put_off += 1
+        return pause if now + pause - row.put_off_at < PATIENCE_SECONDS else None
+
+    def _give_back_unsent(self, row: Row, call: CallOptions) -> None:
+        """Give a row back whose call did not end, unless it may have been sent."""
+        if not row.sends:
+            self._give_back(row)
+
+    def _give_back(self, row: Row) -> None:
+        """Take note that a row was not sent: the next run sends it, unless it was sent before and is in doubt."""
+        if row.error is None:
+            self._ledger.withdraw([row])
+        else:
+            self._doubts.rows.append(row)
