@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from boardclient._pace import Pace
     from boardclient.bulk import BulkReport, BulkRun, CardResult
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
+    from boardclient.credentials._code_exchange import AuthorizationRequest
     from boardclient.credentials._file_store import FileTokenStore
     from boardclient.credentials._memory_store import MemoryTokenStore
     from boardclient.credentials._oauth import OAuthCredentials
-    from boardclient.credentials._renewal import AuthorizationRequest
     from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore
     from boardclient.errors import (
         ApiError,
@@ -98,7 +98,7 @@ _HOMES = {
     "credentials._file_store": ("FileTokenStore",),
     "credentials._memory_store": ("MemoryTokenStore",),
     "credentials._oauth": ("OAuthCredentials",),
-    "credentials._renewal": ("AuthorizationRequest",),
+    "credentials._code_exchange": ("AuthorizationRequest",),
     "credentials._tokens": ("LeaseState", "StoredToken", "Token", "TokenStore"),
     "events": ("BulkProgress",),
     "models": ("Board", "BoardList", "BoardPrefs", "Card", "CardDraft", "JsonValue", "Member", "Position"),

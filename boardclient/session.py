@@ -14,7 +14,7 @@ from boardclient._operations import build_request
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._pipeline import Limiter, Pipeline
 from boardclient._transport import Settings
-from boardclient.credentials import CredentialProvider
+from boardclient.credentials import CredentialProvider, Exchange
 from boardclient.credentials._values import CredentialsIn
 from boardclient.events import Observer
 from boardclient.models import JsonValue
@@ -144,6 +144,11 @@ class AsyncSession:
     def identity(self) -> Mapping[str, str]:
         """Which service and account the calls go to, without any credential: what a journal is bound to."""
         return self._pipeline.identity
+
+    @property
+    def exchange(self) -> Exchange:
+        """The session's way to send forms, for `OAuthCredentials.exchange_code` and other work of credentials."""
+        return self._core
 
     async def aclose(self) -> None:
         """Close the session: calls under way end with `SessionClosedError`, as every later one does. Idempotent."""

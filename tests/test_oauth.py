@@ -37,8 +37,8 @@ from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._pipeline._options import CallOptions
 from boardclient.credentials import _token_state
 from boardclient.credentials._failure import without_frames
-from boardclient.credentials._renewal import is_within_renewal
 from boardclient.credentials._token_state import TokenState
+from boardclient.credentials._waiting import is_within_renewal
 from boardclient.errors import Effect
 from boardclient.testing import assert_no_secrets
 
@@ -166,7 +166,7 @@ async def error_of(awaitable: Awaitable[object]) -> CredentialError:
             )
         ],
         ({"client_id": None}, TypeError, "^client_id must be a string, not NoneType$"),
-        ({"authorize": None}, TypeError, "^authorize must be an async function"),
+        ({"authorize": None}, None, ""),
         ({"authorize": "code"}, TypeError, "^authorize must be an async function"),
         ({"parse_token": "token"}, TypeError, "parse_token a function$"),
         ({"store": object()}, TypeError, "^store must be a TokenStore"),
@@ -222,7 +222,7 @@ def test_shows_no_secret() -> None:
     """Neither the provider nor what it holds shows a secret."""
     provider = OAuthCredentials(**OPTIONS, authorize=Application(), key="canary-key7", account="mine")
     assert repr(provider) == "OAuthCredentials(account='mine', auth_url='https://auth.example/root', ***)"
-    for shown in (repr(provider), repr(provider._client)):
+    for shown in (repr(provider), repr(provider._config)):
         assert_no_secrets(shown, secrets=SECRETS)
 
 
@@ -790,7 +790,7 @@ async def test_authorize_that_waits_for_itself(is_other: bool) -> None:
     error = await error_of(provider.acquire(session))
     assert str(error).startswith("authorize raised CredentialError")
     assert "authorize waits for itself" in str(error.__cause__)
-    assert not is_within_renewal(provider._client)
+    assert not is_within_renewal(provider._config.store, provider.account)
 
 
 @pytest.mark.parametrize("options", [{"account": "another"}, {"store": MemoryTokenStore()}])
@@ -802,8 +802,8 @@ async def test_authorize_that_uses_another_account(options: dict[str, Any]) -> N
 
     async def nested() -> str:
         credentials = await inner.acquire(session)
-        assert is_within_renewal(outer._client)
-        assert not is_within_renewal(inner._client)
+        assert is_within_renewal(outer._config.store, outer.account)
+        assert not is_within_renewal(inner._config.store, inner.account)
         return credentials.token
 
     inner = provider_of(**{"store": store, **options})
@@ -819,7 +819,7 @@ async def test_a_task_that_outlives_its_renewal() -> None:
 
     async def later() -> Credentials:
         await asyncio.sleep(5)
-        assert not is_within_renewal(provider._client)
+        assert not is_within_renewal(provider._config.store, provider.account)
         return await provider.renew(provider._token_state.held.credentials, session)  # type: ignore[union-attr]  # -- one is held
 
     async def leaving() -> str:
@@ -976,23 +976,23 @@ async def test_a_session_that_closes_amid_the_exchange() -> None:
 @virtual
 async def test_a_renewal_that_begins_as_another_ends() -> None:
     """A renewal that begins before the loop has told that the last one is over is not forgotten with it."""
-    begun: list[asyncio.Task[Credentials]] = []
+    begun: list[asyncio.Task[Any]] = []
 
-    class Store(MemoryTokenStore):
-        async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
-            await super().release(account, holder, cooldown)
-            if not begun:
-                begun.append(asyncio.create_task(provider.acquire(two)))
+    class First(FakeSession):
+        def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+            task = super().spawn(work)
+            task.add_done_callback(lambda _: begun.append(provider._renewal(two)))
+            return task
 
     application = Application(asyncio.Event().wait, lambda: asyncio.sleep(5, "code"))
-    provider, one, two = provider_of(application, store=Store()), FakeSession(), FakeSession(token_answer())
+    provider, one, two = provider_of(application), First(), FakeSession(token_answer())
     first = asyncio.create_task(provider.acquire(one))
     await asyncio.sleep(1)
     first.cancel()
     one.close()
     await asyncio.sleep(1)
-    assert list(provider._renewals.values()) == two.tasks
-    assert (await provider.acquire(FakeSession())) is (await begun[0])
+    assert list(provider._renewals.values()) == two.tasks == begun
+    assert (await provider.acquire(FakeSession())).token == "t1"
     assert provider._renewals == {}
     assert len(application.requests) == 2
 

@@ -377,7 +377,7 @@ class HoldingMachine(RuleBasedStateMachine):
         if good is not None and before is not None and generation < before.stored.generation:
             is_own = False  # whether one's own token, published and outdone before it is held, should win is left open
         token = self._make(generation)
-        is_better = is_own or good is None or (before is not None and generation >= before.stored.generation)
+        is_better = is_own or is_instead or good is None or (before is not None and generation >= before.stored.generation)
         told = self.token_state.adopt(token, before if is_instead else None, is_own=is_own)
         assert told is (is_better or not is_instead)
         assert self._is_held(token) is is_better
@@ -390,7 +390,8 @@ class HoldingMachine(RuleBasedStateMachine):
     def adopt_again(self, data: st.DataObject, is_instead: bool) -> None:
         token = data.draw(st.sampled_from(self.made))
         held, good = self.token_state.held, signing(self.token_state)
-        if not self._is_held(token) and (good is None or held is None or token.generation >= held.stored.generation):
+        is_later = good is None or held is None or token.generation >= held.stored.generation
+        if not self._is_held(token) and (is_later or is_instead):
             self.refused.discard(token.token.value)
             self.proven.discard(token.token.value)
             self.obtained.pop(token.token.value, None)

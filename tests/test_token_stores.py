@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 import boardclient.testing
 from boardclient import CredentialError, FileTokenStore, LeaseState, MemoryTokenStore, StoredToken, Token, TokenStore
-from boardclient.credentials import _file_store
+from boardclient.credentials import _file_location, _file_store
 from boardclient.testing import TokenStoreSuite, assert_no_secrets
 
 SECRET = "s3cr3t-täken"
@@ -182,6 +182,13 @@ class Loud(MemoryTokenStore):
         return str([known.stored.token.value for known in self._accounts.values() if known.stored])
 
 
+class CountsTokens(MemoryTokenStore):
+    """Counts tokens that it has made of leases."""
+
+    async def generation(self, account: str) -> int:
+        return await super().generation(account) + (account in self._accounts)
+
+
 class Eager(MemoryTokenStore):
     """Makes a token out of a lease."""
 
@@ -220,11 +227,12 @@ def failures(kind: Callable[..., MemoryTokenStore]) -> set[str]:
     ("kind", "expected"),
     [
         (MemoryTokenStore, set()),
-        (BlindPublish, {"refuses_another_generation", "one_of_many_publishes"}),
-        (LatePublish, {"one_of_many_publishes"}),
+        (BlindPublish, {"refuses_another_generation", "one_of_many_publishes", "does_not_resurrect_a_deleted_token"}),
+        (LatePublish, {"one_of_many_publishes", "does_not_resurrect_a_deleted_token"}),
         (
             LeaseForAll,
             {
+                "a_deletion_ends_lease_and_cool_down",
                 "publishes_whoever_has_the_lease",
                 "keeps_accounts_apart",
                 "leases_to_one_holder",
@@ -237,15 +245,31 @@ def failures(kind: Callable[..., MemoryTokenStore]) -> set[str]:
                 "one_of_many_leases",
             },
         ),
-        (NoCoolDown, {"publishes_whoever_has_the_lease", "release_of_another_does_nothing", "cool_down_is_everybodys"}),
-        (CoolDownForOthers, {"publishes_whoever_has_the_lease", "release_of_another_does_nothing", "cool_down_is_everybodys"}),
-        (OpenRelease, {"release_of_another_does_nothing", "release_after_running_out_leaves_the_next_alone"}),
+        (NoCoolDown, {"a_deletion_ends_lease_and_cool_down", "release_of_another_does_nothing", "cool_down_is_everybodys"}),
+        (
+            CoolDownForOthers,
+            {
+                "a_deletion_ends_lease_and_cool_down",
+                "publishes_whoever_has_the_lease",
+                "release_of_another_does_nothing",
+                "cool_down_is_everybodys",
+            },
+        ),
+        (
+            OpenRelease,
+            {
+                "a_deletion_ends_lease_and_cool_down",
+                "release_of_another_does_nothing",
+                "release_after_running_out_leaves_the_next_alone",
+            },
+        ),
         (Forever, {"lease_runs_out", "lease_is_extended", "release_after_running_out_leaves_the_next_alone"}),
         (NeverAgain, {"lease_is_extended"}),
         (OneAccount, {"keeps_accounts_apart"}),
         (NaiveEnds, {"keeps_any_text_and_end"}),
         (Loud, {"shows_no_token"}),
-        (Eager, {"begins_empty", "refuses_another_generation"}),
+        (CountsTokens, {"counts_generations", "deletes_a_token", "does_not_resurrect_a_deleted_token"}),
+        (Eager, {"begins_empty", "refuses_another_generation", "deletes_a_token", "does_not_resurrect_a_deleted_token"}),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -319,7 +343,7 @@ OFFSETS = st.timedeltas(timedelta(hours=-23, minutes=-59), timedelta(hours=23, m
 ENDS = st.none() | st.datetimes(timezones=OFFSETS.map(timezone))
 TOKENS = st.builds(Token, st.text(st.characters(exclude_categories=["Cs"]), min_size=1), ENDS)
 STEPS = st.one_of(
-    st.tuples(st.just("read"), ACCOUNTS),
+    st.tuples(st.sampled_from(["read", "generation", "delete"]), ACCOUNTS),
     st.tuples(st.just("publish"), ACCOUNTS, TOKENS, st.integers(-1, 4)),
     st.tuples(st.just("lease"), ACCOUNTS, HOLDERS, SECONDS),
     st.tuples(st.just("release"), ACCOUNTS, HOLDERS, SECONDS),
@@ -332,17 +356,26 @@ class Model:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.tokens: dict[str, list[Token]] = {}
+        self.tokens: dict[str, list[Token | None]] = {}
         self.rights: dict[str, tuple[str, float, float]] = {}
 
     async def read(self, account: str) -> StoredToken | None:
         tokens = self.tokens.get(account, [])
-        return StoredToken(tokens[-1], len(tokens)) if tokens else None
+        return StoredToken(tokens[-1], len(tokens)) if tokens and tokens[-1] else None
+
+    async def generation(self, account: str) -> int:
+        return len(self.tokens.get(account, []))
+
+    async def delete(self, account: str) -> None:
+        self.tokens.setdefault(account, []).append(None)
+        self.rights.pop(account, None)
 
     async def publish(self, account: str, token: Token, after: int) -> bool:
         tokens = self.tokens.setdefault(account, [])
         if len(tokens) == after:
             tokens.append(token)
+            if self.rights.get(account, ("", 0.0, 0.0))[0] == "nobody":
+                del self.rights[account]
             return True
         return False
 
@@ -610,13 +643,87 @@ async def test_file_that_others_may_use_is_refused(path: Path, file_store: FileT
 
 
 @POSIX
-@pytest.mark.parametrize("bits", [0o050, 0o005, 0o010, 0o001, 0o070])
-async def test_folder_that_others_may_enter_is_refused(path: Path, file_store: FileTokenStore, bits: int) -> None:
-    """A folder with a bit for group or others is refused, and nothing is made in it."""
+@pytest.mark.parametrize("bits", [0o020, 0o002, 0o072, 0o077])
+async def test_folder_that_others_may_write_to_is_refused(path: Path, file_store: FileTokenStore, bits: int) -> None:
+    """A folder in which others may replace the file is refused, already when the store is made, and the advice mends it."""
     path.parent.mkdir()
     path.parent.chmod(0o700 | bits)
-    await refusal(file_store, f"others may use {path.parent}, where tokens are stored: chmod 700 {path.parent}, or")
+    words = f"others may change files in {path.parent}, where tokens are stored: chmod go-w {path.parent}, or choose"
+    await refusal(file_store, words)
+    with pytest.raises(CredentialError, match="others may change files in"):
+        FileTokenStore(path)
     assert not path.exists()
+    path.parent.chmod((0o700 | bits) & ~0o022)
+    assert await FileTokenStore(path).read("a") is None
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o755, 0o700, 0o711, 0o750])
+async def test_ordinary_folder_is_taken(path: Path, mode: int) -> None:
+    """A folder that others may enter, and not write to, is as good as any: the file itself is private."""
+    path.parent.mkdir()
+    path.parent.chmod(mode)
+    assert await FileTokenStore(path).publish("a", Token(SECRET), 0)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o1777, 0o1770])
+async def test_shared_folder_is_refused_and_never_to_be_closed(path: Path, mode: int) -> None:
+    """A folder as the system's temporary one is refused, and no advice says to change its mode, whosever it is."""
+    path.parent.mkdir()
+    path.parent.chmod(mode)
+    with pytest.raises(CredentialError, match=r"is shared with other users.*FileTokenStore\.for_app") as caught:
+        FileTokenStore(path)
+    assert "chmod" not in str(caught.value)
+    assert FileTokenStore(path.parent / "of-its-own" / "tokens").__class__ is FileTokenStore
+
+
+def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~` is the user's home folder, and one that is not known is a clear error."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert repr(FileTokenStore("~/mine/tokens")) == f"FileTokenStore('{tmp_path}/mine/tokens')"
+    with pytest.raises(ValueError, match="the home folder in '~nobody-of-this-name/x' is not known: give the whole path"):
+        FileTokenStore("~nobody-of-this-name/x")
+
+
+@POSIX
+async def test_store_of_an_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store of an application is a file in the user's data folder, which is made at first use."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder, data in (("absolute", str(tmp_path / "absolute")), (".local/share", "relative"), (".local/share", "")):
+        monkeypatch.setenv("XDG_DATA_HOME", data)
+        store = FileTokenStore.for_app("board mirror")
+        assert repr(store) == f"FileTokenStore('{tmp_path}/{folder}/board mirror/tokens.sqlite3')"
+    assert await store.publish("a", Token(SECRET), 0)
+    assert (tmp_path / ".local/share/board mirror/tokens.sqlite3").stat().st_mode & 0o777 == 0o600
+    for name in ("", ".", "..", "a/b", "a\\b", "a:b", "a\n"):
+        with pytest.raises(ValueError, match="name must be the name of a folder"):
+            FileTokenStore.for_app(name)
+
+
+@pytest.mark.parametrize(
+    ("platform", "environment", "folder"),
+    [
+        ("darwin", {}, "Library/Application Support"),
+        ("win32", {}, "AppData/Local"),
+        ("win32", {"LOCALAPPDATA": "/elsewhere"}, "/elsewhere"),
+        ("linux", {}, ".local/share"),
+    ],
+)
+def test_data_folders(platform: str, environment: dict[str, str], folder: str) -> None:
+    """Each system has its own data folder."""
+    assert _file_location.app_path("x", platform, environment) == Path.home() / folder / "x" / "tokens.sqlite3"
+
+
+@POSIX
+async def test_deleted_and_replaced_tokens_leave_the_file(path: Path, file_store: FileTokenStore) -> None:
+    """The bytes of a token that was deleted or replaced are overwritten."""
+    await file_store.publish("a", Token("canary-first-7"), 0)
+    await file_store.publish("a", Token("canary-second-7"), 1)
+    assert b"canary-second-7" in path.read_bytes()
+    await file_store.delete("a")
+    assert b"canary" not in path.read_bytes()
 
 
 @POSIX
@@ -632,7 +739,7 @@ async def test_what_belongs_to_another_user_is_refused(
         return
     owners = iter([path.stat().st_uid, path.stat().st_uid + 1] * 4)
     monkeypatch.setattr(os, "geteuid", lambda: next(owners))
-    await refusal(file_store, f"{path}, where tokens are stored, belongs to another user: choose another path, or run as that")
+    await refusal(file_store, f"{path}, where tokens are stored, belongs to another user: choose a folder of your own")
 
 
 @POSIX
@@ -664,6 +771,8 @@ async def test_folder_that_is_a_file_is_refused(path: Path, file_store: FileToke
     """An error of the system is the cause, and its words are in the message."""
     path.parent.write_text("a file")
     assert isinstance((await refusal(file_store, "File exists")).__cause__, FileExistsError)
+    with pytest.raises(CredentialError, match="is not a folder: choose another path"):
+        FileTokenStore(path)
 
 
 async def test_modes_are_not_looked_at_where_there_are_none(
@@ -671,8 +780,8 @@ async def test_modes_are_not_looked_at_where_there_are_none(
 ) -> None:
     """On Windows neither modes nor owners are checked."""
     path.parent.mkdir()
-    path.parent.chmod(0o755)
-    monkeypatch.setattr(_file_store, "_IS_POSIX", False)
+    path.parent.chmod(0o777)
+    monkeypatch.setattr(_file_location, "_IS_POSIX", False)
     assert await file_store.read("a") is None
 
 
@@ -761,6 +870,13 @@ async def test_corrupt_file_is_refused(path: Path, file_store: FileTokenStore) -
         "expires_at = x'00'",
         "since = 'x'",
         "until = x'00'",
+        "generation = 9223372036854775807",
+        "generation = -1",
+        "generation = 1e300",
+        "since = 'inf'",
+        "holder = x'00'",
+        "expires_at = '9999-12-31T23:59:59-23:59:99'",
+        "token = NULL, generation = 0, expires_at = 'deleted'",
     ],
 )
 async def test_damaged_entry_is_refused(path: Path, file_store: FileTokenStore, damage: str) -> None:

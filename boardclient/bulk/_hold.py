@@ -65,7 +65,6 @@ class Hold:
         So many `failures` with an unknown effect in a row begin a hold; one that was not sent begins it at once.
         """
         if isinstance(error, ConsentRequired):
-            self.is_disturbed = True
             self._begin("consent")
             return True
         if not isinstance(error, TransportError | ServerError):

@@ -1,4 +1,4 @@
-"""What a store knows of an account, what each step makes of it, and the methods of the stores that keep such records. No I/O."""
+"""The record that a store keeps of an account, its steps, and the methods of the stores that keep such records. No I/O."""
 
 from __future__ import annotations
 
@@ -16,32 +16,46 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Lease:
-    """The right to renew, from `since` until just before `until`; without a holder it is a cool-down, or long over."""
+    """The right to renew, from `since` until just before `until`; without a holder it is a cool-down, or over."""
 
     holder: str | None = None
     since: float = 0.0
     until: float = 0.0
 
     def is_running(self, now: float) -> bool:
-        """Say whether it runs now: a clock that was set back to before its beginning ends it too."""
+        """Return True if it runs now: a clock that was set back to before its beginning ends it too."""
         return self.since <= now < self.until
 
 
 @attrs.frozen
 class Account:
-    """The record of one account: each method returns what the step answers, and the record after it (this one: no change)."""
+    """The record of one account; each method returns the result of a step and the record after it (itself: no change).
+
+    `deletion` is the generation of the last deletion, where no token is stored. It keeps generations from repeating: a renewal
+    that began before the deletion can't publish after it.
+    """
 
     stored: StoredToken | None = None
     lease: Lease = Lease()
+    deletion: int = 0
+
+    @property
+    def generation(self) -> int:
+        """The number of tokens and deletions so far."""
+        return self.deletion if self.stored is None else self.stored.generation
 
     def publish(self, now: float, token: Token, after: int) -> tuple[bool, Account]:
-        """Keep the token if `after` is the generation; the time and the lease make no difference."""
-        if after != (0 if self.stored is None else self.stored.generation):
+        """Keep the token if `after` is the generation, whoever holds the lease, and end a cool-down."""
+        if after != self.generation:
             return False, self
-        return True, attrs.evolve(self, stored=StoredToken(token, after + 1))
+        return True, Account(StoredToken(token, after + 1), Lease() if self.lease.holder is None else self.lease)
+
+    def delete(self, now: float) -> tuple[None, Account]:
+        """Drop the token, and end the lease or cool-down."""
+        return None, Account(deletion=self.generation + 1)
 
     def ask(self, now: float, holder: str, seconds: float) -> tuple[LeaseState, Account]:
-        """Grant the lease unless it runs for another, or for nobody."""
+        """Grant the lease unless another holder has it, or a cool-down runs."""
         if self.lease.is_running(now) and self.lease.holder != holder:
             return "cooling" if self.lease.holder is None else "held", self
         return "granted", attrs.evolve(self, lease=Lease(holder, now, now + seconds))
@@ -54,11 +68,11 @@ class Account:
 
 
 Change: TypeAlias = Callable[[Account, float], tuple[T, Account]]
-"""What is done with a record, at a time that is taken when nobody else can change it any more."""
+"""A step on a record. The time is taken once no other step can change the record any more."""
 
 
 class AccountStore(abc.ABC):
-    """The methods of a `TokenStore` that keeps records of accounts; what a store of them adds is to read and change one."""
+    """The methods of a `TokenStore` that keeps records of accounts; a subclass reads and changes one record."""
 
     @abc.abstractmethod
     async def _look(self, account: str) -> Account:
@@ -71,20 +85,28 @@ class AccountStore(abc.ABC):
         ...
 
     async def read(self, account: str) -> StoredToken | None:
-        """Return what was published last for the account, None where nothing was."""
+        """Return the token of the account, None where none is stored."""
         return (await self._look(account)).stored
 
+    async def generation(self, account: str) -> int:
+        """Return the number of tokens and deletions that the account has had."""
+        return (await self._look(account)).generation
+
     async def publish(self, account: str, token: Token, after: int) -> bool:
-        """Keep the token as generation `after + 1` if the generation now is `after` (0: none yet); tell whether it was."""
+        """Keep the token as generation `after + 1` if the generation now is `after`; return whether it was."""
         try:
             return await self._change(account, partial(Account.publish, token=token, after=after))
         finally:
             del token  # it doesn't stay in the frame that an error carries
 
+    async def delete(self, account: str) -> None:
+        """Drop the token of the account; a publish that began before does not bring it back."""
+        await self._change(account, Account.delete)
+
     async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
-        """Give the right to renew to `holder` for so many seconds from now, where nobody else has it."""
+        """Grant `holder` the right to renew for so many seconds from now, unless another holder has it."""
         return await self._change(account, partial(Account.ask, holder=holder, seconds=seconds))
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
-        """End the lease of `holder`, and let nobody have it for `cooldown` seconds; nothing happens where it is another's."""
+        """End the lease of `holder` and begin a cool-down of so many seconds; another holder's lease stays as it is."""
         await self._change(account, partial(Account.release, holder=holder, cooldown=cooldown))

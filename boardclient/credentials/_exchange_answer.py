@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias, cast
 from urllib.parse import parse_qsl
 
-from boardclient import _json
+from boardclient import _convert
 from boardclient._messages import Response
 from boardclient.credentials._failure import RenewalFailure, without_frames
 from boardclient.credentials._tokens import Token
@@ -64,7 +64,7 @@ def read_token(answer: Response, now: float, parse: ParseToken | None = None) ->
 def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
     """Decode a JSON object or a form; None where it is neither."""
     try:
-        decoded = _json.decode(body)
+        decoded = _convert.decode(body)
     except DecodeError:
         pass
     else:
@@ -90,7 +90,9 @@ def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | Renew
     """Let the application take the token; its error loses the frames that hold the answer."""
     try:
         token = parse(fields)
-    except Exception as error:  # whatever the application raises is the cause
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # whatever the application raises is the cause
         return RenewalFailure(f"parse_token raised {type(error).__name__}: {_names(fields)}", without_frames(error))
     if not isinstance(token, Token):
         return RenewalFailure(f"parse_token returned {type(token).__name__}, not a Token")

@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import attrs
 
-from boardclient.errors import CredentialError
+from boardclient.errors import ConsentRequired, CredentialError
+
+
+@attrs.frozen
+class Consent:
+    """Whose consent is needed, and where the application's sign-in begins."""
+
+    account: str
+    login_url: str | None = None
 
 
 @attrs.frozen
 class RenewalFailure:
-    """A reason in words, and what the application raised, where it did.
+    """A reason in words, and the exception of the application, where it raised one.
 
-    `is_in_doubt` tells that the service may have done what it was asked for.
+    With `is_in_doubt` the service may have done what it was asked for. With `consent` nothing failed: the user has to sign in.
     """
 
     why: str
     cause: BaseException | None = None
     is_in_doubt: bool = False
+    consent: Consent | None = None
 
     def error(self, rest_seconds: float = 0.0) -> CredentialError:
-        """Make a new error; `rest_seconds` tells how long renewals rest before the next one."""
-        rest = f"; the next renewal is possible in {rest_seconds:.1f} s" if rest_seconds > 0 else ""
-        error = CredentialError(self.why + rest)
+        """Return a new error; `rest_seconds` is how long no renewal can begin."""
+        if self.consent is not None:
+            error: CredentialError = ConsentRequired(self.why, self.consent.account, self.consent.login_url)
+        else:
+            rest = f"; the next renewal is possible in {rest_seconds:.1f} s" if rest_seconds > 0 else ""
+            error = CredentialError(self.why + rest)
         error.__cause__ = self.cause
         return error
 
 
+def consent_needed(account: str, login_url: str | None, cause: BaseException | None = None) -> RenewalFailure:
+    """Return the reason of calls for an account whose user has to sign in."""
+    return RenewalFailure(f"the user of account {account!r} has to sign in", cause, consent=Consent(account, login_url))
+
+
 def without_frames(error: BaseException) -> BaseException:
-    """Take the frames from an error and from all that led to it: their locals hold what must not be kept."""
+    """Remove the frames of an error and of its causes, contexts and members: their locals may hold secrets."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:

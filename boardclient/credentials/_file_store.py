@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shlex
 import sqlite3
-import stat
 import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 from boardclient.credentials._accounts import Account, AccountStore, Change, Lease, T
+from boardclient.credentials._file_location import absolute_path, app_path, check_file, check_folder
 from boardclient.credentials._tokens import StoredToken, Token
 from boardclient.errors import CredentialError
 
 _APPLICATION: Final = 0x62644B74  # PRAGMA application_id: what makes a SQLite file one of ours
 _VERSION: Final = 1
 _BUSY_SECONDS: Final = 5.0
-_IS_POSIX: Final = os.name == "posix"
+_LARGEST: Final = 2**62  # generations that SQLite can count up from
 
 _SCHEMA: Final = (
     """CREATE TABLE accounts (
@@ -33,6 +31,8 @@ _SCHEMA: Final = (
     f"PRAGMA user_version = {_VERSION}",
 )
 _LOAD: Final = "SELECT generation, token, expires_at, holder, since, until FROM accounts WHERE account = ?"
+_DELETED: Final = "deleted"
+"""In place of an end, where the token was deleted: a lost token alone is damage."""
 _SAVE: Final = "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 _ADVICE: Final = {
@@ -56,19 +56,34 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch -- only Windows has no 
 class FileTokenStore(AccountStore):
     """Keep tokens in a file, for all processes, threads and event loops of one user on one machine.
 
-    The file is made where it is missing, and so are the folders above it; only its owner may read it and enter its folder, which
-    is checked in each step (not on Windows). It must lie on a local disk. Nothing is open between the steps, so there is nothing
-    to close, and a process may fork at any time. A step that is cancelled may be done all the same.
+    The file, and its folder, are made where they are missing. Only its owner may read the file, and change files in its folder:
+    the folder is checked at once, both are in each step (not on Windows). The file must be on a local disk. Nothing is open
+    between the steps, so there is nothing to close, and a process may fork at any time. A step that is cancelled may be done all
+    the same. What is deleted or replaced is overwritten in the file.
 
-    `clock` gives the seconds since the epoch, the same in all processes.
+    Args:
+        path: The path of the file; `~` is the user's home folder.
+        clock: The seconds since the epoch, the same in all processes; by default `time.time`.
 
     Raises:
-        CredentialError: from each method; the file can't be used, or others may read it. The message says what to do.
+        CredentialError: also from each method; the file can't be used, or others may read it. The message says what to do.
+        ValueError: the home folder is not known.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time) -> None:
-        self._path = Path(path).absolute()
+        self._path = absolute_path(path)
         self._clock = clock
+        check_folder(self._path.parent)
+
+    @classmethod
+    def for_app(cls, name: str) -> FileTokenStore:
+        """Return the store of an application in the user's data folder, such as `~/.local/share/NAME/tokens.sqlite3`.
+
+        Raises:
+            ValueError: the name can't be that of a folder.
+            CredentialError: that folder can't be used.
+        """
+        return cls(app_path(name))
 
     async def _look(self, account: str) -> Account:
         return await self._run(account, _unchanged, "BEGIN")
@@ -97,7 +112,7 @@ class FileTokenStore(AccountStore):
                 return self._step(account, change, begin)
         except CredentialError as refusal:
             return refusal.with_traceback(None)
-        except (sqlite3.Error, OSError, UnicodeError) as error:
+        except (sqlite3.Error, OSError, UnicodeError, OverflowError) as error:  # also a number that SQLite can't hold
             cause = error.with_traceback(None)
         why = _ADVICE.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, str(cause))
         failure = CredentialError(f"the token store {self._path} can't be used: {why}")
@@ -110,6 +125,7 @@ class FileTokenStore(AccountStore):
         with contextlib.closing(sqlite3.connect(uri, timeout=_BUSY_SECONDS, isolation_level=None, uri=True)) as connection:
             connection.text_factory = _to_text
             connection.execute("BEGIN IMMEDIATE" if is_empty else begin)
+            connection.execute("PRAGMA secure_delete = ON")  # a token that was replaced doesn't stay in free pages
             if self._is_new(connection):
                 for statement in _SCHEMA:
                     connection.execute(statement)
@@ -125,16 +141,12 @@ class FileTokenStore(AccountStore):
         """Make what is missing of the folder and the file, refuse what others may read, and return the file's size."""
         folder = self._path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_private(folder, folder.stat(), "chmod 700", "choose a folder of its own")
+        check_folder(folder)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600))
         # Looked at without opening it: closing it again would end the locks that another thread's SQLite has on it (POSIX).
         found = self._path.lstat()
-        if stat.S_ISLNK(found.st_mode):
-            raise CredentialError(f"the token store {self._path} is a symbolic link: give the path of the file itself")
-        if not stat.S_ISREG(found.st_mode):
-            raise CredentialError(f"the token store {self._path} is not a file: choose another path")
-        _check_private(self._path, found, "chmod 600", "choose another path")
+        check_file(self._path, found)
         if found.st_size == 1:  # SQLite takes it for an empty one, and would overwrite it
             raise CredentialError(f"the token store {self._path} can't be used: {_ADVICE[sqlite3.SQLITE_NOTADB]}")
         return found.st_size
@@ -158,7 +170,7 @@ class FileTokenStore(AccountStore):
         row = connection.execute(_LOAD, (account,)).fetchone()
         if row is None:
             return Account()
-        with contextlib.suppress(TypeError, ValueError):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
             return _from_row(*row)
         raise CredentialError(f"the token store {self._path} is damaged: move it away, and a new one is made")
 
@@ -170,16 +182,6 @@ def _unchanged(known: Account, now: float) -> tuple[Account, Account]:
     return known, known
 
 
-def _check_private(path: Path, found: os.stat_result, command: str, otherwise: str) -> None:
-    if not _IS_POSIX:
-        return
-    if found.st_uid != os.geteuid():
-        raise CredentialError(f"{path}, where tokens are stored, belongs to another user: {otherwise}, or run as that user")
-    if found.st_mode & 0o077:
-        remedy = f"{command} {shlex.quote(str(path))}"
-        raise CredentialError(f"others may use {path}, where tokens are stored: {remedy}, or {otherwise}")
-
-
 def _to_text(raw: bytes) -> str:
     # Damaged text is found by the token's own check: SQLite's error would show it.
     return raw.decode("utf-8", "surrogateescape")
@@ -188,14 +190,25 @@ def _to_text(raw: bytes) -> str:
 def _to_row(record: Account) -> tuple[object, ...]:
     lease = (record.lease.holder, record.lease.since, record.lease.until)
     if record.stored is None:
-        return (0, None, None, *lease)
+        return (record.deletion, None, _DELETED if record.deletion else None, *lease)
     ends = record.stored.token.expires_at
     return (record.stored.generation, record.stored.token.value, ends and ends.isoformat(), *lease)
 
 
-def _from_row(generation: int, token: str, expires_at: str | None, holder: str | None, since: float, until: float) -> Account:
-    lease = Lease(holder, float(since), float(until))
-    if generation == 0:
-        return Account(lease=lease)
+def _from_row(generation: object, token: object, expires_at: object, holder: object, since: object, until: object) -> Account:
+    """Return the record of a row.
+
+    Raises:
+        TypeError, ValueError, OverflowError: something else was written into it.
+    """
+    if not isinstance(generation, int) or not 0 <= generation <= _LARGEST:
+        raise ValueError("no generation")
+    if not isinstance(since, float) or not isinstance(until, float) or not isinstance(holder, str | None):
+        raise TypeError("no lease")
+    lease = Lease(holder, since, until)
+    if token is None and expires_at == (_DELETED if generation else None):
+        return Account(lease=lease, deletion=generation)
+    if not isinstance(token, str) or not isinstance(expires_at, str | None):
+        raise TypeError("no token")
     ends = None if expires_at is None else datetime.fromisoformat(expires_at)
-    return Account(StoredToken(Token(token, ends), int(generation)), lease)
+    return Account(StoredToken(Token(token, ends), generation), lease)

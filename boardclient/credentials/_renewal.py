@@ -1,4 +1,4 @@
-"""One renewal, from the question who may begin it to the token that everybody uses. It runs in a task of its own."""
+"""One renewal, from the first look at the store to the token that all callers use. It runs in a task of its own."""
 
 from __future__ import annotations
 
@@ -7,80 +7,34 @@ import contextlib
 import inspect
 import random
 import secrets
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextvars import ContextVar
+from collections.abc import AsyncIterator
 from typing import Final
 
-import attrs
-
-from boardclient.credentials._exchange_answer import ParseToken, read_token
-from boardclient.credentials._failure import RenewalFailure, without_frames
+from boardclient.credentials._code_exchange import EXCHANGE_SECONDS, AuthorizationRequest, OAuthClientConfig, exchange_code
+from boardclient.credentials._failure import RenewalFailure
+from boardclient.credentials._guard import Outcome, begin
 from boardclient.credentials._protocol import Exchange
 from boardclient.credentials._token_state import TokenState
-from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore
-from boardclient.errors import CredentialError, Effect, SessionClosedError, TransportError
+from boardclient.credentials._tokens import LeaseState, StoredToken, Token
+from boardclient.credentials._waiting import RenewalScope
+from boardclient.errors import ConsentRequired, CredentialError, SessionClosedError
 from boardclient.models import check_text
 
-EXCHANGE_PATH: Final = "/1/OAuthGetAccessToken"
-_EXCHANGE_SECONDS: Final = 30.0
-"""For an exchange of a session whose calls have no deadline: a renewal must end."""
 _POLL_SECONDS: Final = (0.05, 0.2)
-"""Between looks at a store whose lease another holds, at random, so that those who wait don't look in step."""
+"""Between looks at a store that another worker may publish to, at random, so that workers don't look in step."""
 _CODES_ASKED: Final = 2
 """Per renewal: a second one where the exchange of the first had an unknown effect."""
-
-
-@attrs.frozen(kw_only=True)
-class AuthorizationRequest:
-    """Tell the application why it is asked for an authorization code; nothing in it is secret.
-
-    `first_time` says that no token was ever kept for the account; `attempt` counts from 1 how often a code was asked for since
-    the service last accepted a token.
-    """
-
-    account: str
-    first_time: bool
-    attempt: int
-
-
-Authorize = Callable[[AuthorizationRequest], Awaitable[str]]
-
-
-@attrs.frozen(kw_only=True)
-class OAuthClientConfig:
-    """What a renewal works with: the registered client, the application's callbacks, where the token is kept."""
-
-    client_id: str = attrs.field(repr=False)
-    client_secret: str = attrs.field(repr=False)
-    redirect_uri: str = attrs.field(repr=False)
-    auth_url: str
-    authorize: Authorize
-    parse_token: ParseToken | None
-    store: TokenStore
-    account: str
-    authorize_timeout: float
-    lease_seconds: float
-
-
-_UNDER_WAY: Final[ContextVar[tuple[Renewal, ...]]] = ContextVar("boardclient_renewals", default=())
-"""The renewals that the running task is a part of, outermost first."""
-
-
-def is_within_renewal(client: OAuthClientConfig) -> bool:
-    """Tell whether the running task is part of a renewal of the same account, and would wait for itself."""
-    return any(
-        not renewal.is_over and renewal.client.store is client.store and renewal.client.account == client.account
-        for renewal in _UNDER_WAY.get()
-    )
+_PUBLISH_ATTEMPTS: Final = 3
+"""Where the store loses what it held while the user is asked, the new token is published after what it holds now."""
 
 
 class Renewal:
-    """One renewal for all who wait on this loop. Owned by its provider; the session whose exchange it uses ends it early."""
+    """One renewal for all callers that wait on this loop. Owned by its provider; the session that it runs on ends it early."""
 
-    def __init__(self, client: OAuthClientConfig, token_state: TokenState, exchange: Exchange) -> None:
-        self.client = client
-        self.is_over = False
+    def __init__(self, config: OAuthClientConfig, token_state: TokenState, exchange: Exchange) -> None:
+        self._config = config
+        self._scope = RenewalScope(config.store, config.account)
+        self._steps = config.steps
         self._token_state = token_state
         self._exchange = exchange
         self._holder = secrets.token_hex(8)
@@ -88,22 +42,59 @@ class Renewal:
 
     async def run(self) -> RenewalFailure | None:
         """Hold another token than before, or return why not; neither where the session closes meanwhile."""
-        _UNDER_WAY.set((*_UNDER_WAY.get(), self))
+        self._scope.enter()
         try:
-            self._exchange.check_url(self.client.auth_url, "auth_url")
-            return await self._lead_or_follow()
+            return await self._look_or_renew()
         except SessionClosedError:
             return None
-        except CredentialError as error:  # a store's own, which says what to do
+        except CredentialError as error:
             failure = RenewalFailure(error.message, error.__cause__)
         except ValueError as error:
             failure = RenewalFailure(str(error))
-        except Exception as error:  # whatever an application's store raises is the cause
-            failure = RenewalFailure(f"the token store failed: {type(error).__name__}", without_frames(error))
+        except Exception as error:  # an exchange that is not a session's may raise anything
+            failure = RenewalFailure(f"the renewal failed: {type(error).__name__}", error)
         finally:
-            self.is_over = True
-        self._token_state.fail(failure)
+            self._scope.is_over = True
+        self._note(failure)
         return failure
+
+    async def _look_or_renew(self) -> RenewalFailure | None:
+        """Look at the store while no renewal may begin, and where users sign in by themselves; otherwise renew."""
+        state = self._token_state
+        state.note_look()
+        if (resting := state.failure) is not None:
+            return None if await self._is_published_meanwhile() else resting
+        if self._config.authorize is None:
+            if not await self._is_published():
+                failure = self._config.consent_needed()
+                self._note(failure)
+                return failure
+            return None
+        self._exchange.check_url(self._config.auth_url, "auth_url")
+        return await self._lead_or_follow()
+
+    def _note(self, failure: RenewalFailure) -> float:
+        """Return the cool-down that a failure begins: none where the user signs in elsewhere."""
+        if failure.consent is None and self._config.authorize is not None:
+            return self._token_state.fail(failure)
+        self._token_state.note_consent(failure)
+        return 0.0
+
+    async def _is_published(self) -> bool:
+        """Look at the store; return True if a good token is held now, other than at the beginning."""
+        stored = await self._steps.read()
+        if stored is not None:
+            return self._token_state.adopt(stored, self._seen)
+        if self._seen is not None:
+            self._token_state.drop(await self._steps.generation())
+        return False
+
+    async def _is_published_meanwhile(self) -> bool:
+        """Look at the store beside what goes on, which a store that fails does not end."""
+        try:
+            return await self._is_published()
+        except CredentialError:
+            return False
 
     async def _lead_or_follow(self) -> RenewalFailure | None:
         """Use the token that another holder of the account publishes, or become the holder and obtain one."""
@@ -113,36 +104,42 @@ class Renewal:
                 return await self._lead()
             if state == "cooling":
                 failure = RenewalFailure("a renewal by another holder of the account has just failed")
-                self._token_state.fail(failure)
+                self._note(failure)
                 return failure
-            await asyncio.sleep(random.uniform(*_POLL_SECONDS))  # noqa: S311 -- no secret depends on it
+            await asyncio.sleep(_pause())
         return None
 
     async def _lease(self) -> LeaseState:
-        """Ask for the right to renew; whoever ends this meanwhile does not leave it behind."""
-        client = self.client
-        asked = asyncio.ensure_future(client.store.lease(client.account, self._holder, client.lease_seconds))
+        """Ask for the right to renew; a session that closes meanwhile does not leave it behind."""
         try:
-            return await asyncio.shield(asked)
+            return await self._steps.lease(self._holder, self._config.lease_seconds)
         except asyncio.CancelledError:
-            await asyncio.wait({asked})
-            await client.store.release(client.account, self._holder)
+            await self._release_at_once()
             raise
 
     async def _lead(self) -> RenewalFailure | None:
-        client, cooldown = self.client, 0.0
+        """Obtain a token as the holder of the lease, and release it with the cool-down of a failure."""
+        cooldown = 0.0
         try:
             async with self._lease_kept():
                 failure = await self._obtain()
+                if failure is not None and await self._is_published_meanwhile():
+                    failure = None
             if failure is not None:
-                cooldown = self._token_state.fail(failure)
-            return failure
-        finally:
-            await client.store.release(client.account, self._holder, cooldown)
+                cooldown = self._note(failure)
+        except asyncio.CancelledError:
+            await self._release_at_once()
+            raise
+        except Exception:
+            with contextlib.suppress(CredentialError):
+                await self._steps.release(self._holder)
+            raise
+        await self._steps.release(self._holder, cooldown)
+        return failure
 
-    async def _is_published(self) -> bool:
-        stored = await self.client.store.read(self.client.account)
-        return stored is not None and self._token_state.adopt(stored, self._seen)
+    async def _release_at_once(self) -> None:
+        with contextlib.suppress(CredentialError):
+            await self._steps.release_at_once(self._holder)
 
     @contextlib.asynccontextmanager
     async def _lease_kept(self) -> AsyncIterator[None]:
@@ -152,45 +149,56 @@ class Renewal:
         try:
             yield
         finally:
-            # A step at the store is awaited and not cancelled: one that goes on in a thread would take the lease back later.
+            # A step under way is awaited and not cancelled: one that goes on in a thread would take the lease back later.
             ended.set()
-            await asyncio.wait({keeper}, timeout=self.client.lease_seconds)
+            await asyncio.wait({keeper}, timeout=self._config.lease_seconds)
             keeper.cancel()
 
     async def _keep_lease(self, ended: asyncio.Event) -> None:
-        client = self.client
+        seconds = self._config.lease_seconds
         while not ended.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), client.lease_seconds / 3)
+                await asyncio.wait_for(ended.wait(), seconds / 3)
                 return
-            with contextlib.suppress(Exception):  # without the lease the worst is a second code
-                await client.store.lease(client.account, self._holder, client.lease_seconds)
+            with contextlib.suppress(CredentialError):  # without the lease the worst is a second code
+                await self._steps.lease(self._holder, seconds, grace_seconds=0.0)
 
     async def _obtain(self) -> RenewalFailure | None:
-        """Get a token and publish it, unless another holder was faster: then theirs is used."""
-        client = self.client
-        before = await client.store.read(client.account)
+        """Get a token and publish it, unless another worker was faster: then theirs is used."""
+        before = await self._steps.read()
         if before is not None and self._token_state.adopt(before, self._seen):
             return None
+        generation = await self._steps.generation() if before is None else before.generation
         token = await self._new_token(is_first=before is None)
-        if isinstance(token, RenewalFailure):
-            return token
-        generation = 0 if before is None else before.generation
-        if await client.store.publish(client.account, token, generation):
-            self._token_state.adopt(StoredToken(token, generation + 1), self._seen, is_own=True)
-        elif not await self._is_published():
-            return RenewalFailure("the token store took no new token, and holds no other")
-        return None
+        return await self._publish(token, generation) if isinstance(token, Token) else token
 
-    async def _new_token(self, *, is_first: bool) -> Token | RenewalFailure:
-        """Ask for a code and exchange it; once more where the effect of the exchange is unknown, for a code is sent once only."""
-        outcome = RenewalFailure("")
+    async def _publish(self, token: Token, after: int) -> RenewalFailure | None:
+        """Publish the new token; where another worker was faster, theirs is used."""
+        for _ in range(_PUBLISH_ATTEMPTS):
+            if await self._steps.publish(token, after):
+                self._token_state.adopt(StoredToken(token, after + 1), self._seen, is_own=True)
+                return None
+            found = await self._steps.read()
+            generation = await self._steps.generation() if found is None else found.generation
+            if generation >= after:
+                if found is not None and self._token_state.adopt(found, self._seen):
+                    return None
+                break
+            after = generation  # the store was restored or lost its file: a lower generation than it had
+        return RenewalFailure("the token store took no new token, and holds no other")
+
+    async def _new_token(self, *, is_first: bool) -> Token | RenewalFailure | None:
+        """Ask for a code and exchange it; once more where the effect of the exchange is unknown: each code is sent once.
+
+        None where another worker published a token meanwhile.
+        """
+        outcome: RenewalFailure | None = None
         for _ in range(_CODES_ASKED):
             self._token_state.asked += 1
             code = await self._code(
-                AuthorizationRequest(account=self.client.account, first_time=is_first, attempt=self._token_state.asked)
+                AuthorizationRequest(account=self._config.account, first_time=is_first, attempt=self._token_state.asked)
             )
-            if isinstance(code, RenewalFailure):
+            if not isinstance(code, str):
                 return code
             token = await self._exchanged(code)
             if not isinstance(token, RenewalFailure) or not token.is_in_doubt:
@@ -198,31 +206,47 @@ class Renewal:
             outcome = token
         return outcome
 
-    async def _code(self, request: AuthorizationRequest) -> str | RenewalFailure:
-        """Ask the application for a code, in a task of its own: one that doesn't end when told is left behind."""
+    async def _code(self, request: AuthorizationRequest) -> str | RenewalFailure | None:
+        """Ask the application for a code, unless another worker publishes a token first: then None.
+
+        The callback has a task of its own; one that does not end when cancelled is left behind.
+        """
+        assert self._config.authorize is not None  # noqa: S101 -- without a callback nobody is asked
         try:
-            asked = self.client.authorize(request)
-        except Exception as error:  # whatever the application raises is the cause
-            return RenewalFailure(f"authorize raised {type(error).__name__}", error)
+            asked = self._config.authorize(request)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # whatever the application raises is the cause
+            return self._failure_of(error)
         if not inspect.isawaitable(asked):
             return RenewalFailure("authorize must be an async function: it returned no awaitable")
-        task = asyncio.ensure_future(asked)
+        task, outcome = begin(asked)
+        watch = asyncio.create_task(self._watch())
         try:
-            done, _ = await asyncio.wait({task}, timeout=self.client.authorize_timeout)
+            done, _ = await asyncio.wait(
+                {task, watch}, timeout=self._config.authorize_timeout, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
-            task.add_done_callback(_forget)
             task.cancel()
-        if not done:
-            return RenewalFailure(f"authorize gave no code within {self.client.authorize_timeout:g} s")
-        if task.cancelled():
-            return RenewalFailure("authorize was cancelled")
-        if (cause := task.exception()) is not None:
-            return RenewalFailure(f"authorize raised {type(cause).__name__}", cause)
-        return self._checked(task.result())
+            watch.cancel()
+        if watch in done:
+            return None
+        if task not in done:
+            return RenewalFailure(f"authorize gave no code within {self._config.authorize_timeout:g} s")
+        return self._checked(outcome)
 
-    def _checked(self, code: object) -> str | RenewalFailure:
+    async def _watch(self) -> None:
+        """Return when another worker has published a token."""
+        while True:
+            await asyncio.sleep(_pause())
+            if await self._is_published_meanwhile():
+                return
+
+    def _checked(self, outcome: Outcome) -> str | RenewalFailure:
+        if outcome.error is not None:
+            return self._failure_of(outcome.error)
         try:
-            text = check_text(code, "the code")
+            text = check_text(outcome.value, "the code")
         except (TypeError, ValueError) as error:
             return RenewalFailure(f"authorize gave no code: {error}")
         if not text:
@@ -231,30 +255,22 @@ class Renewal:
             return RenewalFailure("authorize gave a code that was sent before, with unknown effect: send each code once")
         return text
 
+    def _failure_of(self, error: BaseException) -> RenewalFailure:
+        """Return what an exception of the callback means: a user who has to sign in is no failure."""
+        if isinstance(error, ConsentRequired):
+            return self._config.consent_needed(error.login_url, error.__cause__)
+        if isinstance(error, asyncio.CancelledError):
+            return RenewalFailure("authorize was cancelled")
+        return RenewalFailure(f"authorize raised {type(error).__name__}", error)
+
     async def _exchanged(self, code: str) -> Token | RenewalFailure:
-        """Exchange the code for a token (interface 4.12), once."""
-        client = self.client
-        fields = {
-            "client_id": client.client_id,
-            "client_secret": client.client_secret,
-            "code": code,
-            "redirect_uri": client.redirect_uri,
-        }
-        # Whoever waits is to learn of a first exchange, and of a second one, before the deadline of its own call.
-        timeout = _EXCHANGE_SECONDS if self._exchange.timeout is None else self._exchange.timeout / 3
-        try:
-            answer = await self._exchange.post_form(client.auth_url + EXCHANGE_PATH, fields, timeout)
-        except TransportError as error:
-            lost = error.with_traceback(None)
-        else:
-            return read_token(answer, time.time(), client.parse_token)
-        if lost.effect is Effect.NOT_SENT:
-            return RenewalFailure(f"the token exchange was not sent: {lost.message}", lost)
-        self._token_state.lose(code)
-        return RenewalFailure(f"the token exchange failed, with unknown effect: {lost.message}", lost, is_in_doubt=True)
+        """Exchange the code, early enough that callers learn of it, and of a second one, before their own deadline."""
+        timeout = EXCHANGE_SECONDS if self._exchange.timeout is None else self._exchange.timeout / 3
+        token = await exchange_code(self._config, code, self._exchange, timeout)
+        if isinstance(token, RenewalFailure) and token.is_in_doubt:
+            self._token_state.lose(code)
+        return token
 
 
-def _forget(task: asyncio.Future[str]) -> None:
-    """Look at how a task ended, so that nobody is told that nobody did."""
-    if not task.cancelled():
-        task.exception()
+def _pause() -> float:
+    return random.uniform(*_POLL_SECONDS)  # noqa: S311 -- no secret depends on it

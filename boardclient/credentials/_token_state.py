@@ -1,4 +1,4 @@
-"""The token of one account in this process: which one is held, whether it is any good, how long no renewal may begin.
+"""The token of one account in this process: which one is held, whether it is good, how long no renewal begins.
 
 Synchronous throughout, and safe for several loops in several threads; the awaiting is in `_renewal` and `_oauth`.
 """
@@ -20,14 +20,13 @@ from boardclient.credentials._values import Credentials
 LONGEST_COOLDOWN_SECONDS: Final = 60.0
 NEW_SECONDS: Final = 60.0
 """How long a token that was never accepted counts as new: refused later than that, it has expired unused."""
+LOOK_SECONDS: Final = 0.05
+"""Between looks at the store while no renewal may begin: a token that another worker publishes ends the waiting."""
 
 
 @attrs.frozen(eq=False)
 class HeldToken:
-    """A token at hand, and what it signs with.
-
-    `obtained_at` is when this process got it from an exchange, if it did.
-    """
+    """A token in use, and its credentials; `obtained_at` is when a renewal of this process got it, if it did."""
 
     stored: StoredToken
     credentials: Credentials
@@ -36,14 +35,14 @@ class HeldToken:
 
 @attrs.frozen
 class RefusalVerdict:
-    """What a 401 says: `is_final` where a token was refused as soon as it was new, with the cool-down that this begins."""
+    """What a 401 means: `is_final` where a token was refused as soon as it was new, with the cool-down that this begins."""
 
     is_final: bool
     cooldown_seconds: float = 0.0
 
 
 class TokenState:
-    """The one token that an account's requests are signed with, from first use on. Owned by its provider."""
+    """The one token that the requests of an account are signed with. Owned by its provider."""
 
     def __init__(
         self,
@@ -58,76 +57,105 @@ class TokenState:
         """The token held, good or refused."""
         self.asked = 0
         """How often the application was asked for a code since a token was last accepted."""
+        self.clock = clock
         self._lost_codes: set[bytes] = set()
         self._key = key
         self._cooldown = cooldown
         self._margin = renew_before_expiry
-        self._clock = clock
         self._lock = threading.Lock()
         self._renew_at: float | None = None
         self._is_proven = False
         self._failure = RenewalFailure("")
         self._failures = 0
-        self._rests_until = clock()
+        self._rests_until = self._looked_at = clock() - 2 * LOOK_SECONDS
 
     def adopt(self, stored: StoredToken, instead_of: HeldToken | None, *, is_own: bool = False) -> bool:
-        """Hold the token unless it is held already or older than a good one.
+        """Hold a token of the store; return True if a good one is held now, other than `instead_of`.
 
-        `is_own` says that this process has just obtained it. Tell whether a good one is held now, other than `instead_of`.
+        The token held stays where it is the same one, or a good one of a later generation. An earlier generation replaces only
+        `instead_of`, the token held when the store was asked: the store was restored, or lost its file. With `is_own` a renewal
+        of this process obtained the token.
         """
         with self._lock:
             held = self.held
             is_old = held is not None and self.credentials is not None and stored.generation < held.stored.generation
+            if is_old and held is instead_of:
+                is_old = not is_own and self._is_past(self._renewal_time(stored.token))
             if not is_old and (held is None or is_own or stored != held.stored):
-                credentials = Credentials(stored.token.value, self._key)
-                self.held = HeldToken(stored, credentials, self._clock() if is_own else None)
-                self._renew_at = self._renewal_time(stored.token)
-                self._is_proven = False
-                self.credentials = credentials
+                self._hold(stored, self.clock() if is_own else None)
             return self.credentials is not None and self.held is not instead_of
+
+    def replace(self, stored: StoredToken) -> None:
+        """Hold a token that the user has just consented to, whatever was held and whatever failed."""
+        with self._lock:
+            self._hold(stored, None)
+            self._failures = self.asked = 0
+            self._rests_until = self.clock()
+
+    def drop(self, generation: int) -> None:
+        """Hold no token, where the store has deleted the one held: its generation is a later one."""
+        with self._lock:
+            if self.held is not None and generation > self.held.stored.generation:
+                self.held = self.credentials = self._renew_at = None
+
+    def _hold(self, stored: StoredToken, obtained_at: float | None) -> None:
+        credentials = Credentials(stored.token.value, self._key)
+        self.held = HeldToken(stored, credentials, obtained_at)
+        self._renew_at = self._renewal_time(stored.token)
+        self._is_proven = False
+        self.credentials = credentials
 
     @property
     def is_due(self) -> bool:
-        """Tell whether the time of an early renewal has come."""
+        """Return True if the time of an early renewal has come."""
         return self._renew_at is not None and time.time() >= self._renew_at
+
+    @property
+    def has_expired(self) -> bool:
+        """Return True if the end of the token held is known and over."""
+        return self.held is not None and self._is_past(_end_of(self.held.stored.token))
+
+    @staticmethod
+    def _is_past(moment: float | None) -> bool:
+        return moment is not None and time.time() >= moment
 
     def _renewal_time(self, token: Token) -> float | None:
         """Return when to renew early: the margin before the end, and not before half of the time that is left."""
-        if self._margin is None or token.expires_at is None:
+        end = _end_of(token)
+        if self._margin is None or end is None:
             return None
-        now, end = time.time(), token.expires_at.timestamp()
-        return max(end - self._margin, (now + end) / 2)
+        return max(end - self._margin, (time.time() + end) / 2)
 
     def refuse(self, rejected: Credentials) -> RefusalVerdict:
-        """Take note of a 401; it means nothing where it is for an older token."""
+        """Note a 401; it means nothing where it is for an older token."""
         with self._lock:
             held = self.held
             if held is None or held.credentials != rejected:
                 return RefusalVerdict(is_final=False)
             is_news, self.credentials = self.credentials is not None, None
-            age = None if self._is_proven or held.obtained_at is None else self._clock() - held.obtained_at
+            age = None if self._is_proven or held.obtained_at is None else self.clock() - held.obtained_at
             if age is None or age > NEW_SECONDS:
                 return RefusalVerdict(is_final=False)
             seconds = self._fail(RenewalFailure("the service refused a token as soon as it was new")) if is_news else 0.0
             return RefusalVerdict(is_final=True, cooldown_seconds=seconds)
 
     def accept(self, credentials: Credentials) -> None:
-        """Take note that the service took the token: whatever failed before is over."""
+        """Note that the service took the token: earlier failures don't count any more."""
         with self._lock:
             if self.credentials == credentials:
                 self._is_proven = True
                 self._failures = self.asked = 0
 
     def lose(self, code: str) -> None:
-        """Take note that the exchange of a code had an unknown effect: it is not sent a second time."""
+        """Note that the exchange of a code had an unknown effect: it is not sent a second time."""
         self._lost_codes.add(_digest(code))
 
     def is_lost(self, code: str) -> bool:
-        """Tell whether the exchange of the code had an unknown effect."""
+        """Return True if the exchange of the code had an unknown effect."""
         return _digest(code) in self._lost_codes
 
     def fail(self, failure: RenewalFailure) -> float:
-        """Take note of a renewal that failed; return the seconds of the cool-down that this begins."""
+        """Note a renewal that failed; return the seconds of the cool-down that this begins."""
         with self._lock:
             return self._fail(failure)
 
@@ -135,18 +163,36 @@ class TokenState:
         seconds = min(LONGEST_COOLDOWN_SECONDS, self._cooldown * 2.0 ** min(self._failures, 10))
         self._failures += 1
         self._failure = failure
-        self._rests_until = self._clock() + seconds
+        self._rests_until = self.clock() + seconds
         return seconds
+
+    def note_consent(self, failure: RenewalFailure) -> None:
+        """Note that the user has to sign in: no failure, and no cool-down but the time until the next look at the store."""
+        with self._lock:
+            self._failure = failure
+            self._rests_until = self.clock() + LOOK_SECONDS
 
     @property
     def rest_seconds(self) -> float:
-        """How long no renewal may begin."""
-        return max(0.0, self._rests_until - self._clock())
+        """How long no renewal begins."""
+        return max(0.0, self._rests_until - self.clock())
 
     @property
     def failure(self) -> RenewalFailure | None:
-        """Why renewals rest, None where they don't."""
+        """Why no renewal begins, None where one may."""
         return self._failure if self.rest_seconds else None
+
+    def note_look(self) -> None:
+        """Note that the store is looked at now."""
+        self._looked_at = self.clock()
+
+    def is_look_older_than(self, seconds: float) -> bool:
+        """Return True if the store was last looked at so many seconds ago, or earlier."""
+        return self.clock() - self._looked_at >= seconds
+
+
+def _end_of(token: Token) -> float | None:
+    return None if token.expires_at is None else token.expires_at.timestamp()
 
 
 def _digest(code: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Tokens, and the protocol of the stores that keep them for tasks, sessions, loops and processes. No I/O."""
+"""Tokens, and the protocol of the stores that keep them for tasks, sessions, event loops and processes. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 from boardclient.models import check_text
 
 LeaseState: TypeAlias = Literal["granted", "held", "cooling"]
-"""What came of asking for the right to renew: it is ours, somebody else's, or nobody's until a cool-down is over."""
+"""The answer to a request for the lease: granted, held by another, or refused until a cool-down is over."""
 
 
 def _text(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
@@ -25,7 +25,7 @@ def _aware(instance: object, attribute: attrs.Attribute[datetime | None], value:
 
 @attrs.frozen
 class Token:
-    """An access token as the exchange gave it (interface 4.12), and when it ends, where that was said.
+    """An access token as the exchange gave it (interface 4.12), and when it ends, where that is known.
 
     Its repr doesn't show it, and it can't be pickled: a store that writes it down takes its `value`.
     """
@@ -39,45 +39,58 @@ class Token:
 
 @attrs.frozen
 class StoredToken:
-    """A token as a store keeps it: `generation` counts the tokens of an account from 1."""
+    """A token as a store keeps it; `generation` counts the tokens and deletions of an account from 1."""
 
     token: Token
     generation: int
 
 
 class TokenStore(Protocol):
-    """Where the token of each account is kept, for everybody who may renew it.
+    """Keep the token of each account, for all tasks, sessions, event loops and processes that may renew it.
 
-    Every method is one short, atomic step, and none waits for another party: a renewal asks the application for a code between
-    the calls, never within one. Whatever they raise reaches the callers as the cause of a `CredentialError`.
-    `boardclient.testing.TokenStoreSuite` tests a store of your own.
+    Every method is one short, atomic step and waits for no other party. What one raises reaches the callers as the cause of a
+    `CredentialError`; one that does not return within 30 seconds fails the call. `boardclient.testing.TokenStoreSuite` tests a
+    store of your own.
 
-    What makes a renewal right is `publish` alone, which compares and sets the generation. The lease only spares the application a
-    second prompt: it may be lost, run out or be granted twice, and the worst that comes of it is one code too many.
+    `publish` makes renewals right: it compares and sets the generation. The lease only spares users a second prompt. It may be
+    lost, run out or be granted twice; the worst that follows is one authorization code too many.
+
+    A store without `delete` and `generation` serves renewals, but not `OAuthCredentials.forget`.
     """
 
     async def read(self, account: str) -> StoredToken | None:
-        """Return what was published last for the account, None where nothing was."""
+        """Return the token of the account, None where none is stored."""
+        ...
+
+    async def generation(self, account: str) -> int:
+        """Return the number of tokens and deletions that the account has had: 0 for an unknown one."""
         ...
 
     async def publish(self, account: str, token: Token, after: int) -> bool:
-        """Keep the token as generation `after + 1` if the generation now is `after` (0: none yet); tell whether it was.
+        """Keep the token as generation `after + 1` if the generation now is `after`; return whether it was.
 
-        Who holds the lease makes no difference.
+        It succeeds whoever holds the lease, and ends a cool-down of the account.
+        """
+        ...
+
+    async def delete(self, account: str) -> None:
+        """Drop the token, raise the generation by one, and end a lease or cool-down of the account.
+
+        `read` returns None from then on. Generations never repeat, so a renewal that began before the deletion fails to publish.
         """
         ...
 
     async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
-        """Give the right to renew to `holder` for so many seconds from now.
+        """Grant `holder` the right to renew for so many seconds from now.
 
-        It is "granted" where nobody has it, where it ran out, and again to who has it, from now on; otherwise it is "held", or
-        "cooling" while the cool-down of a renewal that failed lasts.
+        The answer is "granted" where no holder has the lease, where it ran out, and again for its holder, from now on; otherwise
+        "held", or "cooling" while the cool-down after a failed renewal lasts.
         """
         ...
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
-        """End the lease of `holder`, and let nobody have it for `cooldown` seconds.
+        """End the lease of `holder`, and grant none for `cooldown` seconds.
 
-        Nothing happens where it is another's; where it ran out and nobody took it, the cool-down may begin all the same.
+        Another holder's lease stays as it is. Where the lease ran out and nobody took it, the cool-down may begin all the same.
         """
         ...

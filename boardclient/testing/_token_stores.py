@@ -113,13 +113,61 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_publishes_whoever_has_the_lease(self, store: TokenStore) -> None:
-        """Neither another's lease nor a cool-down keeps anybody from publishing, and publishing ends neither."""
+        """A publish succeeds whoever holds the lease, which goes on, and in a cool-down, which it ends."""
         await self._expect_lease(store, "x", "granted", "first")
         _expect("publish while x has the lease", await store.publish("a", Token("first"), 0), True)
         await self._expect_lease(store, "y", "held", "after a publish")
         await store.release("a", "x", self.lease_seconds)
         _expect("publish in a cool-down", await store.publish("a", Token("second"), 1), True)
-        await self._expect_lease(store, "y", "cooling", "after a publish")
+        await self._expect_lease(store, "y", "granted", "after a publish in a cool-down")
+
+    @_in_a_loop
+    async def test_counts_generations(self, store: TokenStore) -> None:
+        """The generation is that of the token, 0 for an unknown account, and a lease does not change it."""
+        _expect("generation of an unknown account", await store.generation("a"), 0)
+        await store.lease("a", "x", self.lease_seconds)
+        _expect("generation of an account with nothing but a lease", await store.generation("a"), 0)
+        for generation in range(2):
+            await store.publish("a", Token(f"token {generation}"), generation)
+            _expect(f"generation after {generation}", await store.generation("a"), generation + 1)
+
+    @_in_a_loop
+    async def test_deletes_a_token(self, store: TokenStore) -> None:
+        """A deleted token is not read any more, and other accounts keep theirs."""
+        for account in ("a", "b"):
+            await store.publish(account, Token(f"token of {account}"), 0)
+        await store.delete("a")
+        _expect("read after the deletion", await store.read("a"), None)
+        _expect("whether the other account has its token", await store.read("b") == StoredToken(Token("token of b"), 1), True)
+        _expect("generation of the other account", await store.generation("b"), 1)
+
+    @_in_a_loop
+    async def test_does_not_resurrect_a_deleted_token(self, store: TokenStore) -> None:
+        """Who began before a deletion can't publish after it; who asks for the generation afterwards can."""
+        await store.delete("a")
+        _expect("generation of an unknown account after a deletion", await store.generation("a"), 1)
+        _expect("publish of one who began before it", await store.publish("a", Token("late"), 0), False)
+        _expect("publish after the deletion", await store.publish("a", Token("first"), 1), True)
+        await store.delete("a")
+        _expect("generation after a token and two deletions", await store.generation("a"), 3)
+        for after in range(3):
+            _expect(f"late publish after {after}", await store.publish("a", Token("late"), after), False)
+            _expect("read after that", await store.read("a"), None)
+        _expect("publish after the second deletion", await store.publish("a", Token("second"), 3), True)
+        _expect("whether it was kept", await store.read("a") == StoredToken(Token("second"), 4), True)
+
+    @_in_a_loop
+    async def test_a_deletion_ends_lease_and_cool_down(self, store: TokenStore) -> None:
+        """After a deletion the lease is free, and its former holder can't release it for another."""
+        await self._expect_lease(store, "x", "granted", "first")
+        await store.delete("a")
+        await self._expect_lease(store, "y", "granted", "after a deletion")
+        await store.release("a", "x", self.lease_seconds)
+        await self._expect_lease(store, "z", "held", "after the former holder released it")
+        await store.release("a", "y", self.lease_seconds)
+        await self._expect_lease(store, "z", "cooling", "in a cool-down")
+        await store.delete("a")
+        await self._expect_lease(store, "z", "granted", "after a deletion in a cool-down")
 
     @_in_a_loop
     async def test_keeps_any_text_and_end(self, store: TokenStore) -> None:

@@ -8,8 +8,7 @@ from typing import Protocol
 
 import attrs
 
-from boardclient.testing._answers import Answer
-from boardclient.testing._rules import OPERATIONS, UNKNOWN
+from boardclient.testing._rules import OPERATIONS, UNKNOWN, Answer
 
 
 class Stage(Protocol):
@@ -121,20 +120,15 @@ class DelayCommit:
 
 @attrs.frozen(kw_only=True)
 class Hang:
-    """An answer that never comes; after `seconds`, where they are given, the connection is closed instead."""
+    """An answer that never comes."""
 
     commit: bool = False
-    seconds: float | None = None
 
     async def play(self, stage: Stage) -> None:
-        """Wait until the service closes or the time is over, after the commit where there is one."""
+        """Wait until the service closes, after the commit where there is one."""
         if self.commit:
             stage.commit()
-        if self.seconds is None:
-            await stage.hang()
-        else:
-            await stage.sleep(self.seconds)
-            stage.abort()
+        await stage.hang()
 
 
 @attrs.frozen(kw_only=True)
@@ -220,9 +214,9 @@ def delay_commit(seconds: float) -> DelayCommit:
     return DelayCommit(seconds=seconds)
 
 
-def hang(*, commit: bool = False, seconds: float | None = None) -> Hang:
-    """Never answer; close the connection after `seconds`, by default when the service closes."""
-    return Hang(commit=commit, seconds=seconds)
+def hang(*, commit: bool = False) -> Hang:
+    """Never answer, until the service closes."""
+    return Hang(commit=commit)
 
 
 def truncated(body: bytes | None = None) -> Truncated:

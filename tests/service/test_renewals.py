@@ -33,7 +33,7 @@ from boardclient import (
     Token,
     TransportError,
 )
-from boardclient.credentials import _renewal, _token_state
+from boardclient.credentials import _code_exchange, _renewal, _token_state
 from boardclient.events import CredentialsRenewed, RequestSent
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
@@ -155,7 +155,7 @@ def is_sent(service: BoardService) -> tuple[int, int]:
 def timed(service: BoardService, consent: Any, clock: Clock, **options: Any) -> OAuthCredentials:
     """Build credentials whose cool-downs and leases are on the test's clock."""
     provider = service.oauth_credentials(authorize=consent, store=MemoryTokenStore(clock=clock), **options)
-    provider._token_state._clock = clock
+    provider._token_state.clock = clock
     return provider
 
 
@@ -572,7 +572,7 @@ async def test_waiters_fail_with_their_renewal(service: BoardService, consent: C
 
     consent.error = LookupError("no consent")
     provider = service.oauth_credentials(authorize=consent, store=Slow(clock=clock))
-    provider._token_state._clock = clock
+    provider._token_state.clock = clock
     async with service.session(provider, timeout=1.0) as session:
         errors = await asyncio.gather(*(session.members.me() for _ in range(5)), return_exceptions=True)
     assert {type(error) for error in errors} == {CredentialError}
@@ -1018,7 +1018,7 @@ async def test_nothing_secret_is_told(service: BoardService, consent: Consent, c
             await asyncio.gather(*(session.boards.create("plans") for _ in range(3)))
             assert sum(isinstance(event, CredentialsRenewed) for event in events) == renewals
         secrets = secrets_of(service, *consent.codes)
-        shown = [repr(thing) for thing in (provider, store, session, provider._token_state.held, provider._client, consent.asked)]
+        shown = [repr(thing) for thing in (provider, store, session, provider._token_state.held, provider._config, consent.asked)]
         shown += [str(await store.read("default"))]
     assert_no_secrets(events, secrets=secrets)
     assert_no_secrets(caplog.records, secrets=secrets)
@@ -1101,7 +1101,7 @@ async def test_a_failure_is_everybodys_of_the_store(service: BoardService, conse
     consent.error = LookupError("no consent")
     first = timed(service, consent, clock)
     second = timed(service, consent, clock)
-    second._client = first._client
+    second._config = first._config
     async with service.session(first) as one, service.session(second) as two:
         tasks = [asyncio.ensure_future(session.members.me()) for session in (one, two)]
         await consent.reached()
@@ -1120,7 +1120,7 @@ async def test_a_refused_token_is_everybodys_of_the_store(service: BoardService,
     service.faults.add(faults.status(401), "members.me")
     first = timed(service, consent, clock)
     second = timed(service, consent, clock)
-    second._client = first._client
+    second._config = first._config
     async with service.session(first) as one, service.session(second) as two:
         with pytest.raises(AuthenticationError):
             await one.members.me()
@@ -1288,7 +1288,7 @@ async def expiring(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterat
     """Run a service whose tokens live for 100 s of a clock that the client's time of day is on, too."""
     clock.now = time.time() // 1
     seen = SimpleNamespace(time=clock, monotonic=clock)
-    for module in (_token_state, _renewal):
+    for module in (_token_state, _code_exchange):
         monkeypatch.setattr(module, "time", seen)
     async with BoardService(clock=clock, token_lifetime=100.0) as running:
         yield running
@@ -1409,7 +1409,7 @@ async def test_a_store_that_fails(service: BoardService, consent: Consent, clock
 
     store = Failing(clock=clock)
     provider = service.oauth_credentials(authorize=consent, store=store)
-    provider._token_state._clock = clock
+    provider._token_state.clock = clock
     async with service.session(provider) as session:
         errors = await asyncio.gather(*(session.members.me() for _ in range(5)), return_exceptions=True)
         failed = [error for error in errors if isinstance(error, BaseException)]

@@ -1,0 +1,113 @@
+"""The steps of a renewal at an application's token store: each guarded, bounded and checked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import attrs
+
+from boardclient.credentials._failure import without_frames
+from boardclient.credentials._guard import outcome_of
+from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore
+from boardclient.errors import CredentialError
+
+_STEP_SECONDS: Final = 30.0
+_GRACE_SECONDS: Final = 0.5
+"""For a step under way when the session closes: its effect should be known, but closing must not wait for a store that hangs."""
+
+
+@attrs.frozen
+class StoreSteps:
+    """The steps for one account of a store.
+
+    Raises:
+        CredentialError: from each step; the store raised, did not return in time or returned something else than it may.
+    """
+
+    store: TokenStore
+    account: str
+
+    async def read(self) -> StoredToken | None:
+        """Return the stored token, None where there is none."""
+        stored = await self._step("read")
+        if stored is None or (isinstance(stored, StoredToken) and isinstance(stored.token, Token)):
+            return stored
+        raise CredentialError(f"the token store failed: read returned {type(stored).__name__}, not a StoredToken or None")
+
+    async def generation(self) -> int:
+        """Return the generation, which a store without the method shows by its token alone."""
+        if not callable(getattr(self.store, "generation", None)):
+            stored = await self.read()
+            return 0 if stored is None else stored.generation
+        generation = await self._step("generation")
+        if isinstance(generation, int):
+            return generation
+        raise CredentialError(f"the token store failed: generation returned {type(generation).__name__}, not an int")
+
+    async def publish(self, token: Token, after: int) -> bool:
+        """Publish the token; return whether the store took it."""
+        try:
+            return bool(await self._step("publish", token, after, grace_seconds=_GRACE_SECONDS))
+        finally:
+            del token  # it doesn't stay in the frame that an error carries
+
+    async def delete(self) -> None:
+        """Delete the token.
+
+        Raises:
+            CredentialError: also where the store has no such method.
+        """
+        if not callable(getattr(self.store, "delete", None)):
+            raise CredentialError(
+                f"{type(self.store).__name__} can't forget a token: a store needs the methods delete and generation for that"
+            )
+        await self._step("delete")
+
+    async def lease(self, holder: str, seconds: float, *, grace_seconds: float = _GRACE_SECONDS) -> LeaseState:
+        """Ask for the lease."""
+        state = await self._step("lease", holder, seconds, grace_seconds=grace_seconds)
+        if isinstance(state, str) and state in {"granted", "held", "cooling"}:
+            return cast("LeaseState", state)
+        raise CredentialError(f"the token store failed: lease returned {type(state).__name__}, not a LeaseState")
+
+    async def release(self, holder: str, cooldown: float = 0.0, *, at_most: float = _STEP_SECONDS) -> None:
+        """Release the lease, within `at_most` seconds."""
+        await self._step("release", holder, cooldown, seconds=at_most, grace_seconds=_GRACE_SECONDS)
+
+    async def release_at_once(self, holder: str) -> None:
+        """Release the lease while the session closes; a store that hangs is left behind, where the lease runs out."""
+        await self.release(holder, at_most=_GRACE_SECONDS)
+
+    async def _step(self, name: str, *arguments: Any, seconds: float = _STEP_SECONDS, grace_seconds: float = 0.0) -> Any:
+        method: Callable[..., object] = getattr(self.store, name)
+        try:
+            begun = method(self.account, *arguments)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # whatever an application's store raises is the cause
+            failure = error
+        else:
+            if not inspect.isawaitable(begun):
+                raise CredentialError(f"the token store failed: {name} is not an async method")
+            outcome = await outcome_of(begun, seconds, grace_seconds)
+            if outcome.is_late:
+                raise CredentialError(f"the token store failed: {name} did not return within {seconds:g} s")
+            if outcome.error is None:
+                return outcome.value
+            failure = outcome.error
+        finally:
+            del arguments  # a token among them doesn't stay in the frame that an error carries
+        raise _error_of(failure)
+
+
+def _error_of(failure: BaseException) -> CredentialError:
+    """Return an error for what a store raised: its own CredentialError says what to do, anything else is the cause."""
+    if isinstance(failure, CredentialError):
+        error = CredentialError(str(failure))
+        error.__cause__ = failure.__cause__
+        return error
+    error = CredentialError(f"the token store failed: {type(failure).__name__}")
+    error.__cause__ = without_frames(failure)
+    return error
