@@ -1,0 +1,1 @@
+"""The parts of `boardclient.web` without I/O: what browsers send and keep, and the sign-ins under way."""

@@ -1,0 +1,113 @@
+"""What a sign-in reads from browsers and writes to them: cookies, queries and return addresses. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote
+
+_LONGEST_ADDRESS: Final = 2000
+_DECODINGS: Final = 3
+_UNSAFE: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
+"""Browsers remove some of these from addresses and read a backslash as a slash (https://url.spec.whatwg.org/#url-parsing)."""
+
+
+def local_address(address: object) -> str:
+    """Return the address if it is a path of this site, with its query and fragment; "/" for anything else.
+
+    It must stay local however often a server on the way decodes it.
+    """
+    if not isinstance(address, str) or len(address) > _LONGEST_ADDRESS:
+        return "/"
+    decoded = address
+    for _ in range(_DECODINGS + 1):
+        if not _is_local(decoded):
+            return "/"
+        decoded = unquote(decoded, errors="replace")
+    try:
+        return quote(address, safe="/?#[]@!$&'()*+,;=:%~-._")
+    except UnicodeEncodeError:  # a lone surrogate
+        return "/"
+
+
+def _is_local(address: str) -> bool:
+    path = re.split(r"[?#]", address, maxsplit=1)[0]
+    return path.startswith("/") and "//" not in path and not _UNSAFE.search(path) and not {".", ".."} & set(path.split("/"))
+
+
+def parameters(query: object) -> dict[str, str] | None:
+    """Return the parameters of a redirect's query, None where it is malformed: RFC 6749 3.1 allows each one only once.
+
+    The query is a string or bytes, with or without its "?", or a mapping of names to texts or lists of texts.
+    """
+    if isinstance(query, bytes | bytearray):
+        query = bytes(query).decode("latin-1")
+    pairs: list[tuple[object, object]]
+    if isinstance(query, str):
+        pairs = list(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
+    elif isinstance(query, Mapping):
+        pairs = _pairs_of(query)
+    else:
+        return None
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if not isinstance(name, str) or not isinstance(value, str) or name in found:
+            return None
+        found[name] = value
+    return found
+
+
+def _pairs_of(query: Mapping[object, object]) -> list[tuple[object, object]]:
+    """Return all pairs of a mapping, those of multi-valued ones (Starlette, multidict, Werkzeug) included."""
+    for every in ("multi_items", "items"):
+        items = getattr(query, every, None)
+        if callable(items):
+            break
+    getlist = getattr(query, "getlist", None)
+    if every == "items" and callable(getlist):
+        return [(name, value) for name in query for value in getlist(name)]
+    pairs: list[tuple[object, object]] = []
+    for name, value in items():  # type: ignore[misc]  # -- every mapping has items
+        pairs += [(name, one) for one in value] if isinstance(value, list | tuple) else [(name, value)]
+    return pairs
+
+
+def cookie_of(cookies: object, name: str) -> str | None:
+    """Return the value of a cookie from a mapping, or from the raw `Cookie` header; None where it is missing."""
+    if isinstance(cookies, bytes | bytearray):
+        cookies = bytes(cookies).decode("latin-1")
+    if isinstance(cookies, Mapping):
+        value = cookies.get(name)
+        return value if isinstance(value, str) else None
+    if not isinstance(cookies, str):
+        return None
+    for part in cookies.split(";"):
+        key, _, value = part.strip().partition("=")
+        if key == name:
+            return value.strip('"')
+    return None
+
+
+def set_cookie(name: str, value: str, max_age_seconds: int, *, is_secure: bool) -> str:
+    """Return the value of a `Set-Cookie` header: for the whole site, not for scripts, not with requests of other sites' forms.
+
+    `Lax` and not `Strict`: the redirect from the service comes from another site.
+    """
+    secure = "; Secure" if is_secure else ""
+    return f"{name}={value}; Max-Age={max_age_seconds}; Path=/; HttpOnly; SameSite=Lax{secure}"
+
+
+def keys_of(secret: str | bytes | Iterable[str | bytes], name: str) -> tuple[bytes, ...]:
+    """Return one or several secrets as bytes, the first one being the newest.
+
+    Raises:
+        TypeError, ValueError: there is none, or it is empty.
+    """
+    given = [secret] if isinstance(secret, str | bytes) else list(secret)
+    keys = tuple(key.encode() if isinstance(key, str) else key for key in given)
+    if not all(isinstance(key, bytes) for key in keys):
+        raise TypeError(f"{name} must be a text, or several")
+    if not keys or not all(keys):
+        raise ValueError(f"{name} must not be empty")
+    return keys

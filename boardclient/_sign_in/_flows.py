@@ -1,0 +1,141 @@
+"""The sign-ins that a browser has begun, in a signed cookie of its own: the server remembers none. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import attrs
+
+if TYPE_CHECKING:
+    from itsdangerous import URLSafeSerializer
+
+FLOW_SECONDS: Final = 600
+"""How long a user may take at the consent page."""
+KEPT_SECONDS: Final = 3600
+"""How long a flow is remembered, so that one that came late or twice is told from one of another browser."""
+_MOST_OPEN: Final = 5
+_MOST_KEPT: Final = 10
+_MOST_CHARACTERS: Final = 3800
+"""Browsers keep 4096 bytes of a cookie with its name and attributes (RFC 6265 6.1)."""
+
+Problem: TypeAlias = Literal["expired", "replayed", "foreign"]
+
+
+@attrs.frozen
+class Flow:
+    """One sign-in of one browser tab, from the redirect to the consent page to the one back."""
+
+    state: str = attrs.field(repr=False)
+    begun_at: int
+    return_to: str
+    is_over: bool = False
+    hint: str = ""
+    """The beginning of the code challenge, where one is used: it tells which secret the verifier comes from."""
+
+
+@attrs.frozen
+class Flows:
+    """The flows of one browser, oldest first."""
+
+    flows: tuple[Flow, ...] = ()
+
+    def add(self, flow: Flow, now: float) -> Flows:
+        """Return the flows with a new one; where too many are open, the oldest is dropped."""
+        kept = [one for one in self.flows if 0 <= now - one.begun_at < KEPT_SECONDS]
+        opened = [one for one in kept if not one.is_over]
+        ended = [one for one in kept if one.is_over]
+        chosen = opened[-(_MOST_OPEN - 1) :] + ended[-(_MOST_KEPT - _MOST_OPEN) :]
+        return Flows((*(one for one in kept if one in chosen), flow))
+
+    def find(self, state: str, now: float) -> Flow | Problem:
+        """Return the open flow of a state, or why there is none."""
+        for flow in self.flows:
+            if hmac.compare_digest(flow.state.encode(), state.encode("utf-8", "replace")):
+                if flow.is_over:
+                    return "replayed"
+                return flow if -1 <= now - flow.begun_at <= FLOW_SECONDS else "expired"
+        return "foreign"
+
+    def end(self, flow: Flow) -> Flows:
+        """Return the flows with this one over."""
+        return Flows(tuple(attrs.evolve(one, return_to="", is_over=True) if one == flow else one for one in self.flows))
+
+
+class Signer:
+    """Signs what cookies hold, and derives verifiers, with one or several secrets: the first one is the newest."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        try:
+            from itsdangerous import URLSafeSerializer
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("sign-ins need itsdangerous: pip install boardclient[web]", name=error.name) from error
+        self._keys = tuple(keys)
+        self._flows = _serializer(URLSafeSerializer, keys, "boardclient.flows")
+        self._account = _serializer(URLSafeSerializer, keys, "boardclient.account")
+
+    def write_flows(self, flows: Flows) -> str:
+        """Return the text of the flows; the oldest are left out where it would not fit into a cookie."""
+        entries = [[one.state, one.begun_at, one.return_to, one.is_over, one.hint] for one in flows.flows]
+        while len(text := _text(self._flows.dumps(entries))) > _MOST_CHARACTERS:
+            del entries[0]
+        return text
+
+    def read_flows(self, text: str | None) -> Flows:
+        """Return the flows of a text; none where it is not one of ours."""
+        entries = _loaded(self._flows, text)
+        return Flows(tuple(Flow(*entry) for entry in entries or ()))
+
+    def write_account(self, account: str, now: float) -> str:
+        """Return the text that says who is signed in, from now on."""
+        return _text(self._account.dumps([account, int(now)]))
+
+    def read_account(self, text: str | None, now: float, seconds: float) -> str | None:
+        """Return who is signed in, None where the text is not one of ours or older than so many seconds."""
+        entry = _loaded(self._account, text)
+        return entry[0] if entry is not None and -1 <= now - entry[1] <= seconds else None
+
+    def verifier(self, state: str, hint: str = "") -> str | None:
+        """Return the code verifier (RFC 7636 4.1) of a state.
+
+        Of several secrets it is the one whose challenge begins with the hint; None where none does.
+        """
+        made = (_base64(hmac.digest(key, b"boardclient.verifier " + state.encode(), "sha256")) for key in self._keys)
+        return next((verifier for verifier in made if challenge_of(verifier).startswith(hint)), None)
+
+
+def challenge_of(verifier: str) -> str:
+    """Return the S256 code challenge (RFC 7636 4.2)."""
+    return _base64(hashlib.sha256(verifier.encode()).digest())
+
+
+def new_state() -> str:
+    """Return an unguessable state (RFC 6749 10.12) of 128 bits."""
+    return secrets.token_urlsafe(16)
+
+
+def _base64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _serializer(kind: type[URLSafeSerializer], keys: Sequence[bytes], salt: str) -> URLSafeSerializer:
+    # itsdangerous signs with the last key: https://itsdangerous.palletsprojects.com/en/stable/concepts/#key-rotation
+    return kind(list(reversed(keys)), salt=salt, signer_kwargs={"digest_method": hashlib.sha256, "key_derivation": "hmac"})
+
+
+def _text(dumped: str | bytes) -> str:
+    return dumped if isinstance(dumped, str) else dumped.decode()
+
+
+def _loaded(serializer: URLSafeSerializer, text: str | None) -> Any:
+    """Return the content of a signed text, None where its signature is not one of ours."""
+    from itsdangerous import BadData
+
+    try:
+        return None if text is None else serializer.loads(text)
+    except BadData:
+        return None

@@ -1,0 +1,371 @@
+"""Sign-in for web applications of any framework: consent in the user's browser, tokens in the store.
+
+Needs the extra `web` (itsdangerous). Nothing here does I/O but the exchange of the code and one read of the member record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, Literal, TypeAlias
+from urllib.parse import quote, urlencode
+
+import attrs
+
+from boardclient._sign_in._browser import cookie_of, keys_of, local_address, parameters, set_cookie
+from boardclient._sign_in._flows import FLOW_SECONDS, KEPT_SECONDS, Flow, Flows, Problem, Signer, challenge_of, new_state
+from boardclient.credentials._exchange_answer import ParseToken
+from boardclient.credentials._guard import outcome_of
+from boardclient.credentials._memory_store import MemoryTokenStore
+from boardclient.credentials._oauth import ConsentState, OAuthCredentials
+from boardclient.credentials._static import StaticCredentials
+from boardclient.credentials._tokens import TokenStore
+from boardclient.errors import Attempt, BoardClientError, Effect, SessionClosedError, TransportError
+from boardclient.models import Member
+from boardclient.session import AsyncSession
+
+__all__ = ["Begun", "ConsentState", "SignIn", "SignInError", "SignedIn"]
+
+Cookies: TypeAlias = Mapping[str, str] | str | bytes | None
+"""The cookies of a request: a mapping, or the raw `Cookie` header."""
+Query: TypeAlias = Mapping[str, object] | str | bytes
+"""The query of a request: a mapping of names to a text or to several, or the raw query string."""
+AccountOf: TypeAlias = Callable[[Member], "str | Awaitable[str]"]
+Reason: TypeAlias = Literal["refused", "expired", "replayed", "foreign", "failed"]
+
+_ACCOUNT_SECONDS: Final = 30 * 24 * 3600
+_CALLBACK_SECONDS: Final = 30.0
+_MOST_KEPT: Final = 1024
+"""How many accounts' credentials a worker keeps in memory: others read the store again; and how many used states."""
+_SERVICE_ERRORS: Final = frozenset(
+    {
+        "invalid_request",
+        "invalid_scope",
+        "server_error",
+        "temporarily_unavailable",
+        "unauthorized_client",
+        "unsupported_response_type",
+    }
+)
+"""The errors of RFC 6749 4.1.2.1 that don't come from the user."""
+
+
+class SignInError(BoardClientError):
+    """Report a redirect that signs nobody in: answer with status 400, and send `set_cookies` along.
+
+    `reason` is "refused" (by the user), "expired" (begun more than ten minutes ago), "replayed" (used before), "foreign" (begun
+    in another browser, or nowhere) or "failed" (anything else, such as an exchange that the service refuses). Only "failed" may
+    have sent something to the service.
+    """
+
+    suggested_status = 400
+
+    def __init__(
+        self,
+        message: str = "",
+        reason: Reason = "failed",
+        set_cookies: tuple[str, ...] = (),
+        effect: Effect = Effect.NOT_SENT,
+        attempts: tuple[Attempt, ...] = (),
+    ) -> None:
+        super().__init__(message, effect, attempts)
+        self.reason: Reason = reason
+        self.set_cookies = set_cookies
+
+
+@attrs.frozen
+class Begun:
+    """Where to send the browser (status 303), and the `Set-Cookie` header values that go with it."""
+
+    location: str = attrs.field(repr=False)
+    set_cookies: tuple[str, ...] = attrs.field(repr=False)
+
+
+@attrs.frozen
+class SignedIn:
+    """Who has signed in, where to send the browser (status 303), and the `Set-Cookie` header values that go with it."""
+
+    account: str
+    member: Member
+    return_to: str
+    set_cookies: tuple[str, ...] = attrs.field(repr=False)
+
+
+class SignIn:
+    """Sign users in at the service's consent page, and give sessions that act for them.
+
+    Each attempt is a flow in a signed cookie: bound to the browser, open for ten minutes, five at a time, so that tabs finish in
+    any order. The server remembers nothing, so any worker may complete what another began. The tokens go to `store`, under the
+    name that `account_of` gives the user. A call for an account without a good token raises `ConsentRequired`, whose `login_url`
+    is `login_path`; a token that any worker has stored is used by all within 0.5 s.
+
+    Args:
+        session: The application's session: its pool serves all users.
+        client_id: The identifier of the registered client.
+        client_secret: Its secret.
+        redirect_uri: The address that the client is registered with. Where it is https, cookies have the prefix `__Host-`.
+        auth_url: The address of the service's token exchange, without `/1`.
+        authorize_url: The address of the consent page (the interface shows none), which gets the parameters of RFC 6749 4.1.1.
+        store: Where tokens are kept; by default a `MemoryTokenStore`, which serves one worker.
+        cookie_secret: The secret that cookies are signed with, or several: the first one signs, all are accepted.
+        key: The API key, where one is used.
+        login_path: Where the application's sign-in begins, "/login" by default.
+        pkce: True to send a code challenge (RFC 7636), False by default.
+        account_of: A function, which may be async, from the `Member` to the account; by default the member's id.
+        scope: The scopes to ask for, separated by spaces; by default none are named.
+        parse_token: As in `OAuthCredentials`.
+        account_seconds: How long the cookie that says who is signed in lasts, 30 days by default.
+        clock: The seconds since the epoch.
+
+    Raises:
+        ValueError, TypeError: an option can't work.
+        ModuleNotFoundError: the extra `web` is not installed.
+    """
+
+    def __init__(
+        self,
+        session: AsyncSession,
+        *,
+        client_id: str,
+        client_secret: str,
+        redirect_uri: str,
+        auth_url: str,
+        authorize_url: str,
+        cookie_secret: str | bytes | Iterable[str | bytes],
+        store: TokenStore | None = None,
+        key: str | None = None,
+        login_path: str = "/login",
+        pkce: bool = False,
+        account_of: AccountOf | None = None,
+        scope: str | None = None,
+        parse_token: ParseToken | None = None,
+        account_seconds: float = _ACCOUNT_SECONDS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not (account_of is None or callable(account_of)):
+            raise TypeError("account_of must be a function")
+        self._credentials = OAuthCredentials(
+            client_id=client_id,
+            client_secret=client_secret,
+            redirect_uri=redirect_uri,
+            auth_url=session.exchange.check_url(auth_url, "auth_url"),
+            store=MemoryTokenStore() if store is None else store,
+            key=key,
+            login_url=login_path,
+            parse_token=parse_token,
+        )
+        address, _, query = authorize_url.partition("?")
+        self._authorize_url = session.exchange.check_url(address, "authorize_url") + "?" + (f"{query}&" if query else "")
+        self._authorize_query = {"response_type": "code", "client_id": client_id, "redirect_uri": redirect_uri}
+        self._session = session
+        self._key = key
+        self._scope = scope
+        self._is_secure = redirect_uri.lower().startswith("https:")
+        prefix = "__Host-" if self._is_secure else ""
+        self._flows_cookie, self._account_cookie = f"{prefix}boardclient-flows", f"{prefix}boardclient-account"
+        self._signer = Signer(keys_of(cookie_secret, "cookie_secret"))
+        self._uses_challenge = pkce
+        self._account_of = account_of
+        self._account_seconds = account_seconds
+        self._clock = clock
+        self._accounts: OrderedDict[str, OAuthCredentials] = OrderedDict()
+        self._used: OrderedDict[str, None] = OrderedDict()
+        """The states that this worker has completed: the service refuses the codes of others."""
+
+    # --- signing in
+
+    def begin(self, return_to: str = "/", cookies: Cookies = None, *, scope: str | None = None) -> Begun:
+        """Begin a sign-in: send the browser to the consent page, with the cookies.
+
+        `return_to` is where it goes afterwards, a path of this site: anything else becomes "/". `cookies` are those of the
+        request, so that the flows of other tabs go on. `scope` replaces that of the constructor, as for more scopes: the new
+        token replaces a good one.
+        """
+        now, state = self._clock(), new_state()
+        query, hint = {**self._authorize_query, "state": state}, ""
+        if scopes := scope or self._scope:
+            query["scope"] = scopes
+        if self._uses_challenge and (verifier := self._signer.verifier(state)):
+            challenge = challenge_of(verifier)
+            query |= {"code_challenge": challenge, "code_challenge_method": "S256"}
+            hint = challenge[:8]
+        flow = Flow(state, int(now), local_address(return_to), hint=hint)
+        flows = self._flows(cookies).add(flow, now)
+        return Begun(self._authorize_url + urlencode(query, quote_via=quote), (self._set_flows(flows),))
+
+    async def complete(self, query: Query, cookies: Cookies) -> SignedIn:
+        """Complete a sign-in with the query of the redirect and the cookies of its request.
+
+        The code is exchanged once, the member record (interface 4.11) is read with the new token, and the token goes to the store
+        under the account. A request that is cancelled meanwhile does not lose the token.
+
+        Raises:
+            SignInError: nobody is signed in; see its `reason`.
+            SessionClosedError: the session is closed.
+        """
+        flow, code, ended = self._checked(query, cookies)
+        finishing = self._session.exchange.spawn(self._finish(flow, code, ended))
+        del code
+        await asyncio.wait({finishing})
+        outcome = SessionClosedError() if finishing.cancelled() else finishing.result()
+        if isinstance(outcome, SignedIn):
+            return outcome
+        if isinstance(outcome, SessionClosedError):
+            raise SessionClosedError("the session was closed during the sign-in")
+        raise outcome
+
+    # --- accounts
+
+    def credentials_for(self, account: str) -> OAuthCredentials:
+        """Return the credentials of an account; requests of one worker share them.
+
+        Raises:
+            ValueError, TypeError: `account` is not a text, or empty.
+        """
+        found = self._accounts.get(account)
+        if found is None:
+            found = self._accounts[account] = self._credentials.for_account(account)
+            if len(self._accounts) > _MOST_KEPT:
+                self._accounts.popitem(last=False)
+        self._accounts.move_to_end(account)
+        return found
+
+    def session_for(self, account: str) -> AsyncSession:
+        """Return a session on the same pool that acts for the account; its calls raise `ConsentRequired` without a good token."""
+        return self._session.with_credentials(self.credentials_for(account))
+
+    async def state(self, account: str) -> ConsentState:
+        """Return "never", "good" or "needs consent", as `OAuthCredentials.state` does."""
+        return await self.credentials_for(account).state()
+
+    async def sign_out(self, account: str) -> None:
+        """Forget the account's token in the store, for all workers; send `sign_out_cookies` to the browser.
+
+        Raises:
+            CredentialError: the store failed, or has no `delete`.
+        """
+        await self.credentials_for(account).forget()
+
+    @property
+    def sign_out_cookies(self) -> tuple[str, ...]:
+        """The `Set-Cookie` header values that end a sign-in in the browser."""
+        return (set_cookie(self._account_cookie, "", 0, is_secure=self._is_secure),)
+
+    def account_of_request(self, cookies: Cookies) -> str | None:
+        """Return who is signed in at the browser of a request, None where nobody is."""
+        text = cookie_of(cookies, self._account_cookie)
+        return self._signer.read_account(text, self._clock(), self._account_seconds)
+
+    def __repr__(self) -> str:
+        return f"SignIn({self._credentials!r})"
+
+    # --- the steps of a sign-in
+
+    def _flows(self, cookies: Cookies) -> Flows:
+        return self._signer.read_flows(cookie_of(cookies, self._flows_cookie))
+
+    def _set_flows(self, flows: Flows) -> str:
+        return set_cookie(self._flows_cookie, self._signer.write_flows(flows), KEPT_SECONDS, is_secure=self._is_secure)
+
+    def _checked(self, query: Query, cookies: Cookies) -> tuple[Flow, str, str]:
+        """Return the open flow of a redirect, its code, and the cookie that ends the flow; take note that it is used.
+
+        Raises:
+            SignInError: there is no such flow, or no code.
+        """
+        given, flows = parameters(query), self._flows(cookies)
+        if given is None:
+            raise SignInError("the redirect is malformed: its query names a parameter twice, or is none", "failed")
+        found = flows.find(given.get("state", ""), self._clock())
+        if not isinstance(found, Flow):
+            raise SignInError(_WORDS[found], found)
+        ended = self._set_flows(flows.end(found))
+        error, code = given.get("error"), given.get("code")
+        if error is not None and error not in _SERVICE_ERRORS:
+            raise SignInError("the user refused, or the service in the user's name", "refused", (ended,))
+        if error is not None:
+            raise SignInError(f"the service's consent page failed ({error})", "failed", (ended,))
+        if not code:
+            raise SignInError("the redirect holds no code", "failed", (ended,))
+        if not self._use(found):
+            raise SignInError(_WORDS["replayed"], "replayed", (ended,))
+        return found, code, ended
+
+    def _use(self, flow: Flow) -> bool:
+        """Return False where this worker has completed the flow: the browser, or an old copy of its cookie, sent it again."""
+        if flow.state in self._used:
+            return False
+        self._used[flow.state] = None
+        if len(self._used) > _MOST_KEPT:
+            self._used.popitem(last=False)
+        return True
+
+    async def _finish(self, flow: Flow, code: str, ended: str) -> SignedIn | SignInError | SessionClosedError:
+        """Exchange the code, find out who the user is, and store the token; errors are values here."""
+        verifier = self._signer.verifier(flow.state, flow.hint) if flow.hint else None
+        try:
+            token = await self._credentials.request_token(code, self._session, code_verifier=verifier)
+            member = await self._session.with_credentials(StaticCredentials(token.value, self._key)).members.me()
+            account = await self._name_of(member)
+            await self.credentials_for(account).keep_token(token)
+        except SessionClosedError as error:
+            return error
+        except SignInError as error:
+            failure = error.with_traceback(None)
+        except BoardClientError as error:
+            failure = SignInError(f"the sign-in failed: {error}", "failed", (), error.effect)
+            failure.__cause__ = error.with_traceback(None)
+            if isinstance(error.__cause__, TransportError) and error.__cause__.effect is Effect.NOT_SENT:
+                del self._used[flow.state]  # the code is still good: the browser may send it again
+                return failure
+        except ValueError as error:
+            failure = SignInError(f"the sign-in failed: {error}")
+        else:
+            now = self._clock()
+            signed = set_cookie(
+                self._account_cookie,
+                self._signer.write_account(account, now),
+                int(self._account_seconds),
+                is_secure=self._is_secure,
+            )
+            return SignedIn(account, member, flow.return_to, (ended, signed))
+        finally:
+            del code, verifier  # they don't stay in the frame that an error carries
+        failure.set_cookies = (ended,)
+        return failure
+
+    async def _name_of(self, member: Member) -> str:
+        """Return the account of a member, by the application's function or the member's id (interface 4.11).
+
+        Raises:
+            SignInError: there is none.
+        """
+        if self._account_of is None:
+            if not member.id:
+                raise SignInError("the member record holds no id: give SignIn account_of=, a function of the member")
+            return member.id
+        outcome = await outcome_of(_called(self._account_of, member), _CALLBACK_SECONDS)
+        if outcome.is_late:
+            raise SignInError(f"account_of did not return within {_CALLBACK_SECONDS:g} s")
+        if outcome.error is not None:
+            failure = SignInError(f"account_of raised {type(outcome.error).__name__}")
+            failure.__cause__ = outcome.error
+            raise failure
+        if not isinstance(outcome.value, str) or not outcome.value:
+            raise SignInError(f"account_of returned {type(outcome.value).__name__}, not the name of an account")
+        return outcome.value
+
+
+async def _called(function: AccountOf, member: Member) -> object:
+    made = function(member)
+    return await made if inspect.isawaitable(made) else made
+
+
+_WORDS: Final[Mapping[Problem, str]] = {
+    "expired": f"the sign-in was begun more than {FLOW_SECONDS // 60} minutes ago: begin again",
+    "replayed": "the sign-in was completed before",
+    "foreign": "the sign-in was not begun in this browser",
+}
