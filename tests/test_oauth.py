@@ -1081,7 +1081,7 @@ async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
 
 async def patient_call(flights: InFlightCalls, seconds: float | None, waits: tuple[float, ...], seen: list[Any]) -> None:
     """Make a call whose deadline stands still in every second of the waits."""
-    flight = flights.begin("GET /1/x", seconds, bulk=CallOptions())
+    flight = flights.begin("GET /1/x", seconds, options=CallOptions())
     try:
         for number, wait in enumerate(waits):
             if number % 2:
@@ -1091,7 +1091,7 @@ async def patient_call(flights: InFlightCalls, seconds: float | None, waits: tup
                 flights.resume(flight)
         seen.append(flight.remaining_seconds)
     except asyncio.CancelledError:
-        seen.append(flight.settle())
+        seen.append(flight.interruption_error())
     finally:
         flights.end(flight)
 
@@ -1120,13 +1120,13 @@ async def test_a_deadline_that_stands_still_goes_on() -> None:
 async def test_a_deadline_that_passes_before_it_stands_still() -> None:
     """A call that comes to wait with nothing left ends when it goes on."""
     flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
-    flight = flights.begin("GET /1/x", 1.0, bulk=CallOptions())
+    flight = flights.begin("GET /1/x", 1.0, options=CallOptions())
     flights.suspend(flight)
     flight.left = -1.0
     flights.resume(flight)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.sleep(50)
-    seen.append(flight.settle())
+    seen.append(flight.interruption_error())
     flights.end(flight)
     assert isinstance(seen[0], DeadlineError)
     assert loop.time() < 0.1
@@ -1138,7 +1138,7 @@ async def test_a_call_that_is_being_ended_is_not_resumed() -> None:
     flights = InFlightCalls()
     call = asyncio.current_task()
     assert call is not None
-    flight = flights.begin("GET /1/x", 10.0, bulk=CallOptions())
+    flight = flights.begin("GET /1/x", 10.0, options=CallOptions())
     flights.suspend(flight)
     asyncio.get_running_loop().call_later(5.0, lambda: asyncio.ensure_future(closing()))
 
@@ -1151,7 +1151,7 @@ async def test_a_call_that_is_being_ended_is_not_resumed() -> None:
         flights.resume(flight)
         assert flight.deadline == float("inf")
         await asyncio.sleep(1000)  # no sweeper comes for it
-    error = flight.settle()
+    error = flight.interruption_error()
     flights.end(flight)
     assert isinstance(error, SessionClosedError)
     assert asyncio.get_running_loop().time() == pytest.approx(1005.0, abs=0.01)
