@@ -90,9 +90,7 @@ async def test_a_lent_session_is_left_alone() -> None:
 async def test_a_request_of_the_pool_that_is_no_call() -> None:
     """The pool's connector also serves a request that belongs to no call."""
     pool = Pool(Settings())
-    pool._open()
-    http = pool._http
-    assert http is not None
+    http = pool._open().http
     try:
         with pytest.raises(aiohttp.ClientConnectorError):
             await http.get("http://127.0.0.1:1/")
@@ -103,9 +101,7 @@ async def test_a_request_of_the_pool_that_is_no_call() -> None:
 async def test_a_forked_copy_leaves_the_connections_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connector that is collected in another process than its own closes nothing, though it holds connections."""
     pool = Pool(Settings())
-    pool._open()
-    http = pool._http
-    assert http is not None
+    http = pool._open().http
     connector: Any = http.connector
     connector._conns["h"] = object()
     with monkeypatch.context() as patch:

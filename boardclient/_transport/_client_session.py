@@ -1,10 +1,10 @@
-"""The transport over `ClientSession.request`: it always works, also with an application's own session, proxies and tracing."""
+"""The transport over `ClientSession.request`: it always works, also with an application's own session, proxies and wrappers."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from io import BytesIO
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from yarl import URL
@@ -12,27 +12,34 @@ from yarl import URL
 from boardclient._transport._connections import NO_TIMEOUT, PROGRESS
 from boardclient._transport._failures import failure_of
 from boardclient._transport._headers import RequestHeaders
+from boardclient._transport._instruments import is_mocked, shown_url
 from boardclient._transport._progress import Progress
-from boardclient._transport._reading import read_whole, watched
+from boardclient._transport._reading import read_whole, unpack_whole, watched
+from boardclient._transport._requests import OUTGOING, Outgoing, payload_of
 from boardclient._transport._values import TransportFailure, TransportResult
 from boardclient.errors import Effect
-
-LARGE_BODY_BYTES: Final = 2**20
-"""aiohttp warns of larger ones in one piece, and sends a file in pieces, no faster than they are taken."""
 
 _REPEATED: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """What aiohttp sends a second time by itself when a kept-alive connection breaks; on an application's session it can't be turned
 off: https://github.com/aio-libs/aiohttp/issues/10790."""
 
+_logger: Final = logging.getLogger("boardclient.transport")
+
 
 class ClientSessionTransport:
-    """Sends requests through a `ClientSession`. Owned by its `Pool`."""
+    """Sends requests through a `ClientSession`. Owned by its `Pool`.
+
+    On a session of our own, whose request class is `SignedRequest`, `ClientSession.request` is given neither credentials nor the
+    body: https://docs.aiohttp.org/en/stable/tracing_reference.html hands instruments all that it is given.
+    """
 
     def __init__(self, http: aiohttp.ClientSession, headers: RequestHeaders, limit: int, *, is_lent: bool) -> None:
         self._http = http
         self._is_lent = is_lent
         self._headers = headers
         self._limit = limit
+        if is_lent and getattr(http, "trace_configs", None):
+            _logger.debug("the lent ClientSession has trace configs, which see the credentials in the URLs of requests")
 
     async def round_trip(
         self,
@@ -47,13 +54,14 @@ class ClientSessionTransport:
         if self._http.closed:
             return TransportFailure("connect", Effect.NOT_SENT, "no connection: the ClientSession is closed")
         progress.stage = "handed"
-        token = PROGRESS.set(progress)
+        is_shown = self._is_lent or is_mocked()
+        tokens = PROGRESS.set(progress), OUTGOING.set(None if is_shown else Outgoing(url, body))
         outcome: TransportResult
         try:
             async with self._http.request(
                 method,
-                URL(url, encoded=True),
-                data=body if body is None or len(body) <= LARGE_BODY_BYTES else BytesIO(body),
+                URL(url, encoded=True) if is_shown else shown_url(url),
+                data=payload_of(body) if is_shown else None,
                 headers=self._headers.copy(None if body is None else content_type, headers),
                 allow_redirects=False,
                 auto_decompress=False,
@@ -61,13 +69,22 @@ class ClientSessionTransport:
                 timeout=NO_TIMEOUT,
             ) as response:
                 progress.stage = "receive"
-                with watched(response):
-                    outcome = await read_whole(response.status, response.headers, response.content, self._limit)
-                if not response.content.is_eof():
-                    response.close()
+                outcome = await self._read(response)
         except Exception as error:  # whatever it is, it may print the URL: only its kind leaves this frame
             outcome = failure_of(error, progress.stage, may_be_second=self._is_lent and method in _REPEATED)
         finally:
-            PROGRESS.reset(token)
+            PROGRESS.reset(tokens[0])
+            OUTGOING.reset(tokens[1])
         progress.stage = "idle"
+        return outcome
+
+    async def _read(self, response: aiohttp.ClientResponse) -> TransportResult:
+        content: Any = response.content
+        if not isinstance(content, aiohttp.StreamReader) or content.at_eof():
+            # A recorder such as vcrpy has read the body already, or replays one.
+            return await unpack_whole(response.status, response.headers, await response.read(), self._limit)
+        with watched(response):
+            outcome = await read_whole(response.status, response.headers, content, self._limit)
+        if not content.is_eof():
+            response.close()
         return outcome

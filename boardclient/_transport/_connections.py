@@ -32,10 +32,11 @@ PROGRESS: Final[ContextVar[Progress | None]] = ContextVar("boardclient_progress"
 class Connector(aiohttp.TCPConnector):
     """A pool of connections that reports when a request has its own: until then nothing was sent. Owned by its `Pool`."""
 
-    def __init__(self, limit: int, ssl: SSLContext | bool | aiohttp.Fingerprint) -> None:
+    def __init__(self, limit: int, ssl: SSLContext | bool | aiohttp.Fingerprint, *, has_own_protocol: bool = True) -> None:
         self._process = os.getpid()
         super().__init__(limit=limit, keepalive_timeout=KEEP_ALIVE_SECONDS, ssl=ssl)
-        self._factory = cast("functools.partial[ResponseHandler]", functools.partial(Protocol, loop=self._loop))
+        if has_own_protocol:
+            self._factory = cast("functools.partial[ResponseHandler]", functools.partial(Protocol, loop=self._loop))
 
     def abandon(self) -> None:
         """Count as closed, and leave the connections to the loop or process that they belong to."""

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Coroutine, Mapping
 from functools import cache
 from typing import Any, ClassVar, Final
 
 import aiohttp
+import attrs
 
-from boardclient._transport import _direct
+from boardclient._transport import _direct, _probe
 from boardclient._transport._client_session import ClientSessionTransport
 from boardclient._transport._connections import NO_TIMEOUT, Connector
 from boardclient._transport._direct import DirectTransport
 from boardclient._transport._headers import RequestHeaders
+from boardclient._transport._instruments import Traces, constructor, is_wrapped
 from boardclient._transport._progress import Progress
+from boardclient._transport._requests import SignedRequest
 from boardclient._transport._settings import Settings
 from boardclient._transport._values import TransportResult
+
+_logger: Final = logging.getLogger("boardclient.transport")
+
+
+@attrs.frozen
+class _Transports:
+    """The transports over one `ClientSession`, as it was made when `made_by` made it."""
+
+    http: aiohttp.ClientSession
+    general: ClientSessionTransport
+    direct: DirectTransport | None
+    made_by: object
 
 
 class Pool:
@@ -27,27 +43,17 @@ class Pool:
     def __init__(self, settings: Settings, lent: aiohttp.ClientSession | None = None) -> None:
         self._settings = settings
         self._lent = lent
-        self._http: aiohttp.ClientSession | None = None
-        self._general: ClientSessionTransport | None = None
-        self._direct: DirectTransport | None = None
+        self._connector: Connector | None = None
+        self._sessions: list[aiohttp.ClientSession] = []
+        self._usual: _Transports | None = None
+        self._unproxied: _Transports | None = None
         self._headers: Final = RequestHeaders(settings)
+        self._avoids_proxy = settings.trust_env and not settings.allow_insecure and lent is None
 
     @property
     def is_lent(self) -> bool:
         """Whether the connections are an application's."""
         return self._lent is not None
-
-    def _open(self) -> ClientSessionTransport:
-        """Make the connections' owner, and choose the transports over it."""
-        limit = self._settings.max_answer_bytes
-        http = self._lent
-        if http is None:
-            _keep_receive_buffers()
-            http, connector = _own_session(self._settings)
-            if _direct.serves(http, self._headers.copy(None)):
-                self._direct = DirectTransport(connector, self._headers, limit)
-        self._http, self._general = http, ClientSessionTransport(http, self._headers, limit, is_lent=self.is_lent)
-        return self._general
 
     def send(
         self,
@@ -64,53 +70,97 @@ class Pool:
         `headers` are sent with this request only, in place of the session's own of the same name. After a cancellation `progress`
         says how far the request got.
         """
-        general, direct = self._general or self._open(), self._direct
-        if direct is not None and self._may_be_direct and _direct.is_undisturbed():
+        transports = self._usual
+        if transports is None or transports.made_by is not constructor():
+            transports = self._open()
+        if self._avoids_proxy and url.startswith("http:") and self._unproxied is not None:
+            transports = self._unproxied
+        direct = transports.direct
+        if direct is not None and self._may_be_direct and not is_wrapped():
             plan = direct.plan(method, url, body, content_type, headers)
             if plan is not None:
-                return direct.round_trip(*plan, progress)
-        return general.round_trip(method, url, body, progress, content_type, headers)
+                http = transports.http
+                if not http.trace_configs:
+                    return direct.round_trip(*plan, progress)
+                traces = Traces(http, method, url, self._headers.copy(None if body is None else content_type, headers))
+                return direct.traced_round_trip(traces, method, url, body, progress, content_type)
+        return transports.general.round_trip(method, url, body, progress, content_type, headers)
+
+    def _open(self) -> _Transports:
+        """Make the transports; again where instruments have changed how sessions are made, over the same connections."""
+        if self._avoids_proxy:
+            self._unproxied = self._transports(trust_env=False)
+        self._usual = self._transports(trust_env=self._settings.trust_env)
+        _logger.debug("requests take %s", self._transport_name)
+        return self._usual
+
+    def _transports(self, *, trust_env: bool) -> _Transports:
+        limit = self._settings.max_answer_bytes
+        http, direct = self._lent, None
+        if http is None:
+            if self._connector is None:
+                _keep_receive_buffers()
+                self._connector = _connector(self._settings)
+            http = _own_session(self._connector, trust_env=trust_env, proxy=self._settings.proxy)
+            self._sessions.append(http)
+            if not _probe.fault() and _direct.serves(http, self._headers.copy(None)):
+                direct = DirectTransport(self._connector, self._headers, limit)
+        general = ClientSessionTransport(http, self._headers, limit, is_lent=self.is_lent)
+        return _Transports(http, general, direct, constructor())
 
     async def aclose(self) -> None:
         """Close the connections if they are the session's own."""
-        http = self._forget()
-        if http is not None and not self.is_lent:
+        sessions = self._forget()
+        for http in sessions:
             await http.close()
 
     def abandon(self) -> None:
         """Forget the connections without a loop to close them on."""
-        http = self._forget()
-        if http is not None and isinstance(http.connector, Connector):
-            http.connector.abandon()
+        if self._connector is not None:
+            self._connector.abandon()
+        self._forget()
 
-    def _forget(self) -> aiohttp.ClientSession | None:
-        http, self._http, self._general, self._direct = self._http, None, None, None
-        return http
+    def _forget(self) -> list[aiohttp.ClientSession]:
+        sessions, self._sessions = self._sessions, []
+        self._connector = self._usual = self._unproxied = None
+        return sessions
+
+    @property
+    def _transport_name(self) -> str:
+        usual = self._usual
+        is_direct = usual is not None and usual.direct is not None and self._may_be_direct
+        return DirectTransport.__name__ if is_direct else ClientSessionTransport.__name__
 
     def __repr__(self) -> str:
         if self.is_lent:
             return "lent connections"
-        connector = None if self._http is None else self._http.connector
-        return f"{0 if connector is None else len(connector._acquired)}/{self._settings.max_connections} connections"
+        if self._connector is None:
+            return f"0/{self._settings.max_connections} connections"
+        return f"{len(self._connector._acquired)}/{self._settings.max_connections} connections, {self._transport_name}"
 
 
-def _own_session(settings: Settings) -> tuple[aiohttp.ClientSession, Connector]:
-    connector = Connector(settings.max_connections, True if settings.ssl is None else settings.ssl)
+def _connector(settings: Settings) -> Connector:
+    ssl = True if settings.ssl is None else settings.ssl
+    return Connector(settings.max_connections, ssl, has_own_protocol=not _probe.fault())
+
+
+def _own_session(connector: Connector, *, trust_env: bool, proxy: str | None) -> aiohttp.ClientSession:
     http = aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
+        request_class=SignedRequest,
         timeout=NO_TIMEOUT,
-        trust_env=settings.trust_env,
-        proxy=settings.proxy,
+        trust_env=trust_env,
+        proxy=proxy,
     )
     # aiohttp repeats GET, PUT and DELETE by itself on a broken kept-alive connection; repeating is the caller's policy's.
     http._retry_connection = False
-    return http, connector
+    return http
 
 
 @cache
 def _keep_receive_buffers() -> None:
-    """Keep glibc from giving asyncio's 256 KiB receive buffers back to the kernel after each answer.
+    """Keep glibc from giving asyncio's 256 KiB receive buffers back to the kernel after each response.
 
     One large allocation, freed, raises its threshold for mmap: 16 microseconds per request on plain http.
     """

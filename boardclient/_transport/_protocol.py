@@ -76,7 +76,7 @@ class Protocol(ResponseHandler):
             return
         socket = transport.get_extra_info("socket")
         with contextlib.suppress(OSError, ValueError):
-            while socket is not None and (data := os.read(socket.fileno(), _READ_BYTES)):
+            while socket is not None and self._has_input() and (data := os.read(socket.fileno(), _READ_BYTES)):
                 self.data_received(data)
 
     def close(self) -> None:

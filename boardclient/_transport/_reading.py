@@ -19,7 +19,7 @@ from boardclient.errors import Effect
 _WATCH_SECONDS: Final = 0.5
 
 
-async def read_whole(status: int, headers: Mapping[str, str], content: StreamReader, limit: int) -> TransportResult:
+async def read_whole(status: int, headers: Mapping[str, str], content: StreamReader | _AtHand, limit: int) -> TransportResult:
     """Read the body up to the bound, counted unpacked; where it is larger, `content` is left in the middle.
 
     A success that is too large is refused; of any other response the status counts, and the beginning is enough.
@@ -49,6 +49,24 @@ async def read_whole(status: int, headers: Mapping[str, str], content: StreamRea
         return TransportFailure("receive", Effect.DONE, f"the answer is larger than {limit} bytes")
     chunks[-1] = chunks[-1][: limit - size]
     return RawResponse(status, headers, b"".join(chunks))
+
+
+class _AtHand:
+    """A body that was read before, with the methods of `StreamReader` that `read_whole` calls."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def readany(self) -> bytes:
+        return self._body
+
+    def at_eof(self) -> bool:
+        return True
+
+
+async def unpack_whole(status: int, headers: Mapping[str, str], body: bytes, limit: int) -> TransportResult:
+    """Return the response whose packed body is at hand, as `read_whole` does."""
+    return await read_whole(status, headers, _AtHand(body), limit)
 
 
 @contextlib.contextmanager

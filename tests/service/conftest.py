@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from boardclient._transport import _direct
 from boardclient._transport._pool import Pool
 
 
@@ -26,8 +25,7 @@ def _ways_of(metafunc: pytest.Metafunc) -> set[str]:
 
 @pytest.fixture(autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Give the way that the requests of the test's own process go; the direct one also on an aiohttp that is not known yet."""
-    monkeypatch.setattr(_direct, "_IS_KNOWN", True)
+    """Give the way that the requests of the test's own process go."""
     monkeypatch.setattr(Pool, "_may_be_direct", request.param == "direct")
     return str(request.param)
 

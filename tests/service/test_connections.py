@@ -162,7 +162,7 @@ async def test_a_reset_within_a_body_without_length(open_pool: Any, raw_server: 
 
 
 def _acquired(pool: Any) -> list[Any]:
-    return [] if pool._http is None else list(pool._http.connector._acquired)
+    return [] if pool._connector is None else list(pool._connector._acquired)
 
 
 def _packed(coding: str, body: bytes) -> bytes:

@@ -23,7 +23,7 @@ async def test_many_tasks_share_few_connections(service: BoardService) -> None:
     async with service.session(max_connections=10, timeout=None) as session:
         members = await asyncio.gather(*(session.members.me() for _ in range(500)))
         assert len(members) == 500
-        assert repr(session) == "<AsyncSession open, 0 calls, 0/10 connections>"
+        assert repr(session).startswith("<AsyncSession open, 0 calls, 0/10 connections")
     assert len({call.connection for call in service.calls}) <= 10
 
 
@@ -62,7 +62,7 @@ async def test_closing_amid_an_own_call(service: BoardService, policy: AsyncRetr
     with pytest.raises(SessionClosedError):
         await session.members.me()
     assert service.calls == []
-    assert session._core.pool._http is None
+    assert session._core.pool._connector is None
 
 
 async def test_closing_before_the_first_call(service: BoardService) -> None:
@@ -205,7 +205,7 @@ async def test_cancelled_at_any_await(service: BoardService, kind: str) -> None:
                 cancelled += 1
             else:
                 finished += 1
-            assert repr(session) == "<AsyncSession open, 0 calls, 0/1 connections>"
+            assert repr(session).startswith("<AsyncSession open, 0 calls, 0/1 connections")
             await session.request("GET", "/1/members/me")
             if finished == 5:
                 break

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import inspect
-import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 from unittest.mock import Mock
@@ -15,7 +14,7 @@ import pytest
 from aioresponses import aioresponses as AioResponses
 
 from boardclient import Effect
-from boardclient._transport import Progress, RawResponse, Settings, TransportFailure, _direct
+from boardclient._transport import Progress, RawResponse, Settings, TransportFailure, _direct, _instruments, _probe
 from boardclient._transport._client_session import ClientSessionTransport
 from boardclient._transport._connections import Connector
 from boardclient._transport._pool import Pool
@@ -45,14 +44,15 @@ async def open_pool() -> AsyncIterator[Callable[..., Pool]]:
 
     yield opened
     for pool in pools:
-        connector = None if pool._http is None else pool._http.connector
+        connector = pool._connector
         assert connector is None or not connector._acquired
         await pool.aclose()
 
 
 @pytest.fixture
-def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give the ways that requests took, as they leave."""
+async def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give the transports that requests took, as they leave."""
+    assert _probe.fault() == ""  # which sends requests, too
     taken: list[str] = []
     for name, kind in (("direct", _direct.DirectTransport), ("public", ClientSessionTransport)):
 
@@ -67,14 +67,41 @@ def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # --- what is used of aiohttp
 
 
-def test_this_aiohttp_is_known_or_new() -> None:
-    """The direct way was tested on the aiohttp installed, or that is newer: then requests go the public way until it is named."""
+async def test_this_aiohttp_passes_the_probe() -> None:
+    """The aiohttp installed does what the direct transport needs, the first time and from memory."""
+    assert _probe.fault() == _probe.fault() == _probe._fault() == ""
 
-    def number(version: str) -> list[int]:
-        return [int(part) for part in re.findall("[0-9]+", version)]
 
-    is_new = number(aiohttp.__version__) > max(map(number, _direct.KNOWN_VERSIONS))
-    assert is_new != (aiohttp.__version__ in _direct.KNOWN_VERSIONS)
+def _without_exceptions(self: Any, *args: Any) -> None:
+    """Stand for a protocol whose parser reports nothing."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (aiohttp.TCPConnector, "connect", None),
+        (aiohttp.client_proto.ResponseHandler, "set_response_params", lambda self: None),
+        (aiohttp.client_proto.ResponseHandler, "set_exception", _without_exceptions),
+        (aiohttp.client_proto.ResponseHandler, "data_received", lambda self, data: None),
+        (aiohttp.client_proto.ResponseHandler, "should_close", True),
+        (aiohttp.StreamReader, "is_eof", lambda self: False),
+        (_probe, "_REQUEST", b"PUT"),
+        (_direct.DirectTransport, "plan", lambda *args: None),
+        (_probe.Protocol, "_has_input", lambda self: False),
+        (_probe.Protocol, "_end_body", lambda self: None),
+    ],
+)
+async def test_an_aiohttp_that_differs_fails_the_probe(
+    open_pool: Any, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any
+) -> None:
+    """Whatever is missing or behaves otherwise, the probe says so instead of raising or waiting, and the session works."""
+    monkeypatch.setattr(owner, name, value)
+    monkeypatch.setattr(_probe, "_verdicts", [])
+    assert _probe.fault() != ""
+    pool = open_pool()
+    pool._open()
+    assert pool._usual.direct is None
+    assert repr(pool) == "0/1 connections, ClientSessionTransport"
 
 
 async def test_the_parser_is_set_up_as_a_session_does() -> None:
@@ -122,13 +149,15 @@ async def test_an_answer_that_came_whole_is_not_asked_for(
     assert b"".join(read) == large.body
 
 
-def test_both_requests_are_aiohttps_own() -> None:
-    """A stand-in that wears the name of aiohttp's request is told from it."""
-    assert _direct._is_of_aiohttp(_direct._REQUEST)
-    assert _direct._is_of_aiohttp(_direct._PRIVATE_REQUEST)
+def test_what_wraps_aiohttps_request_is_seen() -> None:
+    """A stand-in that wears the name of aiohttp's request is told from it, and a mock from a wrapper."""
+    assert not _instruments.is_wrapped()
     with AioResponses():
-        assert not _direct._is_of_aiohttp(aiohttp.ClientSession._request)
-    assert not _direct._is_of_aiohttp(print)
+        assert _instruments.is_wrapped()
+        assert _instruments.is_mocked()
+        assert not _instruments._is_of_aiohttp(aiohttp.ClientSession._request)
+    assert not _instruments.is_mocked()
+    assert not _instruments._is_of_aiohttp(print)
 
 
 # --- which way is taken
@@ -147,10 +176,6 @@ async def test_chosen_automatically(open_pool: Any, raw_server: Any, exchanges: 
         assert await send(pool, "GET", f"{url}/1/x") == await send(pool, "POST", f"{url}/1/x", b"{}")
     assert exchanges == [way, way]
     assert raw_server.served == 1
-
-
-def _traced(http: aiohttp.ClientSession) -> None:
-    http.trace_configs.append(aiohttp.TraceConfig())
 
 
 def _with_middleware(http: Any) -> None:
@@ -173,10 +198,10 @@ def _with_auth(http: Any) -> None:
     http._default_auth = object()
 
 
-@pytest.mark.parametrize("change", [_traced, _with_middleware, _with_a_proxy, _with_headers, _with_a_request_class, _with_auth])
+@pytest.mark.parametrize("change", [_with_middleware, _with_a_proxy, _with_headers, _with_a_request_class, _with_auth])
 async def test_a_session_that_was_changed_is_not_served(change: Callable[[Any], None]) -> None:
     """What an instrumentation adds to every new session turns the direct way off."""
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(request_class=_direct.SignedRequest) as http:
         assert _direct.serves(http, {})
         change(http)
         assert not _direct.serves(http, {})
@@ -187,7 +212,7 @@ async def test_headers_that_frame_a_message_are_not_served(open_pool: Any, name:
     """An application's own headers that change how a request is framed are left to aiohttp."""
     pool = open_pool(headers={name: "x"})
     pool._open()
-    assert pool._direct is None
+    assert pool._usual.direct is None
 
 
 @pytest.mark.parametrize("settings", [{"trust_env": True}, {"proxy": "http://proxy.example"}])
@@ -195,15 +220,7 @@ async def test_proxies_are_not_served(open_pool: Any, settings: dict[str, Any]) 
     """A proxy, also one that the environment may name, turns the direct way off."""
     pool = open_pool(**settings)
     pool._open()
-    assert pool._direct is None
-
-
-async def test_an_aiohttp_that_is_not_known_is_not_served(open_pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On another aiohttp everything goes the public way."""
-    monkeypatch.setattr(_direct, "_IS_KNOWN", False)
-    pool = open_pool()
-    pool._open()
-    assert pool._direct is None
+    assert pool._usual.direct is None
 
 
 async def test_a_lent_session_is_not_served(open_pool: Any) -> None:
@@ -211,7 +228,7 @@ async def test_a_lent_session_is_not_served(open_pool: Any) -> None:
     async with aiohttp.ClientSession() as http:
         pool = open_pool(http)
         pool._open()
-        assert pool._direct is None
+        assert pool._usual.direct is None
 
 
 @pytest.mark.parametrize("name", ["request", "_request"])
@@ -265,9 +282,9 @@ async def test_what_is_out_of_the_ordinary(open_pool: Any, method: str, url: str
     """A request that aiohttp would change, refuse or frame otherwise is left to it."""
     pool = open_pool()
     pool._open()
-    assert pool._direct is not None
-    assert pool._direct.plan(method, url, None, "application/json") is None
-    assert not pool._direct._prototypes
+    assert pool._usual.direct is not None
+    assert pool._usual.direct.plan(method, url, None, "application/json") is None
+    assert not pool._usual.direct._prototypes
 
 
 async def test_a_large_body_is_out_of_the_ordinary(open_pool: Any) -> None:
@@ -275,7 +292,7 @@ async def test_a_large_body_is_out_of_the_ordinary(open_pool: Any) -> None:
     pool = open_pool()
     pool._open()
     for size, is_planned in ((2**20, True), (2**20 + 1, False)):
-        plan = pool._direct.plan("POST", "http://127.0.0.1/1/x", bytes(size), "application/json")
+        plan = pool._usual.direct.plan("POST", "http://127.0.0.1/1/x", bytes(size), "application/json")
         assert (plan is not None) is is_planned
 
 
@@ -284,8 +301,8 @@ async def test_what_is_prepared_is_bounded(open_pool: Any) -> None:
     pool = open_pool()
     pool._open()
     for port in range(1, 200):
-        assert pool._direct.plan("GET", f"http://[::1]:{port}/1/x", None, "") is not None
-    assert 0 < len(pool._direct._prototypes) <= 64
+        assert pool._usual.direct.plan("GET", f"http://[::1]:{port}/1/x", None, "") is not None
+    assert 0 < len(pool._usual.direct._prototypes) <= 64
 
 
 # --- the same bytes leave
@@ -429,7 +446,7 @@ async def test_an_answer_that_nobody_asked_for(open_pool: Any, raw_server: Any) 
         assert isinstance(await send(pool, "GET", f"{url}/1/x"), RawResponse)
         release.set()
         await there.wait()
-        connector: Any = pool._http.connector
+        connector: Any = pool._connector
         ((protocol, _),) = next(iter(connector._conns.values()))
         while not len(protocol):
             await asyncio.sleep(0)
@@ -555,7 +572,7 @@ async def test_both_ways_share_connections(open_pool: Any, raw_server: Any, monk
         pool = open_pool()
         for target in ("/1/x", "/1/x?", "/1/x", "/1/x#y"):
             assert isinstance(await send(pool, "GET", url + target), RawResponse)
-        assert isinstance(pool._http.connector, Connector)
+        assert isinstance(pool._connector, Connector)
     assert raw_server.served == 1
 
 
@@ -587,8 +604,8 @@ async def test_a_malformed_field_is_left_to_aiohttp(open_pool: Any, extra: Any) 
     """A field that could change how the request is framed is never written by us."""
     pool = open_pool()
     pool._open()
-    assert pool._direct.plan("GET", "http://127.0.0.1/1/x", None, "", {"X": "y"}) is not None
-    assert pool._direct.plan("GET", "http://127.0.0.1/1/x", None, "", extra) is None
+    assert pool._usual.direct.plan("GET", "http://127.0.0.1/1/x", None, "", {"X": "y"}) is not None
+    assert pool._usual.direct.plan("GET", "http://127.0.0.1/1/x", None, "", extra) is None
 
 
 async def test_what_an_instrument_writes_stays_with_its_request(

@@ -91,7 +91,7 @@ async def test_an_idle_connection_is_not_reused(service: BoardService) -> None:
     """A connection that was idle for longer than 4 s is not used again, a fresher one is."""
     async with service.session() as session:
         await session.members.me()
-        connector = session._core.pool._http.connector
+        connector = session._core.pool._connector
 
         def age(seconds: float) -> None:
             for idle in connector._conns.values():

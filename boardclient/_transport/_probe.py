@@ -1,0 +1,148 @@
+"""Try, once in a process, whether this aiohttp does what `DirectTransport` and `Protocol` need. Nothing leaves the process.
+
+A version number proves nothing, and each new one would have to be named first. Instead, requests are sent through the real code
+to a transport that answers at once with canned bytes, so that no step waits. A step that waits, raises or gives another result
+than expected makes all requests take `ClientSessionTransport`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from boardclient._transport._connections import Connector
+from boardclient._transport._direct import DirectTransport
+from boardclient._transport._headers import RequestHeaders
+from boardclient._transport._progress import Progress
+from boardclient._transport._protocol import Protocol
+from boardclient._transport._settings import Settings
+from boardclient._transport._values import RawResponse, TransportFailure, TransportResult
+
+_URL: Final = "http://127.0.0.1:9/1/probe"
+_REQUEST: Final = b"POST /1/probe HTTP/1.1\r\nHost: 127.0.0.1:9\r\nAccept: application/json\r\n"
+_END: Final = b"Content-Length: 2\r\n\r\n{}"
+_OK: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
+_CHUNKED: Final = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n"
+_OPEN: Final = b"HTTP/1.1 200 OK\r\n\r\n["
+
+_logger: Final = logging.getLogger("boardclient.transport")
+
+
+class _Canned(asyncio.Transport):
+    """A transport that answers each request as it is written."""
+
+    def __init__(self, end: socket.socket) -> None:
+        super().__init__({"socket": end})
+        self.answers: list[Callable[[Protocol], None]] = []
+        self.written = b""
+        self.protocol: Any = None
+        self._is_closing = False
+
+    def write(self, data: Any) -> None:
+        self.written = bytes(data)
+        self.answers.pop(0)(self.protocol)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def close(self) -> None:
+        self._is_closing = True
+
+    abort = close
+
+
+def _feeds(*packets: bytes) -> Callable[[Protocol], None]:
+    def answer(protocol: Protocol) -> None:
+        for packet in packets:
+            protocol.data_received(packet)
+
+    return answer
+
+
+def _feeds_then_resets(*packets: bytes) -> Callable[[Protocol], None]:
+    def answer(protocol: Protocol) -> None:
+        _feeds(*packets)(protocol)
+        protocol.connection_lost(ConnectionResetError())
+
+    return answer
+
+
+_CASES: Final[tuple[tuple[Callable[[Protocol], None], tuple[int, bytes] | None], ...]] = (
+    (_feeds(_OK), (200, b"[]")),
+    (_feeds(b"HTTP/1.1 100 Continue\r\n\r\n", _OK[:-1], _OK[-1:]), (200, b"[]")),
+    (_feeds(_CHUNKED, b"1\r\n[\r\n", b"1\r\n]\r\n0\r\n\r\n"), (201, b"[]")),
+    (_feeds(_CHUNKED, b"zz\r\n"), None),
+    (_feeds_then_resets(_OPEN), None),
+    (_feeds(b"not HTTP\r\n\r\n"), None),
+)
+
+
+def _try_case(direct: DirectTransport, connector: Connector, case: int) -> bool:
+    answer, expected = _CASES[case]
+    plan = direct.plan("POST", _URL, b"{}", "application/json")
+    if plan is None:
+        return False
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        transport = _Canned(ours)
+        transport.answers = [answer, answer]
+        protocol = transport.protocol = cast("Protocol", connector._factory())
+        protocol.connection_made(transport)
+        connector._acquired.add(protocol)
+        connector._release(plan[0].connection_key, protocol)
+        for _ in range(2 if expected else 1):  # a connection that is still good serves the next request
+            outcome = _finished(direct, plan)
+            if not transport.written.startswith(_REQUEST) or not transport.written.endswith(_END):
+                return False
+            if expected is None:
+                return isinstance(outcome, TransportFailure) and not protocol.is_connected()
+            if not isinstance(outcome, RawResponse) or (outcome.status, outcome.body) != expected:
+                return False
+        theirs.close()
+        is_noticed = not protocol.is_connected()
+        protocol.close()
+        return is_noticed
+
+
+def _finished(direct: DirectTransport, plan: Any) -> TransportResult | None:
+    """Return what a request comes to without waiting, None where it waits."""
+    steps = direct.round_trip(plan[0], plan[1], Progress())
+    try:
+        steps.send(None)
+    except StopIteration as end:
+        return cast("TransportResult", end.value)
+    steps.close()
+    return None
+
+
+_verdicts: Final[list[str]] = []
+
+
+def fault() -> str:
+    """Return what this aiohttp does otherwise than `DirectTransport` needs, "" if nothing; needs a running loop at first."""
+    if not _verdicts:
+        _verdicts.append(_fault())
+        _logger.debug("requests go over aiohttp's connections directly%s", _verdicts[0] and f": no, {_verdicts[0]}")
+    return _verdicts[0]
+
+
+def _fault() -> str:
+    try:
+        connector = Connector(1, True)
+        direct = DirectTransport(connector, RequestHeaders(Settings()), 2**20)
+        try:
+            for case in range(len(_CASES)):
+                if not _try_case(direct, connector, case):
+                    return f"case {case} of the probe gave another result"
+        finally:
+            connector.abandon()
+    except Exception as error:
+        return f"the probe raised {type(error).__name__}"
+    return ""
