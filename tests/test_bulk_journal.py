@@ -87,7 +87,7 @@ class World:
         async with self.run(iter(drafts[:2]), **options):
             await self.service.received("cards.create", first + 1)
         self.service.faults.clear()
-        assert {state for state, _ in kept(self.path).values()} == {"armed"}
+        assert {state for state, _ in kept(self.path).values()} == {"logged"}
 
     @property
     def sent(self) -> list[str]:
@@ -704,7 +704,7 @@ async def test_a_journal_that_is_full_ends_the_run(world: World, monkeypatch: py
                     seen.append(result.state)
     assert seen == ["created"] * len(world.sent)
     assert 0 < len(seen) < 30
-    assert {state for state, _ in kept(world.path).values()} <= {"done", "waiting", "armed"}  # a note may be lost, no arming
+    assert {state for state, _ in kept(world.path).values()} <= {"done", "waiting", "logged"}  # a note may be lost, no arming
     _, report = await world.finish(drafts)
     assert report.already == len(seen)
     assert world.there == names(range(30))

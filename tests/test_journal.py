@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,21 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "cards.journal"
 
 
+class Sending(Journal):
+    """A journal whose rows are all sent as soon as they may be."""
+
+    async def admit(self, entries: Sequence[Entry]) -> list[RowDecision]:
+        decisions = await super().admit(entries)
+        for decision in decisions:
+            if decision.action == "send":
+                self.release(decision.seq)
+        return decisions
+
+
 @pytest.fixture
 async def journal(path: Path) -> AsyncIterator[Journal]:
     """Give a journal that writes no note on its own."""
-    opened = await Journal.open(path, IDENTITY, note_seconds=NEVER)
+    opened = await Sending.open(path, IDENTITY, note_seconds=NEVER)
     yield opened
     with contextlib.suppress(JournalError):
         await opened.aclose()
@@ -71,7 +82,7 @@ async def test_rows_are_on_the_disk_when_they_are_admitted(journal: Journal, pat
     """What is to be sent is armed in the file; a note is not there before it is written."""
     assert await journal.admit(entries("a", "b")) == [RowDecision(1, "send"), RowDecision(2, "send")]
     journal.note(1, "done", "c1")
-    assert states(path) == {"a": ("armed", None), "b": ("armed", None)}
+    assert states(path) == {"a": ("logged", None), "b": ("logged", None)}
 
 
 async def test_notes_are_written_with_the_next_admission(journal: Journal, path: Path) -> None:
@@ -79,19 +90,19 @@ async def test_notes_are_written_with_the_next_admission(journal: Journal, path:
     await journal.admit(entries("a", "b"))
     journal.note(2, "failed", "status 400")
     await journal.admit(entries("c"))
-    assert states(path) == {"a": ("armed", None), "b": ("failed", "status 400"), "c": ("armed", None)}
+    assert states(path) == {"a": ("logged", None), "b": ("failed", "status 400"), "c": ("logged", None)}
 
 
 async def test_notes_are_written_on_their_own_after_a_while(path: Path) -> None:
     """Where nothing more is armed, a timer writes them, and the next ones again."""
-    journal = await Journal.open(path, IDENTITY, note_seconds=0)
+    journal = await Sending.open(path, IDENTITY, note_seconds=0)
     await journal.admit(entries("a", "b"))
     for seq in (1, 2):
         journal.note(seq, "done", "c")
         assert journal._timer is not None
         while journal._timer is not None:
             await asyncio.sleep(0)
-        await journal.in_baseline([])  # comes after it in the thread
+        await journal.baseline_ids()  # comes after it in the thread
         assert read_journal(path).counts["done"] == seq
     await journal.aclose()
 
@@ -102,7 +113,7 @@ async def test_many_notes_are_written_at_once(journal: Journal, path: Path, monk
     await journal.admit(entries(*range(4)))
     for seq in (1, 2, 3, 4):
         journal.note(seq, "done", "c")
-    await journal.in_baseline([])
+    await journal.baseline_ids()
     assert read_journal(path).counts["done"] == 3
     await journal.flush()
     assert read_journal(path).counts["done"] == 4
@@ -117,7 +128,7 @@ async def test_closing_writes_the_notes_and_gives_the_lock_back(journal: Journal
     JournalFile.open(path, IDENTITY).close()
     with pytest.raises(RuntimeError, match="the journal is closed"):
         journal.note(1, "failed")
-    for use in (journal.admit(entries("b")), journal.flush(), anext(journal.doubtful())):
+    for use in (journal.admit(entries("b")), journal.flush(), anext(journal.rows("logged"))):
         with pytest.raises(RuntimeError, match="the journal is closed"):
             await use
     assert states(path) == {"a": ("done", "c1")}
@@ -142,26 +153,11 @@ async def test_rows_in_doubt_are_those_of_which_nothing_is_known(
     journal.note(2, "unknown", "status 503")
     journal.note(3, "waiting", "status 429")
     await journal.aclose()
-    later = await Journal.open(path, IDENTITY)
+    later = await Sending.open(path, IDENTITY)
     assert [standing.action for standing in await later.admit(entries("c", "e"))] == ["send", "doubtful"]
     later.note(4, "done", "c4")
-    assert [(row.key, row.run) async for row in later.doubtful()] == [("b", 1), ("c", 2), ("e", 1), ("f", 1)]
-    assert later.run == 2
-    await later.aclose()
-
-
-async def test_rows_that_turned_out_not_to_be_done_are_armed_again(journal: Journal, path: Path) -> None:
-    """What was in doubt is armed by this run before it is sent again; a row that is done keeps its card."""
-    await journal.admit(entries(*"abcd"))
-    journal.note(1, "unknown", "status 503")
-    journal.note(2, "done", "c2")
-    await journal.aclose()
-    later = await Journal.open(path, IDENTITY)
-    await later.admit(entries(*"abc"))
-    later.note(3, "waiting", "not on the board")
-    await later.rearm(iter([1, 2, 3]))
-    assert states(path) == {"a": ("armed", None), "b": ("done", "c2"), "c": ("armed", None), "d": ("armed", None)}
-    assert [(row.key, row.run) async for row in later.doubtful()] == [("a", 2), ("c", 2), ("d", 1)]
+    rows = [(row.key, row.run) async for row in later.rows("logged", "unknown")]
+    assert rows == [("b", 1), ("c", 2), ("e", 1), ("f", 1)]
     await later.aclose()
 
 
@@ -171,9 +167,9 @@ async def test_the_baseline_and_the_secret_come_from_the_file(journal: Journal, 
     assert journal.baseline is None
     await journal.set_baseline(iter(["c1", "c2"]))
     await journal.aclose()
-    later = await Journal.open(path, IDENTITY)
+    later = await Sending.open(path, IDENTITY)
     assert (later.baseline, later.secret) == (2, secret)
-    assert await later.in_baseline(iter(["c0", "c2"])) == {"c2"}
+    assert await later.baseline_ids() == ["c1", "c2"]
     await later.aclose()
 
 
@@ -190,8 +186,8 @@ async def test_rows_armed_for_a_caller_who_left_are_not_in_doubt(journal: Journa
             await task
     await journal.aclose()
     unsent = ("waiting", "not sent: cancelled")
-    assert states(path) == {"before": ("armed", None), "a": unsent, "b": unsent}
-    later = await Journal.open(path, IDENTITY)
+    assert states(path) == {"before": ("logged", None), "a": unsent, "b": unsent}
+    later = await Sending.open(path, IDENTITY)
     assert [s.action for s in await later.admit(entries("a", "before"))] == ["send", "doubtful"]
     await later.aclose()
 
@@ -201,7 +197,7 @@ async def test_what_a_cancelled_admission_did_not_arm_stays_as_it_is(journal: Jo
     await journal.admit(entries("done", "doubtful"))
     journal.note(1, "done", "c1")
     await journal.aclose()
-    later = await Journal.open(path, IDENTITY)
+    later = await Sending.open(path, IDENTITY)
     with held_up(later):
         task = await begun(later.admit(entries("done", "doubtful", "new")))
         task.cancel()
@@ -209,7 +205,7 @@ async def test_what_a_cancelled_admission_did_not_arm_stays_as_it_is(journal: Jo
     await later.aclose()
     assert states(path) == {
         "done": ("done", "c1"),
-        "doubtful": ("armed", None),
+        "doubtful": ("logged", None),
         "new": ("waiting", "not sent: cancelled"),
     }
 
@@ -236,28 +232,30 @@ async def test_an_admission_that_is_cancelled_while_the_journal_closes_ends(jour
         await asyncio.wait([admission])
     await closing
     assert admission.cancelled()
-    assert states(path) == {"a": ("armed", None)}
+    assert states(path) == {"a": ("logged", None)}
 
 
 async def test_closing_goes_on_when_its_caller_is_cancelled(journal: Journal, path: Path) -> None:
-    """The notes are written and the lock is given back all the same."""
+    """The cancellation leaves only once the notes are written and the next run can have the file, however often it comes."""
     await journal.admit(entries("a"))
     journal.note(1, "done", "c1")
     with held_up(journal):
         task = await begun(journal.aclose())
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-    await journal.aclose()
-    assert states(path) == {"a": ("done", "c1")}
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+            assert not task.done()
+    await asyncio.wait([task])
+    assert task.cancelled()
     JournalFile.open(path, IDENTITY).close()
+    assert states(path) == {"a": ("done", "c1")}
 
 
 @pytest.mark.parametrize("path_is_good", [True, False])
 async def test_opening_that_is_cancelled_leaves_nothing_open(
     path: Path, monkeypatch: pytest.MonkeyPatch, path_is_good: bool
 ) -> None:
-    """A journal that nobody waits for any more is closed as soon as it is open, and its thread ends."""
+    """The cancellation leaves only once the journal is closed again, and its thread has ended."""
     gate, began = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
     real = JournalFile.open
@@ -269,13 +267,14 @@ async def test_opening_that_is_cancelled_leaves_nothing_open(
         return real(*arguments)
 
     monkeypatch.setattr(JournalFile, "open", slow)
-    task = await begun(Journal.open(path if path_is_good else path / "nowhere", IDENTITY))
+    task = await begun(Sending.open(path if path_is_good else path / "nowhere", IDENTITY))
     began.wait(60)
     task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    gate.set()
     await asyncio.wait([task])
     assert task.cancelled()
-    gate.set()
-    threads[0].join(60)
     assert not threads[0].is_alive()
     real(path, IDENTITY).close()
 
@@ -287,7 +286,7 @@ async def test_a_journal_that_cannot_be_opened_says_why_and_keeps_no_thread(jour
     """The error of the file reaches whoever opens it."""
     before = set(threading.enumerate())
     with pytest.raises(JournalError, match="in use by another run"):
-        await Journal.open(path, IDENTITY)
+        await Sending.open(path, IDENTITY)
     for thread in set(threading.enumerate()) - before:
         thread.join(60)
     assert set(threading.enumerate()) <= before
@@ -313,7 +312,7 @@ async def test_an_error_of_the_writer_shows_at_the_next_call(
         await journal.flush()
     with pytest.raises(JournalError, match="can't grow"):
         await journal.aclose()
-    assert states(path) == {"a": ("armed", None)}
+    assert states(path) == {"a": ("logged", None)}
 
 
 async def test_an_error_of_the_writer_shows_at_closing_at_the_latest(
@@ -352,6 +351,7 @@ async def main(path, batch):
     for first in itertools.count(0, batch):
         for standing in await journal.admit([Entry(n, b"d" * 16) for n in range(first, first + batch)]):
             assert standing.action == "send"
+            journal.release(standing.seq)
             journal.note(standing.seq, "done", f"c{standing.seq}")
         print(first + batch, flush=True)
         if batch > 100:
@@ -382,9 +382,9 @@ def test_a_kill_between_arming_and_noting_leaves_the_rows_in_doubt(path: Path) -
         assert process.stdout.readline() == "200\n"
         with pytest.raises(JournalError, match="in use by another run"):
             JournalFile.open(path, IDENTITY)
-        assert read_journal(path).counts["armed"] == 200
+        assert read_journal(path).counts["logged"] == 200
         kill(process)
-    assert read_journal(path).counts == {"armed": 200, "done": 0, "failed": 0, "waiting": 0, "unknown": 0}
+    assert read_journal(path).counts == {"logged": 200, "done": 0, "failed": 0, "waiting": 0, "unknown": 0}
     journal = JournalFile.open(path, IDENTITY)
     standings = journal.admit([Entry(n, b"d" * 16) for n in range(201)])
     assert [standing.action for standing in standings] == ["doubtful"] * 200 + ["send"]

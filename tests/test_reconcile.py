@@ -235,7 +235,9 @@ async def test_a_journal_begun_without_a_baseline_gets_none(tmp_path: Path) -> N
     """Once rows are on record their cards can't be told from those before; content says nothing then, markers do."""
     path = tmp_path / "journal"
     ledger = await JournalLedger.open(path, {}, 8)
-    await ledger.admit([row(0)])
+    sent = row(0)
+    await ledger.admit([sent])
+    ledger.release(sent)
     await ledger.aclose()
     board = Board(card("1"))
     ledger = await JournalLedger.open(path, {}, 8)
@@ -652,7 +654,9 @@ async def test_a_confirmed_row_without_an_id_is_left_out(tmp_path: Path) -> None
 async def test_a_journal_refuses_another_content(tmp_path: Path) -> None:
     """The digest of all that is sent is compared, without the reference and what a marker adds."""
     ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)
-    await ledger.admit([row(0)])
+    sent = row(0)
+    await ledger.admit([sent])
+    ledger.release(sent)
     await ledger.aclose()
     ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)
     with pytest.raises(JournalError, match=r"row at position 0 .* was sent by an earlier run with other content"):

@@ -40,6 +40,10 @@ class Ledger(Protocol):
         """Say what is to be done with rows; those to be sent are on record when this returns."""
         ...
 
+    def release(self, row: Row) -> None:
+        """Put on record that a row may be sent from now on, before its first request."""
+        ...
+
     def settle(self, row: Row, result: CardResult) -> None:
         """Take note of what became of a row."""
         ...
@@ -79,6 +83,9 @@ class MemoryLedger:
 
     async def admit(self, rows: Sequence[Row]) -> None:
         """Let all be sent."""
+
+    def release(self, row: Row) -> None:
+        """Do nothing: no later run asks."""
 
     def settle(self, row: Row, result: CardResult) -> None:
         """Remember the card, if anybody is going to ask."""
@@ -131,15 +138,23 @@ class JournalLedger:
         return self._journal.is_new
 
     async def admit(self, rows: Sequence[Row]) -> None:
-        """Arm what is to be sent, and say what earlier runs did of the rest.
+        """Log what is to be sent, and say what earlier runs did of the rest.
 
         Raises:
             JournalError: the journal can't be written, or a row is not what it was.
         """
-        standings = await self._journal.admit([Entry(row.key, digest(row.draft)) for row in rows])
-        for row, standing in zip(rows, standings, strict=True):
-            row.seq, row.standing, row.detail = standing.seq, standing.action, standing.detail
-            row.is_earlier = standing.action == "doubtful"
+        decisions = await self._journal.admit([Entry(row.key, digest(row.draft)) for row in rows])
+        for row, decision in zip(rows, decisions, strict=True):
+            row.seq, row.standing, row.detail = decision.seq, decision.action, decision.detail
+            row.is_earlier = decision.action == "doubtful"
+
+    def release(self, row: Row) -> None:
+        """Note that a row may be sent; one that was logged and not released is known to be unsent.
+
+        Raises:
+            JournalError: the journal is no longer where it was. The row may not be sent.
+        """
+        self._journal.release(row.seq)
 
     def settle(self, row: Row, result: CardResult) -> None:
         """Note what became of a row, unless it is what the journal says."""
@@ -155,7 +170,7 @@ class JournalLedger:
             self._journal.note(row.seq, "failed" if is_final else "waiting", str(error))
 
     def withdraw(self, rows: Iterable[Row]) -> None:
-        """Note that rows were armed and not sent."""
+        """Note that rows were logged and not sent."""
         for row in rows:
             self._journal.note(row.seq, "waiting", "not sent")
 

@@ -35,7 +35,7 @@ class BulkOptions:
 
     @property
     def batch(self) -> int:
-        """How many rows are armed together in a journal: a few times what is under way; so few are in doubt after a crash."""
+        """How many rows are logged together in a journal: a few times what is under way; so few are in doubt after a crash."""
         return min(_LARGEST_BATCH, 4 * self.workers)
 
 

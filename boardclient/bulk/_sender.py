@@ -107,6 +107,8 @@ class Sender:
         draft = row.draft
         desc = self._reconciler.description(row) if self._options.marker else draft.desc
         request = operations.ADD_CARD.request(name=draft.name, list_id=draft.list_id, desc=desc, due=draft.due, pos=draft.pos)
+        if not row.sends:
+            self._ledger.release(row)
         row.sends += 1
         try:
             card = await self._caller.call(request, call)

@@ -6,7 +6,7 @@ import click
 
 from boardclient.cli._declare import Argument, Command, Group, Option
 
-STATES = ("armed", "done", "failed", "waiting", "unknown")
+STATES = ("logged", "done", "failed", "waiting", "unknown")
 
 _board = Option("--board", "board_id", metavar="BOARD_ID", required=True, help="The board's identifier.")
 
@@ -118,7 +118,7 @@ journal = Group(
                 "done     the card exists",
                 "failed   refused for good",
                 "waiting  not sent, or refused for a passing reason",
-                "armed    sent or about to be, and nothing is known",
+                "logged   sent or about to be, and nothing is known",
                 "unknown  reported as such",
             ],
             "Example": ["boardclient journal show cards.csv.journal"],

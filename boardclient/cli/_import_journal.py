@@ -59,8 +59,8 @@ async def read_earlier(path: Path | None, identity: Mapping[str, str]) -> Earlie
         return earlier
     _check_identity(path, read_journal(path).identity, identity)
     earlier.exists = True
-    sets = {"done": earlier.done, "failed": earlier.failed, "armed": earlier.doubtful, "unknown": earlier.doubtful}
-    with closing(read_rows(path, "done", "failed", "armed", "unknown")) as rows:
+    sets = {"done": earlier.done, "failed": earlier.failed, "logged": earlier.doubtful, "unknown": earlier.doubtful}
+    with closing(read_rows(path, "done", "failed", "logged", "unknown")) as rows:
         for number, row in enumerate(rows):
             if number % _ROWS_PER_BREATH == 0:
                 await asyncio.sleep(0)
@@ -86,5 +86,5 @@ def doubtful_keys(path: Path) -> set[Key]:
     Raises:
         JournalError: it can't be read.
     """
-    with closing(read_rows(path, "armed", "unknown")) as rows:
+    with closing(read_rows(path, "logged", "unknown")) as rows:
         return {row.key for row in rows}

@@ -282,9 +282,9 @@ def kill_at_random(kind: Kind, rows: int, seed: int, scale: Scale, importer: Imp
 # --- crash points
 
 THRESHOLD_POINTS = (
-    "arm:before",
-    "arm:inside",
-    "arm:after",
+    "log:before",
+    "log:inside",
+    "log:after",
     "send:before",
     "send:under-way",
     "send:answered",
@@ -314,12 +314,12 @@ SMALL: Mapping[str, Kind] = {
 def crash_at(point: str, place: str, rows: int, seed: int, scale: Scale, importer: Importer, kind: Kind = _POINTS) -> Findings:
     """Run an import that dies at a point, and then to its end.
 
-    A point in a reading is met by the second process, after the first died in the midst of a batch that it had armed.
+    A point in a reading is met by the second process, after the first died amid a batch that it had logged.
     """
     threshold = threshold_of(place, rows)
     deaths: list[Death] = [(point, threshold)]
     if point in READING_POINTS:
-        deaths = [("arm:after", threshold), (point, 1)]
+        deaths = [("send:before", threshold), (point, 1)]
     elif point.startswith(("baseline", "journal")):
         deaths = [(point, 1)]
     with running(kind, rows, seed, scale) as run:

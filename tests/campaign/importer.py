@@ -132,11 +132,11 @@ def _entries(_: object, entries: Iterable[object], *__: object) -> int:
     return len(list(entries))
 
 
-def _outcomes_recorded(_: object, outcomes: Iterable[object]) -> int:
+def _outcomes_recorded(_: object, outcomes: Iterable[object], *__: object) -> int:
     return len(list(outcomes))
 
 
-def _outcomes_admitted(_: object, __: object, outcomes: Iterable[object] = ()) -> int:
+def _outcomes_admitted(_: object, __: object, outcomes: Iterable[object] = (), *___: object) -> int:
     return len(list(outcomes))
 
 
@@ -149,16 +149,16 @@ def arm(point: str, threshold: int) -> None:
     crash = Crash(threshold)
     match point:
         case "journal:empty":
-            _wrap(journal_file.place, "create", _after(crash, _one))
+            _wrap(journal_file.location, "create", _after(crash, _one))
         case "baseline:before":
             _wrap(JournalFile, "set_baseline", _before(crash, _one))
         case "baseline:after":
             _wrap(JournalFile, "set_baseline", _after(crash, _one))
-        case "arm:before":
+        case "log:before":
             _wrap(JournalFile, "admit", _before(crash, _entries))
-        case "arm:inside":
-            _wrap(JournalFile, "_arm", _after(crash, _entries))
-        case "arm:after":
+        case "log:inside":
+            _wrap(JournalFile, "_log", _after(crash, _entries))
+        case "log:after":
             _wrap(JournalFile, "admit", _after(crash, _entries))
         case "send:before" | "send:under-way" | "send:answered":
             _wrap(Pool, "send", _sends(crash, point.partition(":")[2]))

@@ -29,7 +29,7 @@ def _work(case: str) -> Callable[[Importer], Findings]:
         rows = ABLATED_ROWS.get(name, ROWS)
         return lambda importer: campaign.kill_at_random(ABLATIONS[name], rows, 1, SCALE, importer, LONGEST_KILL_SECONDS)
     if name in SMALL:
-        return lambda importer: campaign.crash_at("arm:after", "last", 8, 1, SCALE, importer, SMALL[name])
+        return lambda importer: campaign.crash_at("send:before", "first", 8, 1, SCALE, importer, SMALL[name])
     if name in KINDS:
         return lambda importer: campaign.kill_at_random(KINDS[name], ROWS, int(where), SCALE, importer, LONGEST_KILL_SECONDS)
     return lambda importer: campaign.crash_at(name, where, ROWS, 1, SCALE, importer)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from import_helpers import Held, counts, into, names, summary
 
 from boardclient import JournalError
 from boardclient.bulk.journal._file import JournalFile
-from boardclient.bulk.journal._location import locked
+from boardclient.bulk.journal._lock import RunLock
 from boardclient.bulk.journal._view import read_journal
 from boardclient.testing import BoardService
 
@@ -242,7 +243,7 @@ def test_a_journal_in_use_is_refused(cli, board_service: BoardService, board, cs
     path = csv_file(NINE)
     if has_run:
         assert cli("import", path, *into(board)).code == 0
-    with locked(journal_of(path)):
+    with closing(RunLock.acquire(journal_of(path))):
         code, out, err = cli("import", path, *into(board), "--json")
     assert (code, out) == (2, "")
     assert err.count("\n") == 1

@@ -4,12 +4,13 @@ import asyncio
 import json
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from import_helpers import into
 
-from boardclient.bulk.journal._location import locked
+from boardclient.bulk.journal._lock import RunLock
 from boardclient.bulk.journal._view import STATES
 from boardclient.cli._app_files import STATES as DECLARED
 from boardclient.testing import BoardService
@@ -43,7 +44,7 @@ def test_show_sums_it_up(bare_cli, board_service: BoardService, board, journal: 
         "board": board.board,
         "runs": "1",
         "rows": "5",
-        "armed": "0",
+        "logged": "0",
         "done": "2",
         "failed": "1",
         "waiting": "1",
@@ -72,7 +73,7 @@ def test_export_prints_rows_as_json_lines(bare_cli, board_service: BoardService,
 def test_export_keeps_to_the_states_that_are_asked_for(bare_cli, journal: Path) -> None:
     out = bare_cli("journal", "export", str(journal), "--state", "unknown", "--state", "failed").out
     assert [json.loads(line)["state"] for line in out.splitlines()] == ["failed", "unknown"]
-    assert bare_cli("journal", "export", str(journal), "--state", "armed") == (0, "", "")
+    assert bare_cli("journal", "export", str(journal), "--state", "logged") == (0, "", "")
     assert bare_cli("journal", "export", str(journal), "--state", "lost").code == 2
 
 
@@ -89,11 +90,11 @@ def test_a_row_of_which_nothing_is_known_has_neither_card_nor_reason(bare_cli, c
                 await board_service.received("cards.create")
 
     asyncio.run(cancelled())
-    assert bare_cli("journal", "export", f"{path}.journal") == (0, '{"position": 0, "state": "armed"}\n', "")
+    assert bare_cli("journal", "export", f"{path}.journal") == (0, '{"position": 0, "state": "logged"}\n', "")
 
 
 def test_a_journal_in_use_can_be_looked_at(bare_cli, journal: Path) -> None:
-    with locked(journal):
+    with closing(RunLock.acquire(journal)):
         assert bare_cli("journal", "show", str(journal)).code == 0
         assert bare_cli("journal", "export", str(journal)).code == 0
 

@@ -16,24 +16,32 @@ from boardclient.errors import JournalError
 
 APPLICATION_ID: Final = 0x62634A4C
 """Tells SQLite files of this package from all others ("bcJL")."""
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+PAGE_BYTES: Final = 4096
 
-# A row is armed by standing in `rows`, and in doubt as long as `outcomes` says nothing of it: no column is ever rewritten on the
-# way of a row that succeeds. `keys` finds a row by its key; it lags behind `rows` by what lies after meta's `indexed`.
+# A row is logged by standing in `rows`, and in doubt as long as `outcomes` says nothing of it: no column is rewritten where a row
+# succeeds. `keys` finds a row by its key; it lags behind `rows` by what lies after `indexed` in `meta`, which comes first:
+# its tokens are looked for on the second page of the file.
 SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 CREATE TABLE rows (seq INTEGER PRIMARY KEY, key NOT NULL, digest BLOB NOT NULL, run INTEGER NOT NULL);
 CREATE TABLE keys (key PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE outcomes (seq INTEGER PRIMARY KEY, state TEXT NOT NULL, detail TEXT);
+CREATE TABLE outcomes (
+  seq INTEGER PRIMARY KEY,
+  state TEXT NOT NULL CHECK (state IN ('done', 'failed', 'waiting', 'unknown')),
+  detail TEXT,
+  shown BLOB
+);
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE baseline (card_id TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
 RowKey: TypeAlias = int | str
 """How a row is known: its reference (text), or its position in the input (a number from 0)."""
 SettledState: TypeAlias = Literal["done", "failed", "waiting", "unknown"]
-"""What became of a row: created; refused for good; refused for a passing reason or not sent; reported to be in doubt."""
-RowState: TypeAlias = Literal["armed", "done", "failed", "waiting", "unknown"]
-"""What the journal holds of a row: "armed" as long as nothing is known of it."""
+"""What became of a row: created; refused for good; refused for a passing reason or not sent; reported as in doubt."""
+RowState: TypeAlias = Literal["logged", "done", "failed", "waiting", "unknown"]
+"""What the journal holds of a row: "logged" as long as nothing is known of it."""
 RowAction: TypeAlias = Literal["send", "done", "failed", "doubtful"]
 """What to do with a row of the input: send it; skip it, since it is done or refused for good; find out whether it was done."""
 
@@ -59,19 +67,23 @@ class RowDecision(NamedTuple):
 
 
 class RowOutcome(NamedTuple):
-    """What became of a row. `detail` is the card's id of a done row, otherwise the reason."""
+    """What became of a row.
+
+    `detail` is the card's id of a done row, otherwise the reason. `shown` stands for what the service showed of its card.
+    """
 
     seq: int
     state: SettledState
     detail: str | None = None
+    shown: bytes | None = None
 
 
 @attrs.frozen(kw_only=True)
 class JournalRow:
     """A row as the journal holds it.
 
-    `run` is the number of the run that armed it last, from 1. `detail` is the card's id of a done row, otherwise the reason
-    where one is known.
+    `run` is the number of the run that logged it last, from 1. `detail` is the card's id of a done row, otherwise the reason
+    where one is known. `shown` is what `RowOutcome` said.
     """
 
     seq: int
@@ -80,20 +92,21 @@ class JournalRow:
     run: int
     state: RowState
     detail: str | None
+    shown: bytes | None
 
 
 ROWS: Final = (
-    "SELECT seq, key, digest, run, coalesce(state, 'armed'), detail FROM rows LEFT JOIN outcomes USING (seq)"
-    " WHERE seq > ? AND coalesce(state, 'armed') IN ({states}) ORDER BY seq LIMIT ?"
+    "SELECT seq, key, digest, run, coalesce(state, 'logged'), detail, shown FROM rows LEFT JOIN outcomes USING (seq)"
+    " WHERE seq > ? AND coalesce(state, 'logged') IN ({states}) ORDER BY seq LIMIT ?"
 )
 
 
 def select_rows(connection: sqlite3.Connection, states: tuple[RowState, ...], after: int, limit: int) -> list[JournalRow]:
-    """Return rows in these states, in the order of arming, after the number `after`."""
+    """Return rows in these states, in the order of logging, after the number `after`."""
     found = connection.execute(ROWS.format(states=",".join("?" * len(states))), (after, *states, limit)).fetchall()
     return [
-        JournalRow(seq=seq, key=key, digest=digest, run=run, state=state, detail=detail)
-        for seq, key, digest, run, state, detail in found
+        JournalRow(seq=seq, key=key, digest=digest, run=run, state=state, detail=detail, shown=shown)
+        for seq, key, digest, run, state, detail, shown in found
     ]
 
 
@@ -101,7 +114,8 @@ def select_rows(connection: sqlite3.Connection, states: tuple[RowState, ...], af
 class Meta:
     """What a journal says of itself.
 
-    `baseline` counts the cards that stood on the board before, None where nobody looked.
+    `baseline` counts the cards that stood on the board before, None where nobody looked. `used_inode` and `used_path` say which
+    file a run opened and has not closed; 0 where all did.
     """
 
     identity: dict[str, str]
@@ -110,12 +124,15 @@ class Meta:
     runs: int
     indexed: int
     baseline: int | None
+    used_inode: int
+    used_path: str
+    tokens: bytes = attrs.field(repr=False)
 
 
-def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Open an existing SQLite file. `mode` is that of its URIs: "ro", "rw" or "ro&immutable=1"."""
+def connect(path: Path, mode: Literal["ro", "rw"], timeout: float = 5.0) -> sqlite3.Connection:
+    """Open an existing SQLite file, to wait `timeout` seconds for the locks of others."""
     # The thread that closes a journal whose opening was cancelled need not be the one that opened it.
-    return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(f"{path.as_uri()}?mode={mode}", timeout, uri=True, isolation_level=None, check_same_thread=False)
 
 
 def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
@@ -132,6 +149,11 @@ def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
         )
     if version > SCHEMA_VERSION:
         raise JournalError(f"{path} was written by a newer boardclient (format {version}): update boardclient to use it")
+    if version < SCHEMA_VERSION:
+        raise JournalError(
+            f"{path} was written by an older boardclient (format {version}): finish its import with that version,"
+            " or begin a new journal"
+        )
     values = dict(connection.execute("SELECT name, value FROM meta").fetchall())
     try:
         return Meta(
@@ -141,9 +163,17 @@ def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
             runs=values["runs"],
             indexed=values["indexed"],
             baseline=values.get("baseline"),
+            used_inode=values["used_inode"],
+            used_path=values["used_path"],
+            tokens=values["tokens"],
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise JournalError(_DAMAGED.format(path=path, why="its head can't be read")) from error
+        raise damage(path, "its head can't be read") from error
+
+
+def damage(path: Path, why: str) -> JournalError:
+    """Return the error of a journal that has lost what it held."""
+    return JournalError(_DAMAGED.format(path=path, why=why))
 
 
 _DAMAGED: Final = (
@@ -153,10 +183,11 @@ _ADVICE: Final = {
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_ERROR: _DAMAGED,  # a table is missing or has other columns
     sqlite3.SQLITE_NOTADB: "{path} is no journal of boardclient ({why}): choose another path, or restore it",
-    sqlite3.SQLITE_FULL: "{path} can't grow ({why}): make room and run again, it goes on where it stopped",
-    sqlite3.SQLITE_IOERR: "{path} can't be read or written ({why}): see to the disk and run again, it goes on where it stopped",
+    sqlite3.SQLITE_FULL: "{path} can't grow ({why}): make room and run again, which resumes it",
+    sqlite3.SQLITE_IOERR: "{path} can't be read or written ({why}): see to the disk and run again, which resumes it",
     sqlite3.SQLITE_BUSY: "{path} is kept locked by another program ({why}): end that one and run again",
 }
+_MOVED: Final = "{path} was moved or removed while a run was using it ({why}): put it back before the next run"
 _OTHERWISE: Final = "{path} can't be used ({why}): see to its permissions and those of its folder, which must be writable"
 
 
@@ -166,16 +197,21 @@ def translated(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the lowest byte is the kind of error, the others its variety
-        raise JournalError(_ADVICE.get(code, _OTHERWISE).format(path=path, why=error)) from error
+        code = getattr(error, "sqlite_errorcode", 0)
+        is_moved = code == sqlite3.SQLITE_READONLY_DBMOVED
+        advice = _MOVED if is_moved else _ADVICE.get(code & 0xFF, _OTHERWISE)  # the lowest byte is the kind of error
+        raise JournalError(advice.format(path=path, why=error)) from error
 
 
 def check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    """Make sure that the pages of the file hang together: 0.2 s for a million rows.
+    """Make sure that the file has all its pages, and that they hang together: 0.2 s for a million rows.
 
     Raises:
         JournalError: they do not.
     """
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    if path.stat().st_size != pages * PAGE_BYTES:
+        raise damage(path, "it was cut off")
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
-        raise JournalError(_DAMAGED.format(path=path, why=verdict.splitlines()[-1]))
+        raise damage(path, verdict.splitlines()[-1])

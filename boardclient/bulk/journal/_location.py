@@ -1,13 +1,10 @@
-"""Where a journal may lie: its folder, its file system, its lock. Nothing here knows what is in it."""
+"""Where a journal may lie: its folder and its file system. Nothing here knows what is in it."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +19,7 @@ _LOCAL_FUSE: Final = frozenset(
 )
 
 
-def find_place(path: str | os.PathLike[str]) -> Path:
+def find_location(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path of a journal that may be opened or created there.
 
     Raises:
@@ -30,51 +27,51 @@ def find_place(path: str | os.PathLike[str]) -> Path:
     """
     given = Path(path)
     try:
-        place = given.parent.resolve(strict=True) / given.name
+        found = given.parent.resolve(strict=True) / given.name
     except OSError as error:
         raise JournalError(f"the folder of the journal {given} can't be used ({error.strerror}): create it first") from error
-    kind = file_system_of(place.parent, _mounts())
+    kind = file_system_of(found.parent, _mounts())
     if is_remote(kind):
         raise JournalError(
-            f"{place} lies on a network file system ({kind}), where neither locks nor SQLite's shared memory can be relied on:"
-            " put the journal on a local disk"
+            f"{found} lies on a network file system ({kind}), where locks can't be relied on: put the journal on a local disk"
         )
-    return place
+    return found
 
 
-def exists(place: Path) -> bool:
-    """Tell whether a file is there; it is not opened.
+def exists(path: Path) -> bool:
+    """Return True if a plain file is there.
 
-    Closing a file takes away every lock that SQLite holds on it in this process, a reader's for example.
+    It is not opened: closing a file takes away every lock that SQLite holds on it in this process
+    (https://www.sqlite.org/howtocorrupt.html, 2.2).
 
     Raises:
         JournalError: it is a link or not a plain file.
     """
     try:
-        found = place.lstat()
+        found = path.lstat()
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise JournalError(f"{place} can't be looked at ({error.strerror}): see to the permissions of its folder") from error
+        raise JournalError(f"{path} can't be looked at ({error.strerror}): see to the permissions of its folder") from error
     if stat.S_ISLNK(found.st_mode):
-        raise JournalError(f"{place} is a symbolic link: give the path of the journal itself")
+        raise JournalError(f"{path} is a symbolic link: give the path of the journal itself")
     if not stat.S_ISREG(found.st_mode):
-        raise JournalError(f"{place} is not a plain file: choose another path")
+        raise JournalError(f"{path} is not a plain file: choose another path")
     if found.st_nlink > 1:
-        raise JournalError(f"{place} has a second name (a hard link), under which its lock would not hold: copy it instead")
+        raise JournalError(f"{path} has a second name (a hard link), under which its lock would not hold: copy it instead")
     return True
 
 
-def create(place: Path) -> None:
+def create(path: Path) -> None:
     """Create an empty file that only its owner can read, at no moment anyone else.
 
     Raises:
         JournalError: it can't be created.
     """
     try:
-        os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600))
     except OSError as error:
-        raise JournalError(f"{place} can't be created ({error.strerror}): choose a folder that is writable") from error
+        raise JournalError(f"{path} can't be created ({error.strerror}): choose a folder that is writable") from error
 
 
 def clear(unfinished: Path) -> None:
@@ -89,65 +86,18 @@ def clear(unfinished: Path) -> None:
         raise JournalError(f"{unfinished} is in the way ({error.strerror}): move it away") from error
 
 
-def move(unfinished: Path, place: Path) -> None:
-    """Give a finished file its place.
+def move(unfinished: Path, path: Path) -> None:
+    """Move a finished file to its path.
 
     Raises:
         JournalError: something lies there, or it can't be moved.
     """
-    if os.path.lexists(place):
-        raise JournalError(f"{place} can't be created (a file has appeared there): choose another path")
+    if os.path.lexists(path):
+        raise JournalError(f"{path} can't be created (a file has appeared there): choose another path")
     try:
-        unfinished.replace(place)
+        unfinished.replace(path)
     except OSError as error:
-        raise JournalError(f"{place} can't be created ({error.strerror}): choose a folder that is writable") from error
-
-
-@contextlib.contextmanager
-def locked(place: Path) -> Iterator[None]:
-    """Hold the exclusive right to write the journal, at most until the process ends.
-
-    The lock lies on a file beside the journal. On the journal itself it would meet SQLite's own locks on some systems, and
-    closing the descriptor of a refused attempt would take away the locks of the connection that is at work. The file stays
-    where it is: were it removed, one process could hold the lock of the removed file and another that of a new one.
-
-    Raises:
-        JournalError: somebody else holds it.
-    """
-    path = place.with_name(f"{place.name}-lock")
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    except OSError as error:
-        raise JournalError(f"the lock {path} can't be opened ({error.strerror}): see to what lies there") from error
-    try:
-        _lock(descriptor, place)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-if sys.platform == "win32":  # pragma: no cover -- Windows
-    import msvcrt
-
-    def _lock(descriptor: int, place: Path) -> None:
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError as error:
-            raise JournalError(_IN_USE.format(place=place)) from error
-
-else:
-    import fcntl
-
-    def _lock(descriptor: int, place: Path) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise JournalError(_IN_USE.format(place=place)) from error
-        except OSError as error:
-            raise JournalError(f"{place} can't be locked ({error.strerror}): put the journal on a local disk") from error
-
-
-_IN_USE: Final = "{place} is in use by another run: wait for its end, or give each run a journal of its own"
+        raise JournalError(f"{path} can't be created ({error.strerror}): choose a folder that is writable") from error
 
 
 def file_system_of(folder: Path, mounts: str) -> str | None:
@@ -166,7 +116,7 @@ def file_system_of(folder: Path, mounts: str) -> str | None:
 
 
 def is_remote(kind: str | None) -> bool:
-    """Tell whether a file system is shared with other machines. Unknown ones are not."""
+    """Return True if a file system is shared with other machines. Unknown ones are not."""
     return kind is not None and (kind in _REMOTE or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE))
 
 

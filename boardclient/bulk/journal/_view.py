@@ -1,4 +1,4 @@
-"""The reading side of a journal, for people, while a run is at work or not. The file is never changed."""
+"""The reading side of a journal, while a run is at work or not. It changes nothing, except that it undoes a commit cut off."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from typing import Final, get_args
 import attrs
 
 from boardclient.bulk.journal import _format as form
-from boardclient.bulk.journal import _location as place
+from boardclient.bulk.journal import _location as location
+from boardclient.bulk.journal import _parts as parts
 from boardclient.bulk.journal._format import JournalRow, RowState
+from boardclient.bulk.journal._lock import RunLock
 from boardclient.errors import JournalError
 
 STATES: Final[tuple[RowState, ...]] = get_args(RowState)
 _PAGE: Final = 1000
+_LOCK_SECONDS: Final = 10.0
+"""How long a reader waits for a commit of a run at work."""
 
 
 @attrs.frozen(kw_only=True)
 class JournalSummary:
     """What a journal holds.
 
-    `counts` has the number of rows of every state, `created_at` is aware (UTC), `runs` counts the runs that used it.
+    `counts` has the number of rows in each state, `rows` is their sum. `created_at` is aware (UTC). `runs` counts the runs that
+    used it.
     """
 
     path: Path
@@ -34,6 +39,11 @@ class JournalSummary:
     runs: int
     counts: dict[RowState, int]
 
+    @property
+    def rows(self) -> int:
+        """How many rows it holds."""
+        return sum(self.counts.values())
+
 
 def read_journal(path: str | os.PathLike[str]) -> JournalSummary:
     """Sum a journal up.
@@ -41,30 +51,27 @@ def read_journal(path: str | os.PathLike[str]) -> JournalSummary:
     Raises:
         JournalError: there is none, or it can't be read.
     """
-    with _reading(path) as (target, connection):
-        meta = form.read_meta(connection, target)
+    with _reading(path) as (target, connection, meta):
         connection.execute("BEGIN")  # both counts are of one moment
         counts = dict.fromkeys(STATES, 0)
         counts.update(connection.execute("SELECT state, count(*) FROM outcomes GROUP BY state").fetchall())
         (rows,) = connection.execute("SELECT count(*) FROM rows").fetchone()
-        counts["armed"] = rows - sum(counts.values())
+        counts["logged"] = rows - sum(counts.values())
     return JournalSummary(path=target, identity=meta.identity, created_at=meta.created_at, runs=meta.runs, counts=counts)
 
 
 def read_rows(path: str | os.PathLike[str], *states: RowState) -> Generator[JournalRow, None, None]:
-    """Yield the rows in these states, or all, in the order of arming.
+    """Yield the rows in these states, or all, in the order of logging.
 
-    Closing the generator closes the file. A row is shown as it is when it comes up: between pages nothing is held, so that a
-    reader who takes hours does not make the log of a run at work grow.
+    Closing the generator closes the file. A row is shown as it is when it comes up. A run at work waits for a reader only as
+    long as it takes to read a thousand rows.
 
     Raises:
         JournalError: there is no journal, or it can't be read.
     """
     after = 0
     while True:
-        # A new connection for each page: what was opened while nobody was at work doesn't see what a run writes.
-        with _reading(path) as (target, connection):
-            form.read_meta(connection, target)
+        with _reading(path) as (_, connection, _):  # no lock is held between pages: it would keep a run waiting
             rows = form.select_rows(connection, states or STATES, after, _PAGE)
         yield from rows
         if not rows:
@@ -73,16 +80,27 @@ def read_rows(path: str | os.PathLike[str], *states: RowState) -> Generator[Jour
 
 
 @contextlib.contextmanager
-def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Path, sqlite3.Connection]]:
-    target = place.find_place(path)
-    if not place.exists(target):
+def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Path, sqlite3.Connection, form.Meta]]:
+    target = location.find_location(path)
+    if not location.exists(target):
         raise JournalError(f"there is no journal {target}: look at the path")
-    with form.translated(target), contextlib.closing(_connect(target)) as connection:
-        yield target, connection
+    had_rollback = parts.has_rollback(target)
+    with form.translated(target):
+        if parts.is_cut_off(target):
+            _recover(target)
+        with contextlib.closing(form.connect(target, "ro", _LOCK_SECONDS)) as connection:
+            meta = form.read_meta(connection, target)
+            parts.check_whole(target, meta, had_rollback=had_rollback or parts.has_rollback(target))
+            yield target, connection, meta
 
 
-def _connect(target: Path) -> sqlite3.Connection:
-    """Open a journal without the right to change it; without a log nobody is at work, and none is to be left behind."""
-    if not target.with_name(f"{target.name}-wal").exists():
-        return form.connect(target, "ro&immutable=1")
-    return form.connect(target, "ro")
+def _recover(target: Path) -> None:
+    """Undo a commit that was cut off; where a run is at work, it is that run's affair."""
+    try:
+        lock = RunLock.acquire(target)
+    except JournalError:
+        return
+    with contextlib.closing(lock):
+        parts.check_companions(target, exists=True)
+        with contextlib.closing(form.connect(target, "rw")) as connection:
+            parts.recover(connection, target)

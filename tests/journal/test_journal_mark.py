@@ -1,0 +1,110 @@
+"""Rows that were logged and never released are known to be unsent, where that is certain."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from journal_helpers import IDENTITY, entries, states
+
+from boardclient import JournalError
+from boardclient.bulk.journal import _lock
+from boardclient.bulk.journal._file import JournalFile
+from boardclient.bulk.journal._lock import RunLock
+
+UNSENT = ("waiting", "logged, and not sent: the run was killed")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cards.journal"
+
+
+def run(path: Path, *keys: str, released: int | None) -> None:
+    """Log rows and release some; what becomes of them is never noted."""
+    with closing(JournalFile.open(path, IDENTITY)) as journal:
+        journal.admit(entries(*keys))
+        if released is not None:
+            journal.release_to(released)
+
+
+def actions(path: Path, keys: str) -> list[str]:
+    with closing(JournalFile.open(path, IDENTITY)) as journal:
+        return [row.action for row in journal.admit(entries(*keys))]
+
+
+@pytest.mark.parametrize(("released", "expected"), [(None, "ssss"), (1, "dsss"), (3, "ddds"), (4, "dddd")])
+def test_only_rows_up_to_the_mark_are_in_doubt(path: Path, released: int | None, expected: str) -> None:
+    """What lies above the mark was not sent, and is sent now."""
+    run(path, *"abcd", released=released)
+    assert actions(path, "abcd") == [{"s": "send", "d": "doubtful"}[letter] for letter in expected]
+
+
+def test_rows_of_earlier_runs_stay_in_doubt(path: Path) -> None:
+    """A later run's mark says nothing of rows that an earlier one released."""
+    run(path, *"abc", released=2)
+    run(path, "d", "e", released=None)
+    JournalFile.open(path, IDENTITY).close()
+    assert states(path) == {"a": ("logged", None), "b": ("logged", None), "c": UNSENT, "d": UNSENT, "e": UNSENT}
+
+
+@pytest.mark.parametrize("damage", ["removed", "emptied", "of another journal", "copied", "of another boot", "without boots"])
+def test_without_a_mark_to_rely_on_all_rows_are_in_doubt(path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that was not synchronised is lost in a power failure; a copy of the mark may be older than what was sent."""
+    run(path, *"ab", released=1)
+    lock = path.with_name(f"{path.name}-lock")
+    match damage:
+        case "removed":
+            lock.unlink()
+        case "emptied":
+            lock.write_bytes(b"")
+        case "of another journal":
+            run(path.with_name("other"), *"ab", released=1)
+            path.with_name("other-lock").replace(lock)
+        case "copied":
+            lock.with_name("copy").write_bytes(lock.read_bytes())
+            lock.with_name("copy").replace(lock)
+        case "of another boot":
+            monkeypatch.setattr(_lock, "_boot", lambda: b"another boot of m")
+        case _:
+            monkeypatch.setattr(_lock, "_BOOT", path.with_name("missing"))
+    assert actions(path, "ab") == ["doubtful", "doubtful"]
+
+
+def test_the_mark_survives_where_the_system_names_no_boot(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written there as well, and relied on nowhere."""
+    monkeypatch.setattr(_lock, "_BOOT", path.with_name("missing"))
+    run(path, *"ab", released=1)
+    assert actions(path, "ab") == ["doubtful", "doubtful"]
+
+
+def test_a_mark_that_cannot_be_written_ends_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that can't be marked as released is not sent."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with closing(JournalFile.open(path, IDENTITY)) as journal:
+        journal.admit(entries("a"))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", refuse)
+            with pytest.raises(JournalError, match=r"-lock can't be written \(No space left on device\): make room"):
+                journal.release_to(1)
+
+
+def test_what_lies_in_place_of_the_lock_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder is no lock, and a file system without locks is refused with nothing left open."""
+    lock = path.with_name(f"{path.name}-lock")
+    lock.mkdir()
+    with pytest.raises(JournalError, match="-lock can't be opened"):
+        RunLock.acquire(path)
+    lock.rmdir()
+
+    def refuse(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(_lock.fcntl, "flock", refuse)
+    with pytest.raises(JournalError, match=r"can't be locked \(Operation not supported\): put the journal on a local disk"):
+        RunLock.acquire(path)
