@@ -10,20 +10,40 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from boardclient.testing import faults
-    from boardclient.testing._rules import Answer, BoardRules
+    from boardclient.testing._answers import Answer
+    from boardclient.testing._face import Call
+    from boardclient.testing._playground import Playground, playground
+    from boardclient.testing._records import Member, SeededBoard
+    from boardclient.testing._rules import BoardRules
     from boardclient.testing._secrets import assert_no_secrets
-    from boardclient.testing._server import BoardService, Call
+    from boardclient.testing._server import BoardService
     from boardclient.testing._token_stores import TokenStoreSuite
 
-__all__ = ["Answer", "BoardRules", "BoardService", "Call", "TokenStoreSuite", "assert_no_secrets", "faults"]
+__all__ = [
+    "Answer",
+    "BoardRules",
+    "BoardService",
+    "Call",
+    "Member",
+    "Playground",
+    "SeededBoard",
+    "TokenStoreSuite",
+    "assert_no_secrets",
+    "faults",
+    "playground",
+]
 
 _HOMES = {
-    "Answer": "_rules",
+    "Answer": "_answers",
     "BoardRules": "_rules",
     "BoardService": "_server",
-    "Call": "_server",
+    "Call": "_face",
+    "Member": "_records",
+    "Playground": "_playground",
+    "SeededBoard": "_records",
     "TokenStoreSuite": "_token_stores",
     "assert_no_secrets": "_secrets",
+    "playground": "_playground",
 }
 
 

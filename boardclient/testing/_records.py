@@ -5,6 +5,7 @@ Fields beyond the documented ones are there because a real service has such fiel
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import attrs
@@ -14,12 +15,42 @@ _POSITION_STEP = 16384.0
 
 
 @attrs.frozen
+class Member:
+    """A member of the service, who signs in and whose token a request carries."""
+
+    id: str
+    name: str
+
+    @property
+    def initials(self) -> str:
+        """The first letters of the name's first and last word."""
+        words = self.name.split() or ["?"]
+        return "".join(word[0].upper() for word in dict.fromkeys((words[0], words[-1])))
+
+    def wire(self) -> dict[str, Json]:
+        """Show the member as section 4.11 does, whose fields are the service's choice."""
+        words = self.name.lower().split()
+        return {"id": self.id, "username": words[-1] if words else "", "fullName": self.name}
+
+
+@attrs.frozen
 class AccessToken:
     """A token that the service has issued; `expires_at` is on the clock of the rules."""
 
     value: str = attrs.field(repr=False)
     scopes: frozenset[str]
     expires_at: float | None
+    member_id: str
+
+
+@attrs.frozen(kw_only=True)
+class AuthorizationCode:
+    """What a code is exchanged for; `challenge` is the S256 challenge of a client that uses PKCE."""
+
+    scopes: frozenset[str]
+    member_id: str
+    challenge: str | None = attrs.field(repr=False)
+    expires_at: float
 
 
 @attrs.define(kw_only=True)
@@ -45,7 +76,7 @@ class BoardRecord:
     organization_id: str | None
     order: Order = attrs.field(factory=Order, repr=False)
 
-    def wire(self) -> dict[str, Json]:
+    def wire(self, url: str) -> dict[str, Json]:
         """Show the board as an answer does."""
         prefs: Json = {
             "permissionLevel": "private",
@@ -57,7 +88,7 @@ class BoardRecord:
             "background": "blue",
             "calendarFeedEnabled": False,
         }
-        return {"id": self.id, "name": self.name, "url": f"https://boards.example/b/{self.id}", "prefs": prefs}
+        return {"id": self.id, "name": self.name, "url": url, "prefs": prefs}
 
 
 @attrs.define(kw_only=True)
@@ -96,20 +127,20 @@ class CardRecord:
     pos: float
     labels: list[str] = attrs.field(factory=list)
 
-    def face(self) -> dict[str, Json]:
+    def face(self, url: str) -> dict[str, Json]:
         """Show the card as the answer of its creation does: the documented fields, and one more."""
         return {
             "id": self.id,
             "name": self.name,
             "desc": self.desc,
-            "url": f"https://boards.example/c/{self.id}",
+            "url": url,
             "badges": {"votes": 0, "attachments": 0},
         }
 
-    def wire(self) -> dict[str, Json]:
+    def wire(self, url: str) -> dict[str, Json]:
         """Show the card as a read does."""
         return {
-            **self.face(),
+            **self.face(url),
             "idList": self.list_id,
             "idBoard": self.board_id,
             "due": self.due,
@@ -117,3 +148,14 @@ class CardRecord:
             "closed": False,
             "idLabels": [*self.labels],
         }
+
+
+@attrs.frozen
+class SeededBoard:
+    """A board that a test or a demonstration begins with; `lists` and `cards` give identifiers by name."""
+
+    id: str
+    name: str
+    url: str
+    lists: Mapping[str, str]
+    cards: Mapping[str, str]

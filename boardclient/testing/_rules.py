@@ -5,22 +5,21 @@ Whatever the interface document calls "not shown" is a choice here, and `BoardRu
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
-from typing import Literal, TypeAlias, TypeVar
-from urllib.parse import unquote, urlencode
+from typing import TypeVar
+from urllib.parse import unquote
 
 import attrs
 
-from boardclient.testing._records import AccessToken, BoardRecord, CardRecord, Json, ListRecord
+from boardclient.testing import _consent
+from boardclient.testing._answers import Answer, Fields, Refused, required, text_of
+from boardclient.testing._grants import Grants
+from boardclient.testing._iso8601 import is_date_time
+from boardclient.testing._records import BoardRecord, CardRecord, Json, ListRecord, Member, SeededBoard
 
-Fields: TypeAlias = Mapping[str, Json]
 _R = TypeVar("_R")
-ExchangeAnswer: TypeAlias = Literal["rfc6749", "token", "form"]
 
 AUTH_PREFIX = "/auth"
 UNKNOWN = "unknown"
@@ -37,7 +36,10 @@ _ROUTES: tuple[tuple[str, str, str], ...] = (
     ("cards.delete", "DELETE", "/1/cards/{}"),
     ("members.me", "GET", "/1/members/me"),
     ("token.exchange", "POST", f"{AUTH_PREFIX}/1/OAuthGetAccessToken"),
+    ("consent.show", "GET", f"{AUTH_PREFIX}/authorize"),
+    ("consent.decide", "POST", f"{AUTH_PREFIX}/authorize"),
 )
+FORMS = frozenset({"token.exchange", "consent.decide"})
 OPERATIONS = frozenset(name for name, _, _ in _ROUTES)
 _SEGMENTS = tuple((name, method, template.split("/")) for name, method, template in _ROUTES)
 
@@ -56,74 +58,37 @@ def operation_of(method: str, path: str) -> tuple[str, str | None]:
     return UNKNOWN, None
 
 
-@attrs.frozen
-class Answer:
-    """What the service answers: a status and, as far as it has one, a body: a string goes out as it is, the rest as JSON."""
-
-    status: int
-    body: Json = attrs.field(repr=False)
-    content_type: str = "application/json"
-
-
-@attrs.frozen
-class _Refused(Exception):  # noqa: N818 -- it never leaves this module
-    status: int
-    message: str
-
-
-def _text(fields: Fields, name: str, *, required: bool = False) -> str | None:
-    value = fields.get(name)
-    if value is None:
-        if required:
-            raise _Refused(400, f"{name} is missing")
-        return None
-    if not isinstance(value, str):
-        raise _Refused(400, f"{name} is not a string")
-    return value
-
-
-def _required(fields: Fields, name: str) -> str:
-    value = _text(fields, name, required=True)
-    assert value is not None  # noqa: S101 -- a required text is never absent
-    return value
-
-
 def _flag(fields: Fields, name: str) -> bool | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, bool):
-        raise _Refused(400, f"{name} is not a boolean")
+        raise Refused(400, f"{name} is not a boolean")
     return value
 
 
 def _position(fields: Fields) -> str | float:
-    value = fields.get("pos", "bottom")
-    if value in ("top", "bottom"):
-        return str(value)
+    value = fields.get("pos")
+    if value in (None, "top", "bottom"):
+        return "bottom" if value is None else str(value)
     try:
-        number = float(value) if isinstance(value, (str, int, float)) else math.nan
-    except ValueError:
+        number = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise _Refused(400, "pos is no position")
+        raise Refused(400, "pos is no position")
     return number
 
 
 def _due(fields: Fields) -> str | None:
-    value = _text(fields, "due")
-    if value is not None:
-        try:
-            datetime.fromisoformat(value)
-        except ValueError:
-            value = ""
-        if not value:
-            raise _Refused(400, "due is not ISO 8601")
+    value = text_of(fields, "due")
+    if value is not None and not is_date_time(value):
+        raise Refused(400, "due is not ISO 8601")
     return value
 
 
 def _found(records: Mapping[str, _R], identifier: str, kind: str) -> _R:
     record = records.get(identifier)
     if record is None:
-        raise _Refused(404, f"there is no such {kind}")
+        raise Refused(404, f"there is no such {kind}")
     return record
 
 
@@ -131,41 +96,22 @@ def _names(values: Iterable[str]) -> frozenset[str]:
     return frozenset(values)
 
 
-def _secret(kind: str, number: int) -> str:
-    # The characters that a careless client forgets to encode are part of every value.
-    return f"{kind}/{hashlib.sha256(f'{kind} {number}'.encode()).hexdigest()[:32]}+="
-
-
 @attrs.define(kw_only=True, eq=False, repr=False)
-class BoardRules:
+class BoardRules(Grants):
     """Answer requests as the interface document says, from memory.
 
     One object is one service; its owner is whoever built it. `key`, `token`, `client_id`, `client_secret` and `redirect_uri` are
     what a client needs. `shape` gets the operation and the answer of each success, and gives the answer to send instead.
+    `address` is where boards and cards are said to have pages.
     """
 
-    clock: Callable[[], float] = time.monotonic
-    token_lifetime: float | None = None
     organizations: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
-    scopes: frozenset[str] = attrs.field(default=frozenset({"read", "write"}), converter=_names)
-    errors: Literal["json", "text"] = "json"
-    exchange_answer: ExchangeAnswer = "rfc6749"
     shape: Callable[[str, Json], Json] | None = None
-    redirect_uri: str = "https://application.example/callback"
-    key: str = attrs.field(init=False, default=_secret("key", 0))
-    client_id: str = attrs.field(init=False, default=_secret("client", 0))
-    client_secret: str = attrs.field(init=False, default=_secret("client-secret", 0))
-    token: str = attrs.field(init=False, default="")
+    address: str = "https://boards.example"
     boards: dict[str, BoardRecord] = attrs.field(init=False, factory=dict)
     lists: dict[str, ListRecord] = attrs.field(init=False, factory=dict)
     cards: dict[str, CardRecord] = attrs.field(init=False, factory=dict)
-    tokens: dict[str, AccessToken] = attrs.field(init=False, factory=dict)
-    _codes: dict[str, frozenset[str]] = attrs.field(init=False, factory=dict)
     _ids: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(1))
-    _numbers: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(1))
-
-    def __attrs_post_init__(self) -> None:
-        self.token = self.issue_token()
 
     def __repr__(self) -> str:
         return f"BoardRules(boards={len(self.boards)}, lists={len(self.lists)}, cards={len(self.cards)})"
@@ -178,41 +124,42 @@ class BoardRules:
         operation, identifier = operation_of(method, path)
         try:
             if operation == "token.exchange":
-                return self._exchange(self._fields(body))
-            self._authenticate(query, body, write=method != "GET")
+                return self.exchange(body if isinstance(body, dict) else {})
+            if operation == "consent.show":
+                return _consent.show(self, query)
+            if operation == "consent.decide":
+                return _consent.decide(self, body if isinstance(body, dict) else {})
+            member = self.authenticate(query, body, write=method != "GET")
             if operation == UNKNOWN:
-                raise _Refused(404, "there is no such operation")
+                raise Refused(404, "there is no such operation")
             if identifier == "":
-                raise _Refused(400, "the identifier is missing")
-            result = self._apply(operation, identifier or "", self._fields(body))
-        except _Refused as refused:
+                raise Refused(400, "the identifier is missing")
+            result = self._apply(operation, identifier or "", self._fields(body), member)
+        except Refused as refused:
             status, message = refused.status, refused.message
         else:
             return Answer(200, result if self.shape is None else self.shape(operation, result))
         return self._refusal(status, message)
 
-    def new_code(self, *, scopes: Iterable[str] | None = None) -> str:
-        """Give an authorization code that one token exchange accepts."""
-        code = _secret("code", next(self._numbers))
-        self._codes[code] = self.scopes if scopes is None else frozenset(scopes)
-        return code
+    def seed(self, lists: Mapping[str, Iterable[str]], name: str = "Board") -> SeededBoard:
+        """Make a board with these lists and the cards in them, by their names, as if it had always been there."""
+        board = BoardRecord(id=self._new_id(), name=name, organization_id=None)
+        self.boards[board.id] = board
+        homes = {title: self._add_list(board, title, "bottom") for title in lists}
+        cards = {text: self._add_card(homes[title], text).id for title, texts in lists.items() for text in texts}
+        return SeededBoard(board.id, name, self.board_url(board.id), {title: home.id for title, home in homes.items()}, cards)
 
-    def issue_token(self, *, scopes: Iterable[str] | None = None, lifetime: float | None = None) -> str:
-        """Give a new access token; it lives `lifetime` seconds, by default `token_lifetime`."""
-        seconds = self.token_lifetime if lifetime is None else lifetime
-        expires_at = None if seconds is None else self.clock() + seconds
-        value = _secret("token", next(self._numbers))
-        self.tokens[value] = AccessToken(value, self.scopes if scopes is None else frozenset(scopes), expires_at)
-        return value
+    def board_url(self, board_id: str) -> str:
+        """Return where a board has its page."""
+        return f"{self.address}/b/{board_id}"
 
-    def revoke(self, token: str) -> None:
-        """Refuse a token from now on; one that is unknown already is."""
-        self.tokens.pop(token, None)
+    def card_url(self, card_id: str) -> str:
+        """Return where a card has its page."""
+        return f"{self.address}/c/{card_id}"
 
-    def expire_tokens(self) -> None:
-        """Let every token issued so far be expired."""
-        for token in list(self.tokens.values()):
-            self.tokens[token.value] = attrs.evolve(token, expires_at=float("-inf"))
+    def lists_of(self, board_id: str) -> list[ListRecord]:
+        """List the lists of a board in their order, archived ones included."""
+        return sorted((record for record in self.lists.values() if record.board_id == board_id), key=lambda record: record.pos)
 
     def cards_of(self, board_id: str) -> list[CardRecord]:
         """List the cards of a board in their order, those of archived lists included."""
@@ -230,51 +177,19 @@ class BoardRules:
         if body is None:
             return {}
         if not isinstance(body, dict):
-            raise _Refused(400, "the body is of another kind than documented")
+            raise Refused(400, "the body is of another kind than documented")
         return body
 
-    def _authenticate(self, query: Mapping[str, str], body: object, *, write: bool) -> None:
-        fields = body if isinstance(body, dict) else {}
-        key = query.get("key", fields.get("key"))
-        value = query.get("token", fields.get("token") if key is not None else None)
-        token = self.tokens.get(value) if isinstance(value, str) else None
-        if token is None or (key is not None and key != self.key):
-            raise _Refused(401, "the key or the token is invalid")
-        if token.expires_at is not None and self.clock() >= token.expires_at:
-            raise _Refused(401, "the token has expired")
-        if ("write" if write else "read") not in token.scopes:
-            raise _Refused(403, "the token lacks a scope")
-
-    def _exchange(self, fields: Fields) -> Answer:
-        given = {name: _required(fields, name) for name in ("client_id", "client_secret", "code", "redirect_uri")}
-        if (given["client_id"], given["client_secret"]) != (self.client_id, self.client_secret):
-            raise _Refused(400, "the client identifier or secret is invalid")
-        if given["redirect_uri"] != self.redirect_uri:
-            raise _Refused(400, "the redirect URI is another")
-        scopes = self._codes.pop(given["code"], None)
-        if scopes is None:
-            raise _Refused(400, "the code is invalid or used")
-        token = self.issue_token(scopes=scopes)
-        if self.exchange_answer == "token":
-            return Answer(200, {"token": token})
-        answer: dict[str, Json] = {"access_token": token, "token_type": "bearer"}
-        if self.token_lifetime is not None:
-            answer["expires_in"] = self.token_lifetime
-        if self.exchange_answer == "form":
-            return Answer(200, urlencode(answer), "application/x-www-form-urlencoded")
-        return Answer(200, answer)
-
-    def _apply(self, operation: str, identifier: str, fields: Fields) -> Json:
+    def _apply(self, operation: str, identifier: str, fields: Fields, member: Member) -> Json:
         match operation:
             case "boards.create":
                 return self._create_board(fields)
             case "boards.cards":
                 self._board(identifier)
-                return [card.wire() for card in self.cards_of(identifier)]
+                return [card.wire(self.card_url(card.id)) for card in self.cards_of(identifier)]
             case "boards.lists":
                 self._board(identifier)
-                lists = (record for record in self.lists.values() if record.board_id == identifier)
-                return [record.wire() for record in sorted(lists, key=lambda record: record.pos)]
+                return [record.wire() for record in self.lists_of(identifier)]
             case "lists.create":
                 return self._create_list(fields)
             case "lists.archive":
@@ -282,61 +197,67 @@ class BoardRules:
             case "cards.create":
                 return self._create_card(fields)
             case "members.me":
-                return {"id": f"{0:024x}", "username": "member", "fullName": "A Member"}
+                return member.wire()
         return self._apply_to_card(operation, self._card(identifier), fields)
 
     def _apply_to_card(self, operation: str, card: CardRecord, fields: Fields) -> Json:
         match operation:
             case "cards.move":
-                home = self._list(_required(fields, "idList"))
+                home = self._list(required(fields, "idList"))
                 card.list_id, card.board_id = home.id, home.board_id
             case "cards.add_label":
-                value = _required(fields, "value")
+                value = required(fields, "value")
                 if not value:
-                    raise _Refused(400, "value is missing")
+                    raise Refused(400, "value is missing")
                 card.labels.append(value)
                 return [*card.labels]
             case "cards.delete":
                 del self.cards[card.id]
                 return {"limits": {}}
-        return card.wire()
+        return card.wire(self.card_url(card.id))
 
     def _create_board(self, fields: Fields) -> Json:
-        name, defaults, organization = _required(fields, "name"), _flag(fields, "defaultLists"), _text(fields, "idOrganization")
+        name, defaults, organization = required(fields, "name"), _flag(fields, "defaultLists"), text_of(fields, "idOrganization")
         if organization is not None and organization not in self.organizations:
-            raise _Refused(404, "idOrganization does not exist or is not accessible")
+            raise Refused(404, "idOrganization does not exist or is not accessible")
         board = BoardRecord(id=self._new_id(), name=name, organization_id=organization)
         self.boards[board.id] = board
         for title in ("To Do", "Doing", "Done") if defaults else ():
             self._add_list(board, title, "bottom")
-        return board.wire()
+        return board.wire(self.board_url(board.id))
 
     def _create_list(self, fields: Fields) -> Json:
-        name, board_id, pos = _required(fields, "name"), _required(fields, "idBoard"), _position(fields)
+        name, board_id, pos = required(fields, "name"), required(fields, "idBoard"), _position(fields)
         record = self._add_list(self._board(board_id), name, pos)
         return {**record.wire(), "pos": f"{record.pos:g}"}  # the document shows a string here
 
     def _archive_list(self, identifier: str, fields: Fields) -> Json:
         record, closed = self._list(identifier), _flag(fields, "closed")
         if closed is not True:  # the reversal is not shown
-            raise _Refused(400, "closed is missing or not true")
+            raise Refused(400, "closed is missing or not true")
         record.closed = True
         return record.wire()
 
     def _create_card(self, fields: Fields) -> Json:
-        name, list_id, desc = _required(fields, "name"), _required(fields, "idList"), _text(fields, "desc")
+        name, list_id, desc = required(fields, "name"), required(fields, "idList"), text_of(fields, "desc")
         due, pos, home = _due(fields), _position(fields), self._list(list_id)
+        card = self._add_card(home, name, "" if desc is None else desc, due, pos)
+        return card.face(self.card_url(card.id))
+
+    def _add_card(
+        self, home: ListRecord, name: str, desc: str = "", due: str | None = None, pos: str | float = "bottom"
+    ) -> CardRecord:
         card = CardRecord(
             id=self._new_id(),
             name=name,
             list_id=home.id,
             board_id=home.board_id,
-            desc="" if desc is None else desc,
+            desc=desc,
             due=due,
             pos=home.order.place(pos),
         )
         self.cards[card.id] = card
-        return card.face()
+        return card
 
     def _add_list(self, board: BoardRecord, name: str, pos: str | float) -> ListRecord:
         record = ListRecord(id=self._new_id(), name=name, board_id=board.id, pos=board.order.place(pos))

@@ -9,46 +9,28 @@ import json
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self, TypeVar
 from urllib.parse import parse_qsl
 
 import attrs
 from aiohttp import web
 
+from boardclient.testing import _pages
+from boardclient.testing._answers import Answer
+from boardclient.testing._clock import ServiceClock
+from boardclient.testing._face import Call, ServiceFace
+from boardclient.testing._grants import ExchangeAnswer
 from boardclient.testing._records import Json
-from boardclient.testing._rules import AUTH_PREFIX, BoardRules, ExchangeAnswer, operation_of
-from boardclient.testing._stage import Stage
-from boardclient.testing.faults import Fault, Faults
+from boardclient.testing._rules import AUTH_PREFIX, FORMS, BoardRules, operation_of
+from boardclient.testing._stage import Stage, read_body
+from boardclient.testing.faults import Faults
 
-if TYPE_CHECKING:
-    from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials
-
+_T = TypeVar("_T")
 _HOST = "127.0.0.1"
 _BACKSTOP_SECONDS = 0.05
-_CREDENTIALS = ("key", "token", "client_id", "client_secret", "code")
-
-
-@attrs.frozen(kw_only=True)
-class Call:
-    """One request as the service saw it. `status` is None as long as, or since, it was not answered.
-
-    `number` counts the calls of its operation from 1; `connection` is the client's port, alike for calls on one connection;
-    `body` is the decoded JSON, the fields of a form, or the bytes where they are neither.
-    """
-
-    operation: str
-    number: int
-    method: str
-    path: str
-    connection: int
-    fault: Fault | None
-    status: int | None = None
-    query: Mapping[str, str] = attrs.field(repr=False)
-    headers: Mapping[str, str] = attrs.field(repr=False)
-    body: Json | bytes = attrs.field(repr=False)
 
 
 @attrs.frozen
@@ -59,15 +41,33 @@ class _Waiter:
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class BoardService:
+class BoardService(ServiceFace):
     """The service of the interface document, embedded, on a loopback port.
 
     Its owner is whoever enters it: `async with` runs it on the running loop, plain `with` in a thread with a loop of its own,
     from where it serves any test. `faults` says what goes wrong, `calls` what was asked, `rules` what the service holds. Closed,
     it may be entered again: on the same port, with what it held.
+
+    Attributes:
+        port: the port on 127.0.0.1; 0 takes a free one.
+        members: the names of the members; a token belongs to one of them.
+        redirect_uri: the one that the client registered.
+        token_lifetime: seconds until a token expires; None for never.
+        clock: the real time, in seconds; `advance` moves the service's ahead of it.
+        sleep: waits so many real seconds.
+        organizations: the identifiers of the organizations that exist.
+        scopes: what a token may do.
+        errors: whether errors are JSON or text.
+        exchange_answer: the form of the token exchange's answer.
+        shape: gets the operation and the answer of each success, and returns the answer to send instead.
+        keepalive_timeout: seconds for which an idle connection is kept.
+        max_body_bytes: a longer body is refused with 413 before it has been read.
+        on_call: called with each call once it is answered, in the service's loop.
     """
 
     port: int = 0
+    member_names: Iterable[str] = attrs.field(default=("A Member",), alias="members")
+    registered_uri: str = attrs.field(default="https://application.example/callback", alias="redirect_uri")
     token_lifetime: float | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -77,12 +77,17 @@ class BoardService:
     exchange_answer: ExchangeAnswer = "rfc6749"
     shape: Callable[[str, Json], Json] | None = None
     keepalive_timeout: float = 75.0
+    max_body_bytes: int = 2**20
+    on_call: Callable[[Call], None] | None = None
     rules: BoardRules = attrs.field(init=False)
     faults: Faults = attrs.field(init=False)
     calls: list[Call] = attrs.field(init=False, factory=list)
     _counts: collections.Counter[str] = attrs.field(init=False, factory=collections.Counter)
     _waiters: list[_Waiter] = attrs.field(init=False, factory=list)
-    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _lock: threading.RLock = attrs.field(init=False, factory=threading.RLock)
+    _time: ServiceClock = attrs.field(init=False)
+    _unsettled: list[asyncio.Future[None]] = attrs.field(init=False, factory=list)
+    _stages: set[Stage] = attrs.field(init=False, factory=set)
     _tasks: set[asyncio.Task[object]] = attrs.field(init=False, factory=set)
     _transports: weakref.WeakSet[asyncio.Transport] = attrs.field(init=False, factory=weakref.WeakSet)
     _server: web.Server | None = attrs.field(init=False, default=None)
@@ -90,9 +95,12 @@ class BoardService:
     _thread: tuple[threading.Thread, Callable[[], object]] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
-        self.faults = Faults(self.clock)
+        self._time = ServiceClock(self.clock, lambda seconds: self.sleep(seconds))
+        self.faults = Faults(self._time)
         self.rules = BoardRules(
-            clock=self.clock,
+            clock=self._time,
+            members=self.member_names,
+            redirect_uri=self.registered_uri,
             token_lifetime=self.token_lifetime,
             organizations=self.organizations,
             scopes=self.scopes,
@@ -154,6 +162,7 @@ class BoardService:
         self._listener = await asyncio.get_running_loop().create_server(server, _HOST, self.port)
         self._server = server
         self.port = self._listener.sockets[0].getsockname()[1]
+        self.rules.address = self.base_url
 
     async def stop(self) -> None:
         """Close the listener and every connection, at once, whatever hangs; a second call changes nothing."""
@@ -184,65 +193,6 @@ class BoardService:
         """Where the token exchange is."""
         return self.base_url + AUTH_PREFIX
 
-    @property
-    def key(self) -> str:
-        """The API key."""
-        return self.rules.key
-
-    @property
-    def token(self) -> str:
-        """An access token that the service accepts."""
-        return self.rules.token
-
-    @property
-    def client_id(self) -> str:
-        """The client identifier for the token exchange."""
-        return self.rules.client_id
-
-    @property
-    def client_secret(self) -> str:
-        """The client secret for the token exchange."""
-        return self.rules.client_secret
-
-    @property
-    def redirect_uri(self) -> str:
-        """The redirect URI for the token exchange."""
-        return self.rules.redirect_uri
-
-    @property
-    def requests(self) -> int:
-        """How many requests were received."""
-        return len(self.calls)
-
-    def new_code(self, *, scopes: Iterable[str] | None = None) -> str:
-        """Give an authorization code, for one token exchange."""
-        return self.rules.new_code(scopes=scopes)
-
-    async def authorize(self, request: AuthorizationRequest) -> str:
-        """Give a code, as the `authorize` of an application whose user consents at once."""
-        return self.new_code()
-
-    def oauth_credentials(self, **options: object) -> OAuthCredentials:
-        """Build the credentials of this service's registered client; the options are those of `OAuthCredentials`."""
-        from boardclient import OAuthCredentials
-
-        given = {
-            "client_id": self.client_id,
-            "client_secret": self.client_secret,
-            "redirect_uri": self.redirect_uri,
-            "auth_url": self.auth_url,
-            "authorize": self.authorize,
-            "key": self.key,
-        }
-        return OAuthCredentials(**{**given, **options})  # type: ignore[arg-type]  # -- OAuthCredentials checks them
-
-    def session(self, credentials: CredentialProvider | None = None, **options: object) -> AsyncSession:
-        """Build a session for this service; its options are those of `AsyncSession`, and whoever asked closes it."""
-        from boardclient import AsyncSession, StaticCredentials
-
-        given = StaticCredentials(token=self.token, key=self.key) if credentials is None else credentials
-        return AsyncSession(given, **{"base_url": self.base_url, **options})  # type: ignore[arg-type]  # -- AsyncSession checks them
-
     def calls_of(self, operation: str) -> list[Call]:
         """List the calls of one operation, in the order of their arrival."""
         return [call for call in self.calls if call.operation == operation]
@@ -257,44 +207,65 @@ class BoardService:
             self._waiters.append(waiter)
         return await waiter.future
 
-    def assert_no_duplicates(self) -> None:
-        """Check that no two cards are alike in list, name, description and due date.
+    async def settled(self) -> None:
+        """Wait until no request that has arrived can change anything any more; from any loop.
 
-        Raises:
-            AssertionError: some are; the message names them.
+        What a fault delays is waited for on the service's clock, which `advance` moves; what hangs for good is not.
         """
-        counts = collections.Counter((card.list_id, card.name, card.desc, card.due) for card in self.rules.cards.values())
-        twice = [f"{number} x {name!r} in list {home}" for (home, name, _, _), number in counts.items() if number > 1]
-        if twice:
-            raise AssertionError(f"cards exist more than once: {'; '.join(twice)}")
+        with self._lock:
+            if all(stage.is_settled for stage in self._stages):
+                return
+            waiting = asyncio.get_running_loop().create_future()
+            self._unsettled.append(waiting)
+        await waiting
 
-    def assert_no_credential_in_url_with_body(self) -> None:
-        """Check that no request with a body had a credential in its address.
-
-        Raises:
-            AssertionError: some had; the message names the calls, not the values.
-        """
-        leaks = [call for call in self.calls if call.body is not None and any(name in call.query for name in _CREDENTIALS)]
-        if leaks:
-            raise AssertionError(f"credentials in the address of {', '.join(f'{c.operation} {c.number}' for c in leaks)}")
+    def _check_settled(self) -> None:
+        with self._lock:
+            if self._unsettled and all(stage.is_settled for stage in self._stages):
+                for future in self._unsettled:
+                    _call_in_loop_of(future, None)
+                self._unsettled.clear()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         task = asyncio.current_task()
         assert task is not None and request.transport is not None  # noqa: S101, PT018 -- for the type checker: a request has both
         self._tasks.add(task)
         self._transports.add(request.transport)
-        stage = Stage(request, self.sleep)
+        stage = Stage(request, self._time.sleep)
+        stage.on_settled = self._check_settled
+        with self._lock:
+            self._stages.add(stage)
         try:
             with contextlib.suppress(ConnectionError):
                 await self._serve(request, stage)
         finally:
             self._tasks.discard(task)
+            with self._lock:
+                self._stages.discard(stage)
+            self._check_settled()
         return stage.response
 
     async def _serve(self, request: web.BaseRequest, stage: Stage) -> None:
+        path = request.rel_url.raw_path
+        if _pages.is_page(request.method, path):
+            with self._lock:
+                shown = _pages.show(self.rules, path, whole="content" not in request.query)
+            stage.on_status = lambda status: None
+            await stage.reply(shown.status, *stage.encode(shown))
+            return
+        operation, _ = operation_of(request.method, path)
+        raw = await read_body(request, self.max_body_bytes)
+        body = None if raw is None else _decoded(raw, request.content_type, form=operation in FORMS)
+        index, call = self._arrived(request, operation, body)
+        stage.commit_with = lambda: self._answered(call)
+        stage.on_status = lambda status: self._record(index, call, status)
+        if raw is None:
+            await stage.reply(413, b"", {"Connection": "close"})
+        else:
+            await (stage.reply_answer() if call.fault is None else call.fault.play(stage))
+
+    def _arrived(self, request: web.BaseRequest, operation: str, body: Json | bytes) -> tuple[int, Call]:
         peer = request.get_extra_info("peername")
-        operation, _ = operation_of(request.method, request.rel_url.raw_path)
-        body = _decoded(await request.content.read(), request.content_type, form=operation == "token.exchange")
         with self._lock:
             self._counts[operation] += 1
             number = self._counts[operation]
@@ -309,28 +280,35 @@ class BoardService:
                 headers=request.headers,
                 body=body,
             )
-            index = len(self.calls)
             self.calls.append(call)
             self._wake(call)
-        stage.commit_with = lambda: self.rules.answer(call.method, call.path, call.query, call.body)
-        stage.on_status = lambda status: self._record(index, call, status)
-        await (stage.reply_answer() if call.fault is None else call.fault.play(stage))
+            return len(self.calls) - 1, call
+
+    def _answered(self, call: Call) -> Answer:
+        with self._lock:
+            return self.rules.answer(call.method, call.path, call.query, call.body)
 
     def _wake(self, call: Call) -> None:
         for waiter in [*self._waiters]:
             if (waiter.operation, waiter.number) == (call.operation, call.number):
                 self._waiters.remove(waiter)
-                with contextlib.suppress(RuntimeError):  # the loop of the one who waited is closed
-                    waiter.future.get_loop().call_soon_threadsafe(_resolve, waiter.future, call)
+                _call_in_loop_of(waiter.future, call)
 
     def _record(self, index: int, call: Call, status: int) -> None:
         if index < len(self.calls) and self.calls[index] is call:
-            self.calls[index] = attrs.evolve(call, status=status)
+            call = self.calls[index] = attrs.evolve(call, status=status)
+        if self.on_call is not None:
+            self.on_call(call)
 
 
-def _resolve(future: asyncio.Future[Call], call: Call) -> None:
+def _call_in_loop_of(future: asyncio.Future[_T], value: _T) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop of the one who waited is closed
+        future.get_loop().call_soon_threadsafe(_resolve, future, value)
+
+
+def _resolve(future: asyncio.Future[_T], value: _T) -> None:
     if not future.done():
-        future.set_result(call)
+        future.set_result(value)
 
 
 def _decoded(raw: bytes, content_type: str, *, form: bool) -> Json | bytes:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import attrs
 from aiohttp import web
 
-from boardclient.testing._rules import Answer
+from boardclient.testing._answers import Answer
 
 
 @attrs.define(eq=False)
@@ -23,18 +23,26 @@ class Stage:
     response: web.StreamResponse = attrs.field(init=False, factory=web.Response)
     commit_with: Callable[[], Answer] = attrs.field(init=False)
     on_status: Callable[[int], None] = attrs.field(init=False)
+    on_settled: Callable[[], None] = attrs.field(init=False, default=lambda: None)
+    is_hanging: bool = attrs.field(init=False, default=False)
     _answer: Answer | None = attrs.field(init=False, default=None)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the service has done what the request asks for, or never will."""
+        return self._answer is not None or self.is_hanging
 
     def commit(self) -> Answer:
         """Let the service do what the request asks for; a second call changes nothing."""
         if self._answer is None:
             self._answer = self.commit_with()
+            self.on_settled()
         return self._answer
 
     def encode(self, answer: Answer) -> tuple[bytes, dict[str, str]]:
         """Give the bytes and the headers of an answer."""
         text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
-        return text.encode(), {"Content-Type": f"{answer.content_type}; charset=utf-8"}
+        return text.encode(), {"Content-Type": f"{answer.content_type}; charset=utf-8", **answer.headers}
 
     async def reply(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
         """Send a whole answer."""
@@ -81,4 +89,26 @@ class Stage:
 
     async def hang(self) -> None:
         """Wait until the service closes."""
+        self.is_hanging = True
+        self.on_settled()
         await asyncio.Event().wait()
+
+
+async def read_body(request: web.BaseRequest, limit: int) -> bytes | None:
+    """Read a request's body, None where it is longer than `limit` bytes.
+
+    A client that waits for leave to send its body gets it (RFC 9110, section 10.1.1), unless the body is too long. What is left
+    unread the server reads and drops for a while after the answer (RFC 9112, section 9.6): otherwise the connection would be
+    reset, and the answer with it.
+    """
+    if (request.content_length or 0) > limit:
+        return None
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
+    parts = bytearray()
+    async for part in request.content.iter_any():
+        parts += part
+        if len(parts) > limit:
+            return None
+    return bytes(parts)

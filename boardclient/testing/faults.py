@@ -8,7 +8,8 @@ from typing import Protocol
 
 import attrs
 
-from boardclient.testing._rules import OPERATIONS, UNKNOWN, Answer
+from boardclient.testing._answers import Answer
+from boardclient.testing._rules import OPERATIONS, UNKNOWN
 
 
 class Stage(Protocol):
@@ -120,15 +121,20 @@ class DelayCommit:
 
 @attrs.frozen(kw_only=True)
 class Hang:
-    """An answer that never comes."""
+    """An answer that never comes; after `seconds`, where they are given, the connection is closed instead."""
 
     commit: bool = False
+    seconds: float | None = None
 
     async def play(self, stage: Stage) -> None:
-        """Wait until the service closes, after the commit where there is one."""
+        """Wait until the service closes or the time is over, after the commit where there is one."""
         if self.commit:
             stage.commit()
-        await stage.hang()
+        if self.seconds is None:
+            await stage.hang()
+        else:
+            await stage.sleep(self.seconds)
+            stage.abort()
 
 
 @attrs.frozen(kw_only=True)
@@ -214,9 +220,9 @@ def delay_commit(seconds: float) -> DelayCommit:
     return DelayCommit(seconds=seconds)
 
 
-def hang(*, commit: bool = False) -> Hang:
-    """Never answer, until the service closes."""
-    return Hang(commit=commit)
+def hang(*, commit: bool = False, seconds: float | None = None) -> Hang:
+    """Never answer; close the connection after `seconds`, by default when the service closes."""
+    return Hang(commit=commit, seconds=seconds)
 
 
 def truncated(body: bytes | None = None) -> Truncated:

@@ -40,6 +40,26 @@ def test_options(board_service):
     assert board_service.rules.organizations == {"mine"}
 """
 
+SESSION = """
+import pytest
+
+@pytest.fixture
+def board_session_options():
+    return {"timeout": 20.0}
+
+MARK
+async def test_session(board_service, board_session):
+    board = board_service.seed({"To Do": ["Book the hall"]})
+    assert [card.name for card in await board_session.boards.cards(board.id)] == ["Book the hall"]
+"""
+MODULE = """
+def test_one(module_board_service):
+    module_board_service.seed({}, "shared")
+
+def test_two(module_board_service):
+    assert [board.name for board in module_board_service.rules.boards.values()] == ["shared"]
+"""
+
 
 def run(folder, text, *options):
     (folder / "test_it.py").write_text(text)
@@ -79,3 +99,21 @@ def test_nothing():
 
 def test_the_fixture_works_here(board_service):
     assert board_service.base_url.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("mode", ["auto", "strict"])
+def test_a_session_is_opened_for_a_test(tmp_path, mode):
+    text = SESSION.replace("MARK", "" if mode == "auto" else "@pytest.mark.asyncio")
+    done = run(tmp_path, text, "-o", f"asyncio_mode={mode}", *SCOPE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+def test_a_service_is_shared_by_the_tests_of_a_module(tmp_path):
+    done = run(tmp_path, MODULE, "-p", "no:asyncio")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+
+
+async def test_the_session_works_here(board_session, module_board_service):
+    assert (await board_session.members.me()).id == module_board_service.members[0].id

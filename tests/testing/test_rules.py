@@ -172,7 +172,7 @@ def test_the_cards_of_an_archived_list_still_exist(world):
         ("POST", "/1/lists", {"name": "L", "idBoard": "none"}, 404),
         ("POST", "/1/lists", {"name": "L", "idBoard": "{board}", "pos": "middle"}, 400),
         ("POST", "/1/lists", {"name": "L", "idBoard": "{board}", "pos": "nan"}, 400),
-        ("POST", "/1/lists", {"name": "L", "idBoard": "{board}", "pos": None}, 400),
+        ("POST", "/1/lists", {"name": "L", "idBoard": "{board}", "pos": True}, 400),
         ("PUT", "/1/lists/none", {"closed": True}, 404),
         ("PUT", "/1/lists/{list}", {}, 400),
         ("PUT", "/1/lists/{list}", {"closed": "true"}, 400),

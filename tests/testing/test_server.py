@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 import threading
 
@@ -268,3 +269,12 @@ def test_the_package_names_what_it_has():
     assert testing.__getattr__("faults") is testing.faults
     with pytest.raises(AttributeError, match="nothing"):
         _ = testing.nothing
+
+
+def test_the_typed_options_are_those_of_the_session_and_the_credentials():
+    """A new option of either has to be named for type checkers, too."""
+    from boardclient import AsyncSession, OAuthCredentials
+    from boardclient.testing._options import OAuthOptions, SessionOptions
+
+    for options, kind in ((SessionOptions, AsyncSession), (OAuthOptions, OAuthCredentials)):
+        assert set(options.__annotations__) == set(inspect.signature(kind).parameters) - {"credentials", "lease_seconds"}

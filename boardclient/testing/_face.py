@@ -1,0 +1,175 @@
+"""What an application's tests call on the service: sessions, codes, boards to begin with, time travel, checks."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol, Unpack
+
+import attrs
+
+from boardclient.testing._clock import ServiceClock
+from boardclient.testing._records import Json, Member, SeededBoard
+from boardclient.testing._rules import BoardRules
+from boardclient.testing.faults import Fault
+
+if TYPE_CHECKING:
+    from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials
+    from boardclient.testing._options import OAuthOptions, SessionOptions
+
+_CREDENTIALS = ("key", "token", "client_id", "client_secret", "code")
+
+
+@attrs.frozen(kw_only=True)
+class Call:
+    """One request as the service saw it. `status` is None as long as, or since, it was not answered.
+
+    `number` counts the calls of its operation from 1; `connection` is the client's port, alike for calls on one connection;
+    `body` is the decoded JSON, the fields of a form, or the bytes where they are neither.
+    """
+
+    operation: str
+    number: int
+    method: str
+    path: str
+    connection: int
+    fault: Fault | None
+    status: int | None = None
+    query: Mapping[str, str] = attrs.field(repr=False)
+    headers: Mapping[str, str] = attrs.field(repr=False)
+    body: Json | bytes = attrs.field(repr=False)
+
+
+class ServiceFace(Protocol):
+    """The part of `BoardService` that needs no socket."""
+
+    rules: BoardRules
+    calls: list[Call]
+    _time: ServiceClock
+    _lock: threading.RLock
+
+    @property
+    @abstractmethod
+    def base_url(self) -> str:
+        """Where the resource operations are; known once the service runs."""
+
+    @property
+    @abstractmethod
+    def auth_url(self) -> str:
+        """Where the token exchange is."""
+
+    @property
+    def authorize_url(self) -> str:
+        """Where a user is sent to consent: a page with the standard parameters, the service's own (the interface shows none)."""
+        return f"{self.auth_url}/authorize"
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The members, each with `id` and `name`; the first is the one whose the default token is."""
+        return self.rules.members
+
+    @property
+    def key(self) -> str:
+        """The API key."""
+        return self.rules.key
+
+    @property
+    def token(self) -> str:
+        """An access token that the service accepts."""
+        return self.rules.token
+
+    @property
+    def client_id(self) -> str:
+        """The client identifier for the token exchange."""
+        return self.rules.client_id
+
+    @property
+    def client_secret(self) -> str:
+        """The client secret for the token exchange."""
+        return self.rules.client_secret
+
+    @property
+    def redirect_uri(self) -> str:
+        """The redirect URI for the token exchange."""
+        return self.rules.redirect_uri
+
+    @property
+    def requests(self) -> int:
+        """How many requests were received."""
+        return len(self.calls)
+
+    def new_code(self, *, scopes: Iterable[str] | None = None, member: str | None = None) -> str:
+        """Give an authorization code for one token exchange, of a member by name or identifier, by default the first."""
+        return self.rules.new_code(scopes=scopes, member=member)
+
+    def seed(self, lists: Mapping[str, Iterable[str]], name: str = "Board") -> SeededBoard:
+        """Make a board without a request, and return it with the identifiers of its lists and cards.
+
+        Args:
+            lists: the names of the cards in each list, by the list's name: `{"To Do": ["Book the hall"]}`.
+            name: the board's name.
+        """
+        with self._lock:
+            return self.rules.seed(lists, name)
+
+    def advance(self, seconds: float) -> None:
+        """Move the service's time forward: tokens expire, limits refill, delayed commits and answers are due at once.
+
+        The client's time, its timeouts and pauses among it, is another.
+
+        Raises:
+            ValueError: `seconds` is negative.
+        """
+        self._time.advance(seconds)
+
+    async def authorize(self, request: AuthorizationRequest) -> str:
+        """Give a code, as the `authorize` of an application whose user consents at once."""
+        return self.new_code()
+
+    def oauth_credentials(self, **options: Unpack[OAuthOptions]) -> OAuthCredentials:
+        """Build the credentials of this service's registered client; the options are those of `OAuthCredentials`."""
+        from boardclient import OAuthCredentials
+
+        given = {
+            "client_id": self.client_id,
+            "client_secret": self.client_secret,
+            "redirect_uri": self.redirect_uri,
+            "auth_url": self.auth_url,
+            "authorize": self.authorize,
+            "key": self.key,
+        }
+        return OAuthCredentials(**{**given, **options})  # type: ignore[arg-type]  # -- OAuthCredentials checks them
+
+    def session(self, credentials: CredentialProvider | None = None, **options: Unpack[SessionOptions]) -> AsyncSession:
+        """Build a session for this service; its options are those of `AsyncSession`, and whoever asked closes it."""
+        from boardclient import AsyncSession, StaticCredentials
+
+        given = StaticCredentials(token=self.token, key=self.key) if credentials is None else credentials
+        return AsyncSession(given, **{"base_url": self.base_url, **options})  # type: ignore[arg-type]  # -- AsyncSession checks them
+
+    def assert_no_duplicates(self) -> None:
+        """Check that no two cards are alike in list, name, description and due date.
+
+        What is under way may still make one: `await service.settled()` first, after requests that were given up.
+
+        Raises:
+            AssertionError: some are; the message names them.
+        """
+        with self._lock:  # requests may be under way, in the service's own thread
+            cards = [*self.rules.cards.values()]
+        counts = collections.Counter((card.list_id, card.name, card.desc, card.due) for card in cards)
+        twice = [f"{number} x {name!r} in list {home}" for (home, name, _, _), number in counts.items() if number > 1]
+        if twice:
+            raise AssertionError(f"cards exist more than once: {'; '.join(twice)}")
+
+    def assert_no_credential_in_url_with_body(self) -> None:
+        """Check that no request with a body had a credential in its address.
+
+        Raises:
+            AssertionError: some had; the message names the calls, not the values.
+        """
+        leaks = [call for call in [*self.calls] if call.body is not None and any(name in call.query for name in _CREDENTIALS)]
+        if leaks:
+            raise AssertionError(f"credentials in the address of {', '.join(f'{c.operation} {c.number}' for c in leaks)}")

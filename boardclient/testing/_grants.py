@@ -1,0 +1,175 @@
+"""Members, tokens and codes: who may do what, the token exchange, and what a consent grants. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal, TypeAlias
+from urllib.parse import urlencode
+
+import attrs
+
+from boardclient.testing._answers import Answer, Fields, Refused, required, text_of
+from boardclient.testing._records import AccessToken, AuthorizationCode, Json, Member
+
+ExchangeAnswer: TypeAlias = Literal["rfc6749", "token", "form"]
+_CODE_SECONDS = 600.0  # RFC 6749, section 4.1.2
+
+
+def _names(values: Iterable[str]) -> frozenset[str]:
+    return frozenset(values)
+
+
+def _members(names: Iterable[str]) -> tuple[Member, ...]:
+    if isinstance(names, str):
+        raise TypeError("members is a list of names, not one name")
+    found = tuple(Member(id=_member_id(number), name=name) for number, name in enumerate(names))
+    if not found:
+        raise ValueError("a service has one member at least")
+    return found
+
+
+def _member_id(number: int) -> str:
+    return f"{number:024x}" if number == 0 else f"a11ce{number:019x}"  # no identifier that boards, lists and cards are given
+
+
+def _secret(kind: str, number: int) -> str:
+    # The characters that a careless client forgets to encode are part of every value.
+    return f"{kind}/{hashlib.sha256(f'{kind} {number}'.encode()).hexdigest()[:32]}+="
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class Grants:
+    """Issue and check tokens. One object is one service's; `members` are given by their names, and the first is the default."""
+
+    clock: Callable[[], float] = time.monotonic
+    token_lifetime: float | None = None
+    scopes: frozenset[str] = attrs.field(default=frozenset({"read", "write"}), converter=_names)
+    exchange_answer: ExchangeAnswer = "rfc6749"
+    errors: Literal["json", "text"] = "json"
+    redirect_uri: str = "https://application.example/callback"
+    members: tuple[Member, ...] = attrs.field(default=("A Member",), converter=_members)
+    key: str = attrs.field(init=False, default=_secret("key", 0))
+    client_id: str = attrs.field(init=False, default=_secret("client", 0))
+    client_secret: str = attrs.field(init=False, default=_secret("client-secret", 0))
+    token: str = attrs.field(init=False, default="")
+    tokens: dict[str, AccessToken] = attrs.field(init=False, factory=dict)
+    _codes: dict[str, AuthorizationCode] = attrs.field(init=False, factory=dict)
+    _numbers: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(1))
+
+    def __attrs_post_init__(self) -> None:
+        self.token = self.issue_token()
+
+    def member(self, name_or_id: str | None = None) -> Member:
+        """Return a member by name or identifier, by default the first.
+
+        Raises:
+            LookupError: there is none.
+        """
+        for member in self.members:
+            if name_or_id in (None, member.id, member.name):
+                return member
+        raise LookupError(f"the service has no member {name_or_id!r}; its members are {', '.join(m.name for m in self.members)}")
+
+    def new_code(self, *, scopes: Iterable[str] | None = None, member: str | None = None, challenge: str | None = None) -> str:
+        """Give an authorization code that one token exchange accepts, for ten minutes.
+
+        Args:
+            scopes: what the token may do; all of the service's by default.
+            member: whose token it becomes, by name or identifier; the first member's by default.
+            challenge: the S256 code challenge (RFC 7636), whose verifier the exchange then wants.
+        """
+        code = _secret("code", next(self._numbers))
+        self._codes[code] = AuthorizationCode(
+            scopes=self.scopes if scopes is None else frozenset(scopes),
+            member_id=self.member(member).id,
+            challenge=challenge,
+            expires_at=self.clock() + _CODE_SECONDS,
+        )
+        return code
+
+    def issue_token(
+        self, *, scopes: Iterable[str] | None = None, lifetime: float | None = None, member: str | None = None
+    ) -> str:
+        """Give a new access token.
+
+        Args:
+            scopes: what it may be used for; all of the service's by default.
+            lifetime: in seconds; `token_lifetime` by default.
+            member: whose it is, by name or identifier; the first member's by default.
+        """
+        seconds = self.token_lifetime if lifetime is None else lifetime
+        expires_at = None if seconds is None else self.clock() + seconds
+        value = _secret("token", next(self._numbers))
+        granted = self.scopes if scopes is None else frozenset(scopes)
+        self.tokens[value] = AccessToken(value, granted, expires_at, self.member(member).id)
+        return value
+
+    def revoke(self, token: str) -> None:
+        """Refuse a token from now on; one that is unknown already is."""
+        self.tokens.pop(token, None)
+
+    def expire_tokens(self) -> None:
+        """Let every token issued so far be expired."""
+        for token in list(self.tokens.values()):
+            self.tokens[token.value] = attrs.evolve(token, expires_at=float("-inf"))
+
+    def authenticate(self, query: Mapping[str, str], body: object, *, write: bool) -> Member:
+        """Return whose request it is (section 5).
+
+        Raises:
+            Refused: the key or the token is invalid, or may not do this.
+        """
+        fields = body if isinstance(body, dict) else {}
+        key = query.get("key", fields.get("key"))
+        value = query.get("token", fields.get("token") if key is not None else None)
+        token = self.tokens.get(value) if isinstance(value, str) else None
+        if token is None or (key is not None and key != self.key):
+            raise Refused(401, "the key or the token is invalid")
+        if token.expires_at is not None and self.clock() >= token.expires_at:
+            raise Refused(401, "the token has expired")
+        if ("write" if write else "read") not in token.scopes:
+            raise Refused(403, "the token lacks a scope")
+        return self.member(token.member_id)
+
+    def exchange(self, fields: Fields) -> Answer:
+        """Turn a code into a token (section 4.12); errors are those of RFC 6749, section 5.2, where the answer has that form."""
+        try:
+            answer = self._exchanged(fields)
+        except Refused as refused:
+            if self.exchange_answer != "rfc6749" or self.errors != "json":
+                raise
+            return Answer(
+                refused.status, {"error": refused.error, "error_description": refused.message, "message": refused.message}
+            )
+        if self.exchange_answer == "form":
+            return Answer(200, urlencode(answer), "application/x-www-form-urlencoded")
+        return Answer(200, answer)
+
+    def _exchanged(self, fields: Fields) -> dict[str, Json]:
+        given = {name: required(fields, name) for name in ("client_id", "client_secret", "code", "redirect_uri")}
+        if (given["client_id"], given["client_secret"]) != (self.client_id, self.client_secret):
+            raise Refused(400, "the client identifier or secret is invalid", "invalid_client")
+        if given["redirect_uri"] != self.redirect_uri:
+            raise Refused(400, "the redirect URI is another", "invalid_grant")
+        code = self._codes.pop(given["code"], None)
+        if code is None or self.clock() >= code.expires_at:
+            raise Refused(400, "the code is invalid, used or expired", "invalid_grant")
+        verifier = text_of(fields, "code_verifier")
+        if code.challenge != (None if verifier is None else challenge_of(verifier)):
+            raise Refused(400, "the code verifier is missing or does not fit the code", "invalid_grant")
+        token = self.issue_token(scopes=code.scopes, member=code.member_id)
+        if self.exchange_answer == "token":
+            return {"token": token}
+        answer: dict[str, Json] = {"access_token": token, "token_type": "bearer"}
+        if self.token_lifetime is not None:
+            answer["expires_in"] = int(self.token_lifetime)
+        return answer
+
+
+def challenge_of(verifier: str) -> str:
+    """Return the S256 challenge of a code verifier (RFC 7636, section 4.2)."""
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")

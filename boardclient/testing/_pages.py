@@ -1,0 +1,92 @@
+"""The pages of boards and cards, at the addresses that answers show, for whoever watches in a browser. No I/O.
+
+A page asks for its own content every second and shows it when it has changed: cards appear while an import runs.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from boardclient.testing._answers import Answer
+from boardclient.testing._page import page
+
+if TYPE_CHECKING:
+    from boardclient.testing._records import BoardRecord, CardRecord, ListRecord
+    from boardclient.testing._rules import BoardRules
+
+_CARDS_SHOWN = 200
+_UPDATE = """
+let shown = "";
+setInterval(async () => {
+  if (document.hidden) return;
+  try {
+    const response = await fetch(location.pathname + "?content");
+    const text = await response.text();
+    if (text !== shown && response.status < 500) { document.getElementById("content").innerHTML = text; shown = text; }
+  } catch { /* the service is away: what was last seen stays */ }
+}, 1000);
+"""
+
+
+def is_page(method: str, path: str) -> bool:
+    """Return whether a request asks for a page of a board or a card."""
+    parts = path.split("/")
+    return method == "GET" and len(parts) == 3 and parts[0] == "" and parts[1] in ("b", "c")
+
+
+def show(rules: BoardRules, path: str, *, whole: bool) -> Answer:
+    """Return a page, or only its content where `whole` is false."""
+    _, kind, identifier = path.split("/")
+    board, card = rules.boards.get(unquote(identifier)), rules.cards.get(unquote(identifier))
+    if kind == "b" and board is not None:
+        title, content = board.name, _board(rules, board)
+    elif kind == "c" and card is not None:
+        title, content = card.name, _card(rules, card)
+    else:
+        content = "<main class=card><h1>Not here</h1><p>The service holds no such board or card.</p></main>"
+        return Answer(404, page("Not here", content) if whole else content, "text/html")
+    body = page(title, f"<div id=content>{content}</div>", _UPDATE) if whole else content
+    return Answer(200, body, "text/html", {"Cache-Control": "no-store"})
+
+
+def _board(rules: BoardRules, board: BoardRecord) -> str:
+    cards: dict[str, list[CardRecord]] = {}
+    for card in rules.cards_of(board.id):
+        cards.setdefault(card.list_id, []).append(card)
+    lists = "".join(_list(rules, record, cards.get(record.id, [])) for record in rules.lists_of(board.id))
+    count = sum(map(len, cards.values()))
+    return (
+        f"<header><h1>{escape(board.name) or 'Untitled'}</h1><p class=quiet>{count} card{'s' * (count != 1)}</p></header>"
+        f"<main class=lists>{lists or '<p class=quiet>This board has no lists.</p>'}</main>"
+    )
+
+
+def _list(rules: BoardRules, record: ListRecord, cards: list[CardRecord]) -> str:
+    shown = "".join(
+        f'<li><a href="{escape(rules.card_url(card.id))}">{escape(card.name) or "Untitled"}{_due(card)}</a></li>'
+        for card in cards[:_CARDS_SHOWN]
+    )
+    if len(cards) > _CARDS_SHOWN:
+        shown += f"<li class=quiet>and {len(cards) - _CARDS_SHOWN} more</li>"
+    kind, mark = (" closed", " (archived)") if record.closed else ("", "")
+    return (
+        f'<section class="list{kind}"><h2><span>{escape(record.name) or "Untitled"}{mark}</span>'
+        f"<span class=quiet>{len(cards)}</span></h2><ol>{shown}</ol></section>"
+    )
+
+
+def _due(card: CardRecord) -> str:
+    return "" if card.due is None else f"<span class=due>due {escape(card.due)}</span>"
+
+
+def _card(rules: BoardRules, card: CardRecord) -> str:
+    board, home = rules.boards[card.board_id], rules.lists[card.list_id]
+    facts = {"List": home.name, "Due": card.due or "", "Labels": ", ".join(card.labels), "Identifier": card.id}
+    rows = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in facts.items() if value)
+    above = f'<a href="{escape(rules.board_url(board.id))}">{escape(board.name) or "Untitled"}</a>'
+    return (
+        f"<main class=card><p class=quiet>{above}</p><h1>{escape(card.name) or 'Untitled'}</h1>"
+        f"<pre>{escape(card.desc)}</pre><dl>{rows}</dl></main>"
+    )

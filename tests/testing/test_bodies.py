@@ -1,0 +1,159 @@
+"""Bodies below HTTP: leave to send one, one that is too long, and what `due` and `pos` may be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boardclient.testing import BoardService, playground
+from boardclient.testing._iso8601 import is_date_time
+
+
+def head(service: BoardService, length: int | None, *more: str) -> bytes:
+    size = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+    lines = ["POST /1/boards HTTP/1.1", "Host: x", "Content-Type: application/json", size, *more]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def body(service: BoardService) -> bytes:
+    return json.dumps({"name": "B", "key": service.key, "token": service.token}).encode()
+
+
+async def test_a_client_that_waits_for_leave_gets_it(service) -> None:
+    """RFC 9110, 10.1.1."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+    writer.write(head(service, len(body(service)), "Expect: 100-continue"))
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(body(service))
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+async def test_leave_is_refused_for_a_body_that_is_too_long(service) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+    writer.write(head(service, 2**20 + 1, "Expect: 100-continue"))
+    assert (await reader.readline()).startswith(b"HTTP/1.1 413")
+    writer.close()
+    assert [(call.operation, call.status, call.body) for call in service.calls] == [("boards.create", 413, None)]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_an_early_refusal_can_be_read_by_a_client_that_sends_first(service, chunked: bool) -> None:
+    """The rest of the body is read and dropped: no reset takes the answer away."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+    size = 8 * 2**20
+    writer.write(head(service, None if chunked else size))
+    for _ in range(size // 2**16):
+        part = b"x" * 2**16
+        writer.write(b"10000\r\n" + part + b"\r\n" if chunked else part)
+        await writer.drain()
+    writer.write(b"0\r\n\r\n" if chunked else b"")
+    await writer.drain()
+    assert (await reader.readline()).startswith(b"HTTP/1.1 413")
+    writer.close()
+
+
+async def test_a_body_as_long_as_allowed_is_read() -> None:
+    async with BoardService(max_body_bytes=200) as service:
+        for length, status in ((200, b"200"), (201, b"413")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+            whole = body(service).ljust(length)
+            writer.write(head(service, len(whole)) + whole)
+            assert (await reader.readline()).split()[1] == status
+            writer.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2027-01-02",
+        "20270102",
+        "2027-002",
+        "2027002",
+        "2027-W01-3",
+        "2027W013",
+        "2027-01-02T03:04:05Z",
+        "20270102T030405Z",
+        "2027-01-02T03:04:05.123456789+01:00",
+        "2027-01-02T03:04:05,5-0130",
+        "2027-01-02T03:04+01",
+        "2027-01-02T03",
+        "2027-01-02T03.5Z",
+        "2027-01-02T24:00:00Z",
+        "2027-06-30T23:59:60Z",
+        "2028-366T00:00:00\u221201:00",
+    ],
+)
+def test_dates_are_iso_8601_in_all_forms(text: str) -> None:
+    assert is_date_time(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "soon",
+        "2027-13-01",
+        "2027-02-29",
+        "2027-000",
+        "2027-366",
+        "9999-366",
+        "2027-W54-1",
+        "2027-W01-8",
+        "2027W01-3",
+        "0000-01-01",
+        "2027-01-02 03:04:05",
+        "2027-01-02T",
+        "2027-01-02T25:00",
+        "2027-01-02T24:00:01",
+        "2027-01-02T24:00:00.1",
+        "2027-01-02T03:60",
+        "2027-01-02T03:04:61",
+        "2027-01-02T0304:05",
+        "2027-01-02T03:04:05+24:00",
+        "2027-01-02T03:04:05Zulu",
+        "٢٠٢٧-01-02",
+    ],
+)
+def test_what_is_no_date_is_refused(text: str) -> None:
+    assert not is_date_time(text)
+
+
+@given(st.datetimes(timezones=st.timezones()))
+def test_whatever_python_writes_is_a_date(moment) -> None:
+    if moment.utcoffset().total_seconds() % 60 == 0:  # ISO 8601 has no seconds there
+        assert is_date_time(moment.isoformat())
+
+
+@given(st.text(alphabet="0123456789-:TWZ.,+ ", max_size=30))
+def test_no_text_is_more_than_refused(text: str) -> None:
+    assert is_date_time(text) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("pos", "status"), [(None, 200), ("top", 200), (1.5, 200), ("3", 200), (True, 400), (10**400, 400), ({}, 400)]
+)
+async def test_a_null_position_is_none(client, service, pos, status: int) -> None:
+    home = await client.home()
+    assert (await client.ask("POST", "/1/cards", {"name": "C", "idList": home, "pos": pos})).status == status
+
+
+async def test_a_playground_is_a_service_and_an_open_session() -> None:
+    async with playground() as (service, session):
+        board = service.seed({"To Do": ["Book the hall"]})
+        assert [card.name for card in await session.boards.cards(board.id)] == ["Book the hall"]
+        assert (await session.lists.create("Done", board_id=board.id)).board_id == board.id
+    async with playground(BoardService(members=["Ada"])) as play:
+        assert (await play.session.members.me()).id == play.service.members[0].id
+
+
+async def test_calls_are_told_once_they_are_answered() -> None:
+    told = []
+    async with playground(BoardService(on_call=told.append)) as (service, session):
+        await session.members.me()
+        assert [(call.operation, call.status) for call in told] == [("members.me", 200)]
+        assert told == service.calls

@@ -1,0 +1,249 @@
+"""The consent page and what follows from it: codes of a member, refusals, requests that can't be granted, PKCE."""
+
+from __future__ import annotations
+
+import html
+import re
+from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boardclient.testing import BoardRules, BoardService
+from boardclient.testing._grants import challenge_of
+
+PATH = "/auth/authorize"
+VERIFIER = "v" * 43
+
+
+class Browser:
+    """Asks for consent as an application's redirect makes a browser ask, and presses a button of the page."""
+
+    def __init__(self, **options) -> None:
+        self.now = 100.0
+        self.rules = BoardRules(clock=lambda: self.now, members=["Ada Lovelace", "Alan Turing"], **options)
+
+    def query(self, **changes):
+        given = {
+            "response_type": "code",
+            "client_id": self.rules.client_id,
+            "redirect_uri": self.rules.redirect_uri,
+            "state": "s t&",
+        }
+        return {name: value for name, value in {**given, **changes}.items() if value is not None}
+
+    def open(self, **changes):
+        return self.rules.answer("GET", PATH, self.query(**changes))
+
+    def press(self, page, label):
+        """Send the page's form, as it is, with the button that has this label."""
+        fields = dict(re.findall(r'<input type=hidden name="([^"]+)" value="([^"]*)">', page.body))
+        buttons = re.findall(r'<button name=member value="([^"]+)"[^>]*>(.*?)</button>', page.body)
+        (value,) = [value for value, text in buttons if label in text]
+        form = {html.unescape(name): html.unescape(text) for name, text in fields.items()}
+        return self.rules.answer("POST", PATH, {}, {**form, "member": value})
+
+    def exchange(self, code, **more):
+        form = {
+            "client_id": self.rules.client_id,
+            "client_secret": self.rules.client_secret,
+            "code": code,
+            "redirect_uri": self.rules.redirect_uri,
+            **more,
+        }
+        return self.rules.answer("POST", "/auth/1/OAuthGetAccessToken", {}, form)
+
+
+def sent_back(answer) -> dict[str, str]:
+    assert answer.status == 303
+    return dict(parse_qsl(urlsplit(answer.headers["Location"]).query))
+
+
+@pytest.fixture
+def browser() -> Browser:
+    return Browser()
+
+
+def test_a_member_accepts_and_the_token_is_that_member_s(browser: Browser) -> None:
+    page = browser.open()
+    assert (page.status, page.content_type) == (200, "text/html")
+    assert "application.example" in page.body
+    back = sent_back(browser.press(page, "Alan Turing"))
+    assert back["state"] == "s t&"
+    token = browser.exchange(back["code"]).body["access_token"]
+    member = browser.rules.answer("GET", "/1/members/me", {"token": token}).body
+    assert (member["fullName"], member["id"]) == ("Alan Turing", browser.rules.members[1].id)
+
+
+def test_a_refusal_goes_back_without_a_code(browser: Browser) -> None:
+    back = sent_back(browser.press(browser.open(), "Refuse"))
+    assert back == {"error": "access_denied", "error_description": "the user refused", "state": "s t&"}
+
+
+def test_the_token_may_do_what_the_page_named(browser: Browser) -> None:
+    page = browser.open(scope="read")
+    assert "See boards" in page.body
+    assert "archive" not in page.body
+    token = browser.exchange(sent_back(browser.press(page, "Ada"))["code"]).body["access_token"]
+    assert browser.rules.answer("POST", "/1/boards", {"token": token}, {"name": "B"}).status == 403
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"response_type": "token"}, "unsupported_response_type"),
+        ({"response_type": None}, "unsupported_response_type"),
+        ({"scope": "read everything"}, "invalid_scope"),
+        ({"code_challenge": challenge_of(VERIFIER)}, "invalid_request"),
+        ({"code_challenge": challenge_of(VERIFIER), "code_challenge_method": "plain"}, "invalid_request"),
+        ({"code_challenge": "short", "code_challenge_method": "S256"}, "invalid_request"),
+        ({"code_challenge_method": "S256"}, "invalid_request"),
+    ],
+)
+def test_what_can_t_be_granted_goes_back_as_an_error(browser: Browser, changes, error: str) -> None:
+    back = sent_back(browser.open(**changes))
+    assert (back["error"], back["state"]) == (error, "s t&")
+    assert "code" not in back
+
+
+@pytest.mark.parametrize("changes", [{"client_id": "other"}, {"client_id": None}, {"redirect_uri": "https://evil.example/"}])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_foreign_client_or_address_is_never_redirected_to(browser: Browser, changes, method: str) -> None:
+    query = browser.query(**changes, member=browser.rules.members[0].id)
+    answer = browser.rules.answer(method, PATH, query if method == "GET" else {}, query if method == "POST" else None)
+    assert (answer.status, answer.content_type) == (400, "text/html")
+    assert "Location" not in answer.headers
+
+
+@pytest.mark.parametrize("body", [None, b"x", ["x"]])
+def test_a_decision_without_a_form_is_refused(browser: Browser, body) -> None:
+    assert browser.rules.answer("POST", PATH, {}, body).status == 400
+
+
+def test_a_member_who_is_none_of_the_service_s_is_refused(browser: Browser) -> None:
+    assert browser.rules.answer("POST", PATH, {}, browser.query(member="nobody")).status == 400
+
+
+def test_the_address_and_the_state_may_be_left_out(browser: Browser) -> None:
+    back = sent_back(browser.press(browser.open(redirect_uri=None, state=None), "Ada"))
+    assert set(back) == {"code"}
+
+
+def test_an_address_with_a_query_keeps_it() -> None:
+    browser = Browser(redirect_uri="https://application.example/back?tenant=1")
+    back = sent_back(browser.press(browser.open(), "Ada"))
+    assert back["tenant"] == "1"
+    assert back["code"]
+
+
+@given(st.text(max_size=60))
+def test_a_state_comes_back_as_it_was(state: str) -> None:
+    """Whatever it holds: it is escaped in the page and encoded in the address."""
+    browser = Browser()
+    page = browser.open(state=state)
+    location = urlsplit(browser.press(page, "Ada").headers["Location"])
+    assert parse_qs(location.query, keep_blank_values=True)["state"] == [state]
+
+
+def test_markup_in_what_is_shown_is_text() -> None:
+    browser = Browser(redirect_uri="https://<b>x</b>.example/")
+    browser.rules.members = ['<script>alert("x")</script>']
+    page = browser.open(state='"><script>')
+    assert "<script>" not in page.body
+    assert "<b>x</b>" not in page.body
+
+
+@pytest.mark.parametrize(
+    ("challenge", "verifier", "status"),
+    [
+        (challenge_of(VERIFIER), VERIFIER, 200),
+        (challenge_of(VERIFIER), "w" * 43, 400),
+        (challenge_of(VERIFIER), None, 400),
+        (None, VERIFIER, 400),
+        (None, None, 200),
+    ],
+)
+def test_a_verifier_has_to_fit_the_challenge(browser: Browser, challenge, verifier, status: int) -> None:
+    """RFC 7636, 4.6; a verifier without a challenge is refused as RFC 9700, 2.1.1 asks."""
+    changes = {} if challenge is None else {"code_challenge": challenge, "code_challenge_method": "S256"}
+    code = sent_back(browser.press(browser.open(**changes), "Ada"))["code"]
+    answer = browser.exchange(code, **({} if verifier is None else {"code_verifier": verifier}))
+    assert answer.status == status
+    assert status == 200 or answer.body["error"] == "invalid_grant"
+
+
+def test_the_challenge_is_that_of_the_standard() -> None:
+    """RFC 7636, appendix B."""
+    assert challenge_of("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk") == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
+
+
+def test_a_code_lives_ten_minutes(browser: Browser) -> None:
+    first, second = browser.rules.new_code(), browser.rules.new_code()
+    browser.now += 599
+    assert browser.exchange(first).status == 200
+    browser.now += 1
+    assert browser.exchange(second).body["error"] == "invalid_grant"
+
+
+def test_members_are_found_by_name_or_identifier(browser: Browser) -> None:
+    ada, alan = browser.rules.members
+    assert (browser.rules.member(), browser.rules.member(alan.id), browser.rules.member("Alan Turing")) == (ada, alan, alan)
+    with pytest.raises(LookupError, match="Ada Lovelace, Alan Turing"):
+        browser.rules.new_code(member="Grace Hopper")
+
+
+@pytest.mark.parametrize(("members", "error"), [("Ada", TypeError), ([], ValueError)])
+def test_members_are_a_list_of_names(members, error) -> None:
+    with pytest.raises(error):
+        BoardService(members=members)
+
+
+def test_initials_are_the_first_letters_of_the_outer_words() -> None:
+    rules = BoardRules(members=["Ada King Lovelace", "Plato", ""])
+    assert [member.initials for member in rules.members] == ["AL", "P", "?"]
+    assert rules.members[2].wire()["username"] == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"client_secret": "wrong"}, "invalid_client"),
+        ({"code": "wrong"}, "invalid_grant"),
+        ({"redirect_uri": "https://elsewhere.example"}, "invalid_grant"),
+        ({"code": None}, "invalid_request"),
+        ({"code_verifier": 7}, "invalid_request"),
+    ],
+)
+def test_errors_of_the_exchange_are_those_of_the_standard(browser: Browser, changes, error: str) -> None:
+    """RFC 6749, 5.2, where the answer has its form; the status is that of the interface, 4.12."""
+    answer = browser.exchange(**{"code": browser.rules.new_code(), **changes})
+    assert (answer.status, answer.body["error"]) == (400, error)
+    assert answer.body["error_description"] == answer.body["message"]
+
+
+@pytest.mark.parametrize("options", [{"exchange_answer": "form"}, {"exchange_answer": "token"}, {"errors": "text"}])
+def test_errors_of_another_form_have_no_code(options) -> None:
+    answer = Browser(**options).exchange("wrong")
+    assert answer.status == 400
+    assert isinstance(answer.body, str) or set(answer.body) == {"message"}
+
+
+def test_a_lifetime_is_told_in_whole_seconds() -> None:
+    browser = Browser(token_lifetime=90.7)
+    expires_in = browser.exchange(browser.rules.new_code()).body["expires_in"]
+    assert (expires_in, type(expires_in)) == (90, int)
+
+
+async def test_consent_over_the_wire(client, service) -> None:
+    """The page's own address takes the form, and the redirect leads back to the application."""
+    query = {"response_type": "code", "client_id": service.client_id}
+    async with client.http.get(service.authorize_url, params=query) as response:
+        assert response.content_type == "text/html"
+        page = await response.text()
+    assert "http://" not in page.replace(service.base_url, "")
+    form = {**query, "member": service.members[0].id}
+    async with client.http.post(service.authorize_url, data=form, allow_redirects=False) as response:
+        assert response.status == 303
+        assert response.headers["Location"].startswith(service.redirect_uri + "?code=")
+    assert [call.operation for call in service.calls] == ["consent.show", "consent.decide"]

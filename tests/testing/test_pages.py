@@ -1,0 +1,67 @@
+"""The pages of boards and cards, at the addresses that answers show."""
+
+from __future__ import annotations
+
+from boardclient.testing import BoardRules, _pages
+
+
+async def test_a_board_s_address_shows_its_lists_and_cards(client, service) -> None:
+    seeded = service.seed({"To Do": ["Book the hall"], "Done": []}, "Party")
+    async with client.http.get(seeded.url) as response:
+        text = await response.text()
+        assert (response.status, response.content_type) == (200, "text/html")
+    assert "Party" in text
+    assert "Book the hall" in text
+    assert service.rules.card_url(seeded.cards["Book the hall"]) in text
+    assert service.calls == []
+
+
+async def test_what_answers_show_as_address_is_a_page(client, service) -> None:
+    board = await (await client.ask("POST", "/1/boards", {"name": "B"})).json()
+    home = await client.made("/1/lists", name="L", idBoard=board["id"])
+    card = await (await client.ask("POST", "/1/cards", {"name": "C", "idList": home, "desc": "d", "due": "2027-01-02"})).json()
+    for address, words in ((board["url"], "1 card<"), (card["url"], "2027-01-02")):
+        async with client.http.get(address) as response:
+            assert response.status == 200
+            assert words in await response.text()
+
+
+async def test_the_content_alone_is_what_a_page_asks_for_again(client, service) -> None:
+    seeded = service.seed({"To Do": ["A"]})
+    async with client.http.get(seeded.url) as response:
+        page = await response.text()
+    async with client.http.get(seeded.url + "?content") as response:
+        content = await response.text()
+    assert content in page
+    assert "<html" not in content
+    await client.made("/1/cards", name="New", idList=seeded.lists["To Do"])
+    async with client.http.get(seeded.url + "?content") as response:
+        assert "New" in await response.text()
+
+
+async def test_unknown_boards_and_cards_have_no_page(client, service) -> None:
+    for path in ("/b/none", "/c/none", "/b/none?content"):
+        async with client.http.get(service.base_url + path) as response:
+            assert (response.status, response.content_type) == (404, "text/html")
+
+
+def test_markup_of_names_is_text_and_the_empty_ones_are_named() -> None:
+    rules = BoardRules()
+    evil = '<script>"&</script>'
+    seeded = rules.seed({evil: [evil], "": [""]}, evil)
+    rules.cards[seeded.cards[evil]].labels.append(evil)
+    rules.cards[seeded.cards[evil]].due = "2027-01-02"
+    for identifier, kind in ((seeded.id, "b"), *((card, "c") for card in seeded.cards.values())):
+        text = _pages.show(rules, f"/{kind}/{identifier}", whole=False).body
+        assert "<script>" not in text
+    assert "Untitled" in _pages.show(rules, f"/b/{seeded.id}", whole=False).body
+
+
+def test_long_and_archived_lists_and_a_board_without_lists() -> None:
+    rules = BoardRules()
+    seeded = rules.seed({"Old": [f"card {number}" for number in range(230)]})
+    rules.lists[seeded.lists["Old"]].closed = True
+    text = _pages.show(rules, f"/b/{seeded.id}", whole=False).body
+    assert "and 30 more" in text
+    assert "Old (archived)" in text
+    assert "no lists" in _pages.show(rules, f"/b/{rules.seed({}).id}", whole=False).body
