@@ -78,6 +78,7 @@ _card = Group(
         _into_list,
         Option("--desc", metavar="TEXT", help="The description."),
         Option("--due", metavar="TIME", help="The due date: ISO 8601 with an offset."),
+        Option("--timezone", metavar="ZONE", help="Where a due date without an offset is, such as Europe/Berlin."),
         Option("--pos", type=click.Choice(["top", "bottom"]), help="The position in the list."),
         _json,
         notes={_EXAMPLE: ['boardclient card create "Book the room" --list LIST_ID --due 2027-01-31T17:00:00+01:00']},
@@ -101,12 +102,59 @@ app = Group(
     Command("demo", "_demo.demo", "Show it all in seconds: an own service, a board, an import, moves, labels."),
     Command(
         "serve",
-        "_demo.serve",
+        "_serve.serve",
         "Run the embedded service in memory, to try things out, until SIGINT or SIGTERM.",
         Option(
             "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port on 127.0.0.1; 0 takes a free one."
         ),
-        notes={_EXAMPLE: ["boardclient serve --port 8080"]},
+        Option(
+            "--member",
+            "members",
+            multiple=True,
+            default=["Ada Lovelace", "Alan Turing"],
+            metavar="NAME",
+            show_default=True,
+            help="A member who can sign in; give it again for more.",
+        ),
+        Option(
+            "--redirect-uri",
+            default="http://127.0.0.1:8000/callback",
+            metavar="URI",
+            show_default=True,
+            help="Where the consent page sends the browser back to.",
+        ),
+        Option(
+            "--token-lifetime",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="SECONDS",
+            help="How long a token is accepted.",
+            otherwise="for good",
+        ),
+        Option("--latency", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="How long each request waits."),
+        Option(
+            "--fail",
+            type=click.FloatRange(0, 1),
+            default=0.0,
+            metavar="SHARE",
+            help="The share of requests that meet a 503, half of them after they were carried out.",
+        ),
+        Option(
+            "--rate-limit",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="N",
+            help="Requests per second; those above meet a 429.",
+            otherwise="none",
+        ),
+        notes={
+            "Sign-in": (
+                "The environment that is printed holds the client's identifier and secret and the address of a page where one of "
+                "the members consents. Boards and cards have pages at their addresses, which follow what happens."
+            ),
+            "Examples": [
+                "boardclient serve --port 8080",
+                "boardclient serve --token-lifetime 60 --latency 0.2 --fail 0.05 --rate-limit 20",
+            ],
+        },
     ),
     Command("whoami", "_records.whoami", "Show the member whose token is used.", _json),
     _board,

@@ -26,13 +26,17 @@ import_ = Command(
         help="How long the service may take to commit a request whose response was lost.",
         otherwise="twice the timeout, at least 10",
     ),
+    Option("--delimiter", default=",", show_default=True, metavar="CHAR", help="What separates the cells of a CSV file."),
+    Option("--map", "renamed", multiple=True, metavar="COLUMN=NAME", help="Read COLUMN from what the file calls NAME."),
+    Option("--skip", "left_out", multiple=True, metavar="NAME", help="Leave out what the file calls NAME."),
+    Option("--timezone", metavar="ZONE", help="Where due dates without an offset are, such as Europe/Berlin."),
     Option("--dry-run", "is_dry_run", is_flag=True, help="Check every row, send nothing, change no journal."),
     Option("--json", "as_json", is_flag=True, help="Print the result as one JSON object, the last line on stdout."),
     notes={
         "Columns, in any order": [
             "name       required",
             "desc       the description",
-            "due        ISO 8601 with an offset",
+            "due        ISO 8601 with an offset; with --timezone also without, and a plain date is its midnight",
             "pos        top or bottom",
             "list       an identifier, or the name of an open list",
             "reference  your own identifier of the row, never sent",
@@ -60,6 +64,7 @@ import_ = Command(
             "boardclient import cards.csv --board BOARD_ID --dry-run",
             "boardclient import cards.csv --board BOARD_ID",
             'boardclient import cards.jsonl --board BOARD_ID --list "To Do" --json | tail -n 1',
+            'boardclient import tasks.csv --board BOARD_ID --delimiter ";" --map name=Title --skip Notes --timezone UTC',
         ],
     },
 )

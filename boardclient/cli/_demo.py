@@ -1,18 +1,16 @@
 """The embedded service on the command line: a tour that needs no other service, and the service alone."""
 
 import asyncio
-import shlex
 from importlib.resources import as_file, files
 
 from rich.console import Console
 
 from boardclient import AsyncSession, AuthorizationRequest, Board
 from boardclient.cli import _render, _settings
-from boardclient.cli._errors import UsageError
 from boardclient.cli._import_view import ImportOptions, import_file
 from boardclient.cli._running import reported
 from boardclient.cli._signals import run_until_signal
-from boardclient.cli._text import note, out
+from boardclient.cli._text import out
 from boardclient.events import AnswerReceived, Event
 from boardclient.testing import BoardService
 
@@ -92,38 +90,3 @@ async def _change(session: AsyncSession, board: Board) -> list[str]:
         f"Deleted the card {deleted.name!r}.",
         "Archived the list Icebox.",
     ]
-
-
-def serve(options: _settings.Options, *, port: int) -> None:
-    """Run the service until a signal comes."""
-
-    async def work() -> None:
-        try:
-            await _serve(port)
-        except OSError as error:
-            raise UsageError(f"can't listen on port {port}: {error.strerror}") from None
-
-    with reported():
-        run_until_signal(work)
-
-
-async def _serve(port: int) -> None:
-    """Run a service until cancelled, and print the environment that it needs.
-
-    Its credentials are made for this run and open nothing else, so they may be printed.
-
-    Raises:
-        OSError: the port is taken.
-    """
-    async with BoardService(port=port) as service:
-        values = {
-            _settings.BASE_URL: service.base_url,
-            _settings.AUTH_URL: service.auth_url,
-            _settings.KEY: service.key,
-            _settings.TOKEN: service.token,
-        }
-        for name, value in values.items():
-            print(f"export {name}={shlex.quote(value)}")
-        print(end="", flush=True)
-        note("Serving until SIGINT or SIGTERM. Set the environment above in another terminal.")
-        await asyncio.Event().wait()

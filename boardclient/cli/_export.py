@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -141,7 +143,32 @@ def _opened(path: Path | None) -> Iterator[TextIO]:
         sys.stdout.flush()
         return
     try:
-        with path.open("w", encoding="utf-8", newline="") as file:
+        with _replaced(path) as file:
             yield file
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}") from None
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[TextIO]:
+    """Write a file beside `path`, and put it in its place once it is whole and on the disk; otherwise leave `path` alone.
+
+    What is no regular file, as a pipe, is written to as it is.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        return
+    target = path.resolve()  # a link stays one
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with beside.open("x", encoding="utf-8", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, beside)
+        beside.replace(target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise

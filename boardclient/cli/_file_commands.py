@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from boardclient import AsyncSession
-from boardclient.cli import _export, _journal
+from boardclient.cli import _export, _journal, _rows
 from boardclient.cli._import_view import ImportOptions, import_file
 from boardclient.cli._rows import Format
 from boardclient.cli._running import reported, with_session
@@ -15,10 +15,22 @@ from boardclient.cli._signals import Brake, run_until_signal
 _FORMATS = {"csv": Format.CSV, "jsonl": Format.JSON_LINES}
 
 
-def import_(options: Options, *, file: str, journal: str | None, **said: Any) -> None:
+def import_(
+    options: Options,
+    *,
+    file: str,
+    journal: str | None,
+    delimiter: str,
+    renamed: Sequence[str],
+    left_out: Sequence[str],
+    timezone: str | None,
+    **said: Any,
+) -> None:
     """Create a card for each row of a file, each exactly once."""
     brake = Brake()
-    wanted = ImportOptions(journal=Path(journal or f"{file}.journal"), **said)
+    with reported():
+        layout = _rows.layout(delimiter=delimiter, renamed=renamed, left_out=left_out, timezone=timezone)
+    wanted = ImportOptions(journal=Path(journal or f"{file}.journal"), layout=layout, **said)
 
     async def work(session: AsyncSession) -> None:
         await import_file(session, Path(file), wanted, brake)

@@ -44,10 +44,11 @@ class Source:
     form: _rows.Format
     lists: _rows.ListIndex
     default_list_id: str | None
+    layout: _rows.Layout = _rows.PLAIN
 
     def rows(self) -> Iterator[_rows.Row | _rows.Problem]:
         """Yield the file's rows from its start."""
-        return _rows.read(self.file, self.form, self.lists, self.default_list_id)
+        return _rows.read(self.file, self.form, self.lists, self.default_list_id, self.layout)
 
 
 @attrs.frozen
@@ -121,7 +122,14 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-async def prepare(session: AsyncSession, file: BinaryIO, form: _rows.Format, board_id: str, default_list: str | None) -> Source:
+async def prepare(
+    session: AsyncSession,
+    file: BinaryIO,
+    form: _rows.Format,
+    board_id: str,
+    default_list: str | None,
+    layout: _rows.Layout = _rows.PLAIN,
+) -> Source:
     """Read the board's lists once (section 4.5) and find the default list among them.
 
     Raises:
@@ -133,7 +141,7 @@ async def prepare(session: AsyncSession, file: BinaryIO, form: _rows.Format, boa
         default_list_id = None if default_list is None else lists.find(default_list)
     except ValueError as error:
         raise UsageError(f"--list: {error}") from None
-    return Source(file=file, form=form, lists=lists, default_list_id=default_list_id)
+    return Source(file=file, form=form, lists=lists, default_list_id=default_list_id, layout=layout)
 
 
 async def check(source: Source, earlier: Earlier) -> Counter[Standing]:

@@ -26,6 +26,7 @@ class ImportOptions:
     settle: float | None = None
     is_dry_run: bool = False
     as_json: bool = False
+    layout: _rows.Layout = _rows.PLAIN
 
 
 async def import_file(session: AsyncSession, path: Path, options: ImportOptions, brake: Brake | None = None) -> None:
@@ -38,7 +39,7 @@ async def import_file(session: AsyncSession, path: Path, options: ImportOptions,
     """
     form = _rows.detect(path)
     with _import.opened(path) as file:
-        source = await _import.prepare(session, file, form, options.board_id, options.default_list)
+        source = await _import.prepare(session, file, form, options.board_id, options.default_list, options.layout)
         try:
             earlier = await read_earlier(options.journal, journal_identity(session.identity, options.board_id))
         except JournalError as error:

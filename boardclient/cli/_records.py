@@ -97,12 +97,21 @@ def list_archive(options: Options, *, list_id: str, as_json: bool) -> None:
 
 
 def card_create(
-    options: Options, *, name: str, list_id: str, desc: str | None, due: str | None, pos: str | None, as_json: bool
+    options: Options,
+    *,
+    name: str,
+    list_id: str,
+    desc: str | None,
+    due: str | None,
+    timezone: str | None,
+    pos: str | None,
+    as_json: bool,
 ) -> None:
     """Create a card in a list (section 4.3)."""
 
     async def work(session: AsyncSession) -> Card:
-        due_at = None if due is None else _rows.parse_due(due)
+        zone = None if timezone is None else _rows.zone_of(timezone)
+        due_at = None if due is None else _rows.parse_due(due, zone)
         return await session.cards.create(name, list_id=list_id, desc=desc, due=due_at, pos=pos)
 
     _call(options, "card created", work, as_json=as_json)

@@ -1,7 +1,7 @@
 """What rich draws: boards and bars. Every text of the service or a file passes `escape` and is never read as markup."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -13,7 +13,14 @@ from rich.text import Text
 
 from boardclient import BoardList, BulkProgress, Card
 from boardclient.cli._text import escape
+from boardclient.events import WaitReason
 
+_WAITING: Mapping[WaitReason, str] = {
+    "outage": "waiting for the service to be reached again",
+    "consent": "waiting for a user to sign in",
+    "retry-after": "waiting as long as the service asked for",
+    "settling": "waiting for lost requests to settle",
+}
 _NARROWEST_LIST = 30
 _WIDEST_LIST = 60
 
@@ -142,6 +149,8 @@ def progress(console: Console) -> Progress:
 
 def pace(progress: BulkProgress) -> str:
     """Say how fast a run is and how long it takes until its end, as far as that is known."""
+    if progress.waiting_for is not None:
+        return _WAITING[progress.waiting_for]
     text, seconds = f"{progress.rate:.0f} cards/s", progress.remaining_seconds
     if seconds is None:
         return text

@@ -8,14 +8,14 @@ import enum
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import PurePath
 from typing import BinaryIO
 
 import attrs
 
 from boardclient import BoardList, CardDraft, Position
-from boardclient.cli._errors import FileError
+from boardclient.cli._errors import FileError, UsageError
 
 COLUMNS = ("name", "desc", "due", "pos", "list", "reference")
 
@@ -102,6 +102,56 @@ class ListIndex:
         return item.name if item.name and is_enough else item.id
 
 
+@attrs.frozen(kw_only=True)
+class Layout:
+    """Say how a file is written: what separates cells, what columns are called, where times without an offset are.
+
+    `columns` gives the column that each name of the file means, None for one to leave out; any other name means itself.
+    """
+
+    delimiter: str = ","
+    columns: Mapping[str, str | None] = attrs.field(factory=dict)
+    zone: tzinfo | None = None
+
+    def column(self, name: str) -> str | None:
+        """Return the column that a name of the file means."""
+        return self.columns.get(name, name)
+
+
+PLAIN = Layout()
+
+
+def layout(*, delimiter: str, renamed: Iterable[str], left_out: Iterable[str], timezone: str | None) -> Layout:
+    """Return the layout that options say; `renamed` holds texts such as `name=Title`.
+
+    Raises:
+        UsageError: one of them can't be understood.
+    """
+    columns: dict[str, str | None] = dict.fromkeys(left_out)
+    for text in renamed:
+        column, mark, name = text.partition("=")
+        if not mark or column not in COLUMNS or not name:
+            raise UsageError(f"--map {_shown(text)}: write COLUMN=NAME, where COLUMN is one of {', '.join(COLUMNS)}")
+        columns[name] = column
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise UsageError(f"--delimiter {_shown(delimiter)}: give one character")
+    return Layout(delimiter=delimiter, columns=columns, zone=None if timezone is None else zone_of(timezone))
+
+
+def zone_of(name: str) -> tzinfo:
+    """Return a time zone by its name in the IANA database.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (LookupError, ValueError, OSError):  # what is in the way of a file counts as well
+        raise UsageError(f"--timezone {_shown(name)}: no such time zone; names are like Europe/Berlin or UTC") from None
+
+
 def detect(path: PurePath) -> Format:
     """Return the format that a file's extension says.
 
@@ -114,18 +164,22 @@ def detect(path: PurePath) -> Format:
         raise FileError(f"{path}: the extension says the format and must be one of {', '.join(_SUFFIXES)}") from None
 
 
-def parse_due(text: str) -> datetime:
-    """Read an ISO 8601 date-time with an offset.
+def parse_due(text: str, zone: tzinfo | None = None) -> datetime:
+    """Read an ISO 8601 date-time; one without an offset is in `zone`, and a plain date is its beginning.
 
     Raises:
-        ValueError: it is no date-time, has no offset, or is outside of what UTC can say.
+        ValueError: it is no date-time, has no offset where there is no zone, or is outside of what UTC can say.
     """
     try:
         due = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{_shown(text)} is not an ISO 8601 date-time such as 2027-01-31T17:00:00+01:00") from None
+    if due.utcoffset() is None and zone is not None:
+        due = due.replace(tzinfo=zone)
     if due.utcoffset() is None:
-        raise ValueError(f"{_shown(text)} has no offset from UTC; write it as in 2027-01-31T17:00:00+01:00 or with a Z")
+        raise ValueError(
+            f"{_shown(text)} has no offset from UTC; write it as in 2027-01-31T17:00:00+01:00 or with a Z, or give --timezone"
+        )
     try:
         due.astimezone(UTC)
     except OverflowError:
@@ -133,19 +187,21 @@ def parse_due(text: str) -> datetime:
     return due
 
 
-def read(file: BinaryIO, form: Format, lists: ListIndex, default_list_id: str | None) -> Iterator[Row | Problem]:
+def read(
+    file: BinaryIO, form: Format, lists: ListIndex, default_list_id: str | None, layout: Layout = PLAIN
+) -> Iterator[Row | Problem]:
     """Yield each row of `file`, or what is wrong with it, from the start.
 
     No more than a row is held. Several problems of one row come one after the other. After a problem that leaves the rest
     unreadable (a bad header, a broken quote) the iteration ends.
     """
     file.seek(0)
-    records = _csv_records(file, default_list_id) if form is Format.CSV else _json_records(file)
+    records = _csv_records(file, default_list_id, layout) if form is Format.CSV else _json_records(file, layout)
     for record in records:
         if isinstance(record, Problem):
             yield record
         else:
-            yield from check(*record, lists, default_list_id)
+            yield from check(*record, lists, default_list_id, layout.zone)
 
 
 def _without_bom(file: BinaryIO) -> Iterator[bytes]:
@@ -156,32 +212,34 @@ def _without_bom(file: BinaryIO) -> Iterator[bytes]:
 _Record = tuple[int, Mapping[str, object]]
 
 
-def _csv_records(file: BinaryIO, default_list_id: str | None) -> Iterator[_Record | Problem]:
-    header: list[str] | None = None
-    for row in _csv_rows(file):
+def _csv_records(file: BinaryIO, default_list_id: str | None, layout: Layout) -> Iterator[_Record | Problem]:
+    header: list[str | None] | None = None
+    for row in _csv_rows(file, layout.delimiter):
         if isinstance(row, Problem):  # the last one
             yield row
             header = header or []
             continue
         number, cells = row
         if header is None:
-            header = [cell.strip() for cell in cells]
-            problems = list(_header_problems(header, default_list_id))
+            header = [layout.column(cell.strip()) for cell in cells]
+            problems = list(_header_problems([column for column in header if column is not None], default_list_id))
             yield from problems
             if problems:
                 return
         elif len(cells) > len(header):
             yield Problem(number, None, f"has {len(cells)} cells, the header names {len(header)} columns")
         elif cells:
-            yield number, {column: cell or None for column, cell in zip(header, cells, strict=False)}
+            yield number, {column: cell or None for column, cell in zip(header, cells, strict=False) if column is not None}
     if header is None:
         yield Problem(1, None, "the file is empty; the first row must name the columns")
 
 
-def _csv_rows(file: BinaryIO) -> Iterator[tuple[int, list[str]] | Problem]:
+def _csv_rows(file: BinaryIO, delimiter: str) -> Iterator[tuple[int, list[str]] | Problem]:
     csv.field_size_limit(max(csv.field_size_limit(), _CELL_LIMIT))
     # What is not UTF-8 survives as surrogates, so that the check of a cell can name its column.
-    reader = csv.reader((line.decode("utf-8", "surrogateescape") for line in _without_bom(file)), strict=True)
+    reader = csv.reader(
+        (line.decode("utf-8", "surrogateescape") for line in _without_bom(file)), strict=True, delimiter=delimiter
+    )
     number = 0
     while True:
         number += 1
@@ -196,6 +254,9 @@ def _csv_rows(file: BinaryIO) -> Iterator[tuple[int, list[str]] | Problem]:
 
 
 def _header_problems(header: list[str], default_list_id: str | None) -> Iterator[Problem]:
+    if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
+        yield Problem(1, None, f"its columns seem to be separated by {other!r}; give --delimiter {_quoted(other)}")
+        return
     for column, count in Counter(header).items():
         if not _is_text(column):
             yield Problem(1, None, "the header is not UTF-8")
@@ -209,15 +270,19 @@ def _header_problems(header: list[str], default_list_id: str | None) -> Iterator
         yield Problem(1, "list", "is not in the header; give --list for all rows")
 
 
+def _quoted(delimiter: str) -> str:
+    return "$'\\t'" if delimiter == "\t" else f'"{delimiter}"'
+
+
 def _unknown_column() -> str:
-    return f"is unknown; the columns are {', '.join(COLUMNS)}"
+    return f"is unknown; the columns are {', '.join(COLUMNS)} (--map and --skip help)"
 
 
 class _Pairs(list[tuple[str, object]]):
     """Hold a JSON object's members, doubles included."""
 
 
-def _json_records(file: BinaryIO) -> Iterator[_Record | Problem]:
+def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
     for number, line in enumerate(_without_bom(file), 1):
         if not line.strip():
             continue
@@ -235,6 +300,7 @@ def _json_records(file: BinaryIO) -> Iterator[_Record | Problem]:
         if not isinstance(value, _Pairs):
             yield Problem(number, None, "is not a JSON object")
             continue
+        value = _Pairs((column, cell) for name, cell in value if (column := layout.column(name)) is not None)
         problems = list(_member_problems(number, value))
         yield from problems
         if not problems:
@@ -261,7 +327,13 @@ def _is_text(value: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-def check(number: int, values: Mapping[str, object], lists: ListIndex, default_list_id: str | None) -> Iterator[Row | Problem]:
+def check(
+    number: int,
+    values: Mapping[str, object],
+    lists: ListIndex,
+    default_list_id: str | None,
+    zone: tzinfo | None = None,
+) -> Iterator[Row | Problem]:
     """Yield the row that these cells say, or what is wrong with each of them; a cell that is None is none."""
     cells = {column: value for column, value in values.items() if isinstance(value, str)}
     broken = [column for column, value in cells.items() if not _is_text(value)]
@@ -271,7 +343,7 @@ def check(number: int, values: Mapping[str, object], lists: ListIndex, default_l
     if not name.strip() and "name" not in broken:
         problems.append(Problem(number, "name", "is missing"))
     try:
-        due = parse_due(cells["due"]) if "due" in cells else None
+        due = parse_due(cells["due"], zone) if "due" in cells else None
     except ValueError as error:
         problems.append(Problem(number, "due", str(error)))
     try:

@@ -62,7 +62,8 @@ class BoardService(ServiceFace):
         shape: gets the operation and the answer of each success, and returns the answer to send instead.
         keepalive_timeout: seconds for which an idle connection is kept.
         max_body_bytes: a longer body is refused with 413 before it has been read.
-        on_call: called with each call once it is answered, in the service's loop.
+        latency: seconds that each call waits before anything is done with it.
+        on_call: called with each call when its answer begins, or when it ends without one, in the service's loop.
     """
 
     port: int = 0
@@ -78,6 +79,7 @@ class BoardService(ServiceFace):
     shape: Callable[[str, Json], Json] | None = None
     keepalive_timeout: float = 75.0
     max_body_bytes: int = 2**20
+    latency: float = 0.0
     on_call: Callable[[Call], None] | None = None
     rules: BoardRules = attrs.field(init=False)
     faults: Faults = attrs.field(init=False)
@@ -259,7 +261,16 @@ class BoardService(ServiceFace):
         index, call = self._arrived(request, operation, body)
         stage.commit_with = lambda: self._answered(call)
         stage.on_status = lambda status: self._record(index, call, status)
-        if raw is None:
+        try:
+            await self._play(stage, call, is_too_long=raw is None)
+        finally:
+            if self.on_call is not None and not stage.is_answered:
+                self.on_call(call)
+
+    async def _play(self, stage: Stage, call: Call, *, is_too_long: bool) -> None:
+        if self.latency:
+            await stage.sleep(self.latency)
+        if is_too_long:
             await stage.reply(413, b"", {"Connection": "close"})
         else:
             await (stage.reply_answer() if call.fault is None else call.fault.play(stage))

@@ -24,6 +24,7 @@ class Stage:
     commit_with: Callable[[], Answer] = attrs.field(init=False)
     on_status: Callable[[int], None] = attrs.field(init=False)
     on_settled: Callable[[], None] = attrs.field(init=False, default=lambda: None)
+    is_answered: bool = attrs.field(init=False, default=False)
     is_hanging: bool = attrs.field(init=False, default=False)
     _answer: Answer | None = attrs.field(init=False, default=None)
 
@@ -48,6 +49,7 @@ class Stage:
         """Send a whole answer."""
         response = web.Response(status=status, body=body, headers=headers)
         self.response = response
+        self.is_answered = True
         self.on_status(status)
         await response.prepare(self.request)
         await response.write_eof()
@@ -61,6 +63,7 @@ class Stage:
         """Send the head of an answer whose body has `length` bytes."""
         self.response = web.StreamResponse(status=status, headers=headers)
         self.response.content_length = length
+        self.is_answered = True
         self.on_status(status)
         await self.response.prepare(self.request)
 

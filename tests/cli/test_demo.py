@@ -9,7 +9,11 @@ import threading
 from datetime import datetime
 from importlib.resources import files
 
-from boardclient.cli import _demo
+import pytest
+
+import boardclient
+from boardclient.cli import _serve
+from boardclient.testing import BoardService, assert_no_secrets
 
 
 def test_the_demo_shows_the_whole_way(bare_cli) -> None:
@@ -36,31 +40,105 @@ def test_the_shipped_cards_are_varied() -> None:
     assert not text.isascii()
 
 
-def test_serve_prints_the_environment_and_ends_on_a_signal(bare_cli, monkeypatch) -> None:
-    entered = threading.Event()
-    services = []
+class Served:
+    """Runs `serve` in this process until a client has done its part."""
 
-    class Watched(_demo.BoardService):
-        async def __aenter__(self):
-            services.append(await super().__aenter__())
-            # From here to the wait for the signal the command has no pause.
-            asyncio.get_running_loop().call_soon(entered.set)
-            return self
+    def __init__(self, bare_cli, monkeypatch) -> None:
+        self.cli, self.monkeypatch = bare_cli, monkeypatch
 
-    monkeypatch.setattr(_demo, "BoardService", Watched)
-    threading.Thread(target=lambda: (entered.wait(), os.kill(os.getpid(), signal.SIGTERM)), daemon=True).start()
+    def __call__(self, visit, *argv):
+        entered, services = threading.Event(), []
 
-    code, out, err = bare_cli("serve", "--port", "0")
+        class Watched(BoardService):
+            async def __aenter__(self):
+                services.append(await super().__aenter__())
+                # From here to the wait for the signal the command has no pause.
+                asyncio.get_running_loop().call_soon(entered.set)
+                return self
+
+        def run() -> None:
+            entered.wait()
+            try:
+                asyncio.run(visit(services[0]))
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        self.monkeypatch.setattr(_serve, "BoardService", Watched)
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        result = self.cli("serve", *argv)
+        thread.join()
+        return result, services[0]
+
+
+@pytest.fixture
+def served(bare_cli, monkeypatch) -> Served:
+    return Served(bare_cli, monkeypatch)
+
+
+def test_serve_prints_the_environment_and_ends_on_a_signal(served) -> None:
+    async def visit(service) -> None:
+        pass
+
+    (code, out, err), service = served(visit, "--port", "0")
     assert code == 143
-    (service,) = services
     assert out.splitlines() == [
         f"export BOARDCLIENT_BASE_URL={service.base_url}",
         f"export BOARDCLIENT_AUTH_URL={service.auth_url}",
         f"export BOARDCLIENT_KEY={service.key}",
         f"export BOARDCLIENT_TOKEN={service.token}",
+        f"export BOARDCLIENT_CLIENT_ID={service.client_id}",
+        f"export BOARDCLIENT_CLIENT_SECRET={service.client_secret}",
+        "export BOARDCLIENT_REDIRECT_URI=http://127.0.0.1:8000/callback",
+        f"export BOARDCLIENT_AUTHORIZE_URL={service.auth_url}/authorize",
     ]
-    assert "Serving until SIGINT or SIGTERM" in err
+    assert "Serving Ada Lovelace, Alan Turing until SIGINT or SIGTERM" in err
     assert err.endswith("ended by SIGTERM\n")
+
+
+def test_serve_logs_requests_without_their_secrets(served) -> None:
+    async def visit(service) -> None:
+        async with service.session(retry=None) as session:
+            await session.boards.create("B")
+            await session.members.me()
+            service.faults.add(service.faults.drop(), "cards.get")
+            with pytest.raises(boardclient.TransportError):
+                await session.cards.get("c")
+
+    (_, _, err), service = served(visit)
+    lines = [line.split("  ", 1)[1] for line in err.splitlines() if "/1/" in line]
+    assert lines == [
+        "POST   /1/boards  200  boards.create",
+        "GET    /1/members/me  200  members.me",
+        "GET    /1/cards/c  no response  cards.get  (Drop)",
+    ]
+    assert_no_secrets(err, secrets=[service.token, service.key, service.client_secret])
+
+
+def test_serve_has_the_members_limits_and_delays_that_are_asked_for(served) -> None:
+    async def visit(service) -> None:
+        async with service.session(retry=None) as session:
+            assert (await session.members.me()).id == service.members[0].id
+            with pytest.raises(boardclient.RateLimitError):
+                await session.members.me()
+
+    options = ["--member", "Grace", "--rate-limit", "0.5", "--token-lifetime", "60", "--redirect-uri", "https://app.example/cb"]
+    _, service = served(visit, *options, "--latency", "0.001")
+    assert [member.name for member in service.members] == ["Grace"]
+    assert (service.token_lifetime, service.redirect_uri, service.latency) == (60.0, "https://app.example/cb", 0.001)
+
+
+@pytest.mark.parametrize(("chance", "made"), [(0.0, 1), (0.49, 1), (0.51, 0)])
+def test_serve_fails_the_share_that_is_asked_for_half_of_them_after_the_commit(served, monkeypatch, chance, made) -> None:
+    monkeypatch.setattr(_serve, "_chance", lambda: chance)
+
+    async def visit(service) -> None:
+        async with service.session(retry=None) as session:
+            with pytest.raises(boardclient.ServerError):
+                await session.boards.create("B")
+
+    _, service = served(visit, "--fail", "1")
+    assert len(service.rules.boards) == made
 
 
 def test_a_port_that_is_taken_is_one_line(bare_cli) -> None:

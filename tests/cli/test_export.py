@@ -1,7 +1,9 @@
 """An export is what an import reads back, whatever the texts; what could not be read back is named and left out."""
 
+import errno
 import io
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -238,3 +240,36 @@ def test_an_import_reads_back_what_was_written(written: list[Card], form: Format
     assert [(r.draft.name, r.draft.desc or "", r.draft.due, r.draft.list_id, r.draft.reference) for r in found] == [
         (card.name, card.desc, card.due, card.list_id, card.id) for card in written
     ]
+
+
+def _full(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_leaves_the_old_file(cli, board_service: BoardService, board, tmp_path: Path, monkeypatch) -> None:
+    cli("card", "create", "A", "--list", board.todo)
+    path = tmp_path / "cards.csv"
+    path.write_text("the backup of yesterday")
+    monkeypatch.setattr(os, "fsync", _full)
+    code, out, err = cli("export", board.board, "--output", str(path))
+    assert (code, out) == (2, "")
+    assert err == f"boardclient: error: {path}: No space left on device\n"
+    assert path.read_text() == "the backup of yesterday"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_replaced_with_its_mode_and_a_link_stays_one(cli, board, tmp_path: Path) -> None:
+    real, link = tmp_path / "real.csv", tmp_path / "cards.csv"
+    real.write_text("old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    assert cli("export", board.board, "--output", str(link)).code == 0
+    assert link.is_symlink()
+    assert real.read_text().startswith("name,desc")
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert sorted(tmp_path.iterdir()) == [link, real]
+
+
+def test_what_is_no_regular_file_is_written_to(cli, board) -> None:
+    assert cli("export", board.board, "--output", os.devnull, "--format", "csv").code == 0
+    assert Path(os.devnull).is_char_device()

@@ -3,12 +3,14 @@
 import io
 import re
 from datetime import UTC, datetime
+from typing import get_args
 
 import pytest
 from rich.console import Console
 
 from boardclient import BoardList, BulkProgress, Card
 from boardclient.cli import _render, _text
+from boardclient.events import WaitReason
 
 
 def drawn(lists: list[BoardList], cards: list[Card], **options: int) -> str:
@@ -101,3 +103,30 @@ def test_the_bar_is_drawn_on_a_terminal_only() -> None:
 def test_the_pace_is_told_with_the_time_that_is_left(total: int | None, rate: float, text: str) -> None:
     progress = BulkProgress(done=10, created=10, failed=0, unknown=0, rate=rate, seconds=5, total=total)
     assert _render.pace(progress) == text
+
+
+@pytest.mark.parametrize("reason", get_args(WaitReason))
+def test_why_a_run_waits_is_told(reason: str) -> None:
+    progress = BulkProgress(done=10, created=10, failed=0, unknown=0, rate=1.0, seconds=5, total=None, waiting_for=reason)
+    assert _render.pace(progress).startswith("waiting ")
+
+
+def test_what_is_overdue_is_red_and_identifiers_stand_below() -> None:
+    cards = [Card(f"c{year}", "x", list_id="l1", due=datetime(year, 1, 1, tzinfo=UTC)) for year in (2026, 2028)]
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, no_color=False, color_system="standard")
+    now = datetime(2027, 1, 1, tzinfo=UTC)
+    console.print(_render.board([BoardList("l1", "To Do")], cards, width=100, with_ids=True, now=now))
+    text = console.file.getvalue()
+    assert "\x1b[31m2026-01-01" in text
+    assert "\x1b[31m2028" not in text
+    assert "c2026" in text
+    assert "l1" in text
+
+
+@pytest.mark.parametrize(("width", "beside"), [(20, 1), (65, 2), (200, 4)])
+def test_lists_share_the_width_of_the_terminal(width: int, beside: int) -> None:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(_render.board([BoardList(f"l{number}", f"L{number}") for number in range(4)], [], width=width))
+    lines = console.file.getvalue().splitlines()
+    assert lines[0].count("╭") == beside
+    assert max(map(len, lines)) <= width
