@@ -48,6 +48,7 @@ class OAuthOptions(TypedDict, total=False):
     key: str | None
     store: TokenStore | None
     account: str
+    login_url: str | None
     authorize_timeout: float
     cooldown: float
     renew_before_expiry: float | None
