@@ -10,7 +10,7 @@ from typing import Literal
 from boardclient import _operations as operations
 from boardclient._pipeline._options import CallRunner
 from boardclient.bulk import BulkRun
-from boardclient.bulk._matching import matching
+from boardclient.bulk._finding import FoundCards, find_cards
 from boardclient.bulk._options import make_options
 from boardclient.events import BulkProgress
 from boardclient.models import Board, BoardList, Card, CardDraft, Member, Position
@@ -97,14 +97,18 @@ class Cards(_Resource):
 
     async def find(
         self, name: str, *, board_id: str, list_id: str, desc: str | None = None, due: datetime | None = None
-    ) -> list[Card]:
-        """Look for cards that are exactly what `create` was given (interface 4.4): after an error with an unknown effect.
+    ) -> FoundCards:
+        """Look for the cards that `create` may have made (interface 4.4): after an error with an unknown effect.
 
-        They are compared as far as the board's listing shows them, in its order; those that were there before are among them.
+        Returns a list of the cards that show exactly what was sent, in the board's order. Where there are none it holds those
+        that may be it in another form: services trim, escape, cut and round, people move and rename. Its `is_exact` says which
+        they are, its `alike` holds the second in either case, and its `doubt` says why the card may exist although it is not
+        listed, None where nothing speaks for that. Fields that no card of the board shows are not compared. Cards that were
+        there before are in the list too.
         """
         draft = CardDraft(name, list_id, desc=desc, due=due)
         cards = await self._runner.call(operations.BOARD_CARDS.request(board_id))
-        return matching(draft, cards)
+        return find_cards(draft, cards)
 
     def create_many(
         self,
@@ -128,8 +132,8 @@ class Cards(_Resource):
         `unknown` says what is done with a card whose effect is unknown: "reconcile" reads the board `board_id` once nothing can
         still be on its way (`settle` seconds after the last of them was sent, by default twice the timeout, at least 10), takes
         those that are there for created and sends the others again; "report" sends each card at most once; "resend" at least
-        once. Cards are recognised by their content, or by a `marker` at the end of their description: True makes one, a function
-        gets the draft and returns it.
+        once. Cards are recognised by their content, or by a `marker` at both ends of their description: True makes one, a
+        function gets the draft and returns it.
 
         Raises:
             TypeError, ValueError: an option can't work.

@@ -33,7 +33,7 @@ from boardclient import (
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
-from boardclient.bulk import _backlog, _doubts, _hold, _open_run, _reader, _sender
+from boardclient.bulk import _backlog, _doubts, _hold, _open_run, _reader, _reconcile, _sender
 from boardclient.bulk._options import make_options
 from boardclient.bulk.journal import _format
 from boardclient.bulk.journal._file import JournalFile
@@ -137,7 +137,8 @@ class Moments:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
+        if seconds:
+            self.slept.append(seconds)
         self.now += max(0.0, seconds)
         await asyncio.sleep(0)
 
@@ -169,7 +170,7 @@ class Timer:
 @pytest.fixture
 def moments(monkeypatch: pytest.MonkeyPatch) -> Moments:
     time = Moments()
-    for module in (_backlog, _doubts, _hold, _open_run, _reader, _sender):
+    for module in (_backlog, _doubts, _hold, _open_run, _reader, _reconcile, _sender):
         monkeypatch.setattr(module, "asyncio", time)
     return time
 
@@ -604,7 +605,8 @@ async def test_stopping_begins_no_further_card(world: World) -> None:
     _, report = await world.finish(drafts)
     assert (report.already, report.created) == (len(results), 60 - len(results))
     assert world.there == names(range(60))
-    assert report.audit is None
+    assert report.audit is not None
+    assert report.audit.is_sound
 
 
 async def test_stopping_reports_rows_in_doubt() -> None:
@@ -866,7 +868,7 @@ async def test_a_card_sent_by_this_run_is_created_by_it(moments: Moments, path: 
 
 
 async def test_a_service_that_changes_texts_gets_no_duplicates(moments: Moments) -> None:
-    """Once an answer showed another text than was sent, cards in doubt are unknown: nothing is sent again."""
+    """What answers show is no matter: the listing tells which cards nobody has accounted for, and there is none."""
 
     class Trimming(Memory):
         async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
@@ -877,9 +879,9 @@ async def test_a_service_that_changes_texts_gets_no_duplicates(moments: Moments)
     memory.script = {"b": [LOST]}
     drafts = [CardDraft(name, "list", desc="text\n") for name in "abc"]
     results = {result.draft.name: result for result in await memory.results(drafts)}
-    assert [results[name].state for name in "abc"] == ["created", "unknown", "created"]
-    assert "give the next import a new journal and marker=True" in str(results["b"].error)
-    assert len(memory.sent) == 3
+    assert [results[name].state for name in "abc"] == ["created", "created", "created"]
+    assert sorted(card.name or "" for card in memory.cards) == ["a", "b", "c"]
+    assert len(memory.sent) == 4
 
 
 async def test_the_default_settle_is_twice_the_timeout(moments: Moments) -> None:
@@ -935,11 +937,8 @@ async def test_more_rows_in_doubt_than_are_kept(moments: Moments, monkeypatch: p
         report = await run.wait()
     assert report.created == 40
     assert sorted(card.name or "" for card in memory.cards) == sorted(f"card {index}" for index in range(40))
-    baseline, first, second, third, audit = doubtful
-    assert (baseline, audit) == (0, 0)
-    assert 10 <= first <= 14  # the rows that were taken meanwhile come on top
-    assert 10 <= second <= 14
-    assert first + second + third == 35
+    assert (doubtful[0], doubtful[-1]) == (0, 0)  # before the first row, and the audit
+    assert all(10 <= count <= 14 for count in doubtful[1:4])  # the rows that were taken meanwhile come on top
     assert report.audit is not None
     assert (report.audit.recovered, report.audit.lost) == (17, 0)
 
@@ -971,7 +970,7 @@ async def test_a_board_that_proves_nothing_leaves_cards_unknown(moments: Moments
     async with memory.run("ab") as run:
         results = {result.draft.name: result async for result in run}
     assert {name: result.state for name, result in results.items()} == {"a": "unknown", "b": "created"}
-    assert "cards of unknown origin" in str(results["a"].error)
+    assert "no card was confirmed yet" in str(results["a"].error)
     assert len(memory.sent) == 2
     assert run.report.audit is not None
     assert [card.id for card in run.report.audit.unexpected] == ["other"]
@@ -1176,8 +1175,8 @@ async def test_markers_stand_in_the_description(world: World) -> None:
         (result,) = [result async for result in run]
     assert result.draft == world.drafts(0)[0]
     (card,) = world.service.rules.cards.values()
-    assert card.desc == "text\n\n[no:row-0]"
-    assert world.reads() == 1  # what was there before
+    assert card.desc == "[no:row-0]\n\ntext\n\n[no:row-0]"
+    assert world.reads() == 2  # what was there before, and in the end
 
 
 async def test_by_marker_foreign_cards_of_equal_content_are_no_harm(world: World) -> None:
@@ -1195,7 +1194,7 @@ async def test_by_marker_foreign_cards_of_equal_content_are_no_harm(world: World
         report = await run.wait()
     assert (report.created, report.unknown) == (16, 0)
     assert Counter(Counter(world.there).values()) == {2: 16}
-    assert sum("[bc:" in card.desc for card in world.service.rules.cards.values()) == 16
+    assert sum("[bc" in card.desc for card in world.service.rules.cards.values()) == 16
     assert report.audit is not None
     assert report.audit.duplicated == ()
 

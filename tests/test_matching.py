@@ -1,78 +1,31 @@
-"""Which cards are whose: by content, by marker, and when a listing proves nothing."""
+"""What cards are compared by, identifiers, markers, and which cards are whose."""
 
 import re
-from collections import Counter
-from collections.abc import Hashable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import attrs
 import pytest
+from drawn_services import DATES
+from drawn_services import TEXTS as TEXT_WAYS
 from hypothesis import given
 from hypothesis import strategies as st
 
 from boardclient import Card, CardDraft
-from boardclient.bulk._matching import (
-    Content,
-    IdSet,
-    Listing,
-    Verdict,
-    check_marker,
-    digest,
-    markers,
-    matching,
-    secret_marker,
-    with_marker,
-)
+from boardclient.bulk import _matching
+from boardclient.bulk._finding import find_cards
+from boardclient.bulk._likeness import DateRule, learn_dates, learn_text
+from boardclient.bulk._listing import FIELDS, IdSet, Listing
+from boardclient.bulk._markers import check_marker, markers, normal, secret_marker, with_marker
+from boardclient.bulk._matching import Content, MatchResult, Shown, digest, match, resembling
 
 DUE = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
 ELSEWHERE = DUE.astimezone(timezone(timedelta(hours=5, minutes=30)))
-SHOWN = ("desc", "list_id", "due")
 DIGEST = "5107786f6189e2583031cae318fef99e"
-MARKER = "bc:ipehlqicpyf3mcz4"
+MARKER = "bcipehlqicpyf3mcz4"
 
 
 # --- content
-
-
-def test_content_of_a_draft_is_that_of_its_card() -> None:
-    """A draft and the card made of it compare equal, whatever the zone of the date, the position and the reference."""
-    draft = CardDraft("name", "list", desc="text", due=ELSEWHERE, pos="top", reference="r")
-    card = Card("1", "name", "text", "https://x", "list", DUE, 3.5, extra={"idLabels": []})
-    assert Content.of(draft) == Content.of(card) == Content("name", "text", "list", DUE)
-    assert hash(Content.of(draft).shown(SHOWN)) == hash(Content.of(card).shown(SHOWN))
-
-
-@pytest.mark.parametrize("desc", [None, ""])
-def test_no_description_and_an_empty_one_are_alike(desc: str | None) -> None:
-    """The service may show an absent description as an empty one, or not at all."""
-    assert Content.of(CardDraft("name", "list", desc=desc)) == Content("name", None, "list", None)
-    assert Content.of(Card("1", "name", desc, list_id="list")) == Content("name", None, "list", None)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        CardDraft("Name", "list", desc="text", due=DUE),
-        CardDraft("name ", "list", desc="text", due=DUE),
-        CardDraft("name", "List", desc="text", due=DUE),
-        CardDraft("name", "list", desc="text\n", due=DUE),
-        CardDraft("name", "list", due=DUE),
-        CardDraft("name", "list", desc="text", due=DUE + timedelta(microseconds=1)),
-        CardDraft("name", "list", desc="text"),
-    ],
-)
-def test_content_differs(other: CardDraft) -> None:
-    """Each field counts, to the letter."""
-    assert Content.of(other) != Content.of(CardDraft("name", "list", desc="text", due=DUE))
-
-
-def test_shown_compares_the_name_and_what_is_shown() -> None:
-    """What a listing does not show is no difference; which field a value stands for is one."""
-    one, two = Content("a", "text", "list", DUE), Content("a", "other", "list", None)
-    assert one.shown(("list_id",)) == two.shown(("list_id",)) == ("a", "list")
-    assert one.shown(SHOWN) != two.shown(SHOWN)
-    assert one.shown(()) == ("a",)
 
 
 TEXTS = st.text(st.sampled_from("a1:-\n"), max_size=4)
@@ -158,7 +111,7 @@ def test_secret_markers_are_the_same_for_the_same_row() -> None:
     assert len(set(made)) == len(seqs)
     assert set(made).isdisjoint(secret_marker(b"another", seq) for seq in seqs)
     for marker in made:
-        assert re.fullmatch("bc:[a-z2-7]{16}", marker)
+        assert re.fullmatch("bc[a-z2-7]{16}", marker)
         assert check_marker(marker) == marker
 
 
@@ -171,7 +124,7 @@ def test_secret_marker_never_changes() -> None:
 def test_a_marker_of_the_callers_choice(text: str) -> None:
     """A text without spaces and brackets is one, and is found again."""
     assert check_marker(text) == text
-    assert markers(Card("1", "a", with_marker("before", text))) == [text]
+    assert normal(text) in markers(with_marker("before", text))
 
 
 @pytest.mark.parametrize("text", ["", " ", "a b", "a\n", "\ta", "a\u00a0b", "[a]", "a]", "[a", "a[b"])
@@ -188,260 +141,294 @@ def test_a_marker_is_a_text(text: object) -> None:
         check_marker(text)
 
 
-def test_a_marker_stands_on_a_line_of_its_own() -> None:
-    """It comes after the description, with a line between; without a description it is all there is."""
-    assert with_marker("text", "m") == "text\n\n[m]"
+def test_a_marker_stands_at_both_ends() -> None:
+    """It comes before and after the description, on lines of its own; without a description it is all there is."""
+    assert with_marker("text", "m") == "[m]\n\ntext\n\n[m]"
     assert with_marker("", "m") == with_marker(None, "m") == "[m]"
 
 
-@given(desc=st.none() | st.text(st.sampled_from("ab [](\n")), more=st.text(st.sampled_from("ab \n")))
-def test_a_marker_is_found_again(desc: str | None, more: str) -> None:
-    """Trimmed, with its lines joined, with text around it: the marker is among those of the card."""
+@given(
+    desc=st.none() | st.text(st.sampled_from("ab [](\n")),
+    more=st.text(st.sampled_from("ab \n")),
+    way=st.sampled_from([*TEXT_WAYS]),
+)
+def test_a_marker_is_found_again(desc: str | None, more: str, way: str) -> None:
+    """Trimmed, escaped, cut, in capitals, with text around it: the marker is among those of the card."""
     marker = secret_marker(b"secret", 5)
     whole = with_marker(desc, marker)
-    for changed in (whole, whole.strip(), " ".join(whole.split()), whole.replace("\n", ""), more + whole + more, whole.upper()):
-        assert (marker in markers(Card("1", "a", changed))) == (changed != whole.upper())
+    shown = TEXT_WAYS[way](whole)
+    for changed in (shown, more + (shown or "") + more, "".join((shown or "").split())):
+        assert (marker in markers(changed)) == (way not in {"left out", "always the same"})
 
 
-def test_brackets_of_the_text_are_no_harm() -> None:
-    """What else stands in brackets may look like a marker, and is none that anybody asks for."""
-    assert markers(Card("1", "a", "[x] do [this thing](url)[y][[z]]")) == ["x", "y", "z"]
-    assert markers(Card("1", "a")) == markers(Card("1", "a", "")) == []
+def test_a_card_without_text_holds_no_marker() -> None:
+    """A description that is not shown, and an empty one, hold none; words may be one."""
+    assert markers(None) == markers("") == set()
+    assert markers("[x] do [this thing](url)[y]") >= {"x", "do", "this", "thing", "y"}
+
+
+# --- how a service shows texts
+
+
+@pytest.mark.parametrize("way", sorted(set(TEXT_WAYS) - {"left out"}))
+def test_how_texts_are_shown_is_learned(way: str) -> None:
+    """From cards that are known it follows which others are rows', or that texts say nothing."""
+    sent = [
+        f"Card {number}: {kind}" for number in range(4) for kind in ("a & b ", "é🎉 [x]", "a text of more than thirty characters")
+    ]
+    rule = learn_text([(text, TEXT_WAYS[way](text)) for text in sent])
+    if rule.is_usable:
+        for text in ("Card 7: a & b ", "Card 8: é🎉 [x]", "Card 9: a text of more than thirty characters"):
+            if rule.predicts(text):
+                assert rule.form(text) == rule.form(TEXT_WAYS[way](text) or "")
+            assert rule.form(text) != rule.form("of somebody else")
+    assert rule.is_usable == (way not in {"paragraphs", "numbered", "always the same"})
+
+
+def test_a_few_cards_that_people_have_changed_are_no_rule() -> None:
+    """One in four may be other; more are a rule that texts say nothing."""
+    pairs = [(f"card {number}", f"card {number}") for number in range(3)]
+    assert learn_text([*pairs, ("card 9", "renamed")]).level == 0
+    assert not learn_text([*pairs, ("card 9", "renamed"), ("card 8", None)]).is_usable
+
+
+def test_a_text_that_is_longer_than_a_cut_is_no_cut() -> None:
+    """Where a longer text is shown whole the shorter one was changed by somebody."""
+    pairs = [("a text of some length", "a text of s")] + [(f"a text that is longer than others, {n}",) * 2 for n in range(5)]
+    assert not learn_text(pairs).is_usable
+
+
+def test_texts_of_unseen_kinds_are_not_predicted() -> None:
+    """What the service does to emoji is not known from plain texts, nor what it does to long ones."""
+    rule = learn_text([("card 1", "card 1")])
+    assert rule.predicts("card 2")
+    assert not any(map(rule.predicts, ["card 🎉", "Card 2", "card 2 ", "card  2", "card 22", "http://x"]))
+    assert rule.pieces("card 2") is None
+    assert rule.pieces("card 🎉 2") == ["card", "2"]
+
+
+@pytest.mark.parametrize("way", sorted(DATES))
+def test_how_dates_are_shown_is_learned(way: str) -> None:
+    """Dates are compared as far as the service shows them."""
+    sent = [DUE + timedelta(days=number, seconds=37 * number, microseconds=678901 * number) for number in range(1, 9)]
+    rule = learn_dates([(due, DATES[way](due)) for due in sent] + [(None, None)])
+    assert rule.is_usable == (way != "left out")
+    if rule.is_usable:
+        assert rule.shown(DUE + timedelta(days=50, microseconds=400_000)) == DATES[way](
+            DUE + timedelta(days=50, microseconds=400_000)
+        )
+        assert rule.shown(None) == "none"
+        assert rule.possible(None) == {None}
+
+
+def test_dates_that_nobody_sent_say_nothing() -> None:
+    """A service that shows one by default, or in another zone, shows nothing to compare by."""
+    assert learn_dates([(None, DUE)]) == DateRule()
+    assert learn_dates([(DUE, DUE + timedelta(hours=5))]) == DateRule()
+    assert DateRule().shown(DUE) is None
+
+
+def test_dates_at_the_end_of_time() -> None:
+    """There is nothing to round up to."""
+    last = datetime.max.replace(tzinfo=UTC)
+    assert learn_dates([(last, last)]).is_usable
+
+
+# --- which cards are whose
+
+
+def card(identifier: str, name: str | None = "a", desc: str = "", list_id: str = "l1", due: datetime | None = None) -> Card:
+    return Card(identifier, name, desc, None, list_id, due)
+
+
+def draft(name: str = "a", desc: str | None = None, due: datetime | None = None) -> CardDraft:
+    return CardDraft(name, "l1", desc=desc, due=due)
+
+
+def sorted_out(rows: list[CardDraft], cards: list[Card], known: list[CardDraft], fields: Any = FIELDS) -> MatchResult:
+    """Match rows at a service that shows what it was sent, as these known rows show."""
+    samples = [(Content.of(one), card("known", one.name, one.desc or "", due=one.due)) for one in known]
+    return match([Content.of(row) for row in rows], [digest(row) for row in rows], cards, Shown.learn(samples, fields))
+
+
+KNOWN = [
+    draft(f"card {number}", f"text {number}", DUE + timedelta(hours=number, microseconds=5 * number)) for number in range(20)
+]
+
+
+def test_rows_of_equal_content_are_counted() -> None:
+    """Which card is whose doesn't matter; as many rows are absent as cards are missing."""
+    result = sorted_out([draft("card 5")] * 3, [card("1", "card 5"), card("2", "card 5")], KNOWN)
+    assert {place: found.id for place, found in result.found.items()} == {0: "1", 1: "2"}
+    assert result.absent == [2]
+
+
+def test_rows_told_apart_by_what_is_not_shown_are_unclear() -> None:
+    """Where some of them exist, none may be sent again; where all do, all are found."""
+    rows = [draft("card 5", due=DUE), draft("card 5")]
+    fields = ("name", "desc", "list_id")
+    one = sorted_out(rows, [card("1", "card 5")], KNOWN, fields)
+    assert (one.found, one.absent, sorted(one.unclear)) == ({}, [], [0, 1])
+    assert len(sorted_out(rows, [card("1", "card 5"), card("2", "card 5")], KNOWN, fields).found) == 2
+    assert sorted_out(rows, [], KNOWN, fields).absent == [0, 1]
+
+
+def test_rows_that_a_service_may_show_alike_are_unclear() -> None:
+    """Whether it trims is not known: the card may be either row's. A date tells them apart."""
+    rows = [draft("card 5"), draft("card 5 ")]
+    assert sorted(sorted_out(rows, [card("1", "card 5")], KNOWN).unclear) == [0, 1]
+    assert sorted_out(rows, [card("1", "card 5"), card("2", "card 5")], KNOWN).found.keys() == {0, 1}
+    dated = [
+        draft("card 5", due=DUE),
+        draft("card 5 ", due=DUE + timedelta(days=1)),
+        draft("card 5 ", due=DUE + timedelta(days=2)),
+    ]
+    result = sorted_out(dated, [card("2", "card 5", due=DUE + timedelta(days=1))], KNOWN)
+    assert {place: found.id for place, found in result.found.items()} == {1: "2"}
+    assert result.absent == [0, 2]
+
+
+def test_each_row_gets_a_card_of_its_own() -> None:
+    """Where a row has several possible cards it leaves those to others which they need."""
+    rows = [draft("a & b", "text 1"), draft("a & b", "text 2"), draft("a & b", "text 2")]
+    cards = [card("1", "a b", "text 2"), card("2", "a b", "text 1"), card("3", "a b", "text 2")]
+    result = sorted_out(rows, cards, KNOWN)
+    assert {place: found.id for place, found in result.found.items()} == {0: "2", 1: "1", 2: "3"}
+
+
+def test_a_path_of_rows_is_rearranged() -> None:
+    """A card is given to the only row that can have it, and the others move on."""
+    possible = {0: [card("1"), card("2")], 1: [card("1")], 2: [card("2"), card("3")], 3: [card("1")]}
+    given_cards = _matching._matched([0, 1, 2, 3], possible)
+    assert {place: one.id for place, one in given_cards.items()} == {0: "2", 1: "1", 2: "3"}
+
+
+def test_too_many_pairs_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would take minutes to find out is unclear."""
+    monkeypatch.setattr(_matching, "_MOST_PAIRS", 3)
+    rows = [draft("a & b"), draft("a & b "), draft("a &  b")]
+    assert sorted(sorted_out(rows, [card("1", "a & b"), card("2", "a & b")], KNOWN).unclear) == [0, 1, 2]
+
+
+def test_names_that_say_nothing_leave_it_to_descriptions() -> None:
+    """A long one tells rows apart; a short one doesn't, and any card may be the row then."""
+    samples = [(Content.of(one), card("known", "always the same", one.desc or "")) for one in KNOWN]
+    shown = Shown.learn(samples, FIELDS)
+    rows = [draft("x", "text 5 and so on"), draft("y", "text"), draft("z", "text 6 and so on"), draft("v", "text 6 and so on")]
+    cards = [card("1", "always the same", "text 5 and so on"), card("2", "always the same", "text 6 and so on")]
+    result = match([Content.of(row) for row in rows], [digest(row) for row in rows], cards, shown)
+    assert {place: found.id for place, found in result.found.items()} == {0: "1"}
+    assert sorted(result.unclear) == [2, 3]
+    assert result.absent == [1]
+
+
+def test_cards_without_a_name_may_be_any_row() -> None:
+    """Where others show theirs; with no card left over all rows are absent."""
+    assert sorted_out([draft("card 5")], [card("1", None)], KNOWN).unclear.keys() == {0}
+    assert sorted_out([draft("card 5")], [], KNOWN).absent == [0]
+    assert sorted_out([draft("card 5")], [card("1", None)], KNOWN, ("desc",)).unclear.keys() == {0}
+
+
+def test_empty_looks_are_compared_by_what_they_are() -> None:
+    """Texts without letters have nothing in common but that."""
+    assert sorted_out([draft("🎉")], [card("1", "✓")], KNOWN).found == {}
+    assert sorted_out([draft("🎉")], [card("1", "🎉")], KNOWN).found.keys() == {0}
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a card that is cut", "a card that"),
+        ("party 🎉 at ten", "party :tada: at ten"),
+        ("A card", "a card"),
+        ("a card", "A CARD!"),
+    ],
+)
+def test_a_card_that_may_be_a_row_blocks_it(name: str, shown: str) -> None:
+    """In another list it is not the row's for sure, and may have been moved."""
+    result = sorted_out([draft(name)], [card("1", shown, list_id="l2")], [draft("b")])
+    assert result.unclear == {0: "the card 1 may be it, shown in another way or changed by somebody"}
+
+
+def test_resembling_cards() -> None:
+    """Those whose name may be that of a row, whole or cut, or is not shown."""
+    cards = [card("1", "a name, cut…"), card("2", "A name, cut here!"), card("3", "other"), card("4", None)]
+    assert [one.id for one in resembling(cards, ["a name, cut here"])] == ["1", "2", "4"]
+    assert resembling(cards, []) == []
 
 
 # --- listings
 
 
-def content_key(listing: Listing) -> Any:
-    return lambda card: (Content.of(card).shown(listing.shown),)
-
-
-def compare(listing: Listing, rows: Sequence[CardDraft]) -> Verdict:
-    wholes = [Content.of(row) for row in rows]
-    return listing.compare([whole.shown(listing.shown) for whole in wholes], content_key(listing), wholes)
-
-
-def card_of(draft: CardDraft, identifier: str) -> Card:
-    return Card(identifier, draft.name, draft.desc or "", f"https://x/{identifier}", draft.list_id, draft.due)
-
-
-# Few values, so that many rows are alike.
-ROWS = st.builds(
-    CardDraft,
-    st.sampled_from("ab"),
-    st.sampled_from(["l1", "l2"]),
-    desc=st.sampled_from([None, "", "text"]),
-    due=st.sampled_from([None, DUE]),
-)
-FOREIGN = st.builds(CardDraft, st.just("foreign"), st.just("l1"), due=st.sampled_from([None, DUE]))
-WITNESS = Card("witness", "w", "text", None, "l1", DUE)
-"""A confirmed card that shows that the listing shows every field."""
-
-
-@st.composite
-def boards(draw: st.DrawFn) -> tuple[list[CardDraft], list[bool], list[Card], list[Card], list[Card], list[Card]]:
-    """Draw rows in doubt, which of them were created, and the cards: theirs, of the baseline, confirmed, of others."""
-    rows = draw(st.lists(ROWS, max_size=12))
-    created = draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
-    theirs = [card_of(row, f"row {index}") for index, row in enumerate(rows) if created[index]]
-    alike = st.sampled_from(rows) | ROWS if rows else ROWS
-    baseline = [card_of(row, f"baseline {index}") for index, row in enumerate(draw(st.lists(alike | FOREIGN, max_size=6)))]
-    confirmed = [card_of(row, f"confirmed {index}") for index, row in enumerate(draw(st.lists(alike, max_size=6)))]
-    foreign = [card_of(row, f"foreign {index}") for index, row in enumerate(draw(st.lists(FOREIGN, max_size=4)))]
-    return rows, created, theirs, baseline, confirmed, foreign
-
-
-def listing_of(cards: Sequence[Card], baseline: Sequence[Card], confirmed: Sequence[Card]) -> Listing:
-    listing = Listing(IdSet(card.id for card in baseline), IdSet(card.id for card in confirmed))
-    for card in cards:
-        listing.add(card)
+def listing_of(cards: list[Card], baseline: list[str] | None, confirmed: list[str]) -> Listing:
+    listing = Listing(None if baseline is None else IdSet(baseline), IdSet(confirmed), {"c1": None})
+    for one in cards:
+        listing.add(one)
     return listing
 
 
-@given(board=boards(), data=st.data())
-def test_a_complete_listing_tells_exactly_what_was_created(board: Any, data: st.DataObject) -> None:
-    """Of each content as many rows are found as were created, each with a card of its own that was a row's."""
-    rows, created, theirs, baseline, confirmed, foreign = board
-    confirmed = [*confirmed, WITNESS]
-    cards = data.draw(st.permutations([*theirs, *baseline, *confirmed, *foreign]))
-    listing = listing_of(cards, baseline, confirmed)
-    assert listing.shown == SHOWN
-    verdict = compare(listing, rows)
-    assert verdict.proves_nothing is None
-    assert verdict.missing == 0
-    assert sorted([*verdict.found, *verdict.absent]) == list(range(len(rows)))
-    assert verdict.unclear == []
-    assert {card.id for card in verdict.found.values()} == {card.id for card in theirs}
-    assert len(verdict.found) == len(theirs)
-    for place, card in verdict.found.items():
-        assert Content.of(card) == Content.of(rows[place])
-    assert Counter(Content.of(rows[place]) for place in verdict.absent) == Counter(
-        Content.of(row) for row, is_created in zip(rows, created, strict=True) if not is_created
-    )
-    assert {card.id for card in verdict.unexpected} == {card.id for card in foreign}
+def test_a_listing_sorts_cards() -> None:
+    """Those of before, the confirmed ones, and those that nobody has accounted for; each counts once."""
+    cards = [card("b"), card("c1"), card("c2"), card("x", desc="text"), card("y", "other")]
+    listing = listing_of([*cards, *cards], ["b", "gone"], ["c1", "c2", "c3"])
+    assert [one.id for one in listing.unaccounted] == ["x", "y"]
+    assert (listing.count, listing.confirmed, listing.missing) == (5, 2, 1)
+    assert listing.shows_baseline
+    assert listing.samples.keys() == {"c1"}
+    assert listing.fields == {"name", "desc", "list_id"}
+    assert [one.id for one in listing.copies()] == []
+    assert [one.id for one in listing_of([card("c1"), card("x")], [], ["c1"]).copies()] == ["x"]
 
 
-@given(board=boards(), data=st.data())
-def test_whatever_a_listing_lacks_no_card_is_given_twice(board: Any, data: st.DataObject) -> None:
-    """Incomplete, with foreign cards of equal content: one row per card, none of the known ones; and doubts are told."""
-    rows, _, theirs, baseline, confirmed, foreign = board
-    alike = st.sampled_from(rows) if rows else ROWS
-    equal = [card_of(row, f"equal {index}") for index, row in enumerate(data.draw(st.lists(alike, max_size=4)))]
-    every = [*theirs, *baseline, *confirmed, *foreign, *equal]
-    cards = data.draw(st.lists(st.sampled_from(every), unique_by=lambda card: card.id) if every else st.just([]))
-    listing = listing_of(cards, baseline, confirmed)
-    verdict = compare(listing, rows)
-    assert sorted([*verdict.found, *verdict.absent, *verdict.unclear]) == list(range(len(rows)))
-    given_ids = [card.id for card in verdict.found.values()]
-    assert len(set(given_ids)) == len(given_ids)
-    assert {card.id.split()[0] for card in verdict.found.values()} <= {"row", "equal"}
-    key = content_key(listing)
-    for place, card in verdict.found.items():
-        assert key(card) == (Content.of(rows[place]).shown(listing.shown),)
-    unclear = {Content.of(rows[place]).shown(listing.shown) for place in verdict.unclear}
-    nobodys = {card.id: key(card)[0] for card in cards if card.id.split()[0] not in {"baseline", "confirmed"}}
-    told = {*given_ids, *(card.id for card in verdict.unexpected)}
-    assert told <= set(nobodys)
-    assert {nobodys[identifier] for identifier in set(nobodys) - told} == unclear
-    missing = len(confirmed) - sum(card.id.startswith("confirmed") for card in cards)
-    assert verdict.missing == missing
-    lacks_baseline = sum(card.id.startswith("baseline") for card in cards) < len(baseline)
-    is_doubted = missing > 0 or (not confirmed and (bool(verdict.unexpected) or lacks_baseline))
-    assert (verdict.proves_nothing is not None) == is_doubted
-
-
-@given(board=boards(), data=st.data())
-def test_what_a_listing_never_shows_is_not_compared(board: Any, data: st.DataObject) -> None:
-    """Where no card shows a field, rows are compared by the others, and as many are found as there are cards."""
-    rows, _, theirs, baseline, confirmed, foreign = board
-    hidden = data.draw(st.lists(st.sampled_from(SHOWN), unique=True))
-    confirmed = [*confirmed, WITNESS]
-    cards = [attrs.evolve(card, **dict.fromkeys(hidden)) for card in [*theirs, *baseline, *confirmed, *foreign]]
-    listing = listing_of(cards, baseline, confirmed)
-    assert listing.shown == tuple(field for field in SHOWN if field not in hidden)
-    verdict = compare(listing, rows)
-    assert verdict.proves_nothing is None
-    key = content_key(listing)
-    contents: dict[Hashable, list[Content]] = {}
-    for row in rows:
-        contents.setdefault(Content.of(row).shown(listing.shown), []).append(Content.of(row))
-    there = Counter(key(card)[0] for card in theirs)
-    for shown, alike in contents.items():
-        is_clear = len(set(alike)) == 1 or there[shown] in {0, len(alike)}
-        found = [card for card in verdict.found.values() if key(card)[0] == shown]
-        assert len(found) == (there[shown] if is_clear else 0)
-        unclear = sum(Content.of(rows[place]).shown(listing.shown) == shown for place in verdict.unclear)
-        assert unclear == (0 if is_clear else len(alike))
-    assert {card.id for card in verdict.found.values()} <= {card.id for card in theirs}
-    assert {card.id for card in verdict.unexpected} == {card.id for card in foreign}
-
-
-@pytest.mark.parametrize("dues", [(DUE, None), (DUE, DUE + timedelta(days=1))])
-def test_rows_told_apart_by_what_is_not_shown(dues: tuple[Any, Any]) -> None:
-    """Which of two rows a card is that does not show where they differ is not known: neither may be sent again."""
-    rows = [CardDraft("weekly", "list", due=due) for due in dues]
-    cards = [
-        attrs.evolve(WITNESS, due=None),
-        Card("1", "weekly", "", None, "list", None),
-        Card("2", "weekly", "", None, "list", None),
-    ]
-    none, one, two = (compare(listing_of(cards[:number], [], [WITNESS]), rows) for number in (1, 2, 3))
-    assert (none.found, none.absent, none.unclear) == ({}, [0, 1], [])
-    assert (one.found, one.absent, one.unclear) == ({}, [], [0, 1])
-    assert one.unexpected == []
-    assert (sorted(card.id for card in two.found.values()), two.absent, two.unclear) == (["1", "2"], [], [])
-    equal = compare(listing_of(cards[:2], [], [WITNESS]), [rows[0], rows[0]])
-    assert (list(equal.found), equal.absent, equal.unclear) == ([0], [1], [])
-
-
-def test_a_card_listed_twice_is_one_card() -> None:
-    """Overlapping pages behind a listing make no second card of one."""
-    row = CardDraft("a", "list")
-    verdict = compare(listing_of([card_of(row, "1"), card_of(row, "1")], [], []), [row, row])
-    assert list(verdict.found) == [0]
-    assert (verdict.absent, verdict.unexpected) == ([1], [])
-
-
-def test_a_listing_that_lacks_a_confirmed_card_proves_nothing() -> None:
-    """The message counts them, and what is found is found all the same."""
-    confirmed = [card_of(CardDraft("c", "list"), f"c{index}") for index in range(3)]
-    row = CardDraft("a", "list")
-    verdict = compare(listing_of([confirmed[1], card_of(row, "1")], [], confirmed), [row, row])
-    assert list(verdict.found) == [0]
-    assert verdict.absent == [1]
-    assert verdict.missing == 2
-    assert verdict.proves_nothing == "the listing lacks 2 of 3 cards that were confirmed: it is not complete"
-
-
-def test_cards_of_unknown_origin_prove_nothing_before_a_confirmed_one() -> None:
-    """Without a confirmed card nothing shows that the listing is whole, unless it holds what it should and nothing else."""
-    row, other = CardDraft("a", "list"), card_of(CardDraft("b", "list"), "2")
-    assert "unknown origin" in str(compare(listing_of([other], [], []), [row]).proves_nothing)
-    assert "there before" in str(compare(listing_of([], [other], []), [row]).proves_nothing)
-    assert compare(listing_of([other], [other], []), [row]).proves_nothing is None
-    assert compare(listing_of([], [], []), [row]).proves_nothing is None
-    assert compare(listing_of([other, card_of(row, "1")], [], [card_of(row, "1")]), [row]).proves_nothing is None
-    assert compare(listing_of([card_of(row, "1")], [other], [card_of(row, "1")]), [row]).proves_nothing is None
-
-
-def test_cards_without_a_name_prove_nothing() -> None:
-    """A card that does not show its name could be anybody's; known ones need none."""
-    row = CardDraft("a", "list")
-    known, before, nameless = Card("1"), Card("2"), Card("3", None, "text", None, "list")
-    assert compare(listing_of([known, before], [before], [known]), [row]).proves_nothing is None
-    verdict = compare(listing_of([known, before, nameless], [before], [known]), [row])
-    assert verdict.absent == [0]
-    assert verdict.proves_nothing == "the listing shows 1 cards without a name"
-    assert verdict.unexpected == []
-
-
-def test_a_card_that_is_confirmed_and_was_there_before_is_confirmed() -> None:
-    """Confirmed counts first."""
-    card = card_of(CardDraft("a", "list"), "1")
-    verdict = compare(listing_of([card], [card], [card]), [])
-    assert (verdict.missing, verdict.proves_nothing, verdict.unexpected) == (0, None, [])
-
-
-def test_a_card_with_several_keys_goes_where_it_is_wanted() -> None:
-    """A card whose description holds several markers is a row's whose marker is among them; each marker one card."""
-    listing = listing_of([Card("1", "a", "[x][m1]"), Card("2", "b", "[m2]"), Card("3", "c", "[m2]"), Card("4", "d")], [], [])
-    wanted: list[Hashable] = ["m2", "m1", "m3"]
-    verdict = listing.compare(wanted, markers)
-    assert {place: card.id for place, card in verdict.found.items()} == {0: "2", 1: "1"}
-    assert verdict.absent == [2]
-    assert [card.id for card in verdict.unexpected] == ["3", "4"]
+@pytest.mark.parametrize(
+    ("cards", "baseline", "confirmed", "recognised", "why"),
+    [
+        (["c1", "x"], ["b"], ["c1"], 0, None),
+        (["c1"], [], ["c1", "c2"], 0, "lacks 1 of 2 cards"),
+        (["b"], ["b"], [], 0, "no card was confirmed yet"),
+        ([], ["b"], [], 0, "no card was confirmed yet"),
+        (["b"], ["b"], [], 1, "no card was confirmed yet"),
+        ([], None, [], 0, "no card was confirmed yet"),
+        ([], [], [], 0, None),
+        (["x"], [], [], 1, None),
+        (["x"], [], [], 0, "no card was confirmed yet"),
+    ],
+)
+def test_when_a_listing_proves_anything(
+    cards: list[str], baseline: list[str] | None, confirmed: list[str], recognised: int, why: str | None
+) -> None:
+    """All confirmed cards are there, and there are some; or the board was empty before."""
+    said = listing_of([card(identifier) for identifier in cards], baseline, confirmed).incompleteness(recognised)
+    assert (said is None) if why is None else (why in str(said))
 
 
 def test_cards_are_kept_without_what_nobody_compares() -> None:
     """The undocumented fields of a million cards are not kept."""
-    verdict = compare(listing_of([Card("1", "a", extra={"big": "x"})], [], []), [CardDraft("a", "list")])
-    assert verdict.found[0].extra == {}
+    assert listing_of([Card("1", "a", extra={"big": "x"})], [], []).unaccounted[0].extra == {}
 
 
-def test_matching_finds_equal_cards_in_the_order_of_the_board() -> None:
-    """All that are exactly what the draft says, those without a name never."""
-    draft = CardDraft("a", "list", desc="text", due=DUE)
-    cards = [
-        card_of(draft, "1"),
-        card_of(attrs.evolve(draft, desc="other"), "2"),
-        Card("3", None, "text", None, "list", DUE),
-        card_of(attrs.evolve(draft, due=ELSEWHERE, pos="top"), "4"),
-        card_of(attrs.evolve(draft, list_id="another"), "5"),
-        card_of(attrs.evolve(draft, due=None), "6"),
-        card_of(attrs.evolve(draft, name="A"), "7"),
-    ]
-    assert [card.id for card in matching(draft, iter(cards))] == ["1", "4"]
-    assert matching(draft, []) == []
-    assert matching(CardDraft("", "list"), [Card("8", None, None, None, "list"), Card("9", "", "", None, "list")]) == [
-        Card("9", "", "", None, "list")
-    ]
+# --- finding one card
 
 
-def test_matching_compares_what_is_shown() -> None:
-    """A listing of bare names is compared by the names; the cards come as they were, with what else they hold."""
-    draft = CardDraft("a", "list", desc="text", due=DUE)
-    cards = [Card("1", "a", extra={"idShort": 1}), Card("2", "b"), Card("3", "a")]
-    found = matching(draft, cards)
-    assert [card.id for card in found] == ["1", "3"]
-    assert found[0].extra == {"idShort": 1}
-    assert [card.id for card in matching(draft, [*cards, Card("4", "x", list_id="list")])] == []
+def test_finding_prefers_what_is_exact() -> None:
+    """All that are exactly what the draft says, and besides them those that may be it."""
+    wanted = draft("card", "text", DUE)
+    exact = card("1", "card", "text", due=ELSEWHERE)
+    cards = [exact, card("2", "Card", "text", due=DUE), card("3", "card", "text"), card("4", "another", "other", due=DUE)]
+    found = find_cards(wanted, cards)
+    assert (found, found.is_exact, found.doubt) == ([exact], True, None)
+    assert [one.id for one in found.alike] == ["2", "3"]
+    assert find_cards(wanted, cards[1:]) == found.alike
+    assert not find_cards(wanted, cards[1:]).is_exact
+    assert find_cards(draft("nothing like it"), cards) == []
+
+
+def test_finding_says_what_it_does_not_know() -> None:
+    """A listing without names, or of a round number of cards, may hold the card although it is not found."""
+    nameless = find_cards(draft("card", "text of it"), [card("1", None, "text of it")])
+    assert (nameless, nameless.doubt) == ([card("1", None, "text of it")], "the listing shows no names")
+    cut = find_cards(draft("card"), [card(f"o{number}", "other") for number in range(50)])
+    assert (cut, cut.doubt) == ([], "the listing shows exactly 50 cards, which may be all that it ever shows")
+    assert find_cards(draft("card"), []).doubt is None
+    bare = find_cards(draft("card"), [Card("1")])
+    assert (bare, bare.is_exact) == ([Card("1")], False)

@@ -51,7 +51,7 @@ class Doubts:
         elif self._options.unknown == "reconcile":
             self.rows.append(row)
             if row.sends:
-                self._sent_at = self._loop.time()
+                self._sent_at = row.doubted_at = self._loop.time()
         else:
             self._recorder.settle(row, unknown(row, error))
 

@@ -7,7 +7,8 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from boardclient.bulk._matching import IdSet, digest
+from boardclient.bulk._listing import IdSet
+from boardclient.bulk._matching import digest
 from boardclient.bulk._results import CardResult
 from boardclient.bulk._rows import Row
 from boardclient.bulk.journal._format import Entry

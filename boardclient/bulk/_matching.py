@@ -1,48 +1,52 @@
-"""Which cards of a board are those of rows in doubt (interface 4.4). No I/O.
+"""Which cards of a board are those of rows in doubt, and which rows have none. No I/O; the rules: docs/design/reconciliation.md.
 
-A card counts as a row's if it is exactly what was sent, as far as the listing shows it, and nobody else's: not there before the
-run, and not known as another row's. Rows of equal content are interchangeable.
+A row counts as absent only where no card that nobody has accounted for could be it.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import hmac
-import re
-from array import array
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Hashable, Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import Final
 
 import attrs
 
+from boardclient.bulk._likeness import (
+    DateRule,
+    TextRule,
+    bare,
+    fit_often,
+    has_pieces,
+    is_beginning,
+    learn_dates,
+    learn_text,
+    tidy,
+    without_ellipsis,
+)
 from boardclient.models import Card, CardDraft
 
-_MARKER: Final = re.compile(r"\[([^\[\]\s]+)\]")
-_SHOWN: Final = ("desc", "list_id", "due")
+_MOST_PAIRS: Final = 200_000
+"""Rows times cards of one look that are compared one by one; it takes a second or so."""
+_TELLING: Final = 8
+"""Letters and digits by which a description alone tells a renamed card."""
 
 
 @attrs.frozen
 class Content:
-    """What a card is compared by. A description that is absent and an empty one are alike."""
+    """What a card is compared by. A description that is absent and an empty one are alike; `due` is in UTC."""
 
     name: str
-    desc: str | None
+    desc: str
     list_id: str | None
     due: datetime | None
 
     @classmethod
-    def of(cls, value: CardDraft | Card) -> Content:
-        """Take the content of a draft or a card; a card needs a name."""
-        return cls(value.name or "", value.desc or None, value.list_id, value.due)
-
-    def shown(self, fields: Iterable[str]) -> Hashable:
-        """Return what is left to compare where a listing shows only these fields besides the name."""
-        return (self.name, *(getattr(self, field) for field in fields))
+    def of(cls, draft: CardDraft, desc: str | None = None) -> Content:
+        """Take the content of a draft, with the description that is sent in place of its own."""
+        due = None if draft.due is None else draft.due.astimezone(UTC)
+        return cls(draft.name, (draft.desc if desc is None else desc) or "", draft.list_id, due)
 
 
 def digest(draft: CardDraft) -> bytes:
@@ -53,167 +57,286 @@ def digest(draft: CardDraft) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class IdSet:
-    """A set of identifiers in eight bytes each, for millions of them. It lives as long as its process only."""
-
-    def __init__(self, ids: Iterable[str] = ()) -> None:
-        self._hashes = array("q", map(hash, ids))
-        self._is_sorted = False
-
-    def add(self, identifier: str) -> None:
-        """Add an identifier."""
-        self._hashes.append(hash(identifier))
-        self._is_sorted = False
-
-    def __len__(self) -> int:
-        self._sort()
-        return len(self._hashes)
-
-    def _sort(self) -> None:
-        if not self._is_sorted:
-            self._hashes = array("q", (value for value, _ in groupby(sorted(self._hashes))))
-            self._is_sorted = True
-
-    def find(self, identifier: str) -> int | None:
-        """Return the place of an identifier, None where it isn't there."""
-        self._sort()
-        wanted = hash(identifier)
-        place = bisect_left(self._hashes, wanted)
-        return place if place < len(self._hashes) and self._hashes[place] == wanted else None
-
-    def __contains__(self, identifier: str) -> bool:
-        return self.find(identifier) is not None
-
-
-def matching(draft: CardDraft, cards: Iterable[Card]) -> list[Card]:
-    """Return the cards of a board that are exactly what the draft says, as far as the listing shows it."""
-    listed = list(cards)
-    listing = Listing(IdSet(), IdSet())
-    for card in listed:
-        listing.add(card)
-    wanted = Content.of(draft).shown(listing.shown)
-    return [card for card in listed if card.name is not None and Content.of(card).shown(listing.shown) == wanted]
-
-
-def secret_marker(secret: bytes, seq: int) -> str:
-    """Make the marker of a row: 16 characters that nobody can guess, the same in each run of a journal."""
-    digest = hmac.digest(secret, str(seq).encode(), "sha256")
-    return "bc:" + base64.b32encode(digest[:10]).decode().lower()
-
-
-def check_marker(text: object) -> str:
-    """Return a caller's marker if it can be found again.
-
-    Raises:
-        TypeError, ValueError: it is no text, empty, or holds a space or a bracket.
-    """
-    if not isinstance(text, str):
-        raise TypeError(f"marker must return a string, not {type(text).__name__}")
-    if not _MARKER.fullmatch(f"[{text}]"):
-        raise ValueError("marker must return a text without spaces and brackets, and not an empty one")
-    return text
-
-
-def markers(card: Card) -> list[str]:
-    """Return what may be markers in a card's description."""
-    return _MARKER.findall(card.desc or "")
-
-
-def with_marker(desc: str | None, marker: str) -> str:
-    """Return the description with the marker on a line of its own at its end."""
-    return f"{desc}\n\n[{marker}]" if desc else f"[{marker}]"
-
-
 @attrs.frozen(kw_only=True)
-class Verdict:
-    """What a listing says of rows in doubt, by their places: the cards of those found, and those that are absent.
+class Shown:
+    """How a service shows cards in its listing, as far as it is known.
 
-    `unclear` are rows of which some exist, and the listing doesn't show which. `proves_nothing` says why the absent ones may
-    exist all the same, None where they don't. `unexpected` are cards that are nobody's, `missing` counts confirmed cards that the
-    listing lacks.
+    `has_lists` says whether lists tell cards apart. What was never seen is taken to be shown in whatever way services do.
     """
 
-    found: dict[int, Card]
-    absent: list[int]
-    unclear: list[int]
-    proves_nothing: str | None
-    unexpected: list[Card]
-    missing: int
+    name: TextRule
+    desc: TextRule
+    due: DateRule
+    has_lists: bool
 
-
-class Listing:
-    """A listing as it is read, card by card, and compared with rows in doubt at its end. Owned by one reconciliation."""
-
-    def __init__(self, baseline: IdSet, confirmed: IdSet) -> None:
-        self._baseline = baseline
-        self._confirmed = confirmed
-        self._seen_baseline = bytearray(len(baseline))
-        self._seen_confirmed = bytearray(len(confirmed))
-        self._others: dict[str, Card] = {}
-        self._is_shown = dict.fromkeys(_SHOWN, False)
-        self._nameless = 0
-
-    def add(self, card: Card) -> None:
-        """Take note of a card of the board."""
-        for field in _SHOWN:
-            self._is_shown[field] = self._is_shown[field] or getattr(card, field) is not None
-        if (place := self._confirmed.find(card.id)) is not None:
-            self._seen_confirmed[place] = 1
-        elif (place := self._baseline.find(card.id)) is not None:
-            self._seen_baseline[place] = 1
-        elif card.name is None:
-            self._nameless += 1
-        else:
-            self._others[card.id] = attrs.evolve(card, extra={})  # a listing may show a card twice
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """What the listing shows of cards besides their names: what none of them has it may not show at all."""
-        return tuple(field for field in _SHOWN if self._is_shown[field])
-
-    def compare(
-        self, wanted: Sequence[Hashable], keys: Callable[[Card], Sequence[Hashable]], wholes: Sequence[Hashable] | None = None
-    ) -> Verdict:
-        """Give each row in doubt a card of its own, as far as there are: one that has the row's key among its keys.
-
-        `wholes` are the rows as they were sent: those of equal keys are interchangeable only where they are equal altogether.
-        """
-        places: defaultdict[Hashable, list[int]] = defaultdict(list)
-        for place, key in enumerate(wanted):
-            places[key].append(place)
-        cards: defaultdict[Hashable, list[Card]] = defaultdict(list)
-        unexpected: list[Card] = []
-        for card in self._others.values():
-            key = next((key for key in keys(card) if len(cards[key]) < len(places.get(key, ()))), None)
-            (unexpected if key is None else cards[key]).append(card)
-        found: dict[int, Card] = {}
-        absent: list[int] = []
-        unclear: list[int] = []
-        for key, rows in places.items():
-            is_clear = wholes is None or len({wholes[place] for place in rows}) == 1
-            if is_clear or len(cards[key]) in {0, len(rows)}:
-                found.update(zip(rows, cards[key], strict=False))
-                absent += rows[len(cards[key]) :]
-            else:
-                unclear += rows
-        return Verdict(
-            found=found,
-            absent=absent,
-            unclear=unclear,
-            proves_nothing=self._doubt(unexpected),
-            unexpected=unexpected,
-            missing=len(self._seen_confirmed) - sum(self._seen_confirmed),
+    @classmethod
+    def learn(cls, samples: Sequence[tuple[Content, Card]], fields: Container[str]) -> Shown:
+        """Learn from cards that are known to be rows', of a listing that shows these fields."""
+        return cls(
+            name=_learn([(sent.name, card.name) for sent, card in samples], is_shown="name" in fields),
+            desc=_learn([(sent.desc, _desc(sent, card)) for sent, card in samples], is_shown="desc" in fields),
+            due=learn_dates([(sent.due, card.due) for sent, card in samples]) if "due" in fields else DateRule(),
+            has_lists="list_id" in fields and fit_often((sent.list_id, card.list_id) for sent, card in samples),
         )
 
-    def _doubt(self, unexpected: Sequence[Card]) -> str | None:
-        """Say why the listing may be incomplete, None where there is proof of the contrary."""
-        confirmed, seen = len(self._seen_confirmed), sum(self._seen_confirmed)
-        if seen < confirmed:
-            return f"the listing lacks {confirmed - seen} of {confirmed} cards that were confirmed: it is not complete"
-        if self._nameless:
-            return f"the listing shows {self._nameless} cards without a name"
-        if not confirmed and unexpected:
-            return "no card was confirmed yet, and the board holds cards of unknown origin: the listing may be incomplete"
-        if not confirmed and sum(self._seen_baseline) < len(self._seen_baseline):
-            return "no card was confirmed yet, and the listing lacks cards that were there before: it may be incomplete"
-        return None
+    def predicts(self, row: Content) -> bool:
+        """Return True if it is known how a row is shown."""
+        return (
+            self.name.predicts(row.name)
+            and (not self.desc.is_usable or self.desc.predicts(row.desc))
+            and (not self.due.is_usable or self.due.shown(row.due) is not None)
+        )
+
+    def fine(self, content: Content | Card) -> Hashable:
+        """Return what tells cards apart that are shown in a known way."""
+        due = content.due if isinstance(content, Card) and content.due is not None else self.due.shown(content.due)
+        return (
+            self.name.form(content.name or "") if self.name.is_usable else None,
+            self.desc.form(content.desc or "") if self.desc.is_usable else None,
+            content.list_id if self.has_lists else None,
+            due if self.due.is_usable else None,
+        )
+
+    def coarse(self, content: Content | Card) -> Hashable:
+        """Return what is left of a card in whatever way the service shows it, if it is not cut."""
+        return (
+            bare(self.name.form(content.name or "")) if self.name.is_usable else None,
+            bare(self.desc.form(content.desc or "")) if self.desc.is_usable else None,
+            content.list_id if self.has_lists else None,
+        )
+
+    def tells(self, row: Content) -> bool:
+        """Return True if the listing shows any text of a row by which its card is told from others."""
+        return self.name.is_usable or (self.desc.is_usable and len(bare(row.desc)) >= _TELLING)
+
+    def may_be(self, row: Content, card: Card) -> bool:
+        """Return True if a card of the same coarse form may be the row."""
+        names = row.name, card.name or ""
+        descs = row.desc, card.desc or ""
+        is_due = not self.due.is_usable or card.due in self.due.possible(row.due)
+        return is_due and _agree(self.name, *names) and _agree(self.desc, *descs)
+
+
+def _learn(pairs: Sequence[tuple[str, str | None]], *, is_shown: bool) -> TextRule:
+    if not is_shown:
+        return TextRule()
+    return learn_text(pairs) if pairs else TextRule(level=0)
+
+
+def _desc(sent: Content, card: Card) -> str | None:
+    return card.desc if card.desc is not None or sent.desc else ""
+
+
+def _agree(rule: TextRule, sent: str, shown: str) -> bool:
+    if not rule.is_usable:
+        return True
+    if rule.predicts(sent):
+        return rule.form(sent) == rule.form(shown)
+    return bool(bare(sent)) or tidy(sent) == tidy(shown)
+
+
+@attrs.define(kw_only=True)
+class MatchResult:
+    """What a listing says of rows in doubt, by their places.
+
+    `found` are their cards, `absent` those that no card could be. `unclear` says of the others why nothing is known.
+    `left_over` are the cards that were given to no row.
+    """
+
+    found: dict[int, Card] = attrs.field(factory=dict)
+    absent: list[int] = attrs.field(factory=list)
+    unclear: dict[int, str] = attrs.field(factory=dict)
+    left_over: list[Card] = attrs.field(factory=list)
+
+
+def match(rows: Sequence[Content], wholes: Sequence[Hashable], cards: Sequence[Card], shown: Shown) -> MatchResult:
+    """Give rows in doubt their cards, each card to one row, and say which rows have none.
+
+    `wholes` are all that was sent of each row: rows of equal wholes are interchangeable.
+    """
+    result = MatchResult()
+    looks: defaultdict[Hashable, list[Card]] = defaultdict(list)
+    for card in cards:
+        if card.name is not None or not shown.name.is_usable:
+            looks[shown.coarse(card)].append(card)
+    groups: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        groups[shown.coarse(row)].append(place)
+    for look, places in groups.items():
+        if look in looks and all(shown.tells(rows[place]) for place in places):
+            _assign(_Group(rows, wholes, shown, places, looks[look]), result)
+    given = {card.id for card in result.found.values()}
+    result.left_over = [card for card in cards if card.id not in given]
+    suspects = Suspects(result.left_over, shown)
+    for place, row in enumerate(rows):
+        if place in result.found or place in result.unclear:
+            continue
+        if (card_id := suspects.find(row)) is not None:
+            result.unclear[place] = f"the card {card_id} may be it, shown in another way or changed by somebody"
+        else:
+            result.absent.append(place)
+    return result
+
+
+@attrs.frozen
+class _Group:
+    """Rows and cards of one coarse form."""
+
+    rows: Sequence[Content]
+    wholes: Sequence[Hashable]
+    shown: Shown
+    places: list[int]
+    cards: list[Card]
+
+    def is_uniform(self) -> bool:
+        return len({self.wholes[place] for place in self.places}) == 1
+
+    def possible(self) -> dict[int, list[Card]]:
+        """Return, by row, the cards that may be it."""
+        return {place: [card for card in self.cards if self.shown.may_be(self.rows[place], card)] for place in self.places}
+
+
+_AMBIGUOUS: Final = "the board shows no difference to others that exist"
+
+
+def _assign(group: _Group, result: MatchResult) -> None:
+    """Give the rows of a group their cards."""
+    if group.is_uniform():
+        first = group.rows[group.places[0]]
+        result.found.update(zip(group.places, [card for card in group.cards if group.shown.may_be(first, card)], strict=False))
+    elif not group.shown.name.is_usable:
+        result.unclear.update(dict.fromkeys(group.places, _AMBIGUOUS))
+    elif all(group.shown.predicts(group.rows[place]) for place in group.places):
+        _assign_predicted(group, result)
+    elif len(group.places) * len(group.cards) <= _MOST_PAIRS:
+        _assign_possible(group, result)
+    else:
+        result.unclear.update(dict.fromkeys(group.places, _AMBIGUOUS))
+
+
+def _assign_predicted(group: _Group, result: MatchResult) -> None:
+    """Give rows their cards where it is known how each is shown."""
+    cards: defaultdict[Hashable, list[Card]] = defaultdict(list)
+    for card in group.cards:
+        cards[group.shown.fine(card)].append(card)
+    places: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for place in group.places:
+        places[group.shown.fine(group.rows[place])].append(place)
+    for look, alike in places.items():
+        _share(attrs.evolve(group, places=alike, cards=cards[look]), result)
+
+
+def _share(group: _Group, result: MatchResult) -> None:
+    """Share cards among rows each of which may be any of them."""
+    if len(group.cards) >= len(group.places) or group.is_uniform():
+        result.found.update(zip(group.places, group.cards, strict=False))
+    elif group.cards:
+        result.unclear.update(dict.fromkeys(group.places, _AMBIGUOUS))
+
+
+def _assign_possible(group: _Group, result: MatchResult) -> None:
+    """Give rows their cards where it isn't known how each is shown: part by part of those that have to do with each other."""
+    possible = group.possible()
+    rows_of: defaultdict[str, list[int]] = defaultdict(list)
+    for place, cards in possible.items():
+        for card in cards:
+            rows_of[card.id].append(place)
+    open_places = {place for place, cards in possible.items() if cards}
+    while open_places:
+        part, queue = set[int](), [min(open_places)]
+        while queue:
+            place = queue.pop()
+            if place not in part:
+                part.add(place)
+                queue += [other for card in possible[place] for other in rows_of[card.id]]
+        open_places -= part
+        places = sorted(part)
+        given = _matched(places, possible)
+        if len(given) == len(places):
+            result.found.update(given)
+        else:
+            few = {card.id: card for place in places for card in possible[place]}
+            _share(attrs.evolve(group, places=places, cards=[*few.values()][: len(places) - 1]), result)
+
+
+def _matched(places: Sequence[int], possible: dict[int, list[Card]]) -> dict[int, Card]:
+    """Give as many rows as possible a card of their own (Kuhn's algorithm)."""
+    owner: dict[str, int] = {}
+    cards = {card.id: card for place in places for card in possible[place]}
+    for start in places:
+        # Each entry of the path is a row and the cards that it has still to try.
+        path, tried, taken = [(start, iter(possible[start]))], set[str](), list[str]()
+        while path:
+            card = next((card for card in path[-1][1] if card.id not in tried), None)
+            if card is None:
+                path.pop()
+                del taken[-1:]
+                continue
+            tried.add(card.id)
+            taken.append(card.id)
+            if card.id not in owner:
+                owner.update((card_id, row) for card_id, (row, _) in zip(taken, path, strict=True))
+                break
+            path.append((owner[card.id], iter(possible[owner[card.id]])))
+    return {place: cards[card_id] for card_id, place in owner.items()}
+
+
+class Suspects:
+    """Cards that nobody has accounted for, by what tells whether a row may be among them."""
+
+    def __init__(self, cards: Iterable[Card], shown: Shown) -> None:
+        self._shown = shown
+        self._names: dict[str, str] = {}
+        self._descs: dict[str, str] = {}
+        self._lengths: Counter[int] = Counter()
+        self._desc_lengths: Counter[int] = Counter()
+        self._nameless: str | None = None
+        self._any: str | None = None
+        for card in cards:
+            self._any = self._any or card.id
+            if card.name is None:
+                self._nameless = self._nameless or card.id
+            for text, index, lengths in (
+                (card.name, self._names, self._lengths),
+                (card.desc, self._descs, self._desc_lengths),
+            ):
+                if text is not None:
+                    for look in {bare(text), bare(without_ellipsis(text))}:
+                        index.setdefault(look, card.id)
+                        lengths[len(look)] += 1
+
+    def find(self, row: Content) -> str | None:
+        """Return the identifier of a card that may be a row, None where there is none."""
+        if self._any is None:
+            return None
+        shown, desc = self._shown, bare(row.desc)
+        if len(desc) >= _TELLING and desc in self._descs:
+            return self._descs[desc]  # it may have been renamed
+        if shown.name.is_usable:
+            return self._nameless or _like(shown.name, row.name, self._names, self._lengths)
+        if shown.desc.is_usable and desc:
+            return _like(shown.desc, row.desc, self._descs, self._desc_lengths)
+        return self._any
+
+
+def _like(rule: TextRule, sent: str, looks: dict[str, str], lengths: Iterable[int]) -> str | None:
+    """Return the card whose text may be the one that was sent, None where there is none."""
+    whole = bare(sent)
+    if whole in looks:
+        return looks[whole]
+    if rule.may_cut(sent):
+        for length in lengths:
+            if whole[:length] in looks and is_beginning(whole, whole[:length]):
+                return looks[whole[:length]]
+    pieces = rule.pieces(sent)
+    return None if pieces is None else next((looks[look] for look in looks if has_pieces(look, pieces)), None)
+
+
+def resembling(cards: Iterable[Card], names: Iterable[str]) -> list[Card]:
+    """Return the cards whose name may be one of these, whole or cut, or whose name is not shown."""
+    wanted = {bare(name) for name in names}
+    looks = {card.id: {bare(text), bare(without_ellipsis(text))} for card in cards if (text := card.name) is not None}
+    beginnings: set[str] = set(wanted)
+    for length in {len(look) for found in looks.values() for look in found}:
+        beginnings.update(name[:length] for name in wanted if is_beginning(name, name[:length]))
+    return [card for card in cards if wanted and (card.id not in looks or not looks[card.id].isdisjoint(beginnings))]

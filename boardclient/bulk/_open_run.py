@@ -59,7 +59,8 @@ class OpenRun:
         self._doubts = Doubts(options, self._backlog, self._recorder)
         self._hold = Hold(caller.timeout, self._recorder.announce)
         self._limiter = RunLimiter(make_turns(caller, options, tally), None, self._hold, Places(caller.max_connections))
-        self._reconciler = Reconciler(PatientReader(caller, self._limiter, self._hold), options.board_id, ledger, options.marker)
+        reader = PatientReader(caller, self._limiter, self._hold)
+        self._reconciler = Reconciler(reader, options.board_id, ledger, options.marker, options.settle_seconds)
         self._sender = Sender(
             caller,
             options,
@@ -164,7 +165,8 @@ class OpenRun:
                 is_doubted = True
                 await self._unless_halted(self._settle_doubts())
                 await self._unless_halted(self._feed())
-            if is_doubted:
+            # A proxy that repeats a POST answers as if nothing had happened, so that only the board shows the second card.
+            if is_doubted or (self._options.journal is not None and self._options.unknown == "reconcile"):
                 with contextlib.suppress(BoardClientError):  # what is settled stays so without it
                     self._tally.audit = await self._halt.unless_set(self._reconciler.audit())
         except Halted:
@@ -198,6 +200,7 @@ class OpenRun:
     def _direct(self, row: Row) -> None:
         """Send a new row, or settle it where it is known what becomes of it."""
         if row.standing == "done":
+            self._reconciler.note_known(row, row.detail or "")
             self._finish(row, CardResult(index=row.index, draft=row.draft, card=Card(row.detail or ""), state="already"))
         elif row.standing == "failed":
             self._finish(row, failed(row, BoardClientError(f"refused in an earlier run: {row.detail}", Effect.REJECTED)))
@@ -230,8 +233,10 @@ class OpenRun:
         finally:
             self._is_settling = False
         self._doubts.rows.clear()
-        for row, card, error in matches:
-            if card is not None:
+        for row, card, error, is_open in matches:
+            if is_open:
+                self._doubts.rows.append(row)
+            elif card is not None:
                 state: State = "already" if row.is_earlier else "created"
                 self._recorder.settle(row, CardResult(index=row.index, draft=row.draft, card=card, state=state))
             elif error is not None:

@@ -45,11 +45,12 @@ class CardResult:
 
 @attrs.frozen(kw_only=True)
 class BulkAudit:
-    """What the board showed at the end of a run some of whose cards were in doubt.
+    """What the board showed at the end of a run.
 
-    `confirmed` counts the cards that are known to be rows' and are there, `recovered` those of them that were found although no
-    answer came, `lost` those that were confirmed and are not there. `duplicated` are cards too many of rows that were in doubt,
-    `unexpected` others that are nobody's and were not there before; at most 1,000 are named.
+    `confirmed` counts the listed cards that are known to be rows', `recovered` those of them that were found although no answer
+    came, `lost` those that were confirmed and are not listed. `duplicated` are cards too many: they look like the card of a row,
+    and are nobody's. `unexpected` are others that are nobody's and were not there before, and `resembling` those of them that
+    may be a row whose result is unknown. At most 1,000 of each are named.
     """
 
     confirmed: int = 0
@@ -57,6 +58,12 @@ class BulkAudit:
     lost: int = 0
     duplicated: tuple[Card, ...] = ()
     unexpected: tuple[Card, ...] = ()
+    resembling: tuple[Card, ...] = ()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every confirmed card is listed, and none that could be a second one of a row."""
+        return not (self.lost or self.duplicated or self.resembling)
 
 
 @attrs.frozen(kw_only=True)

@@ -24,6 +24,8 @@ class Row:
     marker: str | None = None
     """What its card's description holds, once that was asked for."""
     sends = 0
+    doubted_at = 0.0
+    """When its effect became unknown in this run, on the loop's clock."""
     put_off = 0
     """How often it was put off since it could not be sent."""
     put_off_at: float | None = None

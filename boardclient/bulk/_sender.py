@@ -123,7 +123,7 @@ class Sender:
             if self._hold.is_disturbed:
                 self._hold.note_success()
             if self._options.unknown == "reconcile":
-                self._reconciler.note_created(row, card)
+                self._reconciler.note_created(row, card.id)
             self._recorder.settle(row, CardResult(index=row.index, draft=draft, card=card))
             return
         self._note_failure(row, failure)

@@ -101,7 +101,7 @@ class Outcome:
     def is_complete(self) -> bool:
         """Whether every row of the file exists as a card, exactly once."""
         audit = self.report.audit
-        is_sound = audit is None or not (audit.lost or audit.duplicated)
+        is_sound = audit is None or audit.is_sound
         return self.stopped_by is None and not self.counts["failed"] and not self.counts["unknown"] and is_sound
 
 

@@ -127,7 +127,10 @@ def _complaints(audit: BulkAudit) -> list[str]:
     if audit.lost:
         found.append(f"lost: {audit.lost} of the cards that were confirmed are not on the board")
     found += [f"duplicated: {card.name!r} ({card.id}) is a card too many of a row" for card in audit.duplicated]
-    found += [f"unexpected: {card.name!r} ({card.id}) is no row's, and was not there before" for card in audit.unexpected]
+    alike = {card.id for card in audit.resembling}
+    for card in audit.unexpected:
+        text = "may be a row that is unknown" if card.id in alike else "is no row's, and was not there before"
+        found.append(f"unexpected: {card.name!r} ({card.id}) {text}")
     return found
 
 
@@ -165,4 +168,5 @@ def _audit_values(audit: BulkAudit) -> dict[str, object]:
         "lost": audit.lost,
         "duplicated": named(audit.duplicated),
         "unexpected": named(audit.unexpected),
+        "resembling": named(audit.resembling),
     }

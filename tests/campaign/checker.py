@@ -17,7 +17,8 @@ import attrs
 
 Content: TypeAlias = tuple[str, str, str, datetime | None]
 """List, name, description without a marker, due date."""
-_MARKER = re.compile(r"(?:\A|\n\n)\[(bc:[a-z2-7]+)\]\Z")
+_MARKER = re.compile(r"(?:\A|\n\n)\[(bc[a-z2-7]{16})\]\Z")
+_FIRST_MARKER = re.compile(r"\A\[bc[a-z2-7]{16}\]\n\n")
 
 
 def content_of_row(row: Mapping[str, Any]) -> Content:
@@ -25,7 +26,7 @@ def content_of_row(row: Mapping[str, Any]) -> Content:
 
 
 def content_of_card(card: Any, *, is_marked: bool) -> Content:
-    desc = _MARKER.sub("", card.desc) if is_marked else card.desc
+    desc = _FIRST_MARKER.sub("", _MARKER.sub("", card.desc)) if is_marked else card.desc
     return card.list_id, card.name, desc, None if card.due is None else datetime.fromisoformat(card.due)
 
 

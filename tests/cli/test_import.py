@@ -46,8 +46,27 @@ def test_json_lines_and_a_json_result(cli, board_service: BoardService, board, c
         "requests": 2,
         "rejected": 0,
         "rows": [],
+        "audit": {"confirmed": 2, "recovered": 0, "lost": 0, "duplicated": [], "unexpected": [], "resembling": []},
     }
     assert names(board_service) == ["A", "B"]
+
+
+def test_a_card_made_twice_by_a_proxy_is_told(cli, board_service: BoardService, board, csv_file) -> None:
+    """A proxy that repeats a POST answers as if nothing had happened: the board is read in the end, and says so."""
+
+    class Repeated:
+        async def play(self, stage) -> None:
+            body = board_service.calls[-1].body
+            board_service.rules.answer("POST", "/1/cards", {}, body)
+            await stage.reply_answer()
+
+    board_service.faults.add(Repeated(), "cards.create", call=2)
+    code, out, err = cli("import", csv_file(THREE), *into(board), "--concurrency", "1", "--json")
+    assert code == 1
+    found = summary(out)
+    assert counts(found) == {"created": 3, "already": 0, "failed": 0, "unknown": 0}
+    assert len(found["audit"]["duplicated"]) == 1
+    assert "is a card too many of a row" in err
 
 
 def test_a_file_without_rows_is_imported(cli, board, csv_file) -> None:
@@ -123,7 +142,7 @@ def test_rows_that_fail_are_named_and_lost_answers_are_looked_for(cli, board_ser
     assert counts(found) == {"created": 2, "already": 0, "failed": 1, "unknown": 0}
     assert [(row["row"], row["state"]) for row in found["rows"]] == [(2, "failed")]
     assert all(row["error"] for row in found["rows"])
-    assert found["audit"] == {"confirmed": 2, "recovered": 1, "lost": 0, "duplicated": [], "unexpected": []}
+    assert found["audit"] == {"confirmed": 2, "recovered": 1, "lost": 0, "duplicated": [], "unexpected": [], "resembling": []}
     lines = err.splitlines()
     assert lines[0].startswith("row 2: failed: ")
     assert lines[1:] == ["boardclient: error: not every row exists as a card exactly once"]

@@ -1,0 +1,48 @@
+"""The search for a single card whose creation is in doubt. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from boardclient.bulk._listing import FIELDS, find_limit
+from boardclient.bulk._matching import Content, Shown, Suspects
+from boardclient.models import Card, CardDraft
+
+
+class FoundCards(list[Card]):
+    """The cards that show exactly what was sent; where there are none, those that may be it.
+
+    `is_exact` says which of the two they are. `alike` are the cards that may be it besides: in another form, moved or renamed.
+    `doubt` says why the card may exist and not be among them, None where nothing speaks for that.
+    """
+
+    def __init__(self, exact: Sequence[Card], alike: Sequence[Card], doubt: str | None) -> None:
+        super().__init__(exact or alike)
+        self.is_exact = bool(exact)
+        self.alike = [*alike]
+        self.doubt = doubt
+
+
+def find_cards(draft: CardDraft, cards: Sequence[Card]) -> FoundCards:
+    """Return the cards of a board that may be a draft's; a field that no card shows is not compared."""
+    row = Content.of(draft)
+    fields = [field for field in FIELDS if any(getattr(card, field) is not None for card in cards)]
+    sent = {"name": row.name, "desc": row.desc, "list_id": row.list_id, "due": row.due}
+
+    def is_exact(card: Card) -> bool:
+        shown = {"name": card.name, "desc": card.desc or "", "list_id": card.list_id, "due": card.due}
+        return all(sent[field] == shown[field] for field in fields)
+
+    exact = [card for card in cards if fields and is_exact(card)]
+    rule = Shown.learn([], fields)
+    others = [card for card in cards if not (fields and is_exact(card))]
+    alike = [card for card in others if Suspects([card], rule).find(row) is not None]
+    return FoundCards(exact, alike, _doubt(len(cards), fields))
+
+
+def _doubt(count: int, fields: Sequence[str]) -> str | None:
+    if not count:
+        return None
+    if "name" not in fields:
+        return "the listing shows no names"
+    return find_limit(count)

@@ -1,0 +1,269 @@
+"""How a service shows what it was sent, learned from cards whose row is known. No I/O.
+
+The rules are in docs/design/reconciliation.md.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+import attrs
+
+_MISFITS: Final = 4
+"""One card in so many may differ from what was sent without a rule: people edit cards."""
+_SHORTEST_CUT: Final = 8
+"""Letters and digits below which a beginning is no sign that a text was cut."""
+_ELLIPSIS: Final = re.compile(r"\s*(?:&#?\w{0,8})?(?:…|\.{2,3}|\[…\]|\[\.\.\.\])?\s*\Z")
+"""What may stand at the end of a text that was cut: a part of an HTML escape, and a mark of the cut."""
+_WIDE_SPACE: Final = re.compile(r"\s{2,}|[^\S ]")
+
+Kinds: TypeAlias = frozenset[Hashable]
+Form: TypeAlias = Callable[[str], str]
+
+
+def _exact(text: str) -> str:
+    return text
+
+
+@lru_cache(512)
+def tidy(text: str) -> str:
+    """Return a text without what services commonly change: spaces, case, HTML escapes, Unicode forms, control characters."""
+    if "&" in text:
+        for _ in range(3):  # some services escape what was escaped already
+            text = html.unescape(text)
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    if not text.isprintable():
+        text = "".join(" " if char.isspace() else char for char in text if char.isspace() or _is_shown(char))
+    return " ".join(text.casefold().split())
+
+
+def _is_shown(char: str) -> bool:
+    return unicodedata.category(char) not in {"Cc", "Cf", "Co", "Cs"}
+
+
+@lru_cache(512)
+def bare(text: str) -> str:
+    """Return the letters and digits of a text, without case and accents."""
+    text = tidy(text)
+    if not text.isascii():
+        text = unicodedata.normalize("NFKD", text)
+    return "".join(filter(str.isalnum, text))
+
+
+_FORMS: Final[tuple[Form, ...]] = (_exact, tidy, bare)
+"""Forms of a text, each of which tells less apart than the one before."""
+_ANY: Final = len(_FORMS)
+"""Stands for texts that have nothing in common with what was sent."""
+
+
+@lru_cache(512)
+def kinds(text: str) -> Kinds:
+    """Return the kinds of characters of a text: a service that shows some of them unchanged may still change others."""
+    found = {kind_of(char) for char in set(text)}
+    if text:
+        found.add(("first", kind_of(text[0])))
+    if text != text.strip():
+        found.add("spaces at an end")
+    if _WIDE_SPACE.search(text):
+        found.add("wide spaces")
+    if "://" in text:
+        found.add("address")
+    return frozenset(found)
+
+
+def kind_of(char: str) -> Hashable:
+    """Return what a character has in common with those that services treat alike."""
+    if char.isascii():
+        return "a" if char.islower() else "A" if char.isupper() else "0" if char.isdigit() else char
+    is_composed = unicodedata.normalize("NFKC", char) == char
+    return unicodedata.category(char), ord(char) >> 8, is_composed, unicodedata.normalize("NFD", char) == char
+
+
+def is_special(char: str) -> bool:
+    """Return True for a character that services may replace by something else."""
+    return not char.isspace() and not (char.isascii() and char.isalnum())
+
+
+def _special_kinds(texts: Iterable[str]) -> Kinds:
+    return frozenset(kind_of(char) for text in texts for char in text if is_special(char))
+
+
+def is_beginning(sent: str, shown: str) -> bool:
+    """Return True if a shown text is the beginning of what was sent, and long enough to tell."""
+    return _SHORTEST_CUT <= len(shown) < len(sent) and sent.startswith(shown)
+
+
+def without_ellipsis(text: str) -> str:
+    """Return a text without the mark of a cut at its end."""
+    return _ELLIPSIS.sub("", text)
+
+
+@attrs.frozen(kw_only=True)
+class TextRule:
+    """How a service shows one text field.
+
+    `level` is the index of the finest form in which shown and sent texts agree, `cut` the length at which that form is cut off,
+    `seen` the kinds of characters that were sent, and `longest` the length of the longest text that was shown whole.
+    """
+
+    level: int = _ANY
+    cut: int | None = None
+    seen: Kinds = frozenset()
+    longest: int = 0
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether shown texts have anything to do with those sent."""
+        return self.level < _ANY
+
+    def form(self, text: str) -> str:
+        """Return the form in which texts agree, as far as it is shown."""
+        form = _FORMS[self.level](text if self.cut is None else without_ellipsis(text))
+        return form if self.cut is None else form[: self.cut]
+
+    def predicts(self, text: str) -> bool:
+        """Return True if texts of this kind and length were seen, so that it is known how this one is shown."""
+        return self.is_usable and kinds(text) <= self.seen and (self.cut is not None or len(text) <= self.longest)
+
+    def may_cut(self, text: str) -> bool:
+        """Return True if the service may show no more than the beginning of a text."""
+        return self.cut is not None or len(text) > self.longest
+
+    def pieces(self, text: str) -> list[str] | None:
+        """Return what must be left of a text with unseen kinds of characters, None where it has none of them.
+
+        Services replace such characters by nothing, by a question mark, by a name of theirs; but not ASCII letters and digits.
+        """
+        unknown = {char for char in set(text) if is_special(char) and kind_of(char) not in self.seen}
+        if not unknown:
+            return None
+        return [bare(piece) for piece in "".join("\0" if char in unknown else char for char in text).split("\0")]
+
+
+def has_pieces(look: str, pieces: Sequence[str]) -> bool:
+    """Return True if pieces of a text come in their order."""
+    place = 0
+    for piece in pieces:
+        place = look.find(piece, place)
+        if place < 0:
+            return False
+        place += len(piece)
+    return True
+
+
+def _changes_characters(sent: str, shown: str | None) -> bool:
+    """Return True if nothing but characters of special kinds was changed."""
+    pieces, look = TextRule(level=0).pieces(sent), bare(shown or "")
+    return pieces is not None and has_pieces(look, pieces) and look.startswith(pieces[0]) and look.endswith(pieces[-1])
+
+
+def learn_text(pairs: Sequence[tuple[str, str | None]]) -> TextRule:
+    """Learn how a field is shown from pairs of what was sent and what is shown, None where it is not shown."""
+    fitting: list[tuple[int, bool, str, str]] = []
+    changed: list[str] = []
+    for sent, shown in pairs:
+        for level, form in enumerate(_FORMS):
+            if shown is not None and form(sent) == form(shown):
+                fitting.append((level, False, sent, shown))
+                break
+        else:
+            if shown is not None and is_beginning(bare(sent), bare(without_ellipsis(shown))):
+                level = next(n for n, form in enumerate(_FORMS) if is_beginning(form(sent), form(without_ellipsis(shown))))
+                fitting.append((level, True, sent, shown))
+            elif _changes_characters(sent, shown):
+                changed.append(sent)
+    if (len(pairs) - len(fitting) - len(changed)) * _MISFITS > len(pairs) or (changed and not fitting):
+        return TextRule()
+    level = max((level for level, *_ in fitting), default=0)
+    wholes = [len(_FORMS[level](shown)) for _, is_cut, _, shown in fitting if not is_cut]
+    cuts = [len(_FORMS[level](without_ellipsis(shown))) for _, is_cut, _, shown in fitting if is_cut]
+    if cuts and max(wholes, default=0) > max(cuts) + len("..."):
+        return TextRule()  # longer ones are shown whole: it is no cut
+    return TextRule(
+        level=level,
+        cut=min(cuts, default=None),
+        seen=frozenset[Hashable]().union(*(kinds(sent) for _, _, sent, _ in fitting)) - _special_kinds(changed),
+        longest=max((len(sent) for _, is_cut, sent, _ in fitting if not is_cut), default=0),
+    )
+
+
+# --- due dates
+
+_UNITS: Final = tuple(timedelta(**{unit: 1}) for unit in ("microseconds", "milliseconds", "seconds", "minutes", "hours", "days"))
+_BEGINNING: Final = datetime(1970, 1, 1)
+
+
+def _rounded(due: datetime, unit: timedelta, *, is_nearest: bool) -> datetime:
+    beginning = _BEGINNING.replace(tzinfo=due.tzinfo)
+    count = (due - beginning + (unit / 2 if is_nearest else timedelta())) // unit
+    return beginning + count * unit
+
+
+def _roundings(due: datetime) -> list[datetime]:
+    """Return how services may show a date: rounded down, and to the nearest, in each unit."""
+    found = []
+    for unit in _UNITS:
+        for is_nearest in (False, True):
+            try:
+                found.append(_rounded(due, unit, is_nearest=is_nearest))
+            except OverflowError:  # at the end of the last year there is nothing to round up to
+                found.append(due)
+    return found
+
+
+@attrs.frozen
+class DateRule:
+    """How a service shows due dates: the roundings, by number, that explain all that was seen; none where it shows none."""
+
+    roundings: tuple[int, ...] = ()
+
+    def shown(self, due: datetime | None) -> Hashable:
+        """Return what tells dates apart, None where dates say nothing.
+
+        A missing date is shown as missing.
+        """
+        if not self.roundings:
+            return None
+        if due is None:
+            return "none"
+        possible = self.possible(due)
+        return possible.pop() if len(possible) == 1 else None
+
+    def possible(self, due: datetime | None) -> set[datetime | None]:
+        """Return the dates that may be shown for one that was sent."""
+        if due is None:
+            return {None}
+        ways = _roundings(due)
+        return {ways[number] for number in self.roundings}
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether dates tell cards apart."""
+        return bool(self.roundings)
+
+
+def learn_dates(pairs: Sequence[tuple[datetime | None, datetime | None]]) -> DateRule:
+    """Learn how due dates are shown from pairs of what was sent and what is shown.
+
+    Where no date was sent, any rounding is possible.
+    """
+    every = tuple(range(2 * len(_UNITS)))
+    undated = [shown is None for sent, shown in pairs if sent is None]
+    fits = [[way == shown for way in _roundings(sent)] for sent, shown in pairs if sent is not None]
+    counts = [sum(column) for column in zip(*fits, strict=True)] or [0] * len(every)
+    if max(undated.count(False), len(fits) - max(counts)) * _MISFITS > len(pairs):
+        return DateRule()  # dates are shown by default, or not at all, or in another zone
+    return DateRule(tuple(number for number in every if counts[number] == max(counts)))
+
+
+def fit_often(pairs: Iterable[tuple[str | None, str | None]]) -> bool:
+    """Return True if what is shown is what was sent, but for a few cards that people may have changed."""
+    fits = [sent == shown for sent, shown in pairs]
+    return fits.count(False) * _MISFITS <= len(fits)

@@ -1,0 +1,140 @@
+"""The cards of a board as they are read, sorted by what is known of them (interface 4.4). No I/O."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Final
+
+import attrs
+
+from boardclient.models import Card
+
+_LIKELY_LIMITS: Final = frozenset(digit * 10**zeros for zeros in range(1, 7) for digit in (5, 10, 20, 25))
+"""Numbers of cards at which services end a listing: 50, 100, 200, 250, 500, 1000, …"""
+FIELDS: Final = ("name", "desc", "list_id", "due")
+
+
+def find_limit(count: int) -> str | None:
+    """Return why a listing of so many cards may be cut off, None where nothing speaks for that."""
+    if count not in _LIKELY_LIMITS:
+        return None
+    return f"the listing shows exactly {count:,} cards, which may be all that it ever shows"
+
+
+class IdSet:
+    """A set of identifiers in eight bytes each, for millions of them. It lives as long as its process only."""
+
+    def __init__(self, ids: Iterable[str] = ()) -> None:
+        self._hashes = array("q", map(hash, ids))
+        self._is_sorted = False
+
+    def add(self, identifier: str) -> None:
+        """Add an identifier."""
+        self._hashes.append(hash(identifier))
+        self._is_sorted = False
+
+    def __len__(self) -> int:
+        self._sort()
+        return len(self._hashes)
+
+    def _sort(self) -> None:
+        if not self._is_sorted:
+            self._hashes = array("q", (value for value, _ in groupby(sorted(self._hashes))))
+            self._is_sorted = True
+
+    def find(self, identifier: str) -> int | None:
+        """Return the place of an identifier, None where it isn't there."""
+        self._sort()
+        wanted = hash(identifier)
+        place = bisect_left(self._hashes, wanted)
+        return place if place < len(self._hashes) and self._hashes[place] == wanted else None
+
+    def __contains__(self, identifier: str) -> bool:
+        return self.find(identifier) is not None
+
+
+class Listing:
+    """A listing of a board, read card by card. Owned by one reconciliation or audit.
+
+    `samples` are confirmed cards by identifier, with whatever the owner knows of them; those that are listed are kept.
+    """
+
+    def __init__(self, baseline: IdSet | None, confirmed: IdSet, samples: Mapping[str, object] | None = None) -> None:
+        self.has_baseline = baseline is not None
+        self._baseline = IdSet() if baseline is None else baseline
+        self._confirmed = confirmed
+        self._wanted = {} if samples is None else samples
+        self._seen_baseline = bytearray(len(self._baseline))
+        self._seen_confirmed = bytearray(len(confirmed))
+        self._faces = array("q")
+        self._others: dict[str, Card] = {}
+        self.count = 0
+        """How many cards are listed."""
+        self.samples: dict[str, Card] = {}
+        """The listed cards of the samples."""
+        self.fields: set[str] = set()
+        """The fields that any card shows; what none shows the listing leaves out."""
+
+    def add(self, card: Card) -> None:
+        """Take note of a card of the board; a listing may show a card twice."""
+        self.count += 1
+        if len(self.fields) < len(FIELDS):
+            self.fields.update(field for field in FIELDS if getattr(card, field) is not None)
+        if (place := self._confirmed.find(card.id)) is not None:
+            self.count -= self._seen_confirmed[place]
+            self._seen_confirmed[place] = 1
+            self._faces.append(_face(card))
+            if card.id in self._wanted:
+                self.samples[card.id] = attrs.evolve(card, extra={})
+        elif (place := self._baseline.find(card.id)) is not None:
+            self.count -= self._seen_baseline[place]
+            self._seen_baseline[place] = 1
+        else:
+            self.count -= card.id in self._others
+            self._others[card.id] = attrs.evolve(card, extra={})
+
+    @property
+    def unaccounted(self) -> list[Card]:
+        """The cards that were not there before the run and are not known to be a row's."""
+        return [*self._others.values()]
+
+    @property
+    def confirmed(self) -> int:
+        """How many confirmed cards are listed."""
+        return sum(self._seen_confirmed)
+
+    @property
+    def shows_baseline(self) -> bool:
+        """Whether any card that was there before is listed."""
+        return any(self._seen_baseline)
+
+    @property
+    def missing(self) -> int:
+        """How many confirmed cards are not listed."""
+        return len(self._seen_confirmed) - self.confirmed
+
+    def incompleteness(self, recognised: int) -> str | None:
+        """Return why the listing may lack cards, None where those of the run show that it doesn't.
+
+        `recognised` is how many rows in doubt were found in it.
+        """
+        total = len(self._seen_confirmed)
+        if self.missing:
+            return f"the listing lacks {self.missing} of {total} cards that were confirmed: it is not complete"
+        # A listing of the oldest cards shows none of the run's once it is full. On a board that was empty it shows the first.
+        was_empty = self.has_baseline and not len(self._baseline)
+        if total or (was_empty and self.count == recognised):
+            return None
+        return "no card was confirmed yet, so that nothing shows whether the listing is complete"
+
+    def copies(self) -> list[Card]:
+        """Return the unaccounted cards that look exactly like a confirmed one."""
+        faces = set(self._faces) if self._others else set()
+        return [card for card in self._others.values() if _face(card) in faces]
+
+
+def _face(card: Card) -> int:
+    return hash((card.name, card.desc or None, card.list_id, card.due))
