@@ -65,6 +65,7 @@ class Hold:
         So many `failures` with an unknown effect in a row begin a hold; one that was not sent begins it at once.
         """
         if isinstance(error, ConsentRequired):
+            self.is_disturbed = True
             self._begin("consent")
             return True
         if not isinstance(error, TransportError | ServerError):

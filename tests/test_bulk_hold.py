@@ -1,0 +1,364 @@
+"""Outages and missing consent: a run waits, tries few requests, and says so; no row fails that a wait would have saved."""
+
+import asyncio
+import contextlib
+import functools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+from virtual_loop import VirtualLoop
+
+from boardclient import (
+    BadRequestError,
+    BoardClientError,
+    BulkProgress,
+    BulkRun,
+    Card,
+    CardDraft,
+    ConsentRequired,
+    DeadlineError,
+    Effect,
+    RateLimitError,
+    ServerError,
+    TransportError,
+)
+from boardclient._messages import Request
+from boardclient._pipeline._options import CallOptions
+from boardclient.bulk._hold import Hold
+from boardclient.bulk._options import make_options
+from boardclient.models import BoardList
+from boardclient.testing import BoardService
+
+
+def virtually(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Make a test that runs on a loop whose time passes only by waiting."""
+
+    @functools.wraps(body)
+    def test(*args: Any, **options: Any) -> None:
+        async def run() -> None:
+            await body(*args, **options)
+
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.run(run())
+
+    return test
+
+
+def refused() -> TransportError:
+    return TransportError("no connection: refused", "connect", effect=Effect.NOT_SENT)
+
+
+def hung() -> DeadlineError:
+    return DeadlineError("no connection in time", effect=Effect.NOT_SENT)
+
+
+def unavailable() -> ServerError:
+    return ServerError("503", 503, effect=Effect.UNKNOWN)
+
+
+class Service:
+    """A service in memory that is out of reach from `down_at` on, for `down_for` seconds; `failure` makes what is raised then."""
+
+    max_connections = 16
+    limiter = None
+    is_observed = False
+    identity: Mapping[str, str] = {}
+
+    def __init__(
+        self,
+        failure: Callable[[], BoardClientError] = refused,
+        *,
+        down_at: float = 1.0,
+        down_for: float = 10.0,
+        timeout: float | None = 30.0,
+    ) -> None:
+        self.failure = failure
+        self.down_at = asyncio.get_running_loop().time() + down_at
+        self.up_at = self.down_at + down_for
+        self.timeout = timeout
+        self.tried: list[float] = []
+        """When something was tried while the service was out of reach."""
+        self.created: list[str] = []
+        self.told: list[BulkProgress] = []
+        self.told_at: list[tuple[str | None, float]] = []
+
+    def notify(self, event: object) -> None: ...
+
+    async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+        await asyncio.sleep(0.01)
+        now = asyncio.get_running_loop().time()
+        if self.down_at <= now < self.up_at:
+            self.tried.append(now)
+            raise self.failure()
+        if request.operation == "boards.lists":
+            return [BoardList("list")]
+        if request.operation == "boards.cards":
+            return iter([[Card(name, name, "", None, "list") for name in self.created]])
+        name = json.loads(request.body or b"")["name"]
+        self.created.append(name)
+        return Card(name, name, "", None, "list")
+
+    def tell(self, progress: BulkProgress) -> None:
+        self.told.append(progress)
+        if not self.told_at or self.told_at[-1][0] != progress.waiting_for:
+            self.told_at.append((progress.waiting_for, asyncio.get_running_loop().time()))
+
+    def run(self, number: int, concurrency: int | None = 4, **given: Any) -> BulkRun:
+        drafts = [CardDraft(f"card {index}", "list") for index in range(number)]
+        options = {"journal": None, "board_id": None, "unknown": None, "marker": None, "settle": None, **given}
+        return BulkRun(self, drafts, make_options(self, drafts, concurrency=concurrency, **options), [self.tell])
+
+
+@pytest.mark.parametrize("failure", [refused, hung])
+@pytest.mark.parametrize("down_for", [0.5, 10.0, 250.0])
+@virtually
+async def test_an_outage_fails_no_row(failure: Callable[[], BoardClientError], down_for: float) -> None:
+    """Rows that could not be sent are sent once the service is back; meanwhile few are tried, and the run says why it waits."""
+    service = Service(failure, down_for=down_for)
+    report = await service.run(2000).wait()
+    assert (report.created, report.failed, report.unknown) == (2000, 0, 0)
+    assert sorted(service.created) == sorted(f"card {index}" for index in range(2000))
+    assert len(service.tried) < 20 + down_for / 4
+    assert [reason for reason, _ in service.told_at] == [None, "outage", None]
+    (_, began), (_, ended) = service.told_at[1:]
+    assert service.down_at <= began < service.down_at + 0.1
+    assert service.up_at <= ended < service.up_at + 6.0
+
+
+@virtually
+async def test_a_row_waits_for_five_minutes_at_most() -> None:
+    """After that, rows fail as they come, until the service is back."""
+    service = Service(down_for=400.0)
+    report = await service.run(20_000, 8).wait()
+    assert report.failed + report.created == 20_000
+    assert max(service.tried) - service.down_at >= 300.0
+    waited = [moment for moment in service.tried if moment - service.down_at < 299.0]
+    assert len(waited) < 100
+
+
+@virtually
+async def test_rows_succeed_again_after_an_outage_that_was_too_long() -> None:
+    """The end of the wait is no end of the run."""
+    service = Service(down_for=301.0)
+    report = await service.run(2000).wait()
+    assert 0 < report.failed < 500
+    assert report.created == 2000 - report.failed
+    assert service.told_at[-1][0] is None
+
+
+@pytest.mark.parametrize(("timeout", "patience"), [(30.0, 15.0), (3.0, 3.0), (None, 15.0)])
+@virtually
+async def test_an_address_that_never_answered(timeout: float | None, patience: float) -> None:
+    """Where nothing ever got through, rows fail sooner: the address may be wrong."""
+    service = Service(down_at=0.0, down_for=1e9, timeout=timeout)
+    report = await service.run(50).wait()
+    assert (report.failed, report.created) == (50, 0)
+    assert patience <= max(service.tried) < patience + 6.0
+
+
+@virtually
+async def test_failures_of_unknown_effect_hold_the_run() -> None:
+    """While each request fails and may have been done, few are sent: those that were are in doubt, and the others are created."""
+    service = Service(unavailable)
+    report = await service.run(2000).wait()
+    assert report.failed == 0
+    assert report.unknown == len(service.tried) < 25
+    assert report.created == 2000 - report.unknown
+
+
+@virtually
+async def test_failures_of_unknown_effect_hold_the_run_for_half_a_minute() -> None:
+    """A service that fails each request for good is no outage: every row is sent and reported."""
+    service = Service(unavailable, down_for=1e9)
+    report = await service.run(500).wait()
+    assert report.created + report.unknown == 500
+    assert 31.0 <= max(service.tried) < 45.0
+
+
+@virtually
+async def test_single_failures_hold_nothing() -> None:
+    """Four lost responses in a row are no outage, and what the service says of a card is none either."""
+    for failure in (unavailable, lambda: BadRequestError("400", 400)):
+        service = Service(failure, down_at=0.05, down_for=0.01 if failure is unavailable else 5.0)
+        report = await service.run(1000).wait()
+        assert report.created + report.unknown + report.failed == 1000
+        assert {progress.waiting_for for progress in service.told} == {None}
+
+
+@virtually
+async def test_missing_consent_holds_the_run() -> None:
+    """Rows wait for the token however long it takes, and go on within half a second."""
+    service = Service(lambda: ConsentRequired("sign in", effect=Effect.NOT_SENT), down_for=1800.0)
+    report = await service.run(2000).wait()
+    assert (report.created, report.failed) == (2000, 0)
+    assert [reason for reason, _ in service.told_at] == [None, "consent", None]
+    assert service.told_at[2][1] <= service.up_at + 0.5
+    assert len(service.tried) <= 4 + 1800 * 4
+
+
+@virtually
+async def test_a_refused_token_and_missing_consent() -> None:
+    """A card whose token was refused before consent was found missing was not created: it is sent again."""
+    service = Service(lambda: ConsentRequired("sign in", effect=Effect.REJECTED))
+    assert (await service.run(100).wait()).created == 100
+
+
+@pytest.mark.parametrize("failure", [refused, lambda: ConsentRequired("sign in")])
+@virtually
+async def test_stopping_a_run_that_is_held(failure: Callable[[], BoardClientError]) -> None:
+    """Rows that wait are not sent, and the iteration ends at once."""
+    service = Service(failure, down_for=200.0)
+    async with service.run(2000) as run:
+        asyncio.get_running_loop().call_later(7.0, run.stop)
+        await run.wait()
+        assert asyncio.get_running_loop().time() < 7.1
+        tried = len(service.tried)
+    assert len(service.tried) == tried
+    assert run.report.failed == run.report.unknown == 0
+
+
+@virtually
+async def test_leaving_a_run_that_is_held() -> None:
+    """Nothing stays behind."""
+    service = Service(down_for=200.0)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(20.0), service.run(2000) as run:
+            await run.wait()
+    assert run.progress.waiting_for is None
+    await asyncio.sleep(1.0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@virtually
+async def test_the_board_is_read_through_an_outage() -> None:
+    """Beginning, settling and the audit wait for the service as rows do."""
+    service = Service(down_at=0.0, down_for=10.0)
+    report = await service.run(100, board_id="board").wait()
+    assert report.created == 100
+    service = Service(unavailable, down_at=1.0, down_for=20.0)
+    report = await service.run(1000, board_id="board", settle=1.0).wait()
+    assert (report.created, report.unknown, report.failed) == (1000, 0, 0)
+    assert report.audit is not None
+    assert "settling" in {progress.waiting_for for progress in service.told}
+
+
+@virtually
+async def test_a_service_that_never_answered_is_not_read_again() -> None:
+    """A 5xx for the first request of a run is an error at once, as for any other call."""
+    service = Service(unavailable, down_at=0.0)
+    with pytest.raises(ServerError):
+        await service.run(100, board_id="board").wait()
+    assert len(service.tried) == 1
+
+
+@pytest.mark.parametrize("retry_after", [None, 0.5, 40.0])
+@virtually
+async def test_the_board_is_read_through_refusals(retry_after: float | None) -> None:
+    """A run begins after 429s that last for minutes, and asks no earlier than it was told."""
+    service = Service(lambda: RateLimitError("429", 429, retry_after=retry_after), down_at=0.0, down_for=200.0)
+    assert (await service.run(10, board_id="board").wait()).created == 10
+    pauses = [later - earlier for earlier, later in zip(service.tried, service.tried[1:], strict=False)]
+    assert min(pauses) >= (retry_after or 0.5)
+    assert max(pauses) <= max(10.0, retry_after or 0.0) + 0.1
+
+
+@pytest.mark.parametrize("retry_after", [None, 3600.0])
+@virtually
+async def test_the_board_is_refused_for_too_long(retry_after: float | None) -> None:
+    """After five minutes, or at once where more is asked for, the refusal is raised."""
+    service = Service(lambda: RateLimitError("429", 429, retry_after=retry_after), down_at=0.0, down_for=1e9)
+    with pytest.raises(RateLimitError):
+        await service.run(10, board_id="board").wait()
+    assert asyncio.get_running_loop().time() < 300.0
+
+
+@virtually
+async def test_stopping_a_run_that_can_not_begin() -> None:
+    """A run that waits for consent before its first row ends when it is stopped."""
+    service = Service(lambda: ConsentRequired("sign in"), down_at=0.0, down_for=1e9)
+    run = service.run(10, board_id="board")
+    asyncio.get_running_loop().call_later(60.0, run.stop)
+    assert (await run.wait()).created == 0
+    assert asyncio.get_running_loop().time() < 61.0
+
+
+@virtually
+async def test_a_try_that_hangs_does_not_stop_the_others() -> None:
+    """The next one tries after its pause, whatever becomes of the one before."""
+    hold = Hold(30.0, lambda: None)
+    hold.note_success()
+    hold.note_failure(refused())
+    tried: list[float] = []
+
+    async def work() -> None:
+        await hold.turn()
+        tried.append(asyncio.get_running_loop().time())
+        await hold.turn()  # it may go on trying
+        await asyncio.Event().wait()
+
+    tasks = [asyncio.create_task(work()) for _ in range(4)]
+    await asyncio.sleep(2.0)
+    assert tried == [pytest.approx(moment) for moment in (0.1, 0.3, 0.7, 1.5)]
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+@contextlib.asynccontextmanager
+async def relay(service: BoardService, port: int = 0) -> AsyncIterator[int]:
+    """Relay connections to the service; leaving the block refuses further ones and breaks those that are open."""
+    writers: list[asyncio.StreamWriter] = []
+    pipes: list[asyncio.Task[None]] = []
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", int(service.base_url.rpartition(":")[2]))
+        writers.extend((writer, far_writer))
+        pipes.append(asyncio.current_task())  # type: ignore[arg-type]  # -- it runs in a task
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            await asyncio.gather(pipe(reader, far_writer), pipe(far_reader, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", port)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        for task in pipes:
+            task.cancel()
+        await asyncio.gather(*pipes, return_exceptions=True)
+
+
+async def test_connections_that_are_refused_fail_no_row(service: BoardService) -> None:
+    """Over real sockets: only what was under way when the connections broke is in doubt, and is found or sent again."""
+    async with service.session() as session:
+        board = await session.boards.create("Board", default_lists=True)
+        list_id = (await session.boards.lists(board.id))[0].id
+    told: list[BulkProgress] = []
+    is_held = asyncio.Event()
+
+    def tell(progress: BulkProgress) -> None:
+        told.append(progress)
+        if progress.waiting_for == "outage":
+            is_held.set()
+
+    async with contextlib.AsyncExitStack() as first:
+        port = await first.enter_async_context(relay(service))
+        async with service.session(base_url=f"http://127.0.0.1:{port}") as session:
+            drafts = [CardDraft(f"card {index}", list_id) for index in range(200)]
+            run = session.cards.create_many(drafts, concurrency=8, board_id=board.id, settle=0.01, on_progress=tell)
+            running = asyncio.create_task(run.wait())
+            await service.received("cards.create", 20)
+            await first.aclose()
+            await is_held.wait()
+            async with relay(service, port):
+                report = await running
+    assert (report.created, report.failed, report.unknown) == (200, 0, 0)
+    assert len(service.rules.cards) == 200
+    service.assert_no_duplicates()
