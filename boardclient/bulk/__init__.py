@@ -1,6 +1,9 @@
-"""Bulk creation: lazy drafts, a fixed set of workers, a stream of results."""
+"""Bulk creation: lazy drafts, a fixed set of workers, a stream of results; what reads its journal from outside."""
 
-from boardclient.bulk._results import BulkReport, CardResult
+from boardclient.bulk._listing import IdSet
+from boardclient.bulk._matching import digest
+from boardclient.bulk._options import journal_identity
+from boardclient.bulk._results import BulkAudit, BulkReport, CardResult
 from boardclient.bulk._run import BulkRun
 
-__all__ = ["BulkReport", "BulkRun", "CardResult"]
+__all__ = ["BulkAudit", "BulkReport", "BulkRun", "CardResult", "IdSet", "digest", "journal_identity"]

@@ -10,9 +10,8 @@ from typing import Literal
 import attrs
 
 from boardclient import CardDraft, JournalError
-from boardclient.bulk._listing import IdSet
-from boardclient.bulk._matching import digest
-from boardclient.bulk.journal._view import read_journal, read_rows
+from boardclient.bulk import IdSet, digest
+from boardclient.bulk.journal import read_journal, read_rows
 
 _ROWS_PER_BREATH = 500
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import attrs
 
 from boardclient import AsyncSession, BulkProgress, Card, JournalError
-from boardclient.bulk._options import journal_identity
-from boardclient.bulk._results import BulkAudit
+from boardclient.bulk import BulkAudit, journal_identity
 from boardclient.cli import _import, _render, _rows
 from boardclient.cli._errors import FileError, IncompleteError, UsageError
 from boardclient.cli._import_journal import Standing, read_earlier

@@ -8,8 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from boardclient import JournalError
-from boardclient.bulk.journal._format import JournalRow, RowState
-from boardclient.bulk.journal._view import STATES, read_journal, read_rows
+from boardclient.bulk.journal import STATES, JournalRow, RowState, read_journal, read_rows
 from boardclient.cli._errors import FileError
 from boardclient.cli._text import details
 
