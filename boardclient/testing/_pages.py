@@ -78,13 +78,19 @@ def _list(rules: BoardRules, record: ListRecord, cards: list[CardRecord]) -> str
 
 
 def _due(card: CardRecord) -> str:
-    return "" if card.due is None else f"<span class=due>due {escape(card.due)}</span>"
+    return "" if card.due is None else f"<span class=due>due {escape(_readable(card.due))}</span>"
+
+
+def _readable(due: str) -> str:
+    """Write a date-time as people do; it stays in the zone that it was sent in."""
+    day, _, time = due.partition("T")
+    return f"{day} {time.removesuffix(':00Z')}{' UTC' * time.endswith(':00Z')}".strip() if time.count(":") == 2 else due
 
 
 def _card(rules: BoardRules, card: CardRecord) -> str:
     board, home = rules.boards[card.board_id], rules.lists[card.list_id]
-    facts = {"List": home.name, "Due": card.due or "", "Labels": ", ".join(card.labels), "Identifier": card.id}
-    rows = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in facts.items() if value)
+    facts = {"List": home.name, "Due": _readable(card.due or ""), "Labels": ", ".join(card.labels), "ID": card.id}
+    rows = "".join(f"<dt>{name}</dt><dd class={name.lower()}>{escape(value)}</dd>" for name, value in facts.items() if value)
     above = f'<a href="{escape(rules.board_url(board.id))}">{escape(board.name) or "Untitled"}</a>'
     return (
         f"<main class=card><p class=quiet>{above}</p><h1>{escape(card.name) or 'Untitled'}</h1>"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from boardclient.testing import BoardRules, _pages
 
 
@@ -65,3 +67,19 @@ def test_long_and_archived_lists_and_a_board_without_lists() -> None:
     assert "and 30 more" in text
     assert "Old (archived)" in text
     assert "no lists" in _pages.show(rules, f"/b/{rules.seed({}).id}", whole=False).body
+
+
+@pytest.mark.parametrize(
+    ("due", "shown"),
+    [
+        ("2027-01-31T17:00:00Z", "2027-01-31 17:00 UTC"),
+        ("2027-01-31T17:00:30Z", "2027-01-31 17:00:30Z"),
+        ("2027-01-31T17:00:00+01:00", "2027-01-31T17:00:00+01:00"),
+        ("2027-01-31", "2027-01-31"),
+    ],
+)
+def test_a_due_date_is_shown_as_it_was_sent_and_readable(due: str, shown: str) -> None:
+    rules = BoardRules()
+    seeded = rules.seed({"L": ["C"]})
+    rules.cards[seeded.cards["C"]].due = due
+    assert f"due {shown}<" in _pages.show(rules, f"/b/{seeded.id}", whole=False).body
