@@ -90,7 +90,9 @@ def _readable(due: str) -> str:
 def _card(rules: BoardRules, card: CardRecord) -> str:
     board, home = rules.boards[card.board_id], rules.lists[card.list_id]
     facts = {"List": home.name, "Due": _readable(card.due or ""), "Labels": ", ".join(card.labels), "ID": card.id}
-    rows = "".join(f"<dt>{name}</dt><dd class={name.lower()}>{escape(value)}</dd>" for name, value in facts.items() if value)
+    rows = "".join(
+        f"<dt>{name}</dt><dd{' class=id' * (name == 'ID')}>{escape(value)}</dd>" for name, value in facts.items() if value
+    )
     above = f'<a href="{escape(rules.board_url(board.id))}">{escape(board.name) or "Untitled"}</a>'
     return (
         f"<main class=card><p class=quiet>{above}</p><h1>{escape(card.name) or 'Untitled'}</h1>"
