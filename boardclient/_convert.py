@@ -1,46 +1,47 @@
-"""Wire <-> models: the one module that imports cattrs and the JSON codec. No I/O.
+"""Convert between the wire and the models: the only module that imports cattrs. No I/O.
 
-Two converters read the same models: `_documented` for answers that the interface shows (4.1 to 4.3), where a documented field of
-another type is an error, and `_tolerant` for all others, where such a value stays in `extra` under its wire name.
+Two converters read the same models: `_strict` for responses that the interface shows (4.1 to 4.3), where a documented field of
+another type is an error, and `_lenient` for all others, where such a value stays in `extra` under its wire name.
 
-A model is built from its own piece of the body or from a decoded object. Of a piece it keeps a copy of the bytes, from which
-`extra` is read on demand: one kept card doesn't hold a body of a hundred megabytes, and bytes are nothing to the cyclic garbage
-collector. The piece is decoded whole, though the model needs a few fields, because the codec checks neither UTF-8 nor the range
-of numbers in what it skips, and both checks made here cost as much; a dict that is dropped at once costs a quarter of one that
-the collector comes to see.
+msgspec decodes the fields that a model has into a private `Struct` and skips the others. The model keeps the text of all, from
+which `extra` is read when it is asked for. What the `Struct` refuses is decoded whole and read field by field, which takes twice
+as long and finds the place of an error.
 """
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
-from itertools import chain, islice
+from itertools import islice
+from operator import eq
 from types import NoneType
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, Union, cast
 
 import attrs
 import msgspec
 from cattrs import Converter
 from cattrs.preconf.msgspec import make_converter
 
+from boardclient._json import UNREADABLE, Part, check_utf_8, decode, split_array
 from boardclient.errors import DecodeError
-from boardclient.models import Board, BoardList, BoardPrefs, Card, JsonValue, Member, read_extra_by
+from boardclient.models import Board, BoardList, BoardPrefs, Card, Extra, JsonValue, Member, RawFields
 
 T = TypeVar("T")
 
 _Kinds: TypeAlias = frozenset[type]
-_Fit: TypeAlias = Callable[[object], object]  # the value as the model has it, or None
-_Hook: TypeAlias = Callable[[object, object], object]
+_Fit: TypeAlias = Callable[[Any], object]
+_Hook: TypeAlias = Callable[[Any, object], Any]
 
 
 class _Misfit(Exception):  # noqa: N818 -- never leaves this module
-    """Name the place of a value that the document does not allow."""
+    """Name the place of a value that the document does not allow, within the element of that index where it is in an array."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, index: int = 0) -> None:
         super().__init__(path)
         self.path = path
+        self.index = index
 
 
 _ID: Final[_Kinds] = frozenset({str})
@@ -48,42 +49,44 @@ _TEXT: Final[_Kinds] = frozenset({str, NoneType})
 _FLAG: Final[_Kinds] = frozenset({bool, NoneType})
 _PLACE: Final[_Kinds] = frozenset({str, int, float, NoneType})
 _NULL: Final[_Kinds] = frozenset({NoneType})
-_PIECE: Final = (bytes, msgspec.Raw)
-_SHAPES: Final = 128  # remembered for each model: answers have a handful, and a hostile one with them all fills no memory
+_SHAPES: Final = 128  # remembered for each model: responses have a handful, and a hostile one with them all fills no memory
 
 
-def _moment(value: object) -> datetime | None:
+def _moment(text: str) -> datetime | None:
     """Read an ISO 8601 date-time with an offset; without one it is no moment."""
-    if not isinstance(value, str):
-        return None
     try:
-        moment = datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
     return None if moment.tzinfo is None else moment
 
 
-def _object(value: object) -> object:
-    """Take an object; which model it is, the converter knows."""
-    return value if isinstance(value, dict) else None
+def _no_model(value: object) -> None:
+    """Stand for a reader that the converter supplies."""
 
 
 @attrs.frozen
 class _Field:
-    """How one field of a model stands on the wire; `documented` where an answer of 4.1 to 4.3 shows its type.
+    """How a field of a model is written; `documented` where a response of 4.1 to 4.3 shows its type.
 
-    A value of one of the `kinds` is taken as it is, exactly: true is no number. Any other is asked of `fit`. An absent field is
-    null, and a required one is one that may not be null.
+    A value whose exact type is in `kinds` is used unchanged (True is not accepted as a number). One whose type is in `asked` is
+    handed to `fit`, which returns what the model has instead, None where it does not fit. Absent counts as null; a field is
+    required if `NoneType` is not in `kinds`.
     """
 
     name: str
     wire: str
     kinds: _Kinds = _NULL
-    fit: _Fit = lambda _: None
+    asked: _Kinds = frozenset()
+    fit: _Fit = _no_model
     documented: bool = True
 
+    def fitted(self, value: object) -> object:
+        """Return what the model has for a value of another type than `kinds`, None where it does not fit."""
+        return self.fit(value) if type(value) in self.asked else None
 
-_PREFS: Final = _Field("prefs", "prefs", fit=_object)
+
+_PREFS: Final = _Field("prefs", "prefs", asked=frozenset({dict}))
 _MODELS: Final[dict[type, tuple[_Field, ...]]] = {
     BoardPrefs: (
         _Field("permission_level", "permissionLevel", _TEXT),
@@ -115,7 +118,7 @@ _MODELS: Final[dict[type, tuple[_Field, ...]]] = {
         _Field("desc", "desc", _TEXT),
         _Field("url", "url", _TEXT),
         _Field("list_id", "idList", _TEXT, documented=False),
-        _Field("due", "due", fit=_moment, documented=False),
+        _Field("due", "due", asked=frozenset({str}), fit=_moment, documented=False),
         _Field("pos", "pos", _PLACE, documented=False),
     ),
     Member: (_Field("id", "id", _TEXT, documented=False),),
@@ -123,60 +126,150 @@ _MODELS: Final[dict[type, tuple[_Field, ...]]] = {
 
 
 def _rest(fields: tuple[_Field, ...], value: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the fields of an object that its model doesn't hold."""
+    """Return the fields of an object that its model does not hold."""
     rest = dict(value)
     for field in fields:
         raw = rest.get(field.wire)
-        if type(raw) in field.kinds or field.fit(raw) is not None:
+        if type(raw) in field.kinds or field.fitted(raw) is not None:
             rest.pop(field.wire, None)
     return rest
 
 
-def _rest_of_piece(fields: tuple[_Field, ...], piece: bytes) -> dict[str, JsonValue]:
-    return _rest(fields, cast("dict[str, JsonValue]", decode(piece)))
+def _raw_fields(fields: tuple[_Field, ...]) -> type[RawFields]:
+    """Make the type of the JSON text that a model keeps."""
+
+    class ModelFields(RawFields):
+        __slots__ = ()
+
+        def read(self) -> Extra:
+            return _rest(fields, cast("dict[str, JsonValue]", decode(self)))
+
+    return ModelFields
 
 
-def _hook(model: type, fields: tuple[_Field, ...], *, strict: bool) -> _Hook:
-    """Make the structure hook of a model: typed fields filled, everything else kept in `extra`."""
-    by_name = {field.name: field for field in fields}
-    ordered = tuple(by_name[attribute.name] for attribute in attrs.fields(model) if attribute.name != "extra")
-    wires = [field.wire for field in ordered]
+class _Build(Protocol):
+    """Build a model from the decoded fields that it has, and keep the text of all."""
+
+    def __call__(self, wire: object, text: bytes | msgspec.Raw, /) -> Any: ...
+
+
+def _careful_hook(model: type, fields: tuple[_Field, ...], raw_fields: type[RawFields], *, strict: bool) -> _Hook:
+    """Make the structure hook of a model for a decoded object or its JSON text, which reads field by field."""
+    wires = [field.wire for field in fields]
 
     @lru_cache(_SHAPES)
-    def others(*kinds: type) -> list[tuple[int, str, _Fit, bool]]:
-        """Return the fields whose values, where they are of these types, are not taken as they are, and whether they must fit."""
+    def others(*kinds: type) -> list[tuple[int, _Field, bool]]:
+        """Return the fields whose values, where they are of these types, are not used unchanged, and whether they must fit."""
         return [
-            (index, field.wire, field.fit, NoneType not in field.kinds or (strict and field.documented))
-            for index, (field, kind) in enumerate(zip(ordered, kinds, strict=True))
+            (index, field, NoneType not in field.kinds or (strict and field.documented))
+            for index, (field, kind) in enumerate(zip(fields, kinds, strict=True))
             if kind not in field.kinds
         ]
 
-    def structure(value: Any, _: object) -> object:
-        try:
-            fields = _decode(value) if isinstance(value, _PIECE) else value
-        except _UNREADABLE:
-            fields = None
-        if not isinstance(fields, dict):
-            raise _no_object(value)
-        values = [*map(fields.get, wires)]
-        for index, wire, fit, must_fit in others(*map(type, values)):
-            values[index] = fitted = fit(values[index])
+    def structure(value: Any, _: object) -> Any:
+        found = value if isinstance(value, dict) else decode(value) if isinstance(value, _TEXTS) else None
+        if not isinstance(found, dict):
+            raise _Misfit("")
+        values = [*map(found.get, wires)]
+        for index, field, must_fit in others(*map(type, values)):
+            values[index] = fitted = field.fitted(values[index])
             if fitted is None and must_fit:
-                raise _Misfit(wire)
-        return model(*values, extra=_rest(ordered, fields) if fields is value else bytes(value))
+                raise _Misfit(field.wire)
+        return model(*values, extra=_rest(fields, found) if found is value else raw_fields(value))
 
     return structure
 
 
-def _no_object(value: object) -> _Misfit:
-    """Make the error of a value that is no object.
+_TEXTS: Final = (bytes, msgspec.Raw)
 
-    Raises:
-        DecodeError: it is a piece of a body, and not even JSON.
+
+def _struct(model: type, fields: tuple[_Field, ...]) -> type[msgspec.Struct] | None:
+    """Make what msgspec decodes the fields of a model into, None where one of them is a model itself."""
+    if any(dict in field.asked for field in fields):
+        return None
+    members: list[tuple[str, Any, None] | tuple[str, Any]] = [
+        (field.name, kinds, None) if NoneType in field.kinds else (field.name, kinds)
+        for field in fields
+        for kinds in [Union[tuple(field.kinds | field.asked)]]  # noqa: UP007 -- of a set
+    ]
+    return msgspec.defstruct(model.__name__, members, rename={field.name: field.wire for field in fields}, gc=False)
+
+
+def _constructor(model: type) -> Callable[..., Any]:
+    """Make a constructor that takes all fields of a model by position, in a third of the time of its own.
+
+    The `__init__` of a frozen class sets each field by `object.__setattr__`. A class with the same slots that is not frozen sets
+    them directly, and its instance may become one of the model: https://docs.python.org/3/reference/datamodel.html#object.__class__
     """
-    if isinstance(value, _PIECE):
-        decode(value)
-    return _Misfit("")
+    names = [field.name for field in attrs.fields(model)]
+    thawed = attrs.make_class(f"Thawed{model.__name__}", names, bases=model.__bases__, slots=True, eq=False, repr=False)
+
+    def construct(*values: object) -> Any:
+        instance = thawed(*values)
+        instance.__class__ = model
+        return instance
+
+    return construct
+
+
+def _builder(model: type, fields: tuple[_Field, ...], raw_fields: type[RawFields]) -> _Build:
+    """Make the function that builds a model from what msgspec decoded, with the text that `extra` is read from."""
+    construct = _constructor(model)
+    asked = [(index, field.fit) for index, field in enumerate(fields) if field.asked]
+    if not asked:
+        return lambda wire, text: construct(*_values(wire), raw_fields(text))
+    ((index, fit),) = asked
+
+    def build(wire: Any, text: bytes | msgspec.Raw, /) -> Any:
+        values = _values(wire)
+        value = values[index]
+        fitted = None if value is None else fit(value)
+        return construct(*values[:index], fitted, *values[index + 1 :], raw_fields(text))
+
+    return build
+
+
+_values: Final = msgspec.structs.astuple
+
+
+def _hook(struct: type[msgspec.Struct], build: _Build, careful: _Hook) -> _Hook:
+    """Make the structure hook of a model for JSON text or a decoded object."""
+    read = msgspec.json.Decoder(struct).decode
+
+    def structure(value: Any, model: object) -> Any:
+        if type(value) is bytes:
+            try:
+                wire = read(value)
+                if not value.isascii():
+                    check_utf_8(value)
+            except UNREADABLE:
+                pass
+            else:
+                return build(wire, value)
+        return careful(value, model)
+
+    return structure
+
+
+def _hook_of_many(struct: type[msgspec.Struct], build: _Build, careful: _Hook) -> _Hook:
+    """Make the structure hook of an iterator over the models of a `Part`."""
+    read: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list[struct]).decode  # type: ignore[valid-type]  # -- no annotation
+
+    def structure(part: Part, model: object) -> Iterator[Any]:
+        if part.array is not None:
+            with contextlib.suppress(*UNREADABLE):
+                return map(build, read(part.array), part.elements)
+        return one_by_one(part.elements, model)
+
+    def one_by_one(elements: Sequence[bytes | msgspec.Raw], model: object) -> Iterator[Any]:
+        for index, text in enumerate(elements):
+            try:
+                yield careful(text, model)
+            except _Misfit as misfit:
+                misfit.index = index
+                raise
+
+    return structure
 
 
 def _nested(converter: Converter, *, strict: bool) -> _Fit:
@@ -198,51 +291,24 @@ def _converter(*, strict: bool) -> Converter:
     """Make a converter for the wire form of every model."""
     converter = make_converter()
     prefs = attrs.evolve(_PREFS, fit=_nested(converter, strict=strict))
-    for model, fields in _MODELS.items():
-        mine = tuple(prefs if field is _PREFS else field for field in fields)
-        converter.register_structure_hook(model, cast("Any", _hook(model, mine, strict=strict)))
+    for model, declared in _MODELS.items():
+        by_name = {field.name: prefs if field is _PREFS else field for field in declared}
+        fields = tuple(by_name[name] for name in (attribute.name for attribute in attrs.fields(model)) if name in by_name)
+        raw_fields = _raw_fields(fields)
+        hook = _careful_hook(model, fields, raw_fields, strict=strict)
+        if (struct := _struct(model, fields)) is not None:
+            build = _builder(model, fields, raw_fields)
+            converter.register_structure_hook_func(partial(eq, Iterator[model]), _hook_of_many(struct, build, hook))  # type: ignore[valid-type]  # -- no annotation
+            hook = _hook(struct, build, hook)
+        converter.register_structure_hook(model, cast("Any", hook))
     return converter
 
 
-_documented: Final = _converter(strict=True)
-_tolerant: Final = _converter(strict=False)
-
-for _model, _fields in _MODELS.items():
-    read_extra_by(_model, partial(_rest_of_piece, _fields))
-
-_encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder().decode
-_split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_UNREADABLE: Final = (ValueError, RecursionError, msgspec.MsgspecError)
+_strict: Final = _converter(strict=True)
+_lenient: Final = _converter(strict=False)
 
 
-def encode(value: object) -> bytes:
-    """Return the value as JSON.
-
-    Raises:
-        ValueError: it can't be expressed in JSON.
-    """
-    try:
-        return _encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        problem = type(error).__name__
-    raise ValueError(f"the value can't be sent as JSON ({problem})")
-
-
-def decode(body: bytes | msgspec.Raw) -> JsonValue:
-    """Return the JSON value of an answer's body.
-
-    Raises:
-        DecodeError: it is not JSON.
-    """
-    try:
-        return cast("JsonValue", _decode(body))
-    except _UNREADABLE:
-        pass
-    raise DecodeError("the body is not JSON")
-
-
-def _undocumented(model: type, place: str, misfit: _Misfit) -> DecodeError:
+def _decode_error(model: type, place: str, misfit: _Misfit) -> DecodeError:
     """Make the error that names the place within the body."""
     path = ".".join(filter(None, (place, misfit.path)))
     return DecodeError(f"the answer is not the documented {model.__name__} at {path or 'its top'}", path)
@@ -256,67 +322,13 @@ def _one(converter: Converter, model: type[T]) -> Callable[[object], T]:
         try:
             return structure(value, model)
         except _Misfit as misfit:
-            error = _undocumented(model, "", misfit)
+            error = _decode_error(model, "", misfit)
         raise error
 
     return read
 
 
 SLICE_ELEMENTS: Final = 256
-PART_BYTES: Final = 64 * 2**10  # from 128 KiB on glibc maps each part anew, which doubles the time of splitting
-_CUTS_TRIED: Final = 16
-_SPACE: Final = rb"[ \t\n\r]*"
-_TO_NEXT_NAME: Final = _SPACE + rb":" + _SPACE + rb'"[^"\\]*"' + _SPACE + rb"," + _SPACE
-_OPENING: Final = re.compile(
-    _SPACE + rb"\[" + _SPACE + rb"(\{" + _SPACE + rb'"[^"]*")(?:' + _TO_NEXT_NAME + rb'("[^"]*"))?',
-)
-
-
-def _pieces(body: bytes) -> list[msgspec.Raw]:
-    """Split an array into its elements, all at once."""
-    try:
-        return _split(body)
-    except _UNREADABLE:
-        pass
-    decode(body)
-    raise DecodeError("the answer is not an array")
-
-
-def _cut(body: bytes, start: int, seams: Sequence[re.Pattern[bytes]]) -> tuple[list[msgspec.Raw], int] | None:
-    """Split the elements from `start` on for about as long as a part is, and say where the following ones begin.
-
-    A cut is tried where one object may end and another begin. It lies between two elements if, and only if, all before it is an
-    array once a bracket closes it: within a string, an object or an inner array it is not. None where no cut is found. The first
-    of `seams` is looked for near by only, the last as far as it takes.
-    """
-    position, skipped = start + PART_BYTES, 0
-    for _ in range(_CUTS_TRIED):
-        seam = seams[0].search(body, position, position + PART_BYTES) or seams[-1].search(body, position)
-        if seam is None:
-            return None
-        try:
-            return _split(b"".join((b"[", memoryview(body)[start : seam.start() + 1], b"]"))), seam.end()
-        except _UNREADABLE:
-            # Most likely in an inner array, whose end is not far; after that, ever further from whatever looks like a seam.
-            position, skipped = max(seam.end() + skipped, body.find(b"]", seam.end() + skipped)), skipped * 2 or 64
-    return None
-
-
-def _parts(body: bytes) -> Iterator[list[msgspec.Raw]]:
-    """Split an array into its elements, a part of the body at a time."""
-    opening = _OPENING.match(body)
-    if opening:
-        start = opening.start(1)
-        # An element is looked for where one begins with the same two names as the first one does: inner objects often begin with
-        # an id too, and reading took a tenth longer for the cuts that were tried in vain. Not all need have the second name.
-        first, second = map(re.escape, opening.groups(b""))
-        names = [first + _TO_NEXT_NAME + second, first] if second else [first]
-        seams = [re.compile(rb"\}" + _SPACE + rb"," + _SPACE + rb"(?=" + name + rb")") for name in names]
-        while len(body) - start > PART_BYTES and (found := _cut(body, start, seams)):
-            part, start = found
-            yield part
-        body = b"".join((b"[", memoryview(body)[start:]))
-    yield _pieces(body)
 
 
 def _slices(model: type[T], body: bytes) -> Iterator[list[T]]:
@@ -325,20 +337,19 @@ def _slices(model: type[T], body: bytes) -> Iterator[list[T]]:
     The first element that is not as documented ends the models. It is reported once all of the body has been found to be JSON;
     until then the slices are empty.
     """
-    structure = _tolerant.get_structure_hook(model)
-    pieces = enumerate(chain.from_iterable(_parts(body)))
+    structure = cast("Callable[[Part, type[T]], Iterator[T]]", _lenient.get_structure_hook(Iterator[model]))  # type: ignore[valid-type]  # -- no annotation
     misfit: DecodeError | None = None
-    while part := list(islice(pieces, SLICE_ELEMENTS)):
-        values: list[T] = []
-        for index, piece in part:
-            if misfit is not None:
-                decode(piece)
-                continue
-            try:
-                values.append(structure(piece, model))
-            except _Misfit as found:
-                misfit = _undocumented(model, f"[{index}]", found)
-        yield values
+    before = 0
+    for part in split_array(body):
+        values = iter(()) if misfit else structure(part, model)
+        try:
+            while more := list(islice(values, SLICE_ELEMENTS)):
+                yield more
+        except _Misfit as found:
+            misfit = _decode_error(model, f"[{before + found.index}]", found)
+        before += len(part.elements)
+        if misfit or not part.elements:
+            yield []
     if misfit is not None:
         raise misfit
 
@@ -348,11 +359,11 @@ def _many(model: type[T], body: bytes) -> list[T]:
 
 
 def _changed(model: type[T]) -> Callable[[str, bytes], T]:
-    """Make the reader of an undocumented answer; the identifier is the caller's where the answer has none."""
-    structure = _one(_tolerant, model)
+    """Make the reader of an undocumented response; the identifier is the caller's where the response has none."""
+    structure = _one(_lenient, model)
 
     def read(identifier: str, body: bytes) -> T:
-        """Fill the model with what fits; what the answer has as an identifier and is no string stays in `extra`."""
+        """Fill the model with what fits; what the response has as an identifier and is no string stays in `extra`."""
         try:
             return structure(body)
         except DecodeError:
@@ -373,11 +384,11 @@ def _with_extra(value: T, more: Mapping[str, JsonValue]) -> T:
     return cast("T", attrs.evolve(cast("Any", value), extra={**cast("Any", value).extra, **more}))
 
 
-created_board: Final[Callable[[bytes], Board]] = _one(_documented, Board)
-created_list: Final[Callable[[bytes], BoardList]] = _one(_documented, BoardList)
-created_card: Final[Callable[[bytes], Card]] = _one(_documented, Card)
-card: Final[Callable[[bytes], Card]] = _one(_tolerant, Card)
-member: Final[Callable[[bytes], Member]] = _one(_tolerant, Member)
+created_board: Final[Callable[[bytes], Board]] = _one(_strict, Board)
+created_list: Final[Callable[[bytes], BoardList]] = _one(_strict, BoardList)
+created_card: Final[Callable[[bytes], Card]] = _one(_strict, Card)
+card: Final[Callable[[bytes], Card]] = _one(_lenient, Card)
+member: Final[Callable[[bytes], Member]] = _one(_lenient, Member)
 cards: Final[Callable[[bytes], list[Card]]] = partial(_many, Card)
 lists: Final[Callable[[bytes], list[BoardList]]] = partial(_many, BoardList)
 slices_of_cards: Final[Callable[[bytes], Iterator[list[Card]]]] = partial(_slices, Card)

@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import attrs
 from multidict import CIMultiDict
 
-from boardclient import _convert
+from boardclient import _json
 from boardclient._transport import RawResponse
 from boardclient.models import JsonValue
 
@@ -30,7 +30,7 @@ class Response(RawResponse):
         Raises:
             DecodeError: it is not JSON.
         """
-        return _convert.decode(self.body)
+        return _json.decode(self.body)
 
 
 def response_of(answer: RawResponse, identifier: str = "") -> Response:

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urlencode
 import attrs
 
 from boardclient import _convert
+from boardclient._json import encode
 from boardclient._messages import BODY_KEPT_BYTES, Read, ReadInSteps, Request, Response, response_of
 from boardclient._statuses import status_of
 from boardclient._transport import RawResponse
@@ -76,7 +77,7 @@ class Operation(Generic[T]):
                 value = values[name]
                 if value is not None or field.required:
                     written[field.wire] = field.check(value, name)
-            body = _convert.encode(written)
+            body = encode(written)
         repeatable = self.method in REPEATABLE_METHODS
         # By position, which costs a third of naming each.
         return Request(self.name, self.method, path, self.read, body, repeatable, named, self.read_in_steps)
@@ -193,7 +194,7 @@ def build_request(
         path=_checked_path(path),
         read=response_of,
         query=urlencode(pairs, quote_via=quote),
-        body=None if json is None else _convert.encode(_exactly(json)),
+        body=None if json is None else encode(_exactly(json)),
         repeatable=verb in REPEATABLE_METHODS if repeatable is None else repeatable,
         signable_body=isinstance(json, dict),
     )

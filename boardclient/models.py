@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias, Union, cast
+from typing import Any, Final, TypeAlias, TypeVar, Union, cast
 
 import attrs
 
@@ -14,6 +14,7 @@ from boardclient.errors import InvalidIdentifierError
 
 JsonValue: TypeAlias = Union[bool, int, float, str, "list[JsonValue]", "dict[str, JsonValue]", None]
 Extra: TypeAlias = Mapping[str, JsonValue]
+M = TypeVar("M")
 
 
 class Position(enum.StrEnum):
@@ -23,31 +24,85 @@ class Position(enum.StrEnum):
     BOTTOM = "bottom"
 
 
-def read_extra_by(model: type, read: Callable[[bytes], Extra]) -> None:
-    """Let a model be built with bytes as its `extra`, which are read when somebody asks for it, and let go then.
+class RawFields(bytes):
+    """The JSON text of an object, from which `extra` is read when it is first asked for.
 
-    Whatever goes through attributes sees just a mapping. The setter is that of the slot which attrs made: what `__init__` calls
-    for each model runs no Python code.
+    Bytes of a type without slots are not tracked by the cyclic garbage collector: many models cost it nothing.
     """
-    slot = cast("Any", model).extra
 
-    def extra(instance: object) -> object:
-        value = slot.__get__(instance)
-        if type(value) is bytes:
-            value = read(value)  # by two threads at once: each gets all the fields, and one of the equal mappings is kept
-            slot.__set__(instance, value)
-        return value
+    __slots__ = ()
 
-    cast("Any", model).extra = property(extra, slot.__set__)
+    def read(self) -> Extra:
+        """Return the undocumented fields.
+
+        Raises:
+            DecodeError: the text is not JSON, or the standard library can't read it.
+        """
+        raise NotImplementedError
+
+
+class _Model:
+    """The forms of a model that other libraries take."""
+
+    __slots__ = ("__weakref__",)
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Return the fields by name as values that JSON can express: `due` in ISO 8601, undocumented ones under `extra`.
+
+        Raises:
+            DecodeError: what the service sent is malformed within an undocumented field.
+        """
+        fields = attrs.fields(cast("type[attrs.AttrsInstance]", type(self)))
+        return {field.name: _plain(getattr(self, field.name)) for field in fields}
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> object:
+        """Let pydantic take models as they are and write them as `to_dict` does."""
+        from pydantic_core import core_schema
+
+        written = core_schema.plain_serializer_function_ser_schema(cls.to_dict)
+        return core_schema.is_instance_schema(cls, serialization=written)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: object, handler: object) -> dict[str, object]:
+        """Describe a model to OpenAPI."""
+        return {"type": "object", "title": cls.__name__}
+
+
+def _plain(value: object) -> JsonValue:
+    if isinstance(value, _Model):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return utc_timestamp(value) if isinstance(value, datetime) else cast("JsonValue", value)
 
 
 def _extra() -> Extra:
-    """Declare the undocumented fields of an answer: kept, but no part of the value or its repr."""
+    """Declare the undocumented fields of a response: kept, but no part of the value or its repr."""
     return attrs.field(factory=dict, eq=False, repr=False, kw_only=True)
 
 
+def _lazy_extra(cls: type[M]) -> type[M]:
+    """Let `extra` be given as `RawFields`, which are read at the first access and replaced by what they hold.
+
+    The setter is that of the slot which attrs made, so that building a model runs no code but `__init__`.
+    """
+    slot = cast("Any", cls).extra
+
+    def extra(instance: object) -> object:
+        fields = slot.__get__(instance)
+        if isinstance(fields, RawFields):
+            fields = fields.read()
+            slot.__set__(instance, fields)  # two threads at once read equal mappings, one of which is kept
+        return fields
+
+    cast("Any", cls).extra = property(extra, slot.__set__)
+    return cls
+
+
+@_lazy_extra
 @attrs.frozen
-class BoardPrefs:
+class BoardPrefs(_Model):
     """Preferences of a board (interface 2.1)."""
 
     permission_level: str | None = None
@@ -61,8 +116,9 @@ class BoardPrefs:
     extra: Extra = _extra()
 
 
+@_lazy_extra
 @attrs.frozen
-class Board:
+class Board(_Model):
     """A board (interface 2.1)."""
 
     id: str
@@ -72,8 +128,9 @@ class Board:
     extra: Extra = _extra()
 
 
+@_lazy_extra
 @attrs.frozen
-class BoardList:
+class BoardList(_Model):
     """A list of a board (interface 2.2); `closed` is true for an archived list."""
 
     id: str
@@ -85,8 +142,9 @@ class BoardList:
     extra: Extra = _extra()
 
 
+@_lazy_extra
 @attrs.frozen
-class Card:
+class Card(_Model):
     """A card (interface 2.3); `list_id`, `due` (aware) and `pos` as far as an answer has them."""
 
     id: str
@@ -99,8 +157,9 @@ class Card:
     extra: Extra = _extra()
 
 
+@_lazy_extra
 @attrs.frozen
-class Member:
+class Member(_Model):
     """The authenticated member (interface 2.5), whose fields are not documented: they are in `extra`."""
 
     id: str | None = None

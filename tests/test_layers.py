@@ -11,9 +11,9 @@ _FLOOR = {"errors", "_statuses", "events", "models", "_urls", "_pace"}
 _TRANSPORT = {"_transport"}
 """Stands on the errors alone: it knows nothing of calls, operations or credentials."""
 _MIDDLE = {"retry", "credentials", "_pipeline", "resources", "bulk"}
-_WIRE = {"_convert", "_messages", "_operations", "_transport"}
+_WIRE = {"_json", "_convert", "_messages", "_operations", "_transport"}
 _UPPER = [{"session"}, {"_sign_in"}, {"web"}, {"integrations", "cli"}]
-_LEVELS = [_FLOOR, _TRANSPORT, {"_convert"}, {"_messages"}, {"_operations"}, _MIDDLE, *_UPPER]
+_LEVELS = [_FLOOR, _TRANSPORT, {"_json"}, {"_convert"}, {"_messages"}, {"_operations"}, _MIDDLE, *_UPPER]
 _LEVEL = {room: level for level, rooms in enumerate(_LEVELS) for room in rooms}
 _OUTSIDE = {"testing", "integrations", "cli"}
 """Rooms that may use the package as an application does, through its public names."""

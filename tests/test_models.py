@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+import json
 import pickle
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import attrs
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,12 +21,11 @@ from boardclient.models import (
     Card,
     CardDraft,
     Extra,
-    JsonValue,
     Member,
     Position,
+    RawFields,
     check_identifier,
     check_text,
-    read_extra_by,
     utc_timestamp,
 )
 
@@ -63,31 +64,47 @@ def test_models_are_frozen_slotted_values(model: type) -> None:
     assert (again, again.extra) == (value, {"limits": 1})
 
 
-def test_extra_that_is_bytes_is_read_when_asked_for() -> None:
-    """A model that is told how takes bytes as `extra`, reads them once, and a mapping stays as it is."""
+def test_extra_that_is_raw_is_read_when_asked_for() -> None:
+    """A model takes the text of its fields as `extra`, reads it once, and keeps a mapping as it is."""
     asked: list[bytes] = []
 
-    def read(raw: bytes) -> dict[str, JsonValue]:
-        asked.append(raw)
-        return {"size": len(raw)}
+    class Text(RawFields):
+        __slots__ = ()
 
-    @attrs.frozen
-    class Thing:
-        extra: Extra = attrs.field(factory=dict, eq=False)
+        def read(self) -> Extra:
+            asked.append(bytes(self))
+            return {"size": len(self)}
 
-    given_: Extra = {"a": 1}
-    untold: Any = b"abc"
-    assert Thing(untold).extra == b"abc"
-    read_extra_by(Thing, read)
-    thing = Thing(untold)
+    text: Any = Text(b"abc")
+    card = Card("c", extra=text)
     assert asked == []
-    assert thing.extra == {"size": 3}
-    assert thing.extra is thing.extra
+    assert card.extra == {"size": 3}
+    assert card.extra is card.extra
     assert asked == [b"abc"]
-    assert Thing(given_).extra is given_
-    assert Thing().extra == {}
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        thing.extra = {}  # type: ignore[misc]  # -- that it can't be set is the point
+    given_: Extra = {"a": 1}
+    assert Card("c", extra=given_).extra is given_
+    with pytest.raises(NotImplementedError):
+        RawFields(b"{}").read()
+
+
+def test_a_model_becomes_a_dict_that_json_can_express() -> None:
+    """Fields go by their names, `due` as text, and models within models as dicts of their own."""
+    card = Card("c", name="n", due=datetime(2027, 1, 2, 3, tzinfo=UTC), extra={"labels": [{"id": "l"}]})
+    assert json.loads(json.dumps(card.to_dict())) == {
+        "id": "c", "name": "n", "desc": None, "url": None, "list_id": None, "due": "2027-01-02T03:00:00Z", "pos": None,
+        "extra": {"labels": [{"id": "l"}]},
+    }  # fmt: skip
+    board = Board("b", prefs=BoardPrefs(voting="disabled"))
+    assert board.to_dict()["prefs"]["voting"] == "disabled"  # type: ignore[index,call-overload]  # -- a dict
+
+
+def test_pydantic_takes_and_writes_models() -> None:
+    """A web framework's pydantic validates a model as an instance, and writes what `to_dict` returns."""
+    adapter = pydantic.TypeAdapter(list[Card])
+    cards = [Card("c", due=datetime(2027, 1, 2, 3, tzinfo=UTC))]
+    assert adapter.validate_python(cards)[0] is cards[0]
+    assert json.loads(adapter.dump_json(cards)) == [cards[0].to_dict()]
+    assert adapter.json_schema()["items"] == {"type": "object", "title": "Card"}
 
 
 def test_positions_are_strings() -> None:

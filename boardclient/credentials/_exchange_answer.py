@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias, cast
 from urllib.parse import parse_qsl
 
-from boardclient import _convert
+from boardclient import _json
 from boardclient._messages import Response
 from boardclient.credentials._failure import RenewalFailure, without_frames
 from boardclient.credentials._tokens import Token
@@ -64,7 +64,7 @@ def read_token(answer: Response, now: float, parse: ParseToken | None = None) ->
 def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
     """Decode a JSON object or a form; None where it is neither."""
     try:
-        decoded = _convert.decode(body)
+        decoded = _json.decode(body)
     except DecodeError:
         pass
     else:

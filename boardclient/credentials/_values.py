@@ -10,7 +10,7 @@ from urllib.parse import quote
 import attrs
 from multidict import CIMultiDict
 
-from boardclient import _convert
+from boardclient import _json
 from boardclient._messages import BODY_KEPT_BYTES, Request
 from boardclient._transport import RawResponse
 from boardclient.models import check_text
@@ -47,7 +47,7 @@ class Credentials:
         # Made once: signing a request then costs one concatenation.
         pairs = {"token": self.token} if self.key is None else {"key": self.key, "token": self.token}
         object.__setattr__(self, "_query", "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items()))
-        object.__setattr__(self, "_fields", _convert.encode(pairs)[:-1])
+        object.__setattr__(self, "_fields", _json.encode(pairs)[:-1])
 
     def sign(self, request: Request[Any], place: CredentialsIn = "body") -> SignedRequest:
         """Return the request with the credentials: in its JSON body where it has one, otherwise in the query.

@@ -1,0 +1,234 @@
+"""Convert between JSON text and Python values, and split long arrays. No I/O.
+
+msgspec does the work. It refuses two things that JSON's grammar allows: numbers beyond the range of a float, and escaped
+surrogates without their partner (https://www.rfc-editor.org/rfc/rfc8259#section-8.2). The standard library reads such text.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Generator, Iterator, Sequence
+from typing import Final, NoReturn, TypeAlias, cast
+
+import attrs
+import msgspec
+
+from boardclient.errors import DecodeError
+from boardclient.models import JsonValue
+
+UNREADABLE: Final = (ValueError, RecursionError, msgspec.MsgspecError)
+"""What msgspec and the standard library raise for text that they cannot read."""
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
+_split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+_MOST_DIGITS: Final = 4300
+"""Python reads no longer integers by default: https://docs.python.org/3/library/stdtypes.html#int-max-str-digits"""
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
+
+
+_standard: Final = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer)
+
+
+def encode(value: object) -> bytes:
+    """Return the value as JSON.
+
+    Raises:
+        ValueError: JSON cannot express it.
+    """
+    try:
+        return _encode(value)
+    except (TypeError, OverflowError, *UNREADABLE) as error:
+        problem = type(error).__name__
+    raise ValueError(f"the value can't be sent as JSON ({problem})")
+
+
+def decode(body: bytes | msgspec.Raw) -> JsonValue:
+    """Return the value of a JSON text. A byte order mark is ignored, as RFC 8259 section 8.1 permits.
+
+    Raises:
+        DecodeError: it is not JSON.
+    """
+    try:
+        return cast("JsonValue", _decode(body))
+    except UNREADABLE:
+        pass
+    try:
+        return cast("JsonValue", _standard.decode(bytes(body).decode("utf-8-sig")))
+    except UNREADABLE:
+        pass
+    raise _not_json()
+
+
+def check_utf_8(text: bytes) -> None:
+    """Check what msgspec does not look at in the values that it skips.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    if not text.isascii():
+        text.decode()
+
+
+def _not_json() -> DecodeError:
+    return DecodeError("the body is not JSON")
+
+
+# --- arrays
+
+Elements: TypeAlias = "Sequence[msgspec.Raw | bytes]"
+
+
+@attrs.frozen
+class Part:
+    """Some consecutive elements of an array; `array` is their text as an array, where msgspec can read it."""
+
+    elements: Elements = ()
+    array: bytes | None = None
+
+
+PART_BYTES: Final = 64 * 2**10  # from 128 KiB on glibc maps each part anew, which doubles the time of splitting
+_CUTS_TRIED: Final = 16
+_NOTHING: Final = Part()
+_SPACE: Final = rb"[ \t\n\r]*"
+_TO_NEXT_NAME: Final = _SPACE + rb":" + _SPACE + rb'"[^"\\]*"' + _SPACE + rb"," + _SPACE
+_START: Final = re.compile(_SPACE + rb"\[" + _SPACE)
+_EMPTY: Final = re.compile(_START.pattern + rb"\]" + _SPACE)
+_NAMES: Final = re.compile(rb"(\{" + _SPACE + rb'"[^"]*")(?:' + _TO_NEXT_NAME + rb'("[^"]*"))?')
+
+
+def split_array(body: bytes) -> Iterator[Part]:
+    """Split an array into its elements, a part at a time, so that other work can run in between.
+
+    A part may be empty. Elements are valid JSON, but for numbers beyond the range of a float.
+
+    Raises:
+        DecodeError: the body is not a JSON array.
+    """
+    body = body.removeprefix(codecs.BOM_UTF8)
+    if len(body) <= 4 * PART_BYTES and (part := _read_whole(body)) is not None:
+        yield part
+        return
+    if _EMPTY.fullmatch(body):
+        return
+    start = _START.match(body)
+    if start is None:
+        decode(body)
+        raise DecodeError("the answer is not an array")
+    position, tries, seams = start.end(), _CUTS_TRIED, _seams(body, start.end())
+    following: int | None = position
+    while len(body) - position > PART_BYTES:
+        following = yield from _cut(body, position, seams, tries)
+        # Where no cut was found, the next one most likely is not found either.
+        tries = 1 if following is None else _CUTS_TRIED
+        if following is None:
+            following = yield from _walk(body, position)
+        if following is None:
+            return
+        position = following
+    part = _read_whole(b"".join((b"[", memoryview(body)[position:])))
+    if part is not None and part.elements:  # without, the array ends in a comma
+        yield part
+        return
+    while following is not None:
+        following = yield from _walk(body, following)
+
+
+def _read_whole(array: bytes) -> Part | None:
+    """Split an array at once, None where msgspec can't read it."""
+    try:
+        check_utf_8(array)
+        return Part(_split(array), array)
+    except UNREADABLE:
+        return None
+
+
+def _seams(body: bytes, start: int) -> list[re.Pattern[bytes]]:
+    """Return what to look for between two elements, the most telling first: objects that begin as the first element does."""
+    # Two names save most of the cuts that would be tried in vain: inner objects often begin with an identifier, too.
+    names = _NAMES.match(body, start)
+    first, second = map(re.escape, names.groups(b"")) if names else (b"", b"")
+    beginnings = [first + _TO_NEXT_NAME + second] if second else []
+    beginnings += [first, rb"\{"] if first else [rb"\{"]
+    return [re.compile(rb"\}" + _SPACE + rb"," + _SPACE + rb"(?=" + beginning + rb")") for beginning in beginnings]
+
+
+def _cut(body: bytes, start: int, seams: Sequence[re.Pattern[bytes]], tries: int) -> Generator[Part, None, int | None]:
+    """Yield the elements of the next `PART_BYTES` or more, and return where the following one begins, None without a cut.
+
+    A candidate is real exactly when the text before it and a closing bracket are an array: within a string, an object or an inner
+    array they are not. The last of `seams` is looked for up to the end of the body, the others near by.
+    """
+    position, skipped = start + PART_BYTES, 0
+    for _ in range(tries):
+        near = (seam.search(body, position, position + PART_BYTES) for seam in seams)
+        found = next(filter(None, near), None) or seams[-1].search(body, position)
+        if found is None:
+            return None
+        part = _read_whole(b"".join((b"[", memoryview(body)[start : found.start() + 1], b"]")))
+        if part is not None:
+            yield part
+            return found.end()
+        yield _NOTHING
+        # Most likely it is in an inner array, whose end is not far; after that, look ever further away.
+        position, skipped = max(found.end() + skipped, body.find(b"]", found.end() + skipped)), skipped * 2 or 64
+    return None
+
+
+_REST: Final = re.compile(_SPACE)
+_AFTER: Final = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
+
+
+def _walk(body: bytes, start: int) -> Generator[Part, None, int | None]:
+    """Yield the elements of the next `PART_BYTES` or more as the standard library finds them.
+
+    It serves where msgspec can't read an element or no cut is found. Return where the following element begins, None at the end.
+
+    Raises:
+        DecodeError: the body is not JSON.
+    """
+    size = PART_BYTES
+    while True:
+        is_last = start + size >= len(body)
+        try:
+            text = codecs.getincrementaldecoder("utf-8")().decode(body[start : start + size], final=is_last)
+        except UnicodeDecodeError:
+            break
+        elements, end, is_closed = _scan(text)
+        following = start + len(text[:end].encode())
+        if elements and not (is_closed and _REST.fullmatch(body, following) is None):
+            yield Part(elements)
+            return None if is_closed else following
+        if is_closed or is_last:
+            break
+        yield _NOTHING  # the element is longer than the window
+        size *= 2
+    raise _not_json()
+
+
+def _scan(text: str) -> tuple[list[bytes], int, bool]:
+    """Return the elements that a text begins with, where the following one begins, and whether the array ends there."""
+    elements: list[bytes] = []
+    position = len(text) - len(text.lstrip(" \t\n\r"))
+    while True:
+        try:
+            _, end = _standard.raw_decode(text, position)
+        except UNREADABLE:
+            return elements, position, False
+        after = _AFTER.match(text, end)
+        if after is None:  # the element, too, may go on behind the window
+            return elements, position, False
+        elements.append(text[position:end].encode())
+        position = after.end()
+        if after[1] == "]":
+            return elements, position, True
