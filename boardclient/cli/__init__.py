@@ -39,7 +39,10 @@ def main(argv: "Sequence[str] | None" = None) -> int:
 
 
 def _end(*_: object) -> None:
-    """End the process as one that an interrupt ended; nothing has been begun yet that would need to be cleaned up."""
+    """End the process as one that an interrupt ended.
+
+    Nothing has been begun yet that would need to be cleaned up.
+    """
     os.write(2, b"boardclient: ended by SIGINT\n")
     os._exit(130)
 

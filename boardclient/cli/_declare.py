@@ -18,7 +18,10 @@ Notes = Mapping[str, str | Sequence[str]]
 
 
 class _Formatter(click.HelpFormatter):
-    """Write a help page: bold headings, coloured terms, as wide as the terminal up to 110 columns."""
+    """Write a help page with bold headings and coloured terms.
+
+    It is as wide as the terminal, up to 110 columns.
+    """
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         """Write the usage line."""
@@ -53,7 +56,10 @@ class Argument(click.Argument):
 
 
 class Option(click.Option):
-    """Declare an option; `otherwise` says in the help what holds where it is not given."""
+    """Declare an option.
+
+    `otherwise` says in the help what holds where it is not given.
+    """
 
     def __init__(self, *names: str, otherwise: str | None = None, **settings: Any) -> None:
         if otherwise is not None:
@@ -93,8 +99,9 @@ class _Page(click.Command):
 
 
 class Command(_Page):
-    """Declare a command, whose function is named by `call` as `module.function` and imported when it is called.
+    """Declare a command, whose function is imported when the command is called.
 
+    `call` names it as `module.function`.
     The function gets the global options and, by keyword, the command's own parameters.
     """
 

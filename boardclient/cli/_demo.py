@@ -20,7 +20,7 @@ _CARDS_UNTIL_EXPIRY = 25
 
 
 class _Consent:
-    """The part of the application in the OAuth code exchange: here the user consents at once. Owned by the demo."""
+    """Stand for the application in the code exchange; its user consents at once."""
 
     def __init__(self, service: BoardService) -> None:
         self.asked = 0
@@ -47,7 +47,10 @@ def demo(options: _settings.Options) -> None:
 
 
 async def _demo() -> None:
-    """Fill a board of an own service from the shipped file, change it, draw it; the token expires in the middle."""
+    """Fill a board of an own service from the shipped file, change it, draw it.
+
+    The token expires in the middle.
+    """
     console = _render.output()
     async with BoardService(port=0) as service:
         consent = _Consent(service)

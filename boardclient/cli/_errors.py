@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 
 class UsageError(Exception):
-    """Say that the command was called, configured or fed wrongly; nothing was sent."""
+    """Report bad usage, configuration or input; nothing was sent."""
 
 
 class FileError(UsageError):
-    """Say that a file can't be imported, with the places that are wrong."""
+    """Report a file that can't be used, with the places that are wrong."""
 
     def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
         super().__init__(message, problems)
@@ -20,11 +20,11 @@ class FileError(UsageError):
 
 
 class IncompleteError(Exception):
-    """Say that a command did a part of its work and why it stopped."""
+    """Report that a command did a part of its work, and why it stopped."""
 
 
 class StoppedError(Exception):
-    """Say that a signal ended the command."""
+    """Report that a signal ended the command."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)

@@ -26,7 +26,10 @@ _POSITIONS = frozenset(Position)
 
 @attrs.frozen(kw_only=True)
 class ExportOptions:
-    """Hold what the caller of `export` asked for; without a path the cards go to standard output."""
+    """Hold what the caller of `export` asked for.
+
+    Without a path the cards go to standard output.
+    """
 
     board_id: str
     form: Format
@@ -43,7 +46,7 @@ class LeftOut:
 
 
 def choose_format(said: Format | None, output: Path | None) -> Format:
-    """Return the format that is asked for, by its name or by the extension of the output; CSV where nothing says it.
+    """Return the format that the caller named or the extension of the output; CSV by default.
 
     Raises:
         UsageError: nothing says it, or the two contradict each other, so that `import` would read the file as what it is not.
@@ -110,7 +113,7 @@ def _cells(card: Card, list_: str) -> Cells:
 
 
 def _problem(card: Card, cells: Cells, index: ListIndex) -> str | None:
-    """Say why an import would not read the cells as the card, None where it would."""
+    """Return why an import would not read the cells as the card, None if it would."""
     for column in ("desc", "due"):  # which are called the same by the service
         if cells[column] is None and card.extra.get(column) is not None:
             return f"its {column} is of a kind that can't be written"
@@ -135,7 +138,10 @@ def write(rows: Iterable[Cells | LeftOut], leave_out: Callable[[LeftOut], None],
 
 @contextmanager
 def _opened(path: Path | None) -> Iterator[TextIO]:
-    """Open what is written to, in UTF-8 whatever the terminal's encoding is; standard output stays open."""
+    """Open what is written to, in UTF-8 whatever the terminal's encoding is.
+
+    Standard output stays open.
+    """
     if path is None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="")
@@ -151,7 +157,9 @@ def _opened(path: Path | None) -> Iterator[TextIO]:
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[TextIO]:
-    """Write a file beside `path`, and put it in its place once it is whole and on the disk; otherwise leave `path` alone.
+    """Write a file beside `path` that replaces it once it is complete and on disk.
+
+    An error leaves `path` as it was.
 
     What is no regular file, as a pipe, is written to as it is.
     """

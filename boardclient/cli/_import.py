@@ -27,7 +27,10 @@ STATES = ("created", "already", "failed", "unknown")
 
 @attrs.frozen(kw_only=True)
 class SendOptions:
-    """Hold what a run of `rows` rows is to be like; without a journal nothing outlives it."""
+    """Hold what a run of `rows` rows is to be like.
+
+    Without a journal nothing outlives it.
+    """
 
     rows: int
     board_id: str
@@ -85,7 +88,10 @@ class Outcome:
             self.on_failed_row(FailedRow(row, result.state, str(result.error)))
 
     def abandon(self, doubtful: Container[Key] | None) -> None:
-        """Note that the run was cancelled: of the rows that were handed out, the doubtful may exist (None: all of them)."""
+        """Count the rows whose cards may exist after the run was cancelled.
+
+        `doubtful` holds them; None means all that were handed out.
+        """
         for index, (row, key) in list(self._under_way.items()):
             if doubtful is None or key in doubtful:
                 del self._under_way[index]
@@ -93,7 +99,7 @@ class Outcome:
                 self.on_failed_row(FailedRow(row, "unknown", "the import ended while the card was being created"))
 
     def close(self, rows: int) -> None:
-        """Note that no more results come for a file of `rows` rows: what has none was not sent."""
+        """Count the rows without a result as not sent, of `rows` in the file."""
         self.not_sent = max(0, rows - self._begun) + len(self._under_way)
         self._under_way.clear()
 
@@ -145,7 +151,7 @@ async def prepare(
 
 
 async def check(source: Source, earlier: Earlier) -> Counter[Standing]:
-    """Read the whole file, keep nothing of it, and return how many rows it has by what earlier runs made of them.
+    """Read the whole file and count its rows by what earlier runs made of them.
 
     Raises:
         FileError: a row is wrong, or was sent with other content; it holds the first 20 problems.
@@ -249,7 +255,10 @@ def _doubtful_keys(journal: Path | None) -> Container[Key] | None:
 
 @attrs.frozen
 class _Drafts:
-    """The drafts of a file, read as they are asked for; they are as many as the check has counted."""
+    """The drafts of a file, read as they are asked for.
+
+    They are as many as the check has counted.
+    """
 
     source: Source
     outcome: Outcome

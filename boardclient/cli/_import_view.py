@@ -16,7 +16,7 @@ from boardclient.cli._text import note, out, out_json
 
 @attrs.frozen(kw_only=True)
 class ImportOptions:
-    """Hold what the caller of `import` asked for; without a journal an import can't be gone on with."""
+    """Hold the options of `import`; without a journal an import can't be resumed."""
 
     board_id: str
     default_list: str | None = None
@@ -103,7 +103,13 @@ async def _send(session: AsyncSession, source: _import.Source, rows: int, option
 
 
 def _judge(outcome: _import.Outcome, brake: Brake) -> None:
-    """Say whether an import that came to its end did all it should; one that was stopped did not, which its signal says."""
+    """Check that a finished import created every row.
+
+    One that a signal stopped is reported by its signal.
+
+    Raises:
+        IncompleteError: some rows don't exist as exactly one card, or the file changed.
+    """
     if outcome.stopped_by is not None:
         raise IncompleteError(outcome.stopped_by)
     if not brake.is_pulled and not outcome.is_complete:

@@ -62,7 +62,7 @@ def _called(argv: Sequence[str] | None) -> int:
 
 
 def _drop_output() -> None:
-    """Send what standard output still holds to nowhere: Python writes it once more at its end, and would complain again."""
+    """Drop what standard output still holds, which Python writes again at its end."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

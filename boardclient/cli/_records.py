@@ -16,7 +16,10 @@ _NAMES = {"board_id": "board", "list_id": "list"}
 
 
 def _record(model: Board | BoardList | Card | Member) -> dict[str, Any]:
-    """Return a model's fields as JSON has them; of a member, whose fields are not shown, what the service sent."""
+    """Return a model's fields as JSON has them.
+
+    Of a member, whose fields are not shown, what the service sent.
+    """
     fields = {field.name: getattr(model, field.name) for field in attrs.fields(type(model)) if field.init}
     fields.pop("extra", None)
     values = {name: _value(value) for name, value in fields.items()}

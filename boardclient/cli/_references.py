@@ -27,7 +27,7 @@ class References:
 
 
 def doubles(rows: Iterable[Row | Problem], suspects: frozenset[int]) -> Iterator[Problem | None]:
-    """Say of each row of a file whether its reference came before, None where it did not."""
+    """Yield for each row the problem of a repeated reference, or None."""
     first: dict[str, int] = {}
     for row in rows:
         problem = None

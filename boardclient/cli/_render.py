@@ -26,7 +26,10 @@ _WIDEST_LIST = 60
 
 
 class _Lossy:
-    """Write to a stream, and lose what it doesn't take: a full disk behind standard error ends no import."""
+    """Write to a stream and ignore its errors.
+
+    A full disk behind standard error must not end an import.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -142,13 +145,16 @@ class _Panels:
 
 
 def progress(console: Console) -> Progress:
-    """Return a bar that is drawn on a terminal only and leaves nothing behind; its tasks have a field `pace`."""
+    """Return a bar that is drawn on a terminal only and leaves nothing behind.
+
+    Its tasks have a field `pace`.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}"))
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def pace(progress: BulkProgress) -> str:
-    """Say how fast a run is and how long it takes until its end, as far as that is known."""
+    """Return a run's speed and remaining time as text, or what the run waits for."""
     if progress.waiting_for is not None:
         return _WAITING[progress.waiting_for]
     text, seconds = f"{progress.rate:.0f} cards/s", progress.remaining_seconds

@@ -94,7 +94,10 @@ class ListIndex:
         return named[0]
 
     def name_of(self, item: BoardList) -> str:
-        """Return what means this list: its name where that is enough, which another board may know, otherwise its identifier."""
+        """Return a list's name if that identifies it, otherwise its identifier.
+
+        A name can be used on another board as well.
+        """
         try:
             is_enough = item.name and self.find(item.name) == item.id
         except ValueError:
@@ -104,7 +107,7 @@ class ListIndex:
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """Say how a file is written: what separates cells, what columns are called, where times without an offset are.
+    """Describe how a file is written: separator, names of columns, time zone.
 
     `columns` gives the column that each name of the file means, None for one to leave out; any other name means itself.
     """
@@ -165,7 +168,9 @@ def detect(path: PurePath) -> Format:
 
 
 def parse_due(text: str, zone: tzinfo | None = None) -> datetime:
-    """Read an ISO 8601 date-time; one without an offset is in `zone`, and a plain date is its beginning.
+    """Read an ISO 8601 date-time.
+
+    One without an offset is in `zone`, and a plain date is its beginning.
 
     Raises:
         ValueError: it is no date-time, has no offset where there is no zone, or is outside of what UTC can say.
@@ -334,7 +339,10 @@ def check(
     default_list_id: str | None,
     zone: tzinfo | None = None,
 ) -> Iterator[Row | Problem]:
-    """Yield the row that these cells say, or what is wrong with each of them; a cell that is None is none."""
+    """Yield the row that these cells say, or what is wrong with each of them.
+
+    A cell that is None is none.
+    """
     cells = {column: value for column, value in values.items() if isinstance(value, str)}
     broken = [column for column, value in cells.items() if not _is_text(value)]
     problems = [Problem(number, column, "is not UTF-8") for column in broken]

@@ -18,7 +18,10 @@ _MAY_BE_DONE = "what was under way may have been done or not (unknown)"
 
 @contextmanager
 def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
-    """Turn what ends a command early into a line on stderr and an exit code; `when_stopped` is told after a signal."""
+    """Turn what ends a command early into a line on stderr and an exit code.
+
+    `when_stopped` is told after a signal.
+    """
     code, lines = 1, list[str]()
     try:
         yield

@@ -95,7 +95,10 @@ async def _serve(service: BoardService) -> None:
 
 
 def _log(call: Call) -> None:
-    """Write a line for a request: neither its query nor its body, which hold credentials."""
+    """Write a line for a request.
+
+    Its query and its body are left out, since they hold credentials.
+    """
     status = "no response" if call.status is None else str(call.status)
     fault = "" if call.fault is None else f"  ({type(call.fault).__name__})"
     is_bad = call.status is None or call.status >= _FIRST_ERROR_STATUS

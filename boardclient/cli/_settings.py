@@ -36,7 +36,7 @@ class Settings:
 
     @property
     def advice(self) -> str:
-        """Say what to do when the service refuses the token."""
+        """What to do when the service refuses the token."""
         where = "" if self.auth_url is None else f" (tokens are exchanged at {self.auth_url})"
         return f"get a new token{where} and set {TOKEN}"
 

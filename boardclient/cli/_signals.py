@@ -11,7 +11,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Brake:
-    """What the first signal does in place of a cancellation, while something is under way that can be stopped gently.
+    """Replace the cancellation by the first signal with a gentle stop.
 
     Owned by a command, which gives it to its work and to `run_until_signal`.
     """
@@ -43,7 +43,9 @@ class Brake:
 
 
 def run_until_signal(work: Callable[[], Awaitable[None]], brake: Brake | None = None) -> None:
-    """Run `work` on a new event loop until it ends or a signal cancels it; one that pulls the brake leaves that to the next.
+    """Run `work` on a new event loop until it ends or a signal cancels it.
+
+    One that pulls the brake leaves that to the next.
 
     Signals after that act as they would without this. Must be called on the main thread, as signals are handled there only.
 

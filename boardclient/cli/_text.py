@@ -31,7 +31,10 @@ def _escape_character(character: str) -> str:
 
 
 def has_color() -> bool | None:
-    """Return False where `NO_COLOR` forbids colours (https://no-color.org), otherwise None: a terminal has them."""
+    """Return False if `NO_COLOR` is set (https://no-color.org), otherwise None.
+
+    None leaves it to click, which colours on terminals only.
+    """
     return False if os.environ.get("NO_COLOR") else None
 
 
@@ -45,7 +48,10 @@ def out(text: str, *, bold: bool = False) -> None:
 
 
 def note(text: str, *, fg: str | None = None) -> None:
-    """Print a line on standard error, escaped; what can't be written there is lost, and stops nothing."""
+    """Print a line on standard error, escaped.
+
+    What can't be written there is lost, and stops nothing.
+    """
     try:
         click.secho(escape(text), file=sys.stderr, color=has_color(), fg=fg)
     except OSError:

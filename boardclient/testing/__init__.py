@@ -1,6 +1,6 @@
-"""What an application's tests need: the service, embedded, its faults, the search for secrets, the tests of a token store.
+"""Tools for an application's tests: the embedded service and its faults, the search for secrets, tests of token stores.
 
-Nothing is imported before it is used, so that the pytest plugin costs nothing in a run without it.
+A name is imported when it is first used: the pytest plugin costs nothing in a run that doesn't use it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,10 @@ Fields: TypeAlias = Mapping[str, Json]
 
 @attrs.frozen
 class Answer:
-    """What the service answers: a status and, as far as it has one, a body: a string goes out as it is, the rest as JSON."""
+    """Hold a response of the service.
+
+    A body that is a string is sent as it is, any other as JSON.
+    """
 
     status: int
     body: Json = attrs.field(repr=False)
@@ -25,7 +28,10 @@ class Answer:
 
 @attrs.frozen
 class Refused(Exception):  # noqa: N818 -- it never leaves the rules
-    """End a request with a status; `error` is the code of RFC 6749 (section 5.2) for the token exchange."""
+    """End a request with a status.
+
+    `error` is the code of RFC 6749 (section 5.2) for the token exchange.
+    """
 
     status: int
     message: str

@@ -1,4 +1,4 @@
-"""The service's one clock: the real one, moved forward on demand. Whoever sleeps by it is woken when its time is passed over."""
+"""The service's only clock: the real one, which tests can move forward."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 @attrs.define(eq=False)
 class ServiceClock:
-    """Tell the service's time and wait on it. Owned by the service; `advance` may be called from any thread.
+    """Return the service's time and wait on it.
+
+    Owned by the service; `advance` may be called from any thread.
 
     `real` gives seconds, `wait` sleeps that many of them: those of the operating system unless a test brings its own.
     """
@@ -39,7 +41,7 @@ class ServiceClock:
         return self.real() + self._ahead
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward, and wake whoever sleeps until then or earlier.
+        """Move the clock forward, and wake every sleeper whose time has come.
 
         Raises:
             ValueError: `seconds` is negative or no number.
@@ -51,7 +53,7 @@ class ServiceClock:
             now = self()
             due = [sleeper for sleeper in self._sleepers if sleeper.wakes_at <= now]
         for sleeper in sorted(due, key=lambda sleeper: sleeper.wakes_at):
-            with contextlib.suppress(RuntimeError):  # the loop of the one who slept is closed
+            with contextlib.suppress(RuntimeError):  # the sleeper's loop is closed
                 sleeper.future.get_loop().call_soon_threadsafe(_wake, sleeper.future)
 
     async def sleep(self, seconds: float) -> None:

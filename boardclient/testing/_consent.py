@@ -21,7 +21,7 @@ _WORDS = {"read": "See boards, lists and cards", "write": "Create, move, label a
 
 
 class _Wrong(Exception):  # noqa: N818 -- it never leaves this module
-    """An authorization request that can't be granted: `error` goes back to the application."""
+    """Report a request that can't be granted; the application gets `error`."""
 
     def __init__(self, error: str, message: str) -> None:
         super().__init__(error, message)
@@ -34,7 +34,7 @@ def show(grants: Grants, query: Mapping[str, str]) -> Answer:
 
 
 def decide(grants: Grants, fields: Fields) -> Answer:
-    """Send the browser back to the application, with a code for the member who was chosen or with the refusal."""
+    """Send the browser back to the application with a code or with the refusal."""
     query = {name: value for name, value in fields.items() if isinstance(value, str)}
 
     def granted(scopes: frozenset[str]) -> Answer:

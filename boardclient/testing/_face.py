@@ -62,12 +62,15 @@ class ServiceFace(Protocol):
 
     @property
     def authorize_url(self) -> str:
-        """Where a user is sent to consent: a page with the standard parameters, the service's own (the interface shows none)."""
+        """The page where a user consents.
+
+        It takes the parameters of RFC 6749 and RFC 7636. The interface shows no such page (5.10): it is the service's choice.
+        """
         return f"{self.auth_url}/authorize"
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The members, each with `id` and `name`; the first is the one whose the default token is."""
+        """The members, each with `id` and `name`; the default token is the first one's."""
         return self.rules.members
 
     @property
@@ -101,11 +104,16 @@ class ServiceFace(Protocol):
         return len(self.calls)
 
     def new_code(self, *, scopes: Iterable[str] | None = None, member: str | None = None) -> str:
-        """Give an authorization code for one token exchange, of a member by name or identifier, by default the first."""
+        """Return an authorization code for one token exchange.
+
+        Args:
+            scopes: what the token may do; all of the service's by default.
+            member: the name or identifier of its member; the first by default.
+        """
         return self.rules.new_code(scopes=scopes, member=member)
 
     def seed(self, lists: Mapping[str, Iterable[str]], name: str = "Board") -> SeededBoard:
-        """Make a board without a request, and return it with the identifiers of its lists and cards.
+        """Create a board with lists and cards, without a request.
 
         Args:
             lists: the names of the cards in each list, by the list's name: `{"To Do": ["Book the hall"]}`.
@@ -115,9 +123,10 @@ class ServiceFace(Protocol):
             return self.rules.seed(lists, name)
 
     def advance(self, seconds: float) -> None:
-        """Move the service's time forward: tokens expire, limits refill, delayed commits and answers are due at once.
+        """Move the service's time forward.
 
-        The client's time, its timeouts and pauses among it, is another.
+        Tokens expire, limits refill, and delayed commits and responses are due at once. The client's timeouts and pauses run on
+        the client's own time.
 
         Raises:
             ValueError: `seconds` is negative.
@@ -129,7 +138,10 @@ class ServiceFace(Protocol):
         return self.new_code()
 
     def oauth_credentials(self, **options: Unpack[OAuthOptions]) -> OAuthCredentials:
-        """Build the credentials of this service's registered client; the options are those of `OAuthCredentials`."""
+        """Build the credentials of this service's registered client.
+
+        The options are those of `OAuthCredentials`.
+        """
         from boardclient import OAuthCredentials
 
         given = {
@@ -143,7 +155,12 @@ class ServiceFace(Protocol):
         return OAuthCredentials(**{**given, **options})  # type: ignore[arg-type]  # -- OAuthCredentials checks them
 
     def session(self, credentials: CredentialProvider | None = None, **options: Unpack[SessionOptions]) -> AsyncSession:
-        """Build a session for this service; its options are those of `AsyncSession`, and whoever asked closes it."""
+        """Build a session for this service, which the caller closes.
+
+        Args:
+            credentials: by default the service's key and the first member's token.
+            options: those of `AsyncSession`.
+        """
         from boardclient import AsyncSession, StaticCredentials
 
         given = StaticCredentials(token=self.token, key=self.key) if credentials is None else credentials

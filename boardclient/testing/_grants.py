@@ -136,7 +136,10 @@ class Grants:
         return self.member(token.member_id)
 
     def exchange(self, fields: Fields) -> Answer:
-        """Turn a code into a token (section 4.12); errors are those of RFC 6749, section 5.2, where the answer has that form."""
+        """Turn a code into a token (section 4.12).
+
+        Errors are those of RFC 6749, section 5.2, where the answer has that form.
+        """
         try:
             answer = self._exchanged(fields)
         except Refused as refused:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class SessionOptions(TypedDict, total=False):
-    """What `AsyncSession` takes besides credentials; the base URL is the service's by default."""
+    """What `AsyncSession` takes besides credentials.
+
+    The base URL is the service's by default.
+    """
 
     base_url: str
     retry: AsyncRetrying | None
@@ -38,7 +41,10 @@ class SessionOptions(TypedDict, total=False):
 
 
 class OAuthOptions(TypedDict, total=False):
-    """What `OAuthCredentials` takes; what the service knows is the service's by default."""
+    """What `OAuthCredentials` takes.
+
+    What the service knows is the service's by default.
+    """
 
     client_id: str
     client_secret: str

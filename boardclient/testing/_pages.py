@@ -1,4 +1,4 @@
-"""The pages of boards and cards, at the addresses that answers show, for whoever watches in a browser. No I/O.
+"""The pages of boards and cards, at the addresses that responses show. No I/O.
 
 A page asks for its own content every second and shows it when it has changed: cards appear while an import runs.
 """

@@ -45,7 +45,10 @@ class AccessToken:
 
 @attrs.frozen(kw_only=True)
 class AuthorizationCode:
-    """What a code is exchanged for; `challenge` is the S256 challenge of a client that uses PKCE."""
+    """What a code is exchanged for.
+
+    `challenge` is the S256 challenge of a client that uses PKCE.
+    """
 
     scopes: frozenset[str]
     member_id: str
@@ -128,7 +131,7 @@ class CardRecord:
     labels: list[str] = attrs.field(factory=list)
 
     def face(self, url: str) -> dict[str, Json]:
-        """Show the card as the answer of its creation does: the documented fields, and one more."""
+        """Show the card as the response to its creation does."""
         return {
             "id": self.id,
             "name": self.name,
@@ -152,7 +155,10 @@ class CardRecord:
 
 @attrs.frozen
 class SeededBoard:
-    """A board that a test or a demonstration begins with; `lists` and `cards` give identifiers by name."""
+    """A board that a test or a demonstration begins with.
+
+    `lists` and `cards` give identifiers by name.
+    """
 
     id: str
     name: str

@@ -45,7 +45,7 @@ _SEGMENTS = tuple((name, method, template.split("/")) for name, method, template
 
 
 def operation_of(method: str, path: str) -> tuple[str, str | None]:
-    """Name the operation of a request, and the identifier in its path.
+    """Return the operation of a request and the identifier in its path.
 
     `path` is still percent-encoded, so that no identifier becomes another path. The name is "unknown" where there is none.
     """
@@ -100,7 +100,7 @@ def _names(values: Iterable[str]) -> frozenset[str]:
 class BoardRules(Grants):
     """Answer requests as the interface document says, from memory.
 
-    One object is one service; its owner is whoever built it. `key`, `token`, `client_id`, `client_secret` and `redirect_uri` are
+    One object is one service. `key`, `token`, `client_id`, `client_secret` and `redirect_uri` are
     what a client needs. `shape` gets the operation and the answer of each success, and gives the answer to send instead.
     `address` is where boards and cards are said to have pages.
     """
@@ -117,7 +117,7 @@ class BoardRules(Grants):
         return f"BoardRules(boards={len(self.boards)}, lists={len(self.lists)}, cards={len(self.cards)})"
 
     def answer(self, method: str, path: str, query: Mapping[str, str], body: object = None) -> Answer:
-        """Apply one request and say the answer.
+        """Apply one request and return the answer.
 
         `path` is percent-encoded. `body` is the decoded JSON, or the fields of the form at the token exchange, or None.
         """
@@ -142,7 +142,7 @@ class BoardRules(Grants):
         return self._refusal(status, message)
 
     def seed(self, lists: Mapping[str, Iterable[str]], name: str = "Board") -> SeededBoard:
-        """Make a board with these lists and the cards in them, by their names, as if it had always been there."""
+        """Create a board with these lists and cards, given by their names."""
         board = BoardRecord(id=self._new_id(), name=name, organization_id=None)
         self.boards[board.id] = board
         homes = {title: self._add_list(board, title, "bottom") for title in lists}

@@ -35,7 +35,7 @@ _LIBRARIES = frozenset({"boardclient", "aiohttp", "tenacity", "cattrs", "msgspec
 
 
 def is_library_frame(frame: FrameType) -> bool:
-    """Say whether a frame runs code of the package or of a library under it, not of the application."""
+    """Return whether a frame runs code of the package or of a library below it."""
     module = str(frame.f_globals.get("__name__", ""))
     return module.partition(".")[0] in _LIBRARIES and not module.startswith("boardclient.testing")
 

@@ -42,11 +42,11 @@ class _Waiter:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class BoardService(ServiceFace):
-    """The service of the interface document, embedded, on a loopback port.
+    """Run the service of the interface document on a loopback port.
 
-    Its owner is whoever enters it: `async with` runs it on the running loop, plain `with` in a thread with a loop of its own,
-    from where it serves any test. `faults` says what goes wrong, `calls` what was asked, `rules` what the service holds. Closed,
-    it may be entered again: on the same port, with what it held.
+    `async with` runs it on the running loop, plain `with` in a thread with an event loop of its own, which serves any test.
+    `faults` decides what goes wrong, `calls` holds the requests, `rules` what the service stores. A closed service may be entered
+    again, on the same port and with what it held.
 
     Attributes:
         port: the port on 127.0.0.1; 0 takes a free one.
@@ -144,7 +144,7 @@ class BoardService(ServiceFace):
         loop = asyncio.get_running_loop()
         try:
             await self.start()
-        except Exception as error:  # whatever it is, the one who waits is to hear of it
+        except Exception as error:  # the caller waits for the result, whatever it is
             started.set_exception(error)
             return
         started.set_result(lambda: loop.call_soon_threadsafe(ended.set))
@@ -167,7 +167,10 @@ class BoardService(ServiceFace):
         self.rules.address = self.base_url
 
     async def stop(self) -> None:
-        """Close the listener and every connection, at once, whatever hangs; a second call changes nothing."""
+        """Close the listener and every connection, at once, whatever hangs.
+
+        A second call changes nothing.
+        """
         server, listener = self._server, self._listener
         if server is None or listener is None:
             return
@@ -210,7 +213,9 @@ class BoardService(ServiceFace):
         return await waiter.future
 
     async def settled(self) -> None:
-        """Wait until no request that has arrived can change anything any more; from any loop.
+        """Wait until no request that has arrived can change anything any more.
+
+        It may be awaited on any event loop.
 
         What a fault delays is waited for on the service's clock, which `advance` moves; what hangs for good is not.
         """
@@ -313,7 +318,7 @@ class BoardService(ServiceFace):
 
 
 def _call_in_loop_of(future: asyncio.Future[_T], value: _T) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop of the one who waited is closed
+    with contextlib.suppress(RuntimeError):  # the waiter's loop is closed
         future.get_loop().call_soon_threadsafe(_resolve, future, value)
 
 

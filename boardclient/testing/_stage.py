@@ -1,4 +1,4 @@
-"""The I/O of one answer: whole, in parts, late, or cut off. What to do is the faults' affair."""
+"""The I/O of one response: whole, in parts, late or cut off, as a fault asks for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from boardclient.testing._answers import Answer
 
 @attrs.define(eq=False)
 class Stage:
-    """One request and its answer; its owner is the handler of the request, which gives `response` to the server in the end."""
+    """One request and its answer.
+
+    Its owner is the handler of the request, which gives `response` to the server in the end.
+    """
 
     request: web.BaseRequest
     wait: Callable[[float], Awaitable[object]]

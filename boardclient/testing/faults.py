@@ -1,4 +1,4 @@
-"""Faults, as values, and the plan that says which call meets which. No sockets here: a fault plays itself on a `Stage`."""
+"""Faults as values, and the plan that decides which call meets which fault; a fault acts on a `Stage`, without sockets."""
 
 from __future__ import annotations
 
@@ -121,13 +121,16 @@ class DelayCommit:
 
 @attrs.frozen(kw_only=True)
 class Hang:
-    """An answer that never comes; after `seconds`, where they are given, the connection is closed instead."""
+    """An answer that never comes.
+
+    After `seconds`, where they are given, the connection is closed instead.
+    """
 
     commit: bool = False
     seconds: float | None = None
 
     async def play(self, stage: Stage) -> None:
-        """Wait until the service closes or the time is over, after the commit where there is one."""
+        """Commit where asked for, then wait until the service closes or the time is over."""
         if self.commit:
             stage.commit()
         if self.seconds is None:
@@ -188,7 +191,10 @@ class SlowBody:
 
 @attrs.frozen(kw_only=True)
 class RateLimit:
-    """A limit that the service enforces with 429 and announces nowhere; `retry_after` is sent as it is."""
+    """A limit that the service enforces with 429 and announces nowhere.
+
+    `retry_after` is sent as it is.
+    """
 
     per_second: float
     burst: int = 1
@@ -221,7 +227,10 @@ def delay_commit(seconds: float) -> DelayCommit:
 
 
 def hang(*, commit: bool = False, seconds: float | None = None) -> Hang:
-    """Never answer; close the connection after `seconds`, by default when the service closes."""
+    """Never answer.
+
+    Close the connection after `seconds`, by default when the service closes.
+    """
     return Hang(commit=commit, seconds=seconds)
 
 
@@ -238,7 +247,10 @@ def foreign_body(
     commit: bool = True,
     headers: Mapping[str, str] | None = None,
 ) -> ForeignBody:
-    """Send these bytes in place of the answer; `headers` may say that they are packed."""
+    """Send these bytes in place of the answer.
+
+    `headers` may say that they are packed.
+    """
     return ForeignBody(body=body, content_type=content_type, status=status, commit=commit, headers=dict(headers or {}))
 
 
@@ -268,7 +280,7 @@ class Planned:
     hits: int = 0
 
     def fits(self, operation: str, number: int) -> bool:
-        """Say whether a call meets the fault."""
+        """Return whether a call meets the fault."""
         if self.times is not None and self.hits >= self.times:
             return False
         return self.operation in (None, operation) and (self.calls is None or number in self.calls)
@@ -302,7 +314,9 @@ class Faults:
         call: int | Iterable[int] | None = None,
         times: int | None = None,
     ) -> Planned:
-        """Let calls meet a fault: those of one operation or of all, of these numbers or of all, at most `times` of them.
+        """Let calls meet a fault.
+
+        Those of one operation or of all, of these numbers or of all, at most `times` of them.
 
         Calls are counted per operation, from 1; with `operation` None, `call=1` is the first call of each operation.
 
@@ -337,7 +351,7 @@ class Faults:
         self._filled_at = self.clock()
 
     def meet(self, operation: str, number: int) -> Fault | None:
-        """Say which fault a call meets, and count it: a planned one, or the limit."""
+        """Return the fault that a call meets, a planned one or the limit, and count it."""
         for planned in self.planned:
             if planned.fits(operation, number):
                 planned.hits += 1

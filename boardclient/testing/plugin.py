@@ -44,7 +44,7 @@ def module_board_service_options() -> Mapping[str, object]:
 
 @pytest.fixture(scope="module")
 def module_board_service(module_board_service_options: Mapping[str, object]) -> Iterator[BoardService]:
-    """Run one `BoardService` for all tests of a module, which share its boards, tokens and faults."""
+    """Run one `BoardService` for all tests of a module, which share what it holds."""
     from boardclient.testing import BoardService
 
     with BoardService(**module_board_service_options) as service:  # type: ignore[arg-type]  # -- as above
@@ -53,7 +53,10 @@ def module_board_service(module_board_service_options: Mapping[str, object]) -> 
 
 @pytest.fixture
 def board_session_options() -> Mapping[str, object]:
-    """Give the options of `board_session`, those of `AsyncSession`; override it to choose others."""
+    """Give the options of `board_session`, those of `AsyncSession`.
+
+    Override it to choose others.
+    """
     return {}
 
 
