@@ -2,13 +2,17 @@
 
 import asyncio
 import copy
+import html
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus
 
 import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from boardclient import (
     AsyncSession,
@@ -150,8 +154,54 @@ def test_redact_keeps_the_beginning_of_a_large_body() -> None:
         assert len(body) >= BODY_KEPT_BYTES - 16 * 128
 
 
+def test_redact_cuts_after_the_last_of_several_credentials() -> None:
+    """A body full of one credential is not cut within another one: half of that would be left, pulled into what is kept."""
+    new, old = Credentials("n" * 55), Credentials("0123456789" * 5 + "abcde")
+    for shift in range(0, 56, 3):
+        body = b"." * shift + b"n" * 55 * 1300 + old.token.encode() * 60
+        kept = new.redact(RawResponse(401, {}, body), old).body
+        assert b"0123" not in kept
+        assert b"nn" not in kept
+        assert len(kept) <= BODY_KEPT_BYTES
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["a&amp;b/&lt;c", "a&#38;b&#x2F;&#x3c;c", "a%26amp;b/&lt;c", "a\\u0026b\\/\\u003cc", "a%5Cu0026b%252F%253Cc", "%25a&b/<c%"],
+)
+def test_redact_finds_mixed_and_nested_forms(form: str) -> None:
+    """HTML's references and escapes put upon escapes are undone; what stands beside the credential stays as it is written."""
+    assert Credentials("a&b/<c").redact(RawResponse(400, {}, f"&lt;{form}%41\\n".encode())).body in (
+        b"&lt;***%41\\n",
+        b"&lt;%25***%%41\\n",
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    secret=st.text(st.characters(exclude_categories=["Cs"]), min_size=4, max_size=60),
+    ways=st.lists(st.sampled_from(["quote", "quote_plus", "json", "json_ascii", "html"]), max_size=3),
+    before=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="%\\&"), max_size=30),
+)
+def test_redact_whatever_encoders_make(secret: str, ways: list[str], before: str) -> None:
+    """Whatever the usual encoders make of a credential, one after another, none of it is left."""
+    encoders: dict[str, Callable[[str], str]] = {
+        "quote": lambda text: quote(text, safe=""),
+        "quote_plus": quote_plus,
+        "json": lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+        "json_ascii": lambda text: json.dumps(text)[1:-1],
+        "html": html.escape,
+    }
+    written = secret
+    for way in ways:
+        written = encoders[way](written)
+    if "quote_plus" in ways[1:] and " " in secret:
+        return  # a space of a text that was encoded before: no service does that to a credential
+    assert Credentials(secret).redact(RawResponse(400, {}, (before + written).encode())).body.endswith(b"***")
+
+
 def test_redact_takes_no_long_time() -> None:
-    """An answer made of escapes alone is searched in one pass, for credentials of escapes as well."""
+    """A body made of escapes alone is searched in a few passes, for credentials of escapes as well."""
     credentials = Credentials("\\" * 40 + "%" * 20 + "x", "%5c" * 20)
     started = time.process_time()
     credentials.redact(RawResponse(400, {}, b"\\" * 20000 + b"%5c" * 10000))

@@ -396,8 +396,7 @@ def _refusal(
     if isinstance(answer, TransportFailure):
         error = TransportError(f"{request.line}: {answer.why}", answer.phase, request.line, answer.effect)
     else:
-        for held in filter(None, (credentials, rejected)):
-            answer = held.redact(answer)
+        answer = credentials.redact(answer) if rejected is None else credentials.redact(answer, rejected)
         error = api_error(request.line, answer, time.time())
         if isinstance(error, NotFoundError) and request.method == "DELETE" and context.effect is Effect.UNKNOWN:
             # An earlier attempt may have deleted it: that it is gone is what was asked for.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from functools import cached_property
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 from urllib.parse import quote
 
 import attrs
@@ -13,6 +11,7 @@ from multidict import CIMultiDict
 from boardclient import _json
 from boardclient._messages import BODY_KEPT_BYTES, Request
 from boardclient._transport import RawResponse
+from boardclient.credentials._redaction import redacted
 from boardclient.models import check_text
 
 CredentialsIn = Literal["body", "query"]
@@ -61,24 +60,18 @@ class Credentials:
         query = f"{request.query}&{self._query}" if request.query else self._query
         return SignedRequest(f"{request.path}?{query}", body)
 
-    def redact(self, answer: RawResponse) -> RawResponse:
-        """Return the answer with `***` in place of whatever equals a credential: plain, percent-encoded, as JSON.
+    def redact(self, response: RawResponse, *others: Credentials) -> RawResponse:
+        """Return the response with `***` in place of these and other credentials, in headers and body.
 
-        Of a large body only the beginning is left, somewhat more or less than an error keeps.
+        They are found plain, percent-encoded, as JSON and HTML write them, and in nested forms. Of a large body only the
+        beginning is left that an error keeps; no half of a credential is at its end.
         """
-        written = self._written
-        headers = CIMultiDict((name, _redacted(value, written)) for name, value in answer.headers.items())
-        margin = _LONGEST_WAY * max(len(self.token), len(self.key or ""))
-        body = written.sub(b"***", answer.body[: BODY_KEPT_BYTES + margin])
-        if len(answer.body) > BODY_KEPT_BYTES + margin:
-            body = body[:-margin]  # a credential may begin there and be cut off
-        return attrs.evolve(answer, body=body, headers=headers)
-
-    @cached_property
-    def _written(self) -> re.Pattern[bytes]:
-        """Make the pattern of everything that reads as a credential, the longer first: one may begin with the other."""
-        secrets = sorted(filter(None, (self.token, self.key)), key=len, reverse=True)
-        return re.compile(b"|".join(map(_spellings, secrets)))
+        secrets = [secret for one in (self, *others) for secret in (one.token, one.key) if secret is not None]
+        headers = CIMultiDict(
+            (name, redacted(value.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape"))
+            for name, value in response.headers.items()
+        )
+        return attrs.evolve(response, body=redacted(response.body, secrets, BODY_KEPT_BYTES), headers=headers)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("credentials are not pickled")
@@ -88,36 +81,3 @@ class Credentials:
 
     def __deepcopy__(self, memo: dict[int, object]) -> Credentials:
         return self
-
-
-def _spellings(secret: str) -> bytes:
-    """Make the pattern of a text however a service writes it: each character plain, percent-encoded or escaped as in JSON.
-
-    The ways may be mixed, and one put upon another: JSON as a string in JSON, a percent-encoded address in an address.
-    """
-    plain = re.sub(r"\\+", r"\\", secret)  # of backslashes any number counts as one, whose escapes they may be
-    return b"".join(_ways(character) for character in plain)
-
-
-def _ways(character: str) -> bytes:
-    raw, units = character.encode(), character.encode("utf-16-be")
-    percent = b"".join(b"%%(?:25){0,3}%02x" % byte for byte in raw)
-    unicode = b"".join(_BACKSLASH + b"u" + units[at : at + 2].hex().encode() for at in range(0, len(units), 2))
-    ways = [re.escape(raw), b"(?i:%s|%s)" % (percent, unicode)]
-    if character in _SHORT_ESCAPES:
-        ways.append(_BACKSLASH + _SHORT_ESCAPES[character])
-    if character == " ":
-        ways.append(rb"\+")
-    one = b"(?:%s)" % b"|".join(ways)
-    if character == "\\":
-        return one + b"{1,8}"
-    return one if character.isalnum() else b"(?:%s)?%s" % (_BACKSLASH, one)
-
-
-_LONGEST_WAY: Final = 128  # bytes of one character, escapes of escapes included
-_BACKSLASH: Final = rb"(?:\\|%(?:25){0,3}5[cC]){1,8}"
-_SHORT_ESCAPES: Final = dict(zip("\b\f\n\r\t", (b"b", b"f", b"n", b"r", b"t"), strict=True))
-
-
-def _redacted(value: str, written: re.Pattern[bytes]) -> str:
-    return written.sub(b"***", value.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
