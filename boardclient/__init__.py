@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from boardclient.bulk import BulkReport, BulkRun, CardResult
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
     from boardclient.credentials._code_exchange import AuthorizationRequest
+    from boardclient.credentials._encrypted_store import EncryptedTokenStore
     from boardclient.credentials._file_store import FileTokenStore
     from boardclient.credentials._memory_store import MemoryTokenStore
     from boardclient.credentials._oauth import OAuthCredentials
@@ -67,6 +68,7 @@ __all__ = [
     "DeadlineError",
     "DecodeError",
     "Effect",
+    "EncryptedTokenStore",
     "FileTokenStore",
     "InvalidIdentifierError",
     "JournalError",
@@ -95,6 +97,7 @@ _HOMES = {
     "_pace": ("Pace",),
     "bulk": ("BulkReport", "BulkRun", "CardResult"),
     "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
+    "credentials._encrypted_store": ("EncryptedTokenStore",),
     "credentials._file_store": ("FileTokenStore",),
     "credentials._memory_store": ("MemoryTokenStore",),
     "credentials._oauth": ("OAuthCredentials",),

@@ -11,7 +11,7 @@ import pytest
 import boardclient
 
 _NOT_YET: set[str] = set()
-_BESIDES = {"LeaseState", "StoredToken"}
+_BESIDES = {"EncryptedTokenStore", "LeaseState", "StoredToken"}
 _CONTRACT = """AsyncSession Response
     Credentials CredentialProvider StaticCredentials OAuthCredentials AuthorizationRequest
     Token TokenStore MemoryTokenStore FileTokenStore
@@ -20,7 +20,7 @@ _CONTRACT = """AsyncSession Response
     NotFoundError RateLimitError ServerError DecodeError CredentialError ConsentRequired SessionClosedError
     InvalidIdentifierError JournalError Effect Attempt
     BulkRun BulkReport BulkProgress CardResult Pace"""
-_OPTIONAL = ("rich", "pytest", "_pytest", "click", "aioresponses", "uvloop", "hypothesis")
+_OPTIONAL = ("rich", "pytest", "_pytest", "click", "aioresponses", "uvloop", "hypothesis", "cryptography", "itsdangerous")
 
 
 _PROBE = """
