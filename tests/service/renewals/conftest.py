@@ -1,0 +1,25 @@
+"""The fixtures of these tests."""
+
+from __future__ import annotations
+
+import pytest
+from renewal_helpers import Clock, Consent
+
+from boardclient.credentials import _renewal
+from boardclient.testing import BoardService
+
+
+@pytest.fixture
+def consent(service: BoardService) -> Consent:
+    return Consent(service)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(autouse=True)
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let those who wait for another holder look again soon."""
+    monkeypatch.setattr(_renewal, "_POLL_SECONDS", (0.001, 0.002))

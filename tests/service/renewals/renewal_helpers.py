@@ -1,0 +1,143 @@
+"""What tests of renewals share: an application whose consent the test controls, and a store that takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from boardclient import (
+    AuthorizationRequest,
+    LeaseState,
+    MemoryTokenStore,
+    OAuthCredentials,
+    StoredToken,
+    Token,
+)
+from boardclient.testing import BoardService, faults
+
+
+class Clock:
+    """A clock that goes on when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = time.monotonic() // 1 + 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Consent:
+    """An application's `authorize`, which the test may hold up or let fail, and which keeps what it was asked and gave."""
+
+    def __init__(self, service: BoardService) -> None:
+        self.service = service
+        self.asked: list[AuthorizationRequest] = []
+        self.codes: list[str] = []
+        self.began, self.open = asyncio.Event(), asyncio.Event()
+        self.open.set()
+        self.error: BaseException | None = None
+        self.cancelled = 0
+
+    async def __call__(self, request: AuthorizationRequest) -> str:
+        self.asked.append(request)
+        self.began.set()
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.error is not None:
+            raise self.error
+        self.codes.append(self.service.new_code())
+        return self.codes[-1]
+
+    async def reached(self) -> None:
+        """Wait until somebody asks."""
+        async with asyncio.timeout(20):
+            await self.began.wait()
+
+    def hold_up(self) -> None:
+        """Let the next one who asks wait for `open`."""
+        self.began.clear()
+        self.open.clear()
+
+
+class Held:
+    """A fault: the answer is made and sent when the test says so."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    async def play(self, stage: faults.Stage) -> None:
+        await self.opened.wait()
+        await stage.reply_answer()
+
+
+class SteppingStore(MemoryTokenStore):
+    """A store each of whose steps takes a few steps of the event loop, before and after."""
+
+    async def read(self, account: str) -> StoredToken | None:
+        await _steps(2)
+        found = await super().read(account)
+        await _steps(2)
+        return found
+
+    async def publish(self, account: str, token: Token, after: int) -> bool:
+        await _steps(2)
+        is_done = await super().publish(account, token, after)
+        await _steps(2)
+        return is_done
+
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
+        await _steps(2)
+        state = await super().lease(account, holder, seconds)
+        await _steps(2)
+        return state
+
+    async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+        await _steps(2)
+        await super().release(account, holder, cooldown)
+        await _steps(2)
+
+
+async def _steps(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def tasks_left() -> list[str]:
+    """Name the tasks under way that are neither the running one nor the service's."""
+    names = [task.get_coro().__qualname__ for task in asyncio.all_tasks() if task is not asyncio.current_task()]  # type: ignore[union-attr]  # -- tasks run coroutines
+    return [name for name in names if not name.startswith("RequestHandler")]
+
+
+def exchanges(service: BoardService) -> int:
+    return len(service.calls_of("token.exchange"))
+
+
+def refusals(service: BoardService) -> int:
+    return [call.status for call in service.calls].count(401)
+
+
+def is_sent(service: BoardService) -> tuple[int, int]:
+    """Count what the service got, exchanges apart."""
+    return service.requests - exchanges(service), exchanges(service)
+
+
+def timed(service: BoardService, consent: Any, clock: Clock, **options: Any) -> OAuthCredentials:
+    """Build credentials whose cool-downs and leases are on the test's clock."""
+    provider = service.oauth_credentials(authorize=consent, store=MemoryTokenStore(clock=clock), **options)
+    provider._token_state.clock = clock
+    return provider
+
+
+def secrets_of(service: BoardService, *more: str) -> list[str]:
+    return [service.key, service.token, service.client_secret, service.client_id, *service.rules.tokens, *more]

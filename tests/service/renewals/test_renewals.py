@@ -1,0 +1,120 @@
+"""One renewal for all requests of a session, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from renewal_helpers import Consent, Held, _steps, exchanges, refusals, until
+
+from boardclient import (
+    AuthenticationError,
+    AuthorizationRequest,
+    PermissionDeniedError,
+)
+from boardclient.testing import BoardService, faults
+
+
+async def test_a_thousand_in_flight(service: BoardService, consent: Consent) -> None:
+    """Of 1,000 requests in flight when the token expires one asks for a code, one exchanges it, and all are answered."""
+    async with service.session(service.oauth_credentials(authorize=consent), max_connections=200, timeout=None) as session:
+        await session.members.me()
+        held = Held()
+        service.faults.add(held, "members.me", call=range(2, 202))
+        tasks = [asyncio.ensure_future(session.members.me()) for _ in range(1000)]
+        await service.received("members.me", 201)
+        service.rules.expire_tokens()
+        held.opened.set()
+        members = await asyncio.gather(*tasks)
+    assert {member.id for member in members} == {"0" * 24}
+    assert len(members) == 1000
+    assert refusals(service) == 1000
+    assert (len(consent.asked), exchanges(service)) == (2, 2)  # each once at first use
+
+
+async def test_a_thousand_at_first_use(service: BoardService, consent: Consent) -> None:
+    """1,000 calls that begin without a token share the first one as well, and nothing is sent before it is there."""
+    consent.hold_up()
+    async with service.session(service.oauth_credentials(authorize=consent), timeout=None) as session:
+        tasks = [asyncio.ensure_future(session.members.me()) for _ in range(1000)]
+        await consent.reached()
+        await _steps(5)
+        assert service.requests == 0
+        consent.open.set()
+        await asyncio.gather(*tasks)
+    assert (len(consent.asked), exchanges(service), refusals(service)) == (1, 1, 0)
+    assert consent.asked == [AuthorizationRequest(account="default", first_time=True, attempt=1)]
+
+
+async def test_staggered_refusals(service: BoardService, consent: Consent) -> None:
+    """Of 200 answers 401 that come before, during and after the renewal only the first leads to a callback."""
+    async with service.session(service.oauth_credentials(authorize=consent), max_connections=250, timeout=None) as session:
+        await session.members.me()
+        before, during, after = Held(), Held(), Held()
+        for fault, numbers in ((before, range(2, 62)), (during, range(62, 132)), (after, range(132, 202))):
+            service.faults.add(fault, "members.me", call=numbers)
+        tasks = [asyncio.ensure_future(session.members.me()) for _ in range(200)]
+        await service.received("members.me", 201)
+        service.rules.expire_tokens()
+        consent.hold_up()
+        before.opened.set()
+        await consent.reached()
+        during.opened.set()
+        await until(lambda: refusals(service) == 130)
+        assert not any(task.done() for task in tasks)
+        consent.open.set()
+        await until(lambda: sum(task.done() for task in tasks) == 130)
+        after.opened.set()
+        await asyncio.gather(*tasks)
+    assert refusals(service) == 200
+    assert (len(consent.asked), exchanges(service)) == (2, 2)
+
+
+@pytest.mark.parametrize("renewals", [1, 2])
+async def test_a_late_refusal_of_an_older_token(service: BoardService, consent: Consent, renewals: int) -> None:
+    """A 401 for a token that was renewed meanwhile, also twice, never discards the newer one: its call is replayed with it."""
+    async with service.session(service.oauth_credentials(authorize=consent)) as session:
+        await session.members.me()
+        late = Held()
+        service.faults.add(late, "members.me", call=2)
+        task = asyncio.ensure_future(session.members.me())
+        await service.received("members.me", 2)
+        for _ in range(renewals):
+            service.rules.expire_tokens()
+            await session.members.me()
+        late.opened.set()
+        await task
+        await session.members.me()
+    assert len(consent.asked) == exchanges(service) == 1 + renewals
+    assert refusals(service) == renewals + 1
+    assert service.calls_of("members.me")[-1].query["token"] == [*service.rules.tokens][-1]
+
+
+async def test_a_second_refusal_is_raised(service: BoardService, consent: Consent) -> None:
+    """A call is replayed once: where a token that was good is refused to its replay as well, the 401 is raised."""
+    async with service.session(service.oauth_credentials(authorize=consent)) as session:
+        await session.members.me()
+        service.faults.add(faults.status(401), "members.me", call=[2, 3])
+        with pytest.raises(AuthenticationError) as caught:
+            await session.members.me()
+    assert [attempt.status for attempt in caught.value.attempts] == [401, 401]
+    assert len(consent.asked) == 2
+
+
+async def test_no_other_refusal_renews(service: BoardService, consent: Consent) -> None:
+    """A 403 and other errors leave the token alone: the application isn't asked again."""
+    provider = service.oauth_credentials(authorize=lambda request: _given(service.new_code(scopes=["read"]), consent, request))
+    async with service.session(provider, retry=None) as session:
+        with pytest.raises(PermissionDeniedError):
+            await session.boards.create("plans")
+        for code in (400, 403, 407, 429, 500):
+            service.faults.add(faults.status(code, {"WWW-Authenticate": "Bearer"}), "members.me", times=1)
+            with pytest.raises(Exception, match=str(code)):
+                await session.members.me()
+        await session.members.me()
+    assert (len(consent.asked), exchanges(service)) == (1, 1)
+
+
+async def _given(code: str, consent: Consent, request: AuthorizationRequest) -> str:
+    consent.asked.append(request)
+    return code

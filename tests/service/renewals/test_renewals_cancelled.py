@@ -1,0 +1,219 @@
+"""Renewals whose callers are cancelled or whose sessions close."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from renewal_helpers import Consent, SteppingStore, _steps, exchanges, tasks_left, until
+
+from boardclient import (
+    AuthorizationRequest,
+    Effect,
+    LeaseState,
+    MemoryTokenStore,
+    SessionClosedError,
+    StoredToken,
+)
+from boardclient.testing import BoardService
+
+# --- cancellation
+
+
+@pytest.mark.parametrize("when", ["first use", "expired"])
+async def test_a_leader_cancelled_at_any_step(service: BoardService, when: str) -> None:
+    """Whichever step the call that began the renewal is cancelled at, the others go on with it, and nobody waits on."""
+    cancelled = finished = 0
+    for steps in range(500):
+        consent, store = Consent(service), SteppingStore()
+
+        async def authorize(request: AuthorizationRequest, consent: Consent = consent) -> str:
+            await _steps(3)
+            return await consent(request)
+
+        provider = service.oauth_credentials(authorize=authorize, store=store)
+        async with service.session(provider) as session:
+            if when == "expired":
+                await session.members.me()
+                service.rules.expire_tokens()
+            exchanged, asked = exchanges(service), len(consent.asked)
+            leader = asyncio.ensure_future(session.members.me())
+            others = [asyncio.ensure_future(session.members.me()) for _ in range(3)]
+            await _steps(steps)
+            leader.cancel()
+            (outcome,) = await asyncio.gather(leader, return_exceptions=True)
+            async with asyncio.timeout(10):
+                await asyncio.gather(*others)
+                await session.members.me()
+            assert (len(consent.asked) - asked, exchanges(service) - exchanged) == (1, 1), steps
+            await until(lambda: provider._renewals == {})  # noqa: B023 -- used at once
+            assert await store.lease("default", "whoever", 1) == "granted"
+            assert len(session._core.in_flight) == 0
+        assert tasks_left() == []
+        if isinstance(outcome, asyncio.CancelledError):
+            cancelled += 1
+        else:
+            finished += 1
+        if finished == 3:
+            break
+    assert finished == 3
+    assert cancelled > 20
+
+
+async def test_all_cancelled(service: BoardService, consent: Consent) -> None:
+    """A renewal goes on when nobody waits for it any more, and the next call uses what it got."""
+    consent.hold_up()
+    async with service.session(service.oauth_credentials(authorize=consent)) as session:
+        tasks = [asyncio.ensure_future(session.members.me()) for _ in range(5)]
+        await consent.reached()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(task.cancelled() for task in tasks)
+        consent.open.set()
+        await session.members.me()
+    assert (len(consent.asked), consent.cancelled, exchanges(service)) == (1, 0, 1)
+
+
+# --- closing
+
+
+async def test_closing_ends_the_renewal(service: BoardService, consent: Consent) -> None:
+    """A session that closes cancels the callback of its renewal, and leaves neither a task nor a lease behind."""
+    consent.hold_up()
+    store = MemoryTokenStore()
+    session = service.session(service.oauth_credentials(authorize=consent, store=store))
+    task = asyncio.ensure_future(session.members.me())
+    await consent.reached()
+    async with asyncio.timeout(5):
+        await session.aclose()
+    with pytest.raises(SessionClosedError) as caught:
+        await task
+    assert caught.value.effect is Effect.NOT_SENT
+    await _steps(3)
+    assert (consent.cancelled, tasks_left()) == (1, [])
+    assert await store.lease("default", "another", 1) == "granted"
+
+
+async def test_closing_with_a_callback_that_does_not_end(service: BoardService) -> None:
+    """A callback that swallows its cancellation doesn't hold up the closing."""
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def authorize(request: AuthorizationRequest) -> str:
+        began.set()
+        while not ended.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ended.wait()
+        return service.new_code()
+
+    session = service.session(service.oauth_credentials(authorize=authorize))
+    task = asyncio.ensure_future(session.members.me())
+    await began.wait()
+    async with asyncio.timeout(5):
+        await session.aclose()
+        with pytest.raises(SessionClosedError):
+            await task
+    ended.set()
+    await _steps(3)
+    assert (service.requests, tasks_left()) == (0, [])
+
+
+async def test_closing_is_no_failure(service: BoardService, consent: Consent) -> None:
+    """After a renewal that ended with its session another session begins one at once: there is no cool-down."""
+    consent.hold_up()
+    provider = service.oauth_credentials(authorize=consent)
+    session = service.session(provider)
+    task = asyncio.ensure_future(session.members.me())
+    await consent.reached()
+    await session.aclose()
+    with pytest.raises(SessionClosedError):
+        await task
+    consent.open.set()
+    async with service.session(provider) as another:
+        await another.members.me()
+    assert [request.first_time for request in consent.asked] == [True, True]
+
+
+async def test_closing_at_any_step(service: BoardService) -> None:
+    """Whichever step of its renewal a session is closed at, another one that shares the provider goes on by itself."""
+    ended_early = 0
+    for steps in range(500):
+        consent = Consent(service)
+        provider = service.oauth_credentials(authorize=consent, store=SteppingStore(), lease_seconds=0.05)
+        closing, going_on = service.session(provider), service.session(provider)
+        exchanged = exchanges(service)
+        mine = asyncio.ensure_future(closing.members.me())
+        other = asyncio.ensure_future(going_on.members.me())
+        await _steps(steps)
+        is_over = mine.done()
+        async with asyncio.timeout(10):
+            await closing.aclose()
+            await other
+            (outcome,) = await asyncio.gather(mine, return_exceptions=True)
+            await going_on.members.me()
+            await going_on.aclose()
+        assert is_over or isinstance(outcome, SessionClosedError), steps
+        assert 1 <= len(consent.asked) <= 2, steps
+        assert exchanges(service) - exchanged <= 2, steps
+        await _steps(3)
+        assert tasks_left() == [], steps
+        if is_over:
+            break
+        ended_early += 1
+    assert is_over
+    assert ended_early > 20
+
+
+@pytest.mark.parametrize("step", ["read", "lease", "release"])
+async def test_closing_amid_a_step_at_the_store(service: BoardService, consent: Consent, step: str) -> None:
+    """A session that closes while its renewal is at the store leaves no lease for which others would have to wait."""
+    amid = asyncio.Event()
+
+    class Watched(MemoryTokenStore):
+        """A store that does a step and takes a while to say so, as one that works in a thread."""
+
+        async def _pause(self, name: str) -> None:
+            if name == step:
+                amid.set()
+                await _steps(3)
+
+        async def read(self, account: str) -> StoredToken | None:
+            found = await super().read(account)
+            await self._pause("read")
+            return found
+
+        async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
+            state = await super().lease(account, holder, seconds)
+            await self._pause("lease")
+            return state
+
+        async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+            await super().release(account, holder, cooldown)
+            await self._pause("release")
+
+    store = Watched()
+    session = service.session(service.oauth_credentials(authorize=consent, store=store, lease_seconds=60.0))
+    task = asyncio.ensure_future(session.members.me())
+    await amid.wait()
+    await session.aclose()
+    with pytest.raises(SessionClosedError):
+        await task
+    assert tasks_left() == []
+    assert await store.lease("default", "another", 1) == "granted"
+
+
+async def test_a_callback_that_closes_the_session(service: BoardService) -> None:
+    """A callback may close the session that waits for it: the call ends with SessionClosedError, and nothing hangs."""
+
+    async def authorize(request: AuthorizationRequest) -> str:
+        await session.aclose()
+        return service.new_code()
+
+    session = service.session(service.oauth_credentials(authorize=authorize))
+    async with asyncio.timeout(5):
+        with pytest.raises(SessionClosedError):
+            await session.members.me()
+        await session.aclose()
+    await _steps(3)
+    assert (service.requests, tasks_left()) == (0, [])

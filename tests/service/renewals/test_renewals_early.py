@@ -1,0 +1,107 @@
+"""Renewing before the end of a token."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+
+import pytest
+from renewal_helpers import Clock, Consent, refusals, timed, until
+
+from boardclient.credentials import _code_exchange, _token_state
+from boardclient.testing import BoardService
+
+
+@pytest.fixture
+async def expiring(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> AsyncIterator[BoardService]:
+    """Run a service whose tokens live for 100 s of a clock that the client's time of day is on, too."""
+    clock.now = time.time() // 1
+    seen = SimpleNamespace(time=clock, monotonic=clock)
+    for module in (_token_state, _code_exchange):
+        monkeypatch.setattr(module, "time", seen)
+    async with BoardService(clock=clock, token_lifetime=100.0) as running:
+        yield running
+
+
+async def test_renewed_before_the_end(expiring: BoardService, clock: Clock) -> None:
+    """A token whose end is known is renewed unasked, by one call for all, and the service never has to say 401."""
+    consent = Consent(expiring)
+    provider = timed(expiring, consent, clock, renew_before_expiry=10.0)
+    async with expiring.session(provider) as session:
+        for renewals in range(1, 4):
+            await asyncio.gather(*(session.members.me() for _ in range(20)))
+            clock.now += 89.9
+            await asyncio.gather(*(session.members.me() for _ in range(20)))
+            assert len(consent.asked) == renewals
+            clock.now += 0.2
+        await asyncio.gather(*(session.members.me() for _ in range(20)))
+    assert (len(consent.asked), refusals(expiring)) == (4, 0)
+
+
+async def test_without_the_option_nothing_is_renewed_early(expiring: BoardService, clock: Clock) -> None:
+    """Without `renew_before_expiry` the application is asked when the service says 401, and not before."""
+    consent = Consent(expiring)
+    async with expiring.session(timed(expiring, consent, clock)) as session:
+        await session.members.me()
+        clock.now += 99.9
+        await session.members.me()
+        assert (len(consent.asked), refusals(expiring)) == (1, 0)
+        clock.now += 0.2
+        await session.members.me()
+    assert (len(consent.asked), refusals(expiring)) == (2, 1)
+
+
+async def test_others_go_on_during_an_early_renewal(expiring: BoardService, clock: Clock) -> None:
+    """While a good token is being renewed early, calls go on with it."""
+    consent = Consent(expiring)
+    async with expiring.session(timed(expiring, consent, clock, renew_before_expiry=10.0)) as session:
+        await session.members.me()
+        clock.now += 95
+        consent.hold_up()
+        first = asyncio.ensure_future(session.members.me())
+        await consent.reached()
+        await asyncio.gather(*(session.members.me() for _ in range(5)))
+        assert not first.done()
+        consent.open.set()
+        await first
+    assert (len(consent.asked), refusals(expiring)) == (2, 0)
+
+
+async def test_an_early_renewal_that_fails(expiring: BoardService, clock: Clock) -> None:
+    """Where an early renewal fails the old token stays in use, and the next one comes after the cool-down."""
+    consent = Consent(expiring)
+    provider = timed(expiring, consent, clock, renew_before_expiry=10.0)
+    async with expiring.session(provider) as session:
+        await session.members.me()
+        clock.now += 91
+        consent.error = LookupError("no consent")
+        for _ in range(3):
+            await session.members.me()
+        assert len(consent.asked) == 2
+        assert provider._token_state.rest_seconds == 1.0
+        consent.error = None
+        clock.now += 1
+        await session.members.me()
+        assert len(consent.asked) == 3
+        clock.now += 50
+        await session.members.me()
+    assert (len(consent.asked), refusals(expiring)) == (3, 0)
+
+
+async def test_an_early_renewal_that_outlasts_its_token(expiring: BoardService, clock: Clock) -> None:
+    """A token that ends while it is renewed early is waited for by whoever is refused: there is one callback."""
+    consent = Consent(expiring)
+    async with expiring.session(timed(expiring, consent, clock, renew_before_expiry=10.0)) as session:
+        await session.members.me()
+        clock.now += 95
+        consent.hold_up()
+        first = asyncio.ensure_future(session.members.me())
+        await consent.reached()
+        clock.now += 10
+        others = [asyncio.ensure_future(session.members.me()) for _ in range(5)]
+        await until(lambda: refusals(expiring) == 5)
+        consent.open.set()
+        await asyncio.gather(first, *others)
+    assert (len(consent.asked), refusals(expiring)) == (2, 5)

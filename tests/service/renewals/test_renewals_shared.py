@@ -1,0 +1,413 @@
+"""Callbacks that use sessions, where secrets go, accounts, loops and bulk runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from renewal_helpers import Clock, Consent, exchanges, is_sent, refusals, secrets_of, timed
+
+from boardclient import (
+    AuthenticationError,
+    AuthorizationRequest,
+    CardDraft,
+    CredentialError,
+    LeaseState,
+    MemoryTokenStore,
+    OAuthCredentials,
+    Pace,
+)
+from boardclient.events import CredentialsRenewed, RequestSent
+from boardclient.testing import BoardService, assert_no_secrets, faults
+
+# --- a callback that uses the session
+
+
+@pytest.mark.parametrize("who", ["session", "view", "task", "another session", "another provider"])
+async def test_a_callback_that_waits_for_itself(service: BoardService, who: str) -> None:
+    """A callback that uses what it is to renew gets a clear error instead of a deadlock, its tasks as well."""
+    inner: list[BaseException] = []
+
+    async def authorize(request: AuthorizationRequest) -> str:
+        users = {"view": session.with_options(timeout=3), "another session": second, "another provider": third}
+        call = users.get(who, session).members.me()
+        try:
+            await (asyncio.ensure_future(call) if who == "task" else call)
+        except CredentialError as error:
+            inner.append(error)
+        return service.new_code()
+
+    store = MemoryTokenStore()
+    provider = service.oauth_credentials(authorize=authorize, store=store)
+    session, second = service.session(provider), service.session(provider)
+    third = service.session(service.oauth_credentials(authorize=authorize, store=store))
+    async with session, second, third, asyncio.timeout(5):
+        await session.members.me()
+        await third.members.me()
+    (error,) = inner
+    assert "authorize waits for itself" in str(error)
+    assert is_sent(service) == (2, 1)
+
+
+async def test_an_error_of_its_own_waiting_is_the_cause(service: BoardService) -> None:
+    """A callback that lets that error out fails the renewal with it as the cause."""
+
+    async def authorize(request: AuthorizationRequest) -> str:
+        await session.members.me()
+        return service.new_code()
+
+    async with service.session(service.oauth_credentials(authorize=authorize)) as session, asyncio.timeout(5):
+        with pytest.raises(CredentialError, match="authorize raised CredentialError") as caught:
+            await session.members.me()
+    assert "authorize waits for itself" in str(caught.value.__cause__)
+    assert service.requests == 0
+
+
+async def test_a_task_born_in_the_callback(service: BoardService) -> None:
+    """A task that the callback began may use the session once the renewal is over, and renew by itself then."""
+    over = asyncio.Event()
+    born: list[asyncio.Task[Any]] = []
+
+    async def later() -> None:
+        await over.wait()
+        await session.members.me()
+        service.rules.expire_tokens()
+        await session.members.me()
+
+    async def authorize(request: AuthorizationRequest) -> str:
+        if not born:
+            born.append(asyncio.ensure_future(later()))
+        return service.new_code()
+
+    async with service.session(service.oauth_credentials(authorize=authorize)) as session, asyncio.timeout(5):
+        await session.members.me()
+        over.set()
+        await born[0]
+    assert exchanges(service) == 2
+
+
+# --- where secrets go
+
+
+@pytest.mark.parametrize("redirect", [None, 302, 307, 308])
+async def test_secrets_go_to_their_own_place(redirect: int | None) -> None:
+    """The client secret and the codes go to auth_url only, key and token to base_url only, whatever redirects are offered."""
+    async with BoardService() as boards, BoardService() as auth:
+        boards.rules.tokens = auth.rules.tokens
+        consent = Consent(auth)
+        provider = auth.oauth_credentials(authorize=consent)
+        async with boards.session(provider, retry=None) as session:
+            await session.members.me()
+            await session.boards.create("plans")
+            auth.rules.expire_tokens()
+            await session.members.me()
+            if redirect is not None:
+                boards.faults.add(faults.redirect(auth.auth_url + "/1/OAuthGetAccessToken", redirect))
+                for call in (session.members.me, lambda: session.boards.create("plans")):
+                    with pytest.raises(Exception, match=str(redirect)):
+                        await call()
+                boards.faults.clear()
+                auth.rules.expire_tokens()
+                auth.faults.add(faults.redirect(boards.base_url + "/1/boards", redirect))
+                with pytest.raises(CredentialError, match=str(redirect)):
+                    await session.members.me()
+        assert [call.operation for call in auth.calls] == ["token.exchange"] * (2 if redirect is None else 3)
+        assert boards.calls_of("token.exchange") == []
+        boards.assert_no_credential_in_url_with_body()
+        auth.assert_no_credential_in_url_with_body()
+        assert_no_secrets(boards.calls, secrets=[auth.client_secret, auth.client_id, auth.redirect_uri, *consent.codes])
+        assert_no_secrets(auth.calls, secrets=[auth.key, *auth.rules.tokens])
+
+
+async def test_the_secret_does_not_go_in_the_open(service: BoardService, consent: Consent) -> None:
+    """A plain http auth_url beyond this machine is refused before the application is asked."""
+    provider = service.oauth_credentials(authorize=consent, auth_url="http://board.example/auth")
+    async with service.session(provider) as session:
+        with pytest.raises(CredentialError, match="auth_url"):
+            await session.members.me()
+    assert (consent.asked, service.requests) == ([], 0)
+
+
+async def test_nothing_secret_is_told(service: BoardService, consent: Consent, caplog: pytest.LogCaptureFixture) -> None:
+    """Observers learn of each renewal once, and neither they nor the logs nor any repr shows a secret."""
+    caplog.set_level(logging.DEBUG)
+    asyncio.get_running_loop().set_debug(True)
+    logging.getLogger("asyncio").setLevel(logging.DEBUG)
+    events: list[object] = []
+    store = MemoryTokenStore()
+    provider = service.oauth_credentials(authorize=consent, store=store)
+    async with service.session(provider, observers=[events.append]) as session:
+        await asyncio.gather(*(session.members.me() for _ in range(30)))
+        assert sum(isinstance(event, CredentialsRenewed) for event in events) == 0  # the first ones replace none
+        for renewals in (1, 2):
+            service.rules.expire_tokens()
+            await asyncio.gather(*(session.members.me() for _ in range(30)))
+            await asyncio.gather(*(session.boards.create("plans") for _ in range(3)))
+            assert sum(isinstance(event, CredentialsRenewed) for event in events) == renewals
+        secrets = secrets_of(service, *consent.codes)
+        shown = [repr(thing) for thing in (provider, store, session, provider._token_state.held, provider._config, consent.asked)]
+        shown += [str(await store.read("default"))]
+    assert_no_secrets(events, secrets=secrets)
+    assert_no_secrets(caplog.records, secrets=secrets)
+    assert_no_secrets(shown, secrets=secrets)
+
+
+async def test_views_announce_a_renewal_once(service: BoardService, consent: Consent) -> None:
+    """Views share the observers, which are told of a renewal once however many views use what it got."""
+    events: list[object] = []
+    async with service.session(service.oauth_credentials(authorize=consent), observers=[events.append]) as session:
+        views = [session, session.with_options(timeout=20), session.with_options(retry=None)]
+        await asyncio.gather(*(view.members.me() for view in views))
+        service.rules.expire_tokens()
+        await asyncio.gather(*(view.members.me() for view in views for _ in range(5)))
+    assert len(consent.asked) == 2
+    assert sum(isinstance(event, CredentialsRenewed) for event in events) == 1
+
+
+# --- accounts, sessions, loops
+
+
+async def test_accounts_do_not_wait_for_each_other(service: BoardService) -> None:
+    """In one store and on one pool each account has a renewal of its own, which no other one waits for."""
+    store = MemoryTokenStore()
+    consents = {name: Consent(service) for name in ("ann", "bob", "eve")}
+    consents["ann"].hold_up()
+    consents["eve"].error = LookupError("no consent")
+    async with service.session() as session:
+        ann, bob, eve = (
+            session.with_credentials(service.oauth_credentials(authorize=consent, store=store, account=name))
+            for name, consent in consents.items()
+        )
+        waiting = asyncio.ensure_future(ann.members.me())
+        await consents["ann"].reached()
+        await bob.members.me()
+        with pytest.raises(CredentialError):
+            await eve.members.me()
+        await bob.members.me()
+        assert not waiting.done()
+        consents["ann"].open.set()
+        await waiting
+    assert [[request.account for request in consent.asked] for consent in consents.values()] == [["ann"], ["bob"], ["eve"]]
+    tokens = {await store.read(name) for name in ("ann", "bob")}
+    assert len(tokens) == 2
+    assert await store.read("eve") is None
+
+
+async def test_one_callback_may_use_another_account(service: BoardService) -> None:
+    """A callback may make calls for another account of the same store, whose renewal it may begin."""
+    store = MemoryTokenStore()
+
+    async def authorize(request: AuthorizationRequest) -> str:
+        await helper.members.me()
+        return service.new_code()
+
+    async with service.session() as session, asyncio.timeout(5):
+        helper = session.with_credentials(service.oauth_credentials(store=store, account="helper"))
+        main = session.with_credentials(service.oauth_credentials(store=store, account="main", authorize=authorize))
+        await main.members.me()
+    assert is_sent(service) == (2, 2)
+
+
+async def test_providers_share_a_store(service: BoardService, consent: Consent) -> None:
+    """Of ten providers of one account and store one renews at first use and at each expiry; the others use its token."""
+    store = MemoryTokenStore()
+    async with contextlib.AsyncExitStack() as stack:
+        sessions = [
+            await stack.enter_async_context(service.session(service.oauth_credentials(authorize=consent, store=store)))
+            for _ in range(10)
+        ]
+        for expected in (1, 2, 3):
+            await asyncio.gather(*(session.members.me() for session in sessions for _ in range(10)))
+            assert (len(consent.asked), exchanges(service)) == (expected, expected)
+            service.rules.expire_tokens()
+
+
+async def test_a_failure_is_everybodys_of_the_store(service: BoardService, consent: Consent, clock: Clock) -> None:
+    """Where a renewal fails, another provider of the store rests as well instead of asking the application at once."""
+    consent.hold_up()
+    consent.error = LookupError("no consent")
+    first = timed(service, consent, clock)
+    second = timed(service, consent, clock)
+    second._config = first._config
+    async with service.session(first) as one, service.session(second) as two:
+        tasks = [asyncio.ensure_future(session.members.me()) for session in (one, two)]
+        await consent.reached()
+        consent.open.set()
+        errors = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(error) for error in errors} == {CredentialError}
+        assert len(consent.asked) == 1
+        consent.error = None
+        clock.now += 1
+        await asyncio.gather(one.members.me(), two.members.me())
+    assert len(consent.asked) == 2
+
+
+async def test_a_refused_token_is_everybodys_of_the_store(service: BoardService, consent: Consent, clock: Clock) -> None:
+    """The cool-down after a new token that was refused holds for other providers of the store, which ask nobody either."""
+    service.faults.add(faults.status(401), "members.me")
+    first = timed(service, consent, clock)
+    second = timed(service, consent, clock)
+    second._config = first._config
+    async with service.session(first) as one, service.session(second) as two:
+        with pytest.raises(AuthenticationError):
+            await one.members.me()
+        with pytest.raises(CredentialError, match="another holder of the account"):
+            await two.members.me()
+    assert (len(consent.asked), is_sent(service)) == (1, (2, 1))
+
+
+async def test_a_token_published_before_the_lease_is_used(service: BoardService, consent: Consent) -> None:
+    """Who gets the lease just after another holder has published uses that token, and asks nobody."""
+    came, go = asyncio.Event(), asyncio.Event()
+
+    class Late(MemoryTokenStore):
+        """A store in which the first one that comes for the lease gets it late."""
+
+        async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
+            if not came.is_set():
+                came.set()
+                await go.wait()
+            return await super().lease(account, holder, seconds)
+
+    store = Late()
+    first, second = (service.session(service.oauth_credentials(authorize=consent, store=store)) for _ in range(2))
+    async with first, second, asyncio.timeout(10):
+        late = asyncio.ensure_future(first.members.me())
+        await came.wait()
+        await second.members.me()
+        go.set()
+        await late
+    assert (len(consent.asked), exchanges(service)) == (1, 1)
+
+
+class WatchedStore(MemoryTokenStore):
+    """A store that tells when somebody was refused the lease."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = threading.Event()
+
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
+        state = await super().lease(account, holder, seconds)
+        if state == "held":
+            self.refused.set()
+        return state
+
+
+@pytest.mark.parametrize("share", ["store", "provider"])
+def test_two_loops(board_service: BoardService, share: str) -> None:
+    """Sessions on two loops in two threads, with one provider or only one store, get by with one callback."""
+    service, store, asked = board_service, WatchedStore(), itertools.count(1)
+    starts = threading.Barrier(2)
+    count = 0
+
+    async def authorize(request: AuthorizationRequest) -> str:
+        nonlocal count
+        count = next(asked)
+        assert await asyncio.to_thread(store.refused.wait, 10)  # the other one has come for the lease
+        return service.new_code()
+
+    def build() -> OAuthCredentials:
+        return service.oauth_credentials(authorize=authorize, store=store)
+
+    shared = build()
+    outcomes: list[Any] = []
+
+    async def use() -> None:
+        async with service.session(shared if share == "provider" else build()) as session:
+            for _ in range(2):
+                await asyncio.to_thread(starts.wait, 10)
+                outcomes.extend(await asyncio.gather(*(session.members.me() for _ in range(20)), return_exceptions=True))
+                await asyncio.to_thread(starts.wait, 10)
+                service.rules.expire_tokens()
+                store.refused.clear()
+
+    threads = [threading.Thread(target=asyncio.run, args=(use(),), daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [type(outcome).__name__ for outcome in outcomes] == ["Member"] * 80
+    assert (count, exchanges(service)) == (2, 2)
+
+
+# --- bulk runs
+
+
+async def test_a_bulk_run_whose_token_expires(service: BoardService, consent: Consent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a bulk run no more cards are refused than are in flight, nothing leaves during the callback, and no card fails.
+
+    The callback takes longer than the session's timeout: the deadline of a card stands still while it waits for credentials.
+    """
+    sent, skipped = 0, 0.0
+    loop = asyncio.get_running_loop()
+    clock = loop.time
+    monkeypatch.setattr(loop, "time", lambda: clock() + skipped)
+
+    def count(event: object) -> None:
+        nonlocal sent
+        sent += isinstance(event, RequestSent)
+
+    left_meanwhile: list[int] = []
+
+    async def authorize(request: AuthorizationRequest) -> str:
+        nonlocal skipped
+        before = sent
+        if not request.first_time:
+            skipped += 100  # seconds, in which every deadline that doesn't stand still passes
+            for _ in range(100):  # whatever could leave has left by then
+                await asyncio.sleep(0)
+        left_meanwhile.append(sent - before)
+        return await consent(request)
+
+    async with service.session(service.oauth_credentials(authorize=authorize), timeout=30, observers=[count]) as session:
+        board = await session.boards.create("plans")
+        home = await session.lists.create("todo", board_id=board.id)
+
+        def drafts() -> Iterator[CardDraft]:
+            for index in range(100):
+                if index == 50:
+                    service.rules.expire_tokens()
+                yield CardDraft(name=f"card {index}", list_id=home.id)
+
+        async with session.cards.create_many(drafts(), concurrency=8) as run:
+            results = [result async for result in run]
+    assert [result.error for result in results if result.error is not None] == []
+    assert (run.report.created, run.report.failed, run.report.unknown) == (100, 0, 0)
+    assert len(service.rules.cards) == 100
+    service.assert_no_duplicates()
+    assert 1 <= refusals(service) <= 8
+    assert (len(consent.asked), exchanges(service), left_meanwhile) == (2, 2, [0, 0])
+
+
+async def test_calls_that_wait_for_their_turn_meet_no_401(service: BoardService, consent: Consent) -> None:
+    """Requests that waited behind the one that met the 401 are signed with the new token when their turn comes."""
+    async with service.session(service.oauth_credentials(authorize=consent), limiter=asyncio.Semaphore(1)) as session:
+        await session.members.me()
+        service.rules.expire_tokens()
+        await asyncio.gather(*(session.members.me() for _ in range(50)))
+    assert (len(consent.asked), refusals(service)) == (2, 1)
+
+
+async def test_a_bulk_run_at_its_own_pace_meets_few_401s(service: BoardService, consent: Consent) -> None:
+    """No more cards are refused than are in flight, however many workers wait for their turn."""
+    async with service.session(service.oauth_credentials(authorize=consent)) as session:
+        board = await session.boards.create("plans")
+        home = await session.lists.create("todo", board_id=board.id)
+
+        def drafts() -> Iterator[CardDraft]:
+            for index in range(120):
+                if index == 110:
+                    service.rules.expire_tokens()
+                yield CardDraft(name=f"card {index}", list_id=home.id)
+
+        async with session.with_options(limiter=Pace(start_rate=400.0)).cards.create_many(drafts()) as run:
+            report = await run.wait()
+    assert (report.created, len(consent.asked)) == (120, 2)
+    assert 1 <= refusals(service) <= 30

@@ -1,0 +1,370 @@
+"""Renewals before the end of a token, sessions that close, and the deadlines of calls that wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from oauth_helpers import OPTIONS, SECRETS, Application, FakeSession, error_of, provider_of, token_answer, virtual
+
+from boardclient import (
+    AsyncSession,
+    AuthorizationRequest,
+    CredentialError,
+    Credentials,
+    DeadlineError,
+    OAuthCredentials,
+    SessionClosedError,
+    StaticCredentials,
+    Token,
+)
+from boardclient._operations import build_request
+from boardclient._pipeline._in_flight import InFlightCalls
+from boardclient._pipeline._options import CallOptions
+from boardclient.credentials import _token_state
+from boardclient.credentials._failure import without_frames
+from boardclient.errors import Effect
+from boardclient.testing import assert_no_secrets
+
+# --- early renewal
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Give the clock that ends of tokens are on."""
+    wall = SimpleNamespace(now=1_700_000_000.0)
+    monkeypatch.setattr(_token_state, "time", SimpleNamespace(time=lambda: wall.now))
+    return wall
+
+
+def ending(wall: SimpleNamespace, value: str, seconds: float) -> Callable[[Mapping[str, Any]], Token]:
+    return lambda fields: Token(str(fields["access_token"]), datetime.fromtimestamp(wall.now, UTC) + timedelta(seconds=seconds))
+
+
+@virtual
+async def test_a_token_is_renewed_before_its_end(wall: SimpleNamespace) -> None:
+    """The first to come when it is due renews; others go on with the token meanwhile."""
+    application = Application("code", lambda: asyncio.sleep(0.5, "another code"))
+    provider = provider_of(application, renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
+    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    first = await provider.acquire(session)
+    wall.now += 3539
+    assert await provider.acquire(session) is first
+    wall.now += 2
+    renewing = asyncio.create_task(provider.acquire(session))
+    await asyncio.sleep(0.1)
+    assert await asyncio.gather(*(provider.acquire(session) for _ in range(5))) == [first] * 5
+    assert (await renewing).token == "t2"
+    assert (await provider.acquire(session)).token == "t2"
+    assert [(request.first_time, request.attempt) for request in application.requests] == [(True, 1), (False, 2)]
+
+
+@virtual
+async def test_an_early_renewal_that_takes_long(wall: SimpleNamespace) -> None:
+    """The call that began it goes on with the old token after a second; the renewal goes on as well."""
+    application = Application("code", lambda: asyncio.sleep(5, "another code"))
+    provider = provider_of(application, renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
+    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    first = await provider.acquire(session)
+    wall.now += 3590
+    began = asyncio.get_running_loop().time()
+    assert await provider.acquire(session) is first
+    assert asyncio.get_running_loop().time() - began == pytest.approx(1.0)
+    await asyncio.sleep(5)
+    assert (await provider.acquire(session)).token == "t2"
+    assert len(application.requests) == 2
+
+
+@virtual
+async def test_an_early_renewal_that_fails(wall: SimpleNamespace) -> None:
+    """The token signs on, no other renewal begins during the rest, and the next may succeed."""
+    application = Application("code", LookupError("no"))
+    provider = provider_of(application, renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
+    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    first = await provider.acquire(session)
+    wall.now += 3590
+    assert [await provider.acquire(session) for _ in range(3)] == [first] * 3
+    assert provider._token_state.rest_seconds == 1.0  # nobody has made it longer
+    assert len(application.requests) == 2
+    await asyncio.sleep(1.1)
+    assert (await provider.acquire(session)).token == "t2"
+
+
+@virtual
+async def test_a_token_refused_during_its_early_renewal(wall: SimpleNamespace) -> None:
+    """Who meets a 401 meanwhile waits for the renewal that is under way; where it fails, the old token is all there is."""
+    application = Application("code", lambda: asyncio.sleep(0.5, "another code"), lambda: asyncio.sleep(0.5, ""))
+    provider = provider_of(application, renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
+    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    first = await provider.acquire(session)
+    provider.note_accepted(first)
+    wall.now += 3590
+    early = asyncio.create_task(provider.acquire(session))
+    await asyncio.sleep(0.1)
+    assert (await provider.renew(first, session)).token == (await early).token == "t2"
+    second = await provider.acquire(session)
+    provider.note_accepted(second)
+    wall.now += 3590
+    early = asyncio.create_task(provider.acquire(session))
+    await asyncio.sleep(0.1)
+    await error_of(provider.renew(second, session))
+    assert await early is second
+    assert len(application.requests) == 3
+
+
+@virtual
+async def test_within_an_early_renewal_the_token_is_good(wall: SimpleNamespace) -> None:
+    """A callback may sign with the token that it is to replace."""
+    seen: list[Credentials] = []
+
+    async def signing() -> str:
+        provider._renewals.clear()  # as on another loop
+        seen.append(await provider.acquire(session))
+        return "another code"
+
+    provider = provider_of(Application("code", signing), renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
+    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    first = await provider.acquire(session)
+    wall.now += 3590
+    assert (await provider.acquire(session)).token == "t2"
+    assert seen == [first]
+
+
+# --- sessions that close
+
+
+@virtual
+async def test_a_session_that_closes_leaves_the_renewal_to_another() -> None:
+    """The renewal ends with the session that it began on, without a failure; who waits on another session begins the next."""
+    application = Application(asyncio.Event().wait)
+    provider, one, two = provider_of(application), FakeSession(), FakeSession(token_answer())
+    waiting = [asyncio.create_task(provider.acquire(session)) for session in (one, one, two, two)]
+    await asyncio.sleep(1)
+    one.close()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    # Those of the closed session find the renewal that another began, or none.
+    assert results[2:] == [Credentials("t1")] * 2
+    assert all(isinstance(result, SessionClosedError | Credentials) for result in results[:2])
+    assert [request.attempt for request in application.requests] == [1, 2]
+    assert provider._token_state.failure is None
+
+
+@virtual
+async def test_a_closed_session_renews_nothing() -> None:
+    """With a closed session there is no renewal, and nobody is asked."""
+    application, session = Application(), FakeSession()
+    session.close()
+    with pytest.raises(SessionClosedError):
+        await provider_of(application).acquire(session)
+    assert application.requests == []
+
+
+@virtual
+async def test_a_session_that_closes_amid_the_exchange() -> None:
+    """An exchange that ends with its session is no failure, and nobody has to rest."""
+    provider, session = provider_of(), FakeSession(SessionClosedError("closed"), token_answer())
+    assert (await provider.acquire(session)).token == "t1"
+    assert provider._token_state.failure is None
+
+
+@virtual
+async def test_a_renewal_that_begins_as_another_ends() -> None:
+    """A renewal that begins before the loop has told that the last one is over is not forgotten with it."""
+    begun: list[asyncio.Task[Any]] = []
+
+    class First(FakeSession):
+        def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+            task = super().spawn(work)
+            task.add_done_callback(lambda _: begun.append(provider._renewal(two)))
+            return task
+
+    application = Application(asyncio.Event().wait, lambda: asyncio.sleep(5, "code"))
+    provider, one, two = provider_of(application), First(), FakeSession(token_answer())
+    first = asyncio.create_task(provider.acquire(one))
+    await asyncio.sleep(1)
+    first.cancel()
+    one.close()
+    await asyncio.sleep(1)
+    assert list(provider._renewals.values()) == two.tasks == begun
+    assert (await provider.acquire(FakeSession())).token == "t1"
+    assert provider._renewals == {}
+    assert len(application.requests) == 2
+
+
+@virtual
+async def test_a_cancelled_caller_leaves_the_renewal() -> None:
+    """Who began a renewal may be cancelled: it goes on for the others."""
+    provider = provider_of(Application(lambda: asyncio.sleep(5, "code")))
+    session = FakeSession(token_answer())
+    first, second = (asyncio.create_task(provider.acquire(session)) for _ in range(2))
+    await asyncio.sleep(1)
+    first.cancel()
+    assert (await second).token == "t1"
+    assert first.cancelled()
+    assert len(session.forms) == 1
+
+
+async def test_real_sessions_that_close() -> None:
+    """A call that waits for credentials ends with its session; that of another session asks again."""
+    asked: asyncio.Queue[asyncio.Future[str]] = asyncio.Queue()
+
+    async def authorize(request: AuthorizationRequest) -> str:
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        asked.put_nowait(future)
+        return await future
+
+    provider = OAuthCredentials(**OPTIONS, authorize=authorize)
+    one, two = (AsyncSession(provider, "https://board.example") for _ in range(2))
+    calls = [asyncio.create_task(session.members.me()) for session in (one, two)]
+    first = await asked.get()
+    await one.aclose()
+    with pytest.raises(SessionClosedError):
+        await calls[0]
+    assert first.cancelled()
+    (await asked.get()).set_exception(LookupError("mine"))
+    with pytest.raises(CredentialError, match="authorize raised LookupError") as caught:
+        await calls[1]
+    assert_no_secrets(caught.value, secrets=SECRETS)
+    await two.aclose()
+
+
+@pytest.mark.filterwarnings("error")
+async def test_spawn() -> None:
+    """A session runs work of its provider until it closes; a closed one runs none, and leaves no coroutine behind."""
+    session = AsyncSession(StaticCredentials("t"), "https://board.example")
+    session._core.in_flight.end(session._core.in_flight.begin("GET /1/x", None))
+
+    async def answer() -> int:
+        return 42
+
+    assert await session._core.spawn(answer()) == 42
+    await asyncio.sleep(0)
+    assert session._core._background == set()
+    hanging = session._core.spawn(asyncio.Event().wait())
+    await session.aclose()
+    assert hanging.cancelled()
+    work = answer()
+    with pytest.raises(SessionClosedError, match=r"^the session is closed$"):
+        session._core.spawn(work)
+    with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
+        await work
+
+
+# --- deadlines
+
+
+def hanging_provider() -> OAuthCredentials:
+    return provider_of(Application(lambda: asyncio.sleep(100, "")))
+
+
+@virtual
+async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
+    """A call ends at its deadline and leaves the renewal to others; a patient one waits as long as the application may."""
+    provider = hanging_provider()
+    async with AsyncSession(provider, "https://board.example", timeout=5.0, retry=None) as session:
+        request = build_request("GET", "/1/x")
+        patient = asyncio.create_task(session._pipeline.call(request, CallOptions()))
+        with pytest.raises(DeadlineError) as caught:
+            await session._pipeline.call(request)
+        assert asyncio.get_running_loop().time() == pytest.approx(5.0, abs=0.01)
+        assert caught.value.effect is Effect.NOT_SENT
+        with pytest.raises(CredentialError, match="authorize gave an empty code"):
+            await patient
+        assert asyncio.get_running_loop().time() == pytest.approx(100.0, abs=0.1)
+
+
+async def patient_call(flights: InFlightCalls, seconds: float | None, waits: tuple[float, ...], seen: list[Any]) -> None:
+    """Make a call whose deadline stands still in every second of the waits."""
+    flight = flights.begin("GET /1/x", seconds, options=CallOptions())
+    try:
+        for number, wait in enumerate(waits):
+            if number % 2:
+                flights.suspend(flight)
+            await asyncio.sleep(wait)
+            if number % 2:
+                flights.resume(flight)
+        seen.append(flight.remaining_seconds)
+    except asyncio.CancelledError:
+        seen.append(flight.interruption_error())
+    finally:
+        flights.end(flight)
+
+
+@virtual
+async def test_a_deadline_that_stands_still_goes_on() -> None:
+    """What was left of it when it was made to stand still is left afterwards, and the sweeper keeps it, for each call."""
+    flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
+    await patient_call(flights, 10.0, (4.0, 1000.0, 5.0), seen)
+    assert seen == [pytest.approx(1.0)]
+    started = loop.time()
+    await patient_call(flights, 10.0, (4.0, 1000.0, 3.0, 1000.0, 50.0), seen)
+    assert loop.time() - started == pytest.approx(2010.0, abs=0.01)
+    assert isinstance(seen[1], DeadlineError)
+    await patient_call(flights, None, (4.0, 1000.0, 5.0), seen)
+    assert seen[2] is None
+    started = loop.time()
+    calls = [patient_call(flights, 10.0, (1.0, wait, 99.0), seen) for wait in (50.0, 20.0, 5.0)]
+    await asyncio.gather(*calls)
+    assert [type(error) for error in seen[3:]] == [DeadlineError] * 3
+    assert loop.time() - started == pytest.approx(60.0, abs=0.01)
+    assert flights._timer is None
+
+
+@virtual
+async def test_a_deadline_that_passes_before_it_stands_still() -> None:
+    """A call that comes to wait with nothing left ends when it goes on."""
+    flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
+    flight = flights.begin("GET /1/x", 1.0, options=CallOptions())
+    flights.suspend(flight)
+    flight.left = -1.0
+    flights.resume(flight)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(50)
+    seen.append(flight.interruption_error())
+    flights.end(flight)
+    assert isinstance(seen[0], DeadlineError)
+    assert loop.time() < 0.1
+
+
+@virtual
+async def test_a_call_that_is_being_ended_is_not_resumed() -> None:
+    """Who is interrupted while the deadline stands still has none any more: the one interruption is all there is."""
+    flights = InFlightCalls()
+    call = asyncio.current_task()
+    assert call is not None
+    flight = flights.begin("GET /1/x", 10.0, options=CallOptions())
+    flights.suspend(flight)
+    asyncio.get_running_loop().call_later(5.0, lambda: asyncio.ensure_future(closing()))
+
+    async def closing() -> None:
+        flights.close()
+
+    try:
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        flights.resume(flight)
+        assert flight.deadline == float("inf")
+        await asyncio.sleep(1000)  # no sweeper comes for it
+    error = flight.interruption_error()
+    flights.end(flight)
+    assert isinstance(error, SessionClosedError)
+    assert asyncio.get_running_loop().time() == pytest.approx(1005.0, abs=0.01)
+    assert call.cancelling() == 0
+
+
+def test_the_members_of_a_group_lose_their_frames_too() -> None:
+    """An error that an application raised as a group keeps no frame anywhere."""
+
+    def raised() -> ValueError:
+        try:
+            raise ValueError("inner")
+        except ValueError as error:
+            return error
+
+    group = ExceptionGroup("group", [raised()])
+    without_frames(group)
+    assert [one.__traceback__ for one in (group, *group.exceptions)] == [None, None]

@@ -1,0 +1,285 @@
+"""Renewals at stores that fail, are slow, or are shared; callbacks that use credentials themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from oauth_helpers import Application, FakeSession, error_of, provider_of, token_answer, virtual
+
+from boardclient import (
+    CredentialError,
+    Credentials,
+    MemoryTokenStore,
+    StoredToken,
+    Token,
+)
+from boardclient.credentials._waiting import is_within_renewal
+from boardclient.testing import assert_no_secrets
+
+# --- stores
+
+
+class Broken(MemoryTokenStore):
+    """A store one of whose methods raises."""
+
+    def __init__(self, method: str, error: Exception) -> None:
+        super().__init__(clock=asyncio.get_running_loop().time)
+        self.method, self.error = method, error
+
+    async def _step(self, method: str) -> None:
+        canary = "canary7"
+        if method == self.method:
+            assert canary
+            raise self.error
+
+    async def read(self, account: str) -> StoredToken | None:
+        await self._step("read")
+        return await super().read(account)
+
+    async def publish(self, account: str, token: Token, after: int) -> bool:
+        await self._step("publish")
+        return await super().publish(account, token, after)
+
+    async def lease(self, account: str, holder: str, seconds: float) -> Any:
+        await self._step("lease")
+        return await super().lease(account, holder, seconds)
+
+    async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+        await super().release(account, holder, cooldown)
+        await self._step("release")
+
+
+@pytest.mark.parametrize("method", ["read", "publish", "lease"])
+@virtual
+async def test_a_store_that_raises(method: str) -> None:
+    """What a store raises is the cause, without the frames that may hold a token."""
+    broken = OSError("no disk")
+    error = await error_of(provider_of(store=Broken(method, broken)).acquire(FakeSession(token_answer("canary7"))))
+    assert str(error) == "the token store failed: OSError; the next renewal is possible in 1.0 s"
+    assert error.__cause__ is broken
+    assert broken.__traceback__ is None
+    assert_no_secrets(error, secrets=["canary7"])
+
+
+@virtual
+async def test_a_store_that_says_what_to_do() -> None:
+    """A store's own CredentialError is told in its words, with its own cause."""
+    told, cause = CredentialError("the disk is full; make room on it"), OSError("full")
+    told.__cause__ = cause
+    error = await error_of(provider_of(store=Broken("publish", told)).acquire(FakeSession(token_answer())))
+    assert error is not told
+    assert str(error) == "the disk is full; make room on it; the next renewal is possible in 1.0 s"
+    assert error.__cause__ is cause
+
+
+@virtual
+async def test_a_lease_that_can_not_be_given_back() -> None:
+    """The token is there: that the lease could not be released fails nobody, and the next renewal has to rest."""
+    provider = provider_of(store=Broken("release", OSError("no disk")))
+    credentials = await provider.acquire(FakeSession(token_answer()))
+    assert credentials.token == "t1"
+    assert provider._token_state.failure is not None
+    assert provider._token_state.failure.why == "the token store failed: OSError"
+
+
+@virtual
+async def test_a_store_that_keeps_nothing() -> None:
+    """Where nothing can be published and nothing is, the renewal has failed."""
+
+    class Store(MemoryTokenStore):
+        async def publish(self, account: str, token: Token, after: int) -> bool:
+            return False
+
+    error = await error_of(provider_of(store=Store()).acquire(FakeSession(token_answer())))
+    assert str(error).startswith("the token store took no new token, and holds no other")
+
+
+@virtual
+async def test_another_holder_that_was_faster() -> None:
+    """Whoever publishes second uses the token of the first."""
+    store = MemoryTokenStore()
+
+    async def overtaken() -> str:
+        await store.publish("default", Token("theirs"), 0)
+        return "code"
+
+    provider = provider_of(Application(overtaken), store=store)
+    assert (await provider.acquire(FakeSession(token_answer("ours")))).token == "theirs"
+    assert await store.read("default") == StoredToken(Token("theirs"), 1)
+
+
+@virtual
+async def test_another_holder_that_was_done_before() -> None:
+    """A token that was published between the look at the store and the lease is used; nobody is asked."""
+
+    class Store(MemoryTokenStore):
+        async def lease(self, account: str, holder: str, seconds: float) -> Any:
+            await self.publish(account, Token("theirs"), 0)
+            return await super().lease(account, holder, seconds)
+
+    application, store = Application(), Store()
+    assert (await provider_of(application, store=store).acquire(FakeSession())).token == "theirs"
+    assert application.requests == []
+    assert await store.lease("default", "next", 1.0) == "granted"
+
+
+@virtual
+async def test_waiting_for_another_holder() -> None:
+    """Who doesn't get the lease looks again every 50 to 200 ms, until the token is there."""
+    looks: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    class Store(MemoryTokenStore):
+        async def read(self, account: str) -> StoredToken | None:
+            looks.append(loop.time())
+            return StoredToken(Token("theirs"), 1) if loop.time() > 30 else None
+
+        async def lease(self, account: str, holder: str, seconds: float) -> Any:
+            return "held"
+
+        async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+            raise AssertionError("who has no lease releases none")
+
+    application = Application()
+    given = await asyncio.gather(*(provider.acquire(FakeSession()) for provider in [provider_of(application, store=Store())] * 9))
+    assert {credentials.token for credentials in given} == {"theirs"}
+    pauses = [after - before for before, after in itertools.pairwise(looks)]
+    assert 0.049 < min(pauses) < max(pauses) < 0.201
+    assert len({round(pause, 4) for pause in pauses}) > 50
+    assert application.requests == []
+
+
+@virtual
+async def test_another_holder_that_fails() -> None:
+    """Who waits for a holder whose renewal fails, fails too and rests; the next is anybody's."""
+    store = MemoryTokenStore(clock=asyncio.get_running_loop().time)
+    applications = Application(LookupError("no")), Application()
+    one, two = (provider_of(application, store=store) for application in applications)
+    session = FakeSession(token_answer())
+    errors = await asyncio.gather(error_of(one.acquire(session)), error_of(two.acquire(session)))
+    assert str(errors[1]).startswith("a renewal by another holder of the account has just failed")
+    assert applications[1].requests == []
+    await asyncio.sleep(1.3)
+    assert (await two.acquire(session)).token == (await one.acquire(session)).token == "t1"
+    assert len(applications[0].requests) == len(applications[1].requests) == 1
+
+
+@virtual
+async def test_a_lease_is_kept_as_long_as_it_takes() -> None:
+    """While the application takes its time the lease is extended, three times within its length, and then given back."""
+    loop, asked = asyncio.get_running_loop(), []
+
+    class Store(MemoryTokenStore):
+        async def lease(self, account: str, holder: str, seconds: float) -> Any:
+            asked.append((loop.time(), holder, seconds))
+            if len(asked) == 3:
+                raise OSError("for once")
+            return await super().lease(account, holder, seconds)
+
+    store = Store(clock=loop.time)
+    provider = provider_of(Application(lambda: asyncio.sleep(19, "code")), store=store, lease_seconds=6.0)
+    await provider.acquire(FakeSession(token_answer()))
+    assert [round(moment) for moment, _, _ in asked] == list(range(0, 20, 2))
+    assert len({holder for _, holder, _ in asked}) == 1
+    assert {seconds for _, _, seconds in asked} == {6.0}
+    assert await store.lease("default", "next", 1.0) == "granted"
+
+
+@virtual
+async def test_a_lease_that_hangs() -> None:
+    """A step at the store that is under way is awaited for the length of a lease, not longer."""
+    loop, steps = asyncio.get_running_loop(), 0
+
+    class Store(MemoryTokenStore):
+        async def lease(self, account: str, holder: str, seconds: float) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps > 1:
+                await asyncio.Event().wait()
+            return await super().lease(account, holder, seconds)
+
+    provider = provider_of(Application(lambda: asyncio.sleep(3, "code")), store=Store(clock=loop.time), lease_seconds=6.0)
+    assert (await provider.acquire(FakeSession(token_answer()))).token == "t1"
+    assert loop.time() == pytest.approx(9.0, abs=0.01)
+    assert steps == 2
+
+
+@virtual
+async def test_a_step_under_way_is_awaited() -> None:
+    """An extension that is under way when the renewal ends is over before the lease is given back."""
+    steps: list[str] = []
+
+    class Store(MemoryTokenStore):
+        async def lease(self, account: str, holder: str, seconds: float) -> Any:
+            if steps:
+                await asyncio.sleep(1.5)
+            steps.append("lease")
+            return "granted"
+
+        async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+            steps.append("release")
+
+    provider = provider_of(Application(lambda: asyncio.sleep(3, "code")), store=Store(), lease_seconds=6.0)
+    await provider.acquire(FakeSession(token_answer()))
+    assert steps == ["lease", "lease", "release"]
+
+
+# --- within a renewal
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+@virtual
+async def test_authorize_that_waits_for_itself(is_other: bool) -> None:
+    """A callback that uses credentials of its own account, also by another provider of the store, is told so at once."""
+    store = MemoryTokenStore()
+
+    async def reentrant() -> str:
+        return (await (other if is_other else provider).acquire(session)).token
+
+    provider, other, session = provider_of(Application(reentrant), store=store), provider_of(store=store), FakeSession()
+    error = await error_of(provider.acquire(session))
+    assert str(error).startswith("authorize raised CredentialError")
+    assert "authorize waits for itself" in str(error.__cause__)
+    assert not is_within_renewal(provider._config.store, provider.account)
+
+
+@pytest.mark.parametrize("options", [{"account": "another"}, {"store": MemoryTokenStore()}])
+@virtual
+async def test_authorize_that_uses_another_account(options: dict[str, Any]) -> None:
+    """A callback may get its code by another account's credentials."""
+    store = MemoryTokenStore()
+    session = FakeSession(token_answer("inner"), token_answer("outer"))
+
+    async def nested() -> str:
+        credentials = await inner.acquire(session)
+        assert is_within_renewal(outer._config.store, outer.account)
+        assert not is_within_renewal(inner._config.store, inner.account)
+        return credentials.token
+
+    inner = provider_of(**{"store": store, **options})
+    outer = provider_of(Application(nested), store=store)
+    assert (await outer.acquire(session)).token == "outer"
+    assert [fields["code"] for _, fields, _ in session.forms] == ["code 1", "inner"]
+
+
+@virtual
+async def test_a_task_that_outlives_its_renewal() -> None:
+    """What a callback leaves running is within the renewal only as long as that lasts."""
+    tasks: list[asyncio.Task[Credentials]] = []
+
+    async def later() -> Credentials:
+        await asyncio.sleep(5)
+        assert not is_within_renewal(provider._config.store, provider.account)
+        return await provider.renew(provider._token_state.held.credentials, session)  # type: ignore[union-attr]  # -- one is held
+
+    async def leaving() -> str:
+        tasks.append(asyncio.create_task(later()))
+        return "code"
+
+    provider = provider_of(Application(leaving))
+    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    provider.note_accepted(await provider.acquire(session))
+    assert (await tasks[0]).token == "t2"

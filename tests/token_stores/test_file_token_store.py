@@ -1,0 +1,516 @@
+"""FileTokenStore: the file, its folder, damage, and several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pickle
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from token_store_helpers import POSIX, SECRET, carries_token
+
+from boardclient import CredentialError, FileTokenStore, StoredToken, Token
+from boardclient.credentials import _file_location, _file_store
+from boardclient.testing import assert_no_secrets
+
+# --- in a file
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def refusal(store: FileTokenStore, words: str) -> CredentialError:
+    """Each method is refused with an error that says so and carries no token."""
+    calls: list[Callable[[], Any]] = [
+        lambda: store.read("a"),
+        lambda: store.publish("a", Token(SECRET), 0),
+        lambda: store.lease("a", "x", 1.0),
+        lambda: store.release("a", "x"),
+    ]
+    errors = []
+    for call in calls:
+        with pytest.raises(CredentialError) as caught:
+            await call()
+        assert words in str(caught.value)
+        assert_no_secrets(caught.value, secrets=[SECRET])
+        assert not carries_token(caught.value)
+        assert caught.value.__context__ is None
+        errors.append(caught.value)
+    return errors[-1]
+
+
+@contextlib.contextmanager
+def database(path: Path) -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        yield connection
+
+
+def test_making_a_file_store_does_no_io(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is made, opened or asked before the first step; its place is settled even so."""
+    monkeypatch.chdir(path.parent.parent)
+    relative = FileTokenStore("private/tokens.db")
+    assert not path.parent.exists()
+    monkeypatch.chdir("/")
+    assert repr(relative) == repr(FileTokenStore(path)) == f"FileTokenStore({str(path)!r})"
+
+
+@POSIX
+async def test_file_and_folder_are_made_private(tmp_path: Path) -> None:
+    """Whatever the umask, only the owner may read the file and enter its folder; missing folders above are made too."""
+    path = tmp_path / "above" / "private" / "tokens.db"
+    before = os.umask(0)
+    try:
+        assert await FileTokenStore(path).read("a") is None
+    finally:
+        os.umask(before)
+    assert (mode(path), mode(path.parent), mode(path.parent.parent)) == (0o600, 0o700, 0o777)
+
+
+@POSIX
+async def test_file_is_private_before_anything_is_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When SQLite opens the file it is there already, private and empty; nothing of its own making is ever open to others."""
+    seen: list[tuple[int, int]] = []
+    connect = sqlite3.connect
+
+    def spy(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        seen.append((mode(path), path.stat().st_size))
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", spy)
+    before = os.umask(0)
+    try:
+        await FileTokenStore(path).publish("a", Token(SECRET), 0)
+    finally:
+        os.umask(before)
+    assert seen == [(0o600, 0)]
+
+
+async def test_file_that_vanishes_is_not_made_by_sqlite(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is gone when SQLite opens it is an error: SQLite would make one that others may read."""
+    connect = sqlite3.connect
+
+    def late(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        path.unlink()
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", late)
+    await refusal(FileTokenStore(path), "unable to open database file")
+    assert not path.exists()
+
+
+async def test_tokens_outlive_the_store(path: Path) -> None:
+    """Another store of the same path, here after pickling, reads what one has published, and knows its leases."""
+    token = Token(SECRET, datetime(2031, 1, 2, tzinfo=timezone(timedelta(hours=2))))
+    one = FileTokenStore(str(path))
+    assert await one.publish("a", token, 0)
+    assert await one.lease("a", "x", 60.0) == "granted"
+    other = pickle.loads(pickle.dumps(one))
+    stored = await other.read("a")
+    assert stored == StoredToken(token, 1)
+    assert stored.token.expires_at.isoformat() == "2031-01-02T00:00:00+02:00"
+    assert await other.lease("a", "y", 60.0) == "held"
+
+
+async def test_nothing_stays_open(path: Path, file_store: FileTokenStore) -> None:
+    """Between the steps no file of the store is open, and none lies beside it."""
+    await file_store.publish("a", Token(SECRET), 0)
+    assert [child.name for child in path.parent.iterdir()] == ["tokens.db"]
+    if Path("/proc/self/fd").exists():
+        opened = []
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # the listing's own
+                opened.append(os.readlink(f"/proc/self/fd/{number}"))
+        assert str(path) not in opened
+
+
+async def test_odd_path(tmp_path: Path) -> None:
+    """A path may hold what has a meaning in a URI."""
+    path = tmp_path / "to ken?mode=ro&x#y%41ö" / "a?b#c%2F.db"
+    assert await FileTokenStore(path).publish("a", Token("token"), 0)
+    assert path.stat().st_size > 0
+    assert await FileTokenStore(path).read("a") == StoredToken(Token("token"), 1)
+
+
+@POSIX
+@pytest.mark.parametrize("bits", [0o040, 0o004, 0o020, 0o002, 0o010, 0o001, 0o077])
+async def test_file_that_others_may_use_is_refused(path: Path, file_store: FileTokenStore, bits: int) -> None:
+    """A file with a bit for group or others is refused, and what the message says mends it."""
+    await file_store.publish("a", Token(SECRET), 0)
+    path.chmod(0o600 | bits)
+    await refusal(file_store, f"others may use {path}, where tokens are stored: chmod 600 {path}, or choose another path")
+    path.chmod(0o600)
+    assert await file_store.read("a") == StoredToken(Token(SECRET), 1)
+
+
+@POSIX
+@pytest.mark.parametrize("bits", [0o020, 0o002, 0o072, 0o077])
+async def test_folder_that_others_may_write_to_is_refused(path: Path, file_store: FileTokenStore, bits: int) -> None:
+    """A folder in which others may replace the file is refused, already when the store is made, and the advice mends it."""
+    path.parent.mkdir()
+    path.parent.chmod(0o700 | bits)
+    words = f"others may change files in {path.parent}, where tokens are stored: chmod go-w {path.parent}, or choose"
+    await refusal(file_store, words)
+    with pytest.raises(CredentialError, match="others may change files in"):
+        FileTokenStore(path)
+    assert not path.exists()
+    path.parent.chmod((0o700 | bits) & ~0o022)
+    assert await FileTokenStore(path).read("a") is None
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o755, 0o700, 0o711, 0o750])
+async def test_ordinary_folder_is_taken(path: Path, mode: int) -> None:
+    """A folder that others may enter, and not write to, is as good as any: the file itself is private."""
+    path.parent.mkdir()
+    path.parent.chmod(mode)
+    assert await FileTokenStore(path).publish("a", Token(SECRET), 0)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o1777, 0o1770])
+async def test_shared_folder_is_refused_and_never_to_be_closed(path: Path, mode: int) -> None:
+    """A folder as the system's temporary one is refused, and no advice says to change its mode, whosever it is."""
+    path.parent.mkdir()
+    path.parent.chmod(mode)
+    with pytest.raises(CredentialError, match=r"is shared with other users.*FileTokenStore\.for_app") as caught:
+        FileTokenStore(path)
+    assert "chmod" not in str(caught.value)
+    assert FileTokenStore(path.parent / "of-its-own" / "tokens").__class__ is FileTokenStore
+
+
+def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~` is the user's home folder, and one that is not known is a clear error."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert repr(FileTokenStore("~/mine/tokens")) == f"FileTokenStore('{tmp_path}/mine/tokens')"
+    with pytest.raises(ValueError, match="the home folder in '~nobody-of-this-name/x' is not known: give the whole path"):
+        FileTokenStore("~nobody-of-this-name/x")
+
+
+@POSIX
+async def test_store_of_an_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store of an application is a file in the user's data folder, which is made at first use."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder, data in (("absolute", str(tmp_path / "absolute")), (".local/share", "relative"), (".local/share", "")):
+        monkeypatch.setenv("XDG_DATA_HOME", data)
+        store = FileTokenStore.for_app("board mirror")
+        assert repr(store) == f"FileTokenStore('{tmp_path}/{folder}/board mirror/tokens.sqlite3')"
+    assert await store.publish("a", Token(SECRET), 0)
+    assert (tmp_path / ".local/share/board mirror/tokens.sqlite3").stat().st_mode & 0o777 == 0o600
+    for name in ("", ".", "..", "a/b", "a\\b", "a:b", "a\n"):
+        with pytest.raises(ValueError, match="name must be the name of a folder"):
+            FileTokenStore.for_app(name)
+
+
+@pytest.mark.parametrize(
+    ("platform", "environment", "folder"),
+    [
+        ("darwin", {}, "Library/Application Support"),
+        ("win32", {}, "AppData/Local"),
+        ("win32", {"LOCALAPPDATA": "/elsewhere"}, "/elsewhere"),
+        ("linux", {}, ".local/share"),
+    ],
+)
+def test_data_folders(platform: str, environment: dict[str, str], folder: str) -> None:
+    """Each system has its own data folder."""
+    assert _file_location.app_path("x", platform, environment) == Path.home() / folder / "x" / "tokens.sqlite3"
+
+
+@POSIX
+async def test_deleted_and_replaced_tokens_leave_the_file(path: Path, file_store: FileTokenStore) -> None:
+    """The bytes of a token that was deleted or replaced are overwritten."""
+    await file_store.publish("a", Token("canary-first-7"), 0)
+    await file_store.publish("a", Token("canary-second-7"), 1)
+    assert b"canary-second-7" in path.read_bytes()
+    await file_store.delete("a")
+    assert b"canary" not in path.read_bytes()
+
+
+@POSIX
+@pytest.mark.parametrize("place", ["file", "folder"])
+async def test_what_belongs_to_another_user_is_refused(
+    path: Path, file_store: FileTokenStore, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither file nor folder may be somebody else's, even where this user may use it."""
+    await file_store.publish("a", Token(SECRET), 0)
+    if place == "folder":
+        monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+        await refusal(file_store, f"{path.parent}, where tokens are stored, belongs to another user")
+        return
+    owners = iter([path.stat().st_uid, path.stat().st_uid + 1] * 4)
+    monkeypatch.setattr(os, "geteuid", lambda: next(owners))
+    await refusal(file_store, f"{path}, where tokens are stored, belongs to another user: choose a folder of your own")
+
+
+@POSIX
+async def test_symbolic_link_is_refused(path: Path, file_store: FileTokenStore, tmp_path: Path) -> None:
+    """Neither a link to a store nor a dangling one is followed; a linked folder is as good as its target."""
+    path.parent.mkdir(mode=0o700)
+    target = path.parent / "target.db"
+    path.symlink_to(target)
+    await refusal(file_store, "is a symbolic link: give the path of the file itself")
+    assert not target.exists()
+    await FileTokenStore(target).publish("a", Token(SECRET), 0)
+    await refusal(file_store, "is a symbolic link")
+    (tmp_path / "linked").symlink_to(path.parent, target_is_directory=True)
+    assert await FileTokenStore(tmp_path / "linked" / "target.db").read("a") == StoredToken(Token(SECRET), 1)
+
+
+@POSIX
+async def test_what_is_no_file_is_refused(path: Path, file_store: FileTokenStore) -> None:
+    """A pipe, which would hang who opens it, and a folder are refused."""
+    path.parent.mkdir(mode=0o700)
+    os.mkfifo(path, 0o600)
+    await refusal(file_store, "is not a file: choose another path")
+    path.unlink()
+    path.mkdir(mode=0o700)
+    await refusal(file_store, "is not a file: choose another path")
+
+
+async def test_folder_that_is_a_file_is_refused(path: Path, file_store: FileTokenStore) -> None:
+    """An error of the system is the cause, and its words are in the message."""
+    path.parent.write_text("a file")
+    assert isinstance((await refusal(file_store, "File exists")).__cause__, FileExistsError)
+    with pytest.raises(CredentialError, match="is not a folder: choose another path"):
+        FileTokenStore(path)
+
+
+async def test_modes_are_not_looked_at_where_there_are_none(
+    path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows neither modes nor owners are checked."""
+    path.parent.mkdir()
+    path.parent.chmod(0o777)
+    monkeypatch.setattr(_file_location, "_IS_POSIX", False)
+    assert await file_store.read("a") is None
+
+
+@pytest.mark.parametrize("content", [b"x", b"hello\n", b"x" * 99, b"x" * 4096, b"SQLite format 3\x00" + b"\xff" * 5000])
+async def test_file_that_is_no_database_is_left_alone(path: Path, file_store: FileTokenStore, content: bytes) -> None:
+    """What SQLite can't read is refused, of whatever size, and stays as it is."""
+    path.parent.mkdir(mode=0o700)
+    path.touch(0o600)
+    path.write_bytes(content)
+    error = await refusal(file_store, "choose another path, or move it away")
+    assert isinstance(error.__cause__, sqlite3.DatabaseError) or len(content) == 1
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("statements", "words"),
+    [
+        (["CREATE TABLE accounts (account TEXT)"], "is not a token store but another SQLite file"),
+        (["CREATE TABLE t (x)", "DROP TABLE t", "PRAGMA application_id = 5"], "is not a token store but another SQLite file"),
+        (["CREATE TABLE t (x)", "DROP TABLE t", "PRAGMA user_version = 1"], "is not a token store but another SQLite file"),
+        ([f"PRAGMA application_id = {_file_store._APPLICATION}"], "is not a token store but another SQLite file"),
+        (
+            [f"PRAGMA application_id = {_file_store._APPLICATION}", "PRAGMA user_version = 2"],
+            "is of a newer version of boardclient: update this one, or choose another path",
+        ),
+        (["PRAGMA application_id = 5", f"PRAGMA user_version = {_file_store._VERSION}"], "but another SQLite file"),
+    ],
+)
+async def test_foreign_and_newer_databases_are_left_alone(
+    path: Path, file_store: FileTokenStore, statements: list[str], words: str
+) -> None:
+    """Another application's file, and one of a later version, are refused and stay as they are."""
+    path.parent.mkdir(mode=0o700)
+    path.touch(0o600)
+    with database(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    content = path.read_bytes()
+    await refusal(file_store, words)
+    assert path.read_bytes() == content
+
+
+async def test_empty_file_is_taken(path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty file, be it of a process that was killed as it began, becomes a store; even to read it takes the lock at once.
+
+    A reader that becomes a writer is refused without a wait where another does the same.
+    """
+    path.parent.mkdir(mode=0o700)
+    path.touch(0o600)
+    statements: list[str] = []
+    connect = sqlite3.connect
+
+    def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", traced)
+        assert await file_store.read("a") is None
+    assert statements[0] == "BEGIN IMMEDIATE"
+    with database(path) as connection:
+        assert connection.execute("PRAGMA application_id").fetchone() == (_file_store._APPLICATION,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+
+
+async def test_corrupt_file_is_refused(path: Path, file_store: FileTokenStore) -> None:
+    """A database with broken pages says what to do."""
+    await file_store.publish("a", Token(SECRET), 0)
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + b"\xff" * (len(content) - 100))
+    error = await refusal(file_store, "it is damaged; move it away, and a new one is made")
+    assert isinstance(error.__cause__, sqlite3.DatabaseError)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        f"token = CAST(x'ff' || CAST('{SECRET}' AS BLOB) AS TEXT)",  # no UTF-8: SQLite's own error would show it
+        f"token = CAST('{SECRET}' AS BLOB)",
+        "token = NULL",
+        "token = ''",
+        "generation = 'many'",
+        "expires_at = 'tomorrow'",
+        "expires_at = '2031-01-02T00:00:00'",
+        "expires_at = x'00'",
+        "since = 'x'",
+        "until = x'00'",
+        "generation = 9223372036854775807",
+        "generation = -1",
+        "generation = 1e300",
+        "since = 'inf'",
+        "holder = x'00'",
+        "expires_at = '9999-12-31T23:59:59-23:59:99'",
+        "token = NULL, generation = 0, expires_at = 'deleted'",
+    ],
+)
+async def test_damaged_entry_is_refused(path: Path, file_store: FileTokenStore, damage: str) -> None:
+    """An entry that can't be a record of the store is refused without being shown."""
+    await file_store.publish("a", Token(SECRET), 0)
+    await file_store.publish("b", Token("other"), 0)
+    with database(path) as connection:
+        connection.execute(f"UPDATE accounts SET {damage} WHERE account = 'a'")
+    await refusal(file_store, "is damaged: move it away, and a new one is made")
+    assert await file_store.read("b") == StoredToken(Token("other"), 1)
+
+
+async def test_locked_file_is_an_error_after_a_while(
+    path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that another process keeps is waited for so long and then told; once it is gone, all is well."""
+    await file_store.publish("a", Token("before"), 0)
+    waits: list[float] = []
+    connect = sqlite3.connect
+
+    def impatient(*arguments: Any, timeout: float, **options: Any) -> sqlite3.Connection:
+        waits.append(timeout)
+        return connect(*arguments, timeout=0.0, **options)
+
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite3, "connect", impatient)
+            error = await refusal(file_store, "another process has kept it locked for 5 seconds; try again, or end that process")
+    assert isinstance(error.__cause__, sqlite3.OperationalError)
+    assert waits == [5.0] * 4
+    assert await file_store.publish("a", Token(SECRET), 1)
+
+
+async def test_error_with_an_extended_code_is_known(file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's finer codes get the advice of the coarse one; an error without a code is told in its own words."""
+    error = sqlite3.OperationalError("as SQLite says")
+
+    def fail(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        raise error
+
+    monkeypatch.setattr(sqlite3, "connect", fail)
+    await refusal(file_store, "can't be used: as SQLite says")
+    error.sqlite_errorcode = sqlite3.SQLITE_READONLY_DIRECTORY
+    await refusal(file_store, "it can't be written; give it and its folder to the user of this process")
+
+
+async def test_reading_does_not_wait_for_a_writer(
+    path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token is read while another process is within a step that it has not finished."""
+    await file_store.publish("a", Token("before"), 0)
+    monkeypatch.setattr(_file_store, "_BUSY_SECONDS", 0.0)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert await file_store.read("a") == StoredToken(Token("before"), 1)
+        with pytest.raises(CredentialError, match="locked"):
+            await file_store.lease("a", "x", 1.0)
+
+
+async def test_full_disk_is_an_error_and_changes_nothing(
+    path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that can't be written is not done at all."""
+    await file_store.publish("a", Token("before"), 0)
+    connect = sqlite3.connect
+
+    def small(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
+        connection.execute("PRAGMA max_page_count = 1")  # it is as large already, and may not grow
+        return connection
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", small)
+        with pytest.raises(CredentialError, match="the disk is full; make room on it") as caught:
+            await file_store.publish("a", Token(SECRET * 10_000), 1)
+    assert_no_secrets(caught.value, secrets=[SECRET])
+    assert await file_store.read("a") == StoredToken(Token("before"), 1)
+
+
+async def test_step_that_fails_half_way_is_undone(path: Path, file_store: FileTokenStore) -> None:
+    """What a clock raises is raised, and leaves neither a lock nor half a step behind."""
+
+    def broken() -> float:
+        raise RuntimeError("no time")
+
+    with pytest.raises(RuntimeError, match="no time"):
+        await FileTokenStore(path, clock=broken).lease("a", "x", 1.0)
+    assert await file_store.lease("a", "y", 1.0) == "granted"
+
+
+async def test_name_that_cannot_be_written_is_an_error(file_store: FileTokenStore) -> None:
+    """An account that UTF-8 can't carry is refused like whatever else can't be stored."""
+    with pytest.raises(CredentialError, match="surrogates not allowed") as caught:
+        await file_store.publish("\ud800", Token(SECRET), 0)
+    assert_no_secrets(caught.value, secrets=[SECRET])
+
+
+async def test_cancelled_step_carries_no_token(path: Path) -> None:
+    """A cancellation carries no token, and the step under way is done as a whole."""
+    inside, go = threading.Event(), threading.Event()
+
+    def slow() -> float:
+        inside.set()
+        assert go.wait(10)
+        return 1.0
+
+    store = FileTokenStore(path, clock=slow)
+    task = asyncio.ensure_future(store.publish("a", Token(SECRET), 0))
+    assert await asyncio.to_thread(inside.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    go.set()
+    assert not carries_token(caught.value)
+    assert await store.read("a") == StoredToken(Token(SECRET), 1)
+
+
+async def test_lease_that_is_refused_writes_nothing(path: Path, file_store: FileTokenStore) -> None:
+    """To ask in vain costs no write: waiting holders ask often."""
+    await file_store.lease("a", "x", 60.0)
+    content = path.read_bytes()
+    assert await file_store.lease("a", "y", 60.0) == "held"
+    assert not await file_store.publish("a", Token("late"), 7)
+    await file_store.release("a", "y")
+    assert path.read_bytes() == content
+    assert await file_store.publish("a", Token("first"), 0)
+    assert path.read_bytes() != content

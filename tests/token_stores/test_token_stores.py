@@ -1,0 +1,185 @@
+"""Both stores against a model, and what they have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from token_store_helpers import SECRET, Clock, carries_token
+
+from boardclient import CredentialError, FileTokenStore, LeaseState, MemoryTokenStore, StoredToken, Token, TokenStore
+
+# --- both stores against a model
+
+ACCOUNTS = st.sampled_from(["a", "b", "\x00"])
+HOLDERS = st.sampled_from(["x", "y", "z"])
+SECONDS = st.sampled_from([0.0, 1.0, 10.0, 0.25])
+OFFSETS = st.timedeltas(timedelta(hours=-23, minutes=-59), timedelta(hours=23, minutes=59))
+ENDS = st.none() | st.datetimes(timezones=OFFSETS.map(timezone))
+TOKENS = st.builds(Token, st.text(st.characters(exclude_categories=["Cs"]), min_size=1), ENDS)
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["read", "generation", "delete"]), ACCOUNTS),
+    st.tuples(st.just("publish"), ACCOUNTS, TOKENS, st.integers(-1, 4)),
+    st.tuples(st.just("lease"), ACCOUNTS, HOLDERS, SECONDS),
+    st.tuples(st.just("release"), ACCOUNTS, HOLDERS, SECONDS),
+    st.tuples(st.just("pass"), st.sampled_from([0.5, 1.0, 5.0, 10.0, -0.5, -20.0])),
+)
+
+
+class Model:
+    """What the protocol says, written down another way: as the history of each account."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.tokens: dict[str, list[Token | None]] = {}
+        self.rights: dict[str, tuple[str, float, float]] = {}
+
+    async def read(self, account: str) -> StoredToken | None:
+        tokens = self.tokens.get(account, [])
+        return StoredToken(tokens[-1], len(tokens)) if tokens and tokens[-1] else None
+
+    async def generation(self, account: str) -> int:
+        return len(self.tokens.get(account, []))
+
+    async def delete(self, account: str) -> None:
+        self.tokens.setdefault(account, []).append(None)
+        self.rights.pop(account, None)
+
+    async def publish(self, account: str, token: Token, after: int) -> bool:
+        tokens = self.tokens.setdefault(account, [])
+        if len(tokens) == after:
+            tokens.append(token)
+            if self.rights.get(account, ("", 0.0, 0.0))[0] == "nobody":
+                del self.rights[account]
+            return True
+        return False
+
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
+        who, begin, end = self.rights.get(account, ("", 0.0, 0.0))
+        is_now = begin <= self.clock.now < end
+        if is_now and who == "nobody":
+            return "cooling"
+        if is_now and who != holder:
+            return "held"
+        self.rights[account] = (holder, self.clock.now, self.clock.now + seconds)
+        return "granted"
+
+    async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+        if self.rights.get(account, ("", 0.0, 0.0))[0] == holder:
+            self.rights[account] = ("nobody", self.clock.now, self.clock.now + cooldown)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(steps=st.lists(STEPS, max_size=30))
+def test_stores_do_what_the_model_does(steps: list[tuple[Any, ...]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever is done at whatever time, the stores answer alike, and as the protocol says."""
+    clock = Clock()
+    path = tmp_path_factory.mktemp("model") / "tokens.db"
+
+    async def compare() -> None:
+        model = Model(clock)
+        stores = [MemoryTokenStore(clock=clock), FileTokenStore(path, clock=clock)]
+        for name, *arguments in steps:
+            if name == "pass":
+                clock.now += arguments[0]
+                continue
+            expected = await getattr(model, name)(*arguments)
+            assert [await getattr(store, name)(*arguments) for store in stores] == [expected] * 2
+
+    asyncio.run(compare())
+
+
+# --- both stores
+
+
+async def test_clock_set_back_ends_leases_and_cool_downs(store: TokenStore, clock: Clock) -> None:
+    """A lease or a cool-down that seems to begin in the future is over: nobody waits for a clock to catch up."""
+    assert await store.lease("a", "x", 60.0) == "granted"
+    clock.now -= 1.0
+    assert await store.lease("a", "y", 60.0) == "granted"
+    await store.release("a", "y", 60.0)
+    clock.now -= 3600.0
+    assert await store.lease("a", "x", 60.0) == "granted"
+
+
+async def test_late_failure_begins_the_cool_down(store: TokenStore, clock: Clock) -> None:
+    """A holder whose lease ran out, and whom nobody followed, still begins a cool-down."""
+    await store.lease("a", "x", 10.0)
+    clock.now += 20.0
+    await store.release("a", "x", 5.0)
+    assert await store.lease("a", "y", 10.0) == "cooling"
+
+
+async def test_lease_ends_when_its_time_is_over(store: TokenStore, clock: Clock) -> None:
+    """The end of a lease is no part of it."""
+    await store.lease("a", "x", 10.0)
+    clock.now += 10.0
+    assert await store.lease("a", "y", 10.0) == "granted"
+
+
+async def test_error_of_publish_carries_no_token(monkeypatch: pytest.MonkeyPatch, store: TokenStore) -> None:
+    """Whatever goes wrong while a token is published, no frame of the stores still has it."""
+
+    async def fail(*arguments: object) -> None:
+        raise CredentialError("no")
+
+    monkeypatch.setattr(type(store), "_change", fail)
+    with pytest.raises(CredentialError) as caught:
+        await store.publish("a", Token(SECRET), 0)
+    assert not carries_token(caught.value)
+
+
+# --- in memory
+
+
+def test_memory_store_serves_a_loop_in_each_thread() -> None:
+    """Of the tasks of many loops one gets the lease, and one publishes each generation."""
+    shared, together = MemoryTokenStore(), threading.Barrier(8)
+
+    async def race(number: int) -> tuple[str, list[bool]]:
+        together.wait(10)
+        state = await shared.lease("a", f"holder {number}", 60.0)
+        return state, [await shared.publish("a", Token(f"{number}"), after) for after in range(200)]
+
+    with ThreadPoolExecutor(8) as threads:
+        done = list(threads.map(lambda number: asyncio.run(race(number)), range(8)))
+    assert sorted(state for state, _ in done) == ["granted"] + ["held"] * 7
+    assert all(sum(won) <= 1 for won in zip(*(won for _, won in done), strict=True))
+    stored = asyncio.run(shared.read("a"))
+    assert stored is not None
+    assert stored.generation == sum(sum(won) for _, won in done)
+
+
+def test_memory_store_steps_are_atomic() -> None:
+    """While one thread is within a step, no other begins one."""
+    inside, go = threading.Event(), threading.Event()
+
+    def slow() -> float:
+        inside.set()
+        assert go.wait(10)
+        return 1.0
+
+    shared = MemoryTokenStore(clock=slow)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(lambda: asyncio.run(shared.lease("a", "x", 60.0)))
+        assert inside.wait(10)
+        assert not shared._lock.acquire(blocking=False)
+        others = [threads.submit(lambda: asyncio.run(shared.lease("a", "y", 60.0)))]
+        go.set()
+        assert [first.result(10), others[0].result(10)] == ["granted", "held"]
+
+
+async def test_memory_store_shows_how_many_accounts_it_has() -> None:
+    """Its repr counts what it keeps; to read adds nothing."""
+    shared = MemoryTokenStore()
+    await shared.read("a")
+    assert repr(shared) == "MemoryTokenStore(accounts=0)"
+    await shared.publish("b", Token(SECRET), 0)
+    await shared.lease("c", "x", 1.0)
+    assert repr(shared) == "MemoryTokenStore(accounts=2)"
