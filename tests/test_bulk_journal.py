@@ -654,8 +654,8 @@ async def test_stopping_withdraws_what_waits_to_be_sent(path: Path) -> None:
     run = memory.run("abc", journal=path)
     async with run:
         assert [result.draft.name async for result in run] == ["a"]
-        assert set(kept(path)) == {0, 1}
-    assert [state for state, _ in kept(path).values()] == ["done", "waiting"]
+        assert set(kept(path)) == {0, 1, 2}
+    assert [state for state, _ in kept(path).values()] == ["done", "waiting", "waiting"]
 
 
 async def test_stopping_before_anything(path: Path) -> None:
@@ -696,7 +696,7 @@ async def test_a_journal_that_is_full_ends_the_run(world: World, monkeypatch: py
             raise JournalError("the disk is full: make room and run again")
         return admit(self, *arguments)
 
-    drafts = world.drafts(*range(30))
+    drafts = world.drafts(*range(900))
     seen = []
     with monkeypatch.context() as patch:
         patch.setattr(JournalFile, "admit", failing)
@@ -705,11 +705,11 @@ async def test_a_journal_that_is_full_ends_the_run(world: World, monkeypatch: py
                 async for result in run:
                     seen.append(result.state)
     assert seen == ["created"] * len(world.sent)
-    assert 0 < len(seen) < 30
-    assert {state for state, _ in kept(world.path).values()} <= {"done", "waiting", "logged"}  # a note may be lost, no arming
+    assert 0 < len(seen) < 900
+    assert {state for state, _ in kept(world.path).values()} <= {"done", "waiting", "logged"}  # a note may be lost, no row
     _, report = await world.finish(drafts)
     assert report.already == len(seen)
-    assert world.there == names(range(30))
+    assert world.there == names(range(900))
 
 
 async def test_notes_that_cannot_be_written_are_an_error_at_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1568,7 +1568,7 @@ async def test_an_input_that_hangs_keeps_no_journal(world: World) -> None:
 
     async def source() -> AsyncIterator[CardDraft]:
         try:
-            for draft in world.drafts(*range(4)):
+            for draft in world.drafts(*range(600)):
                 yield draft
         finally:
             await may_end.wait()
@@ -1579,9 +1579,34 @@ async def test_an_input_that_hangs_keeps_no_journal(world: World) -> None:
 
     leaving = asyncio.create_task(first())
     await world.service.received("cards.create", 2)
-    while (await asyncio.gather(world.run(world.drafts(*range(4))).wait(), return_exceptions=True))[0].__class__ is JournalError:
+    while (await asyncio.gather(world.run(world.drafts(*range(600))).wait(), return_exceptions=True))[
+        0
+    ].__class__ is JournalError:
         await asyncio.sleep(0)
     assert not leaving.done()
     may_end.set()
     await leaving
-    assert sorted(world.there) == names(range(4))
+    assert sorted(world.there) == names(range(600))
+
+
+async def test_rows_are_logged_ahead_of_the_workers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that would wait for each commit gets more rows with the next; a slow consumer still holds the sending up."""
+    admit, sizes = JournalFile.admit, []
+
+    def counted(self: JournalFile, entries: Any, *arguments: Any) -> Any:
+        sizes.append(len(entries))
+        return admit(self, entries, *arguments)
+
+    monkeypatch.setattr(JournalFile, "admit", counted)
+    memory = Memory()
+    names = [f"card {n}" for n in range(1200)]
+    async with memory.run(names, journal=path, concurrency=1) as run:
+        while len(memory.sent) < 1:
+            await asyncio.sleep(0)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert len(memory.sent) <= 2
+        await run.wait()
+    assert [name for name, _ in memory.sent] == names
+    assert max(sizes) == 256
+    assert len(sizes) <= 40

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from boardclient.bulk._input import Input
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._queue import ResultQueue
 from boardclient.bulk._rows import Row
 
+_MOST_AHEAD: Final = 256
+"""How many rows are put on record together at most: the price of a commit hardly depends on their number."""
+
 
 class Backlog:
     """Rows that wait to be sent. Owned by a run.
 
-    Of rows under way and results that nobody has taken there are at most two for each worker, so that a consumer that is slow
-    slows the workers down; those that were in doubt may come on top.
+    Of rows that are being sent and results that nobody has taken there are at most two for each worker, so that a consumer that
+    is slow slows the workers down; those that were in doubt may come on top. A ledger that puts rows on record gets the next ones
+    while workers are busy with earlier ones, and more at a time where workers have to wait for it.
     """
 
     def __init__(self, rows: Input, ledger: Ledger, workers: int, results: ResultQueue) -> None:
         self._input = rows
         self._ledger = ledger
         self._results = results
-        self._most = 2 * workers
-        self._is_admitted = ledger.batch == 1
-        """Whether rows need not be put on record before they are sent."""
+        self._workers = workers
+        self._ahead = 0 if ledger.batch == 1 else ledger.batch
+        """How many rows are put on record together, ahead of their sending; 0 where none is put on record."""
         self._ready: asyncio.Queue[Row] = asyncio.Queue()
         self._later: dict[Row, asyncio.TimerHandle] = {}
         self._waiting = 0
@@ -35,16 +40,23 @@ class Backlog:
     @property
     def room(self) -> int:
         """How many rows there is room for."""
-        return self._most - self._under_way - len(self._results.untaken)
+        return 2 * self._workers - self._under_way - len(self._results.untaken)
+
+    @property
+    def _is_crowded(self) -> bool:
+        """Whether rows that are on record wait until results are taken."""
+        return self._ahead > 0 and len(self._results.untaken) >= self._workers
 
     def take_at_once(self) -> Row | None:
         """Return a new row, or one that waits, if that needs no waiting; None where `next` is to be awaited.
 
         Most rows of a synchronous input without a journal go this way: two tasks less to wake for each card.
         """
-        if not self._ready.empty():
-            return self._ready.get_nowait()
-        if not self._is_admitted or self.room <= 0:
+        if not (self._ready.empty() or self._is_crowded):
+            waiting = self._ready.get_nowait()
+            self._weigh()
+            return waiting
+        if self._ahead or self.room <= 0:
             return None
         row = self._input.next_at_once()
         if row is not None:
@@ -56,13 +68,15 @@ class Backlog:
         self._waiting += 1
         self._weigh()
         try:
+            while self._is_crowded:
+                await self._change()
             return await self._ready.get()
         finally:
             self._waiting -= 1
 
     def _weigh(self) -> None:
-        """Want rows as long as more workers wait than rows."""
-        if self._waiting > self._ready.qsize():
+        """Want rows as long as more workers wait than rows, or half of what is put on record together is left."""
+        if self._ready.qsize() < max(self._waiting, self._ahead // 2):
             self._wanted.set()
         else:
             self._wanted.clear()
@@ -73,13 +87,24 @@ class Backlog:
         They count as under way, and those that are to be sent are on record.
         """
         await self._wanted.wait()
-        while self.room <= 0:
-            await self._change()
-        rows = await self._input.take(min(self.room, max(self._ledger.batch, self._waiting - self._ready.qsize())))
-        if rows:
-            await self._ledger.admit(rows)
+        if self._ahead:
+            rows = await self._take_ahead()
+        else:
+            while self.room <= 0:
+                await self._change()
+            rows = await self._input.take(min(self.room, max(1, self._waiting - self._ready.qsize())))
         self.is_exhausted = not rows
         self._under_way += len(rows)
+        return rows
+
+    async def _take_ahead(self) -> Sequence[Row]:
+        while self._is_crowded:
+            await self._change()
+        rows = await self._input.take(self._ahead)
+        if rows:
+            await self._ledger.admit(rows)
+        if self._waiting > self._ready.qsize() and len(rows) == self._ahead:
+            self._ahead = min(2 * self._ahead, _MOST_AHEAD)
         return rows
 
     def begin(self) -> None:

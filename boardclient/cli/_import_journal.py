@@ -11,12 +11,11 @@ import attrs
 
 from boardclient import CardDraft, JournalError
 from boardclient.bulk import IdSet, digest
-from boardclient.bulk.journal import read_journal, read_rows
+from boardclient.bulk.journal import RowKey, read_journal, read_rows
 
 _ROWS_PER_BREATH = 500
 
-Key = int | str
-"""How a journal knows a row: its position in the file, from 0, or its reference."""
+Key = RowKey
 Standing = Literal["new", "done", "failed", "doubtful", "changed"]
 """What a run makes of a row: create it; report that it is there or was refused for good; look for it; refuse its new content."""
 

@@ -30,7 +30,7 @@ def show(path: Path) -> None:
         **summary.identity,
         "created at": summary.created_at.isoformat(),
         "runs": summary.runs,
-        "rows": sum(summary.counts.values()),
+        "rows": summary.rows,
         **{state: summary.counts[state] for state in STATES},
     }
     details("journal", fields)

@@ -1,9 +1,9 @@
-"""The journal of a bulk run: one SQLite file that says which rows were sent and what became of them.
+"""The journal of a bulk run: one SQLite file that says which rows were logged for sending, and what became of them.
 
-`read_journal` and `read_rows` read it, while a run is at work or not.
+Applications and the command line read one with `read_journal` and `read_rows`. Only a run writes it.
 """
 
-from boardclient.bulk.journal._format import JournalRow, RowState
+from boardclient.bulk.journal._format import JournalRow, RowKey, RowState
 from boardclient.bulk.journal._view import STATES, JournalSummary, read_journal, read_rows
 
-__all__ = ["STATES", "JournalRow", "JournalSummary", "RowState", "read_journal", "read_rows"]
+__all__ = ["STATES", "JournalRow", "JournalSummary", "RowKey", "RowState", "read_journal", "read_rows"]
