@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -83,14 +83,41 @@ RECOGNISABLE: Final = frozenset(TEXTS) - {"cut", "cut with dots", "cut with elli
 
 @attrs.frozen(kw_only=True)
 class ServiceKind:
-    """How a service shows the cards of a listing; `cap` is how many, `is_newest` which."""
+    """How a service shows the cards of a listing; `cap` is how many, `is_newest` which.
+
+    `shows_answers` says that the answer to a creation shows a card in the same way, otherwise as it was sent. A name that is left
+    out of an answer is left out of listings alone.
+    """
 
     name: str = "as sent"
     desc: str = "as sent"
     due: str = "as sent"
     shows_lists: bool = True
+    shows_answers: bool = False
     cap: int | None = None
     is_newest: bool = False
+
+    def shape(self, operation: str, body: Any) -> Any:
+        """Show cards as this service does, in answers and in listings."""
+        if operation == "cards.create":
+            return self.show(body) if self.shows_answers else body
+        if operation != "boards.cards":
+            return body
+        shown = [self.show(card) for card in body]
+        if self.cap is None:
+            return shown
+        ordered = sorted(shown, key=lambda card: str(card["id"]))
+        return ordered[-self.cap :] if self.is_newest else ordered[: self.cap]
+
+    def show(self, card: Mapping[str, Any]) -> dict[str, Any]:
+        """Show one card, in the names of the wire."""
+        shown = {**card, "name": TEXTS[self.name](card["name"]), "desc": TEXTS[self.desc](card["desc"])}
+        if shown.get("due") is not None:
+            due = DATES[self.due](datetime.fromisoformat(shown["due"]))
+            shown["due"] = None if due is None else due.isoformat()
+        if not self.shows_lists:
+            shown.pop("idList", None)
+        return {name: value for name, value in shown.items() if value is not None or name == "due"}
 
     @classmethod
     def draw(cls, chance: random.Random, *, is_capped: bool = False) -> ServiceKind:
@@ -103,6 +130,7 @@ class ServiceKind:
             name=some(TEXTS),
             desc=some(TEXTS),
             due=some(DATES),
+            shows_answers=chance.random() < 0.5,
             shows_lists=chance.random() < 0.8,
             cap=50 if is_capped else None,
             is_newest=chance.random() < 0.5,

@@ -288,6 +288,13 @@ def test_rows_that_a_service_may_show_alike_are_unclear() -> None:
     assert result.absent == [0, 2]
 
 
+def test_rows_of_equal_looks_and_a_card_of_another_date() -> None:
+    """The card is none of theirs as it stands, and may be one that somebody has put off."""
+    rows = [draft("card 5", due=DUE), attrs.evolve(draft("card 5", due=DUE), pos="top")]
+    result = sorted_out(rows, [card("1", "card 5", due=DUE + timedelta(days=1))], KNOWN)
+    assert (result.found, result.absent, sorted(result.unclear)) == ({}, [], [0, 1])
+
+
 def test_each_row_gets_a_card_of_its_own() -> None:
     """Where a row has several possible cards it leaves those to others which they need."""
     rows = [draft("a & b", "text 1"), draft("a & b", "text 2"), draft("a & b", "text 2")]
@@ -348,6 +355,12 @@ def test_a_card_that_may_be_a_row_blocks_it(name: str, shown: str) -> None:
     """In another list it is not the row's for sure, and may have been moved."""
     result = sorted_out([draft(name)], [card("1", shown, list_id="l2")], [draft("b")])
     assert result.unclear == {0: "the card 1 may be it, shown in another way or changed by somebody"}
+
+
+def test_without_a_known_card_any_other_may_be_the_row() -> None:
+    """A service may put anything into names, which only known cards show to be otherwise; the exact card is the row's still."""
+    result = sorted_out([draft("card 5"), draft("card 6")], [card("1", "BOARD-7: card 5"), card("2", "card 6")], [])
+    assert (result.found.keys(), result.unclear.keys(), result.absent) == ({1}, {0}, [])
 
 
 def test_resembling_cards() -> None:

@@ -304,6 +304,15 @@ async def test_a_service_that_changes_texts_is_learned(ledger: Ledger) -> None:
     assert verdicts(await reconciler.settle(rows)) == {0: "absent", 1: "1", 2: "absent"}
 
 
+async def test_the_first_and_the_last_known_cards_teach(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a million cards a few hundred are kept, from both ends of the run."""
+    monkeypatch.setattr("boardclient.bulk._reconcile._SAMPLES", 2)
+    reconciler = Board().reconciler(ledger)
+    for index in range(7):
+        reconciler.note_known(row(index), f"c{index}")
+    assert [card_id for card_id, _ in reconciler._samples] == ["c0", "c1", "c5", "c6"]
+
+
 async def test_a_card_that_may_be_a_row_keeps_it_from_being_sent_again(ledger: Ledger) -> None:
     """What was renamed, moved or cut by nobody knows whom leaves the row unknown, and names the card."""
     rows = [row(0, "a name that is long", desc="a text that is long"), row(1, "b"), row(2, "one that is cut somewhere")]

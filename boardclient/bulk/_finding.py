@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
+
 from boardclient.bulk._listing import FIELDS, find_limit
 from boardclient.bulk._matching import Content, Shown, Suspects
 from boardclient.models import Card, CardDraft
@@ -34,7 +36,8 @@ def find_cards(draft: CardDraft, cards: Sequence[Card]) -> FoundCards:
         return all(sent[field] == shown[field] for field in fields)
 
     exact = [card for card in cards if fields and is_exact(card)]
-    rule = Shown.learn([], fields)
+    # Which texts services may show for one another is taken for granted here: one listing teaches nothing.
+    rule = attrs.evolve(Shown.learn([], fields), is_learned=True)
     others = [card for card in cards if not (fields and is_exact(card))]
     alike = [card for card in others if Suspects([card], rule).find(row) is not None]
     return FoundCards(exact, alike, _doubt(len(cards), fields))

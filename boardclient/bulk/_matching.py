@@ -69,10 +69,14 @@ class Shown:
     due: DateRule
     has_lists: bool
 
+    is_learned: bool
+    """Whether any card was known; otherwise no text proves that a card is somebody else's."""
+
     @classmethod
     def learn(cls, samples: Sequence[tuple[Content, Card]], fields: Container[str]) -> Shown:
         """Learn from cards that are known to be rows', of a listing that shows these fields."""
         return cls(
+            is_learned=bool(samples),
             name=_learn([(sent.name, card.name) for sent, card in samples], is_shown="name" in fields),
             desc=_learn([(sent.desc, _desc(sent, card)) for sent, card in samples], is_shown="desc" in fields),
             due=learn_dates([(sent.due, card.due) for sent, card in samples]) if "due" in fields else DateRule(),
@@ -312,6 +316,8 @@ class Suspects:
         shown, desc = self._shown, bare(row.desc)
         if len(desc) >= _TELLING and desc in self._descs:
             return self._descs[desc]  # it may have been renamed
+        if not shown.is_learned:
+            return self._any
         if shown.name.is_usable:
             return self._nameless or _like(shown.name, row.name, self._names, self._lengths)
         if shown.desc.is_usable and desc:

@@ -24,12 +24,13 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 import attrs
 from checker import Evidence, Findings, Process, check
-from kinds import ABLATIONS, KINDS, Kind, every, make_rows
+from kinds import ABLATIONS, KINDS, SERVICES, Kind, every, make_rows
 from storm import Storm
 
 from boardclient.testing import BoardService, faults
 
 T = TypeVar("T")
+_ALL = {**KINDS, **ABLATIONS, **SERVICES}
 _CODES = 80
 
 
@@ -250,6 +251,7 @@ def running(kind: Kind, rows: int, seed: int, scale: Scale) -> Iterator[Run]:
     """Set up a service and an import into it."""
 
     def shape(operation: str, body: Any) -> Any:
+        body = kind.shows.shape(operation, body)
         return body[-kind.cap :] if operation == "boards.cards" and kind.cap is not None else body
 
     with tempfile.TemporaryDirectory(prefix="campaign-") as folder, BoardService(shape=shape) as service:
@@ -348,14 +350,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--rows", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kind", choices=[*KINDS, *ABLATIONS], action="append")
+    parser.add_argument("--kind", choices=[*_ALL], action="append")
+    parser.add_argument("--services", action="store_true", help="services that show cards in other ways")
     parser.add_argument("--delay", type=float, default=0.15, help="the longest delay of a commit, in seconds")
     parser.add_argument("--settle", type=float, default=0.6)
     parser.add_argument("--longest", type=float, default=1.2, help="the latest kill, in seconds")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60.0, help="when to begin no further run")
     given = parser.parse_args(arguments)
-    names = given.kind or list(KINDS)
+    names = given.kind or list(SERVICES if given.services else KINDS)
     scale = Scale(delay=given.delay, settle=given.settle)
     sums: dict[str, Findings] = {name: Findings() for name in names}
     is_bad = False
@@ -366,7 +369,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if time.monotonic() > until:
             return names[0], 0, Findings(), 0.0
         name, seed, begun = names[number % len(names)], given.seed + number, time.monotonic()
-        found = kill_at_random({**KINDS, **ABLATIONS}[name], given.rows, seed, scale, importer, given.longest)
+        found = kill_at_random(_ALL[name], given.rows, seed, scale, importer, given.longest)
         return name, seed, found, time.monotonic() - begun
 
     with Crew(given.jobs) as crew:
@@ -375,7 +378,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sums[name] += found
             if found.is_clean and not found.unknown:
                 continue
-            is_sound = {**KINDS, **ABLATIONS}[name].is_sound
+            is_sound = _ALL[name].is_sound
             is_bad = is_bad or (is_sound and not found.is_clean)
             again = f"--runs 1 --rows {given.rows} --seed {seed} --kind {name}"
             _say(f"{again}: {seconds:.1f} s, {attrs.evolve(found, untrue=found.untrue[:5])}")

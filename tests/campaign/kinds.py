@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import attrs
+from drawn_services import DATES, TEXTS, ServiceKind
 
 STORM: Mapping[str, float] = {
     "dropped-after": 0.05,
@@ -59,6 +60,7 @@ class Kind:
     neighbour: bool = False
     may_end: bool = False
     is_sound: bool = True
+    shows: ServiceKind = ServiceKind()
 
 
 KINDS: Mapping[str, Kind] = {
@@ -77,6 +79,24 @@ KINDS: Mapping[str, Kind] = {
     "report": Kind(unknown="report"),
 }
 """Those under which the assumptions hold."""
+
+_LOSSES = every(dropped_after=9, dropped_before=11)
+
+SERVICES: Mapping[str, Kind] = {
+    f"{field} {way}{mark}": Kind(
+        shows=ServiceKind(**{field: way}, shows_answers=True),
+        marker=marker,
+        script=_LOSSES,
+        expiries=0,
+        kills=(0, 1),
+        is_sound=False,
+    )
+    for field, ways in (("name", TEXTS), ("desc", TEXTS), ("due", DATES))
+    for way in ways
+    for mark, marker in (("", None), (" marker", True))
+    if way != "as sent"
+}
+"""Services that show cards in other ways than they were sent: nothing may be duplicated or untrue, rows may be unknown."""
 
 ABLATIONS: Mapping[str, Kind] = {
     "no-journal": Kind(journal=False, rates={}, expiries=0, kills=(1,), dies_at=("send:answered", "middle"), is_sound=False),

@@ -8,7 +8,7 @@ import campaign
 import pytest
 from campaign import PLACES, READING_POINTS, SMALL, THRESHOLD_POINTS, Crew, Importer, Scale
 from checker import Findings
-from kinds import ABLATIONS, KINDS
+from kinds import ABLATIONS, KINDS, SERVICES
 
 Look = Callable[[str], Findings]
 ROWS = 60
@@ -30,6 +30,9 @@ def _work(case: str) -> Callable[[Importer], Findings]:
         return lambda importer: campaign.kill_at_random(ABLATIONS[name], rows, 1, SCALE, importer, LONGEST_KILL_SECONDS)
     if name in SMALL:
         return lambda importer: campaign.crash_at("send:before", "first", 8, 1, SCALE, importer, SMALL[name])
+    service, _, seed = case.rpartition(" ")
+    if service in SERVICES:
+        return lambda importer: campaign.kill_at_random(SERVICES[service], ROWS, int(seed), SCALE, importer, LONGEST_KILL_SECONDS)
     if name in KINDS:
         return lambda importer: campaign.kill_at_random(KINDS[name], ROWS, int(where), SCALE, importer, LONGEST_KILL_SECONDS)
     return lambda importer: campaign.crash_at(name, where, ROWS, 1, SCALE, importer)
@@ -90,6 +93,15 @@ def test_random_kills_cost_nothing(case: str, look: Look) -> None:
 
     assert found.is_clean, f"campaign.py --runs 1 --rows {ROWS} --kind/--seed {case}: {found}"
     assert case.startswith("report ") or not found.unknown
+
+
+@pytest.mark.parametrize(
+    "case", ["name trimmed 1", "name cut 2", "name left out marker 3", "desc escaped marker 4", "due days 5"]
+)
+def test_services_that_show_cards_in_other_ways_cost_nothing(case: str, look: Look) -> None:
+    found = look(case)
+
+    assert found.is_clean, found
 
 
 @pytest.mark.parametrize("case", ["no-journal"])
