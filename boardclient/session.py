@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Mapping
 from ssl import SSLContext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
 from boardclient import retry as _retry
 from boardclient._messages import Response
@@ -14,7 +15,7 @@ from boardclient._operations import build_request
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._pipeline import Limiter, Pipeline
 from boardclient._transport import Settings
-from boardclient.credentials import CredentialProvider, Exchange
+from boardclient.credentials import CredentialProvider, Exchange, StaticCredentials
 from boardclient.credentials._values import CredentialsIn
 from boardclient.events import Observer
 from boardclient.models import JsonValue
@@ -33,6 +34,26 @@ class _Unset:
 
 
 UNSET: Final = _Unset()
+
+
+class SessionOptions(TypedDict, total=False):
+    """The options of `AsyncSession` besides credentials, for type checkers."""
+
+    base_url: str
+    retry: AsyncRetrying | None
+    timeout: float | None
+    max_connections: int
+    limiter: Limiter | None
+    http: aiohttp.ClientSession | None
+    trust_env: bool
+    ssl: SSLContext | bool | aiohttp.Fingerprint | None
+    proxy: str | None
+    headers: Mapping[str, str] | None
+    user_agent: str | None
+    observers: Iterable[Observer]
+    credentials_in: CredentialsIn
+    allow_insecure: bool
+    max_answer_bytes: int
 
 
 class AsyncSession:
@@ -87,6 +108,26 @@ class AsyncSession:
         core = SessionCore(base_url, settings, http, observers, timeout)
         self._pipeline = Pipeline(core, credentials, policy, timeout, limiter, credentials_in)
         self._core, self._owns_core = core, True
+
+    @classmethod
+    def from_env(cls, credentials: CredentialProvider | None = None, **options: Unpack[SessionOptions]) -> Self:
+        """Return a session that the environment configures.
+
+        `BOARDCLIENT_BASE_URL` is the service's address, `BOARDCLIENT_TOKEN` the access token, `BOARDCLIENT_KEY` the API key,
+        where one is used. White space around a value is dropped, and an empty variable counts as not set.
+
+        Args:
+            credentials: used instead of those of the environment.
+            options: as `AsyncSession` takes them; `base_url` is used instead of that of the environment.
+
+        Raises:
+            ValueError: a variable is not set, or a value can't be used.
+        """
+        if credentials is None:
+            credentials = StaticCredentials(_variable("BOARDCLIENT_TOKEN"), os.environ.get("BOARDCLIENT_KEY", "").strip() or None)
+        if "base_url" not in options:
+            options["base_url"] = _variable("BOARDCLIENT_BASE_URL")
+        return cls(credentials, **options)
 
     # Made when asked for, in a tenth of a microsecond: a view stays small, and nothing of it needs the garbage collector.
     @property
@@ -204,3 +245,11 @@ def _policy(retry: AsyncRetrying | None) -> _retry.Policy | None:
         return None
     policy = _retry.Policy(retry)
     return policy if policy.is_enabled else None
+
+
+def _variable(name: str) -> str:
+    """Return what an environment variable holds."""
+    value = os.environ.get(name, "").strip()
+    if not value:
+        raise ValueError(f"the environment variable {name} is not set")
+    return value

@@ -17,7 +17,8 @@ from boardclient.testing.faults import Fault
 
 if TYPE_CHECKING:
     from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials
-    from boardclient.testing._options import OAuthOptions, SessionOptions
+    from boardclient.session import SessionOptions
+    from boardclient.testing._options import OAuthOptions
 
 _CREDENTIALS = ("key", "token", "client_id", "client_secret", "code")
 

@@ -274,7 +274,8 @@ def test_the_package_names_what_it_has():
 def test_the_typed_options_are_those_of_the_session_and_the_credentials():
     """A new option of either has to be named for type checkers, too."""
     from boardclient import AsyncSession, OAuthCredentials
-    from boardclient.testing._options import OAuthOptions, SessionOptions
+    from boardclient.session import SessionOptions
+    from boardclient.testing._options import OAuthOptions
 
     for options, kind in ((SessionOptions, AsyncSession), (OAuthOptions, OAuthCredentials)):
         assert set(options.__annotations__) == set(inspect.signature(kind).parameters) - {"credentials", "lease_seconds"}

@@ -1,0 +1,79 @@
+"""The documentation is true: its programs run as pasted, its links lead somewhere, its lines are those that CI runs."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import boardclient
+
+_ROOT = Path(__file__).parent.parent
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+_PAGES = {
+    str(path.relative_to(_ROOT)): path.read_text(encoding="utf-8") for path in [*_ROOT.glob("*.md"), *_ROOT.glob("docs/**/*.md")]
+}
+_README = _PAGES["README.md"]
+
+
+def _blocks(language: str, text: str) -> list[str]:
+    return [code for found, code in _BLOCK.findall(text) if found == language]
+
+
+def _section(title: str) -> str:
+    return _README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+_PROGRAMS = [
+    pytest.param(code, id=f"{page} {number}")
+    for page, text in _PAGES.items()
+    for number, code in enumerate(_blocks("python", text))
+]
+
+
+@pytest.mark.parametrize("source", _PROGRAMS)
+def test_each_program_runs_as_pasted(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block is a whole program, or a test that pytest runs."""
+    monkeypatch.chdir(tmp_path)
+    if "\nasync def test_" in source:
+        (tmp_path / "test_block.py").write_text(source, encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_block.py"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stdout
+    else:
+        exec(compile(source, "block.py", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("page", _PAGES)
+def test_each_link_leads_to_a_file(page: str) -> None:
+    """What a page links to in the repository is there."""
+    targets = [target for target in _LINK.findall(_PAGES[page]) if "://" not in target]
+    assert [target for target in targets if not (_ROOT / page).parent.joinpath(target).exists()] == []
+
+
+def test_the_readme_is_short() -> None:
+    """A newcomer reads it in minutes."""
+    assert len(_README.splitlines()) <= 120
+    assert len(_README.split()) <= 700
+
+
+@pytest.mark.parametrize("title", ["Try it", "Test it"])
+def test_shell_line_is_one_line(title: str) -> None:
+    """What a newcomer copies is a single line that makes its own environment."""
+    line = _blocks("sh", _section(title))[0]
+    assert line.count("\n") == 1
+    assert line.startswith("python3 -m venv .venv && ")
+
+
+_GUARANTEES = _PAGES["docs/errors.md"].split("\n## What you may rely on\n", 1)[1]
+
+
+@pytest.mark.parametrize("name", re.findall(r"`([A-Z]\w+)`", _GUARANTEES))
+def test_name_in_the_guarantees_exists(name: str) -> None:
+    """The table of guarantees speaks of names that are there."""
+    assert hasattr(boardclient, name) or hasattr(builtins, name) or name in {"GET", "PUT", "DELETE", "POST"}
