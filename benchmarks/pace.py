@@ -70,7 +70,7 @@ class Follow(NamedTuple):
 
 
 def _run(service: Service, seconds: float, **options: Any) -> Outcome:
-    return simulate(Controller(8.0, 1000), service, seconds, **options)
+    return simulate(Controller(None, 1000), service, seconds, **options)
 
 
 def _steady(kind: str, limit: float, tells: bool, latencies: list[float], seeds: range) -> Row:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import attrs
 
-from boardclient._pace._controller import Attempt, Controller
+from boardclient._pace._controller import Controller
+from boardclient._pace._search import Attempt
 
 
 class Service(Protocol):
@@ -175,3 +177,63 @@ def simulate(
             controller.report(begun, now, *what, now - begun.started_at)
             controller.end(begun)
     return outcome
+
+
+class SlidingWindow:
+    """Accepts so many in any time of `seconds`."""
+
+    def __init__(self, limit: float, seconds: float = 1.0) -> None:
+        self.limit, self._seconds = limit, seconds
+        self._accepted: deque[float] = deque()
+
+    def change(self, now: float, limit: float) -> None:
+        """Have another limit from now on."""
+        self.limit = limit
+
+    def refuse(self, now: float) -> float | None:
+        """Return None for a request that is accepted, or the seconds until one would be."""
+        while self._accepted and self._accepted[0] <= now - self._seconds:
+            self._accepted.popleft()
+        if len(self._accepted) < self.limit * self._seconds:
+            self._accepted.append(now)
+            return None
+        return self._accepted[0] + self._seconds - now
+
+
+class AtATime(Open):
+    """Accepts so many at a time, each of which takes `seconds`."""
+
+    def __init__(self, limit: int, seconds: float = 0.05) -> None:
+        self.limit, self._seconds = limit, seconds
+        self._ends: deque[float] = deque()
+
+    def refuse(self, now: float) -> float | None:
+        """Return None for a request that is accepted, or the seconds until one would be."""
+        while self._ends and self._ends[0] <= now:
+            self._ends.popleft()
+        if len(self._ends) < self.limit:
+            self._ends.append(now + self._seconds)
+            return None
+        return self._ends[0] - now
+
+
+class Erratic(Open):
+    """Refuses a share of the requests whatever their rate, besides what another service refuses."""
+
+    def __init__(self, share: float, inner: Service | None = None, seed: int = 1) -> None:
+        self._share, self._inner, self._chance = share, inner or Open(), random.Random(seed)
+
+    def refuse(self, now: float) -> float | None:
+        """Return None for a request that is accepted, or the seconds until one would be."""
+        return 0.5 if self._chance.random() < self._share else self._inner.refuse(now)
+
+
+class Shut(Open):
+    """Refuses everything until a moment, and is another service from then on."""
+
+    def __init__(self, until: float, inner: Service | None = None) -> None:
+        self._until, self._inner = until, inner or Open()
+
+    def refuse(self, now: float) -> float | None:
+        """Return None for a request that is accepted, or the seconds until one would be."""
+        return self._until - now if now < self._until else self._inner.refuse(now)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from boardclient._pace import Pace
-from boardclient.bulk._turns import FixedTurns
+from boardclient.bulk._turns import FixedConcurrency
 
 
 class Clock:
@@ -23,7 +23,7 @@ def clock() -> Clock:
     return Clock()
 
 
-async def refused(turns: FixedTurns, times: int = 1, retry_after: float | None = None) -> None:
+async def refused(turns: FixedConcurrency, times: int = 1, retry_after: float | None = None) -> None:
     for _ in range(times):
         async with turns:
             turns.report(429, retry_after, 0.01)
@@ -31,7 +31,7 @@ async def refused(turns: FixedTurns, times: int = 1, retry_after: float | None =
 
 async def test_nobody_waits_before_a_refusal(clock: Clock) -> None:
     """Every worker goes at once, whatever else the service answers, and successes need not be told."""
-    turns = FixedTurns(3, lambda: 1, clock)
+    turns = FixedConcurrency(3, lambda: 1, clock)
     for status in (200, 500, None, 404):
         async with turns:
             turns.report(status, None, 0.1)
@@ -39,29 +39,40 @@ async def test_nobody_waits_before_a_refusal(clock: Clock) -> None:
     assert turns._pace is None
 
 
-@pytest.mark.parametrize(
-    ("starts", "seconds", "rate"),
-    [
-        (40, 2.0, 10.0),  # half of what was too much
-        (1, 10.0, 1.0),  # never slower than once a second
-        (1, 0.0, 500.0),  # a clock that stands still divides by no zero
-        (30, 0.0, 10_000.0),  # never faster than a pace can be
-    ],
-)
-async def test_a_refusal_begins_at_half_the_rate(clock: Clock, starts: int, seconds: float, rate: float) -> None:
-    """The pace that takes over starts at half of the starts a second so far, for as many workers as there are."""
-    turns = FixedTurns(7, lambda: starts, clock)
-    clock.now += seconds
+async def test_a_refusal_begins_with_what_was_measured(clock: Clock) -> None:
+    """The pace that takes over knows what was accepted before the refusal, over the time since the workers began."""
+    turns = FixedConcurrency(7, lambda: 40, clock)
+    clock.now += 2.0
     await refused(turns)
     assert turns.needs_every_result
-    assert turns._pace is not None
-    assert turns._pace.rate == pytest.approx(rate)
-    assert turns._pace.workers <= 7
+    pace = turns._pace
+    assert pace is not None
+    assert pace.workers == 7
+    assert pace.held_until is not None
+    clock.now += 0.2
+    async with turns:
+        turns.report(200, None, 0.01)
+    assert pace.limit == pytest.approx(20.0, rel=0.1)
+
+
+async def test_a_refusal_of_the_first_request_says_nothing_of_the_limit(clock: Clock) -> None:
+    """Where nothing was accepted before, the workers go on as soon as something is."""
+    turns = FixedConcurrency(3, lambda: 0, clock)
+    await refused(turns)
+    clock.now += 1.0
+    async with turns:
+        turns.report(200, None, 0.01)
+    pace = turns._pace
+    assert pace is not None
+    assert (pace.limit, pace.workers) == (None, 3)
+    for _ in range(9):
+        async with turns:
+            turns.report(200, None, 0.01)
 
 
 async def test_later_turns_are_those_of_the_pace(clock: Clock) -> None:
     """After the refusal a worker enters the pace, tells it of its answer, and leaves it."""
-    turns = FixedTurns(4, lambda: 1, clock)
+    turns = FixedConcurrency(4, lambda: 1, clock)
     await refused(turns)
     pace = turns._pace
     assert pace is not None
@@ -71,19 +82,20 @@ async def test_later_turns_are_those_of_the_pace(clock: Clock) -> None:
         assert pace.in_flight == 1
         turns.report(429, 30.0, 0.01)
     assert pace.in_flight == 0
-    assert pace.limit is not None  # it heard of the second refusal
+    assert pace.held_until == clock.now + 30.0  # it heard of the second refusal
     assert turns._pace is pace
     assert turns._paced == set()
 
 
 async def test_the_pace_lets_workers_wait(clock: Clock) -> None:
     """Who comes too soon after a refusal waits for the pace; a cancelled one leaves nothing behind."""
-    turns = FixedTurns(4, lambda: 1, clock)
+    turns = FixedConcurrency(4, lambda: 1, clock)
     clock.now += 1.0
     await refused(turns)
     pace = turns._pace
     assert pace is not None
-    async with turns:  # the first start is free
+    clock.now += 1.0  # the pause after the refusal
+    async with turns:
 
         async def enter() -> None:
             async with turns:
@@ -103,7 +115,7 @@ async def test_the_pace_lets_workers_wait(clock: Clock) -> None:
 
 async def test_attempts_from_before_the_pace_are_not_its_own(clock: Clock) -> None:
     """A worker that entered before the refusal of another neither tells the pace nor leaves it."""
-    turns = FixedTurns(4, lambda: 1, clock)
+    turns = FixedConcurrency(4, lambda: 1, clock)
     entered, may_end = asyncio.Event(), asyncio.Event()
 
     async def early() -> None:
@@ -127,7 +139,7 @@ async def test_attempts_from_before_the_pace_are_not_its_own(clock: Clock) -> No
 
 async def test_an_error_within_leaves_the_pace(clock: Clock) -> None:
     """What the attempt raises passes through, and its place in the pace is given back."""
-    turns = FixedTurns(2, lambda: 1, clock)
+    turns = FixedConcurrency(2, lambda: 1, clock)
     await refused(turns)
     clock.now += 10
     with pytest.raises(KeyError):
@@ -140,6 +152,6 @@ async def test_an_error_within_leaves_the_pace(clock: Clock) -> None:
 
 async def test_it_has_a_clock_of_its_own() -> None:
     """Without a clock of the test's it takes the system's."""
-    turns = FixedTurns(1, lambda: 1)
+    turns = FixedConcurrency(1, lambda: 1)
     await refused(turns)
     assert turns.needs_every_result

@@ -83,6 +83,15 @@ class Latency:
         self.total, self.count, self._started_at = 0.0, 0, now
         return delivered
 
+    @property
+    def is_slow(self) -> bool:
+        """Return True while responses take so much longer than usual that they must have waited."""
+        return self._slow_since is not None
+
+    def is_draining(self, now: float) -> bool:
+        """Return True while few are let in flight, to measure without a queue."""
+        return now < self._drain_until
+
     def look(self, now: float, serial: int) -> bool:
         """Tell whether a queue is being drained; once it is, a new round begins with the next attempt."""
         if now < self._drain_until:

@@ -1,4 +1,4 @@
-"""Pace: the limiter that finds a service's limit by itself. What it decides stands in `_controller`; here is the waiting."""
+"""Pace: the limiter that finds a service's limit by itself. `_controller` decides; this module makes attempts wait."""
 
 from __future__ import annotations
 
@@ -10,32 +10,39 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from boardclient._pace._controller import HIGHEST, LOWEST, Attempt, Controller
+from boardclient._pace._controller import Controller
+from boardclient._pace._phases import HIGHEST, LOWEST
+from boardclient._pace._search import Attempt
 
 _Waiter = asyncio.Future[Attempt]
 
 
 class Pace:
-    """Find how much a service takes, and keep just below: starts low, grows until it is refused or kept waiting, and probes on.
+    """Find the limit of a service from its responses, and stay just below it (interface 8: the limits are not shown).
 
-    Pass one as `limiter=` to whatever uses one credential: sessions, calls and bulk runs that share it share what it found. It is
-    entered around each attempt and told of each answer from within the block; those that wait take their turns in the order in
-    which they came. After a refusal everybody slows down at once; when refusals go on, everybody waits for as long as
-    `Retry-After` says. To wait before the refused call itself is repeated is the caller's part.
+    It starts with 16 attempts in flight and allows more as long as nothing is refused and responses don't get slower. After a
+    refusal it measures how much the service accepts, and probes for more from time to time. While refusals continue, all attempts
+    wait as long as `Retry-After` says, or ask one at a time. Refusals that come as often at a lower rate don't slow it down.
 
-    It may be built anywhere and serves one event loop at a time; it needs no closing.
+    Pass one as `limiter=` to the sessions, calls and bulk runs that use the same credential: they share what it found. Waiting
+    attempts start in the order in which they came. To wait before a refused call is repeated is the caller's part.
 
-    `start_rate` is the number of starts a second to begin with, `max_in_flight` the most attempts at a time. `clock` gives
-    seconds and does not go back.
+    It can be built anywhere, serves one event loop at a time, and needs no closing.
+
+    Args:
+        start_rate: the starts a second to begin with, doubled every 0.6 s until the first refusal. None, the default, limits only
+            the attempts in flight until then.
+        max_in_flight: the most attempts at a time, 1000 by default.
+        clock: a function that returns seconds and does not go back, `time.monotonic` by default.
 
     Raises:
-        ValueError: an option is out of its range.
+        ValueError: `start_rate` or `max_in_flight` is out of its range.
     """
 
     def __init__(
-        self, *, start_rate: float = 8.0, max_in_flight: int = 1000, clock: Callable[[], float] = time.monotonic
+        self, *, start_rate: float | None = None, max_in_flight: int = 1000, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if not LOWEST <= start_rate <= HIGHEST:
+        if start_rate is not None and not LOWEST <= start_rate <= HIGHEST:
             raise ValueError(f"start_rate must be from {LOWEST:g} to {HIGHEST:g} starts a second")
         if not isinstance(max_in_flight, int) or isinstance(max_in_flight, bool) or max_in_flight < 1:
             raise ValueError("max_in_flight must be a whole number from 1 on")
@@ -47,43 +54,57 @@ class Pace:
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
 
+    @classmethod
+    def after_refusal(
+        cls, workers: int, *, sent: int, began: float, retry_after: float | None, clock: Callable[[], float]
+    ) -> Pace:
+        """Return a pace for workers that nothing has limited until they were refused.
+
+        `sent` is the number of attempts that have ended, the refused one included, `began` the moment of the first one.
+        """
+        pace = cls(max_in_flight=workers, clock=clock)
+        pace._controller = Controller(None, workers, places=workers)
+        pace._controller.take_over(sent, began, clock(), retry_after)
+        return pace
+
     # --- what it found
 
     @property
     def rate(self) -> float:
-        """The starts a second that are allowed now."""
+        """The starts a second that are allowed now; the highest possible, 100,000, while only attempts in flight are limited."""
         return self._controller.rate
 
     @property
     def limit(self) -> float | None:
-        """The service's limit in requests a second as far as it is known, None as long as nothing was refused."""
+        """The service's limit in requests a second as far as it is known, None as long as none was measured."""
         return self._controller.limit
 
     @property
     def in_flight(self) -> int:
-        """How many attempts are under way."""
+        """The number of attempts under way."""
         return self._controller.in_flight
 
     @property
     def workers(self) -> int:
-        """How many tasks are of use now: as many attempts may be in flight. It changes with the rate and the latency."""
-        return self._controller.room
+        """The number of tasks that are of use now: as many attempts may be in flight. It changes with rate and latency."""
+        return self._controller.places
 
     @property
     def held_until(self) -> float | None:
-        """The moment on the clock until which refusals keep everybody from starting, None when nobody is held."""
+        """The moment on the clock until which refusals keep all attempts from starting, None if there is none."""
         until = self._controller.held_until
         return until if until > self._clock() else None
 
     @property
     def needs_every_result(self) -> bool:
-        """Tell whether it is to hear of successes too."""
+        """Return True: it needs the results of successful attempts as well."""
         return True
 
     def __repr__(self) -> str:
+        rate = "" if self.rate == HIGHEST else f"{self.rate:.3g}/s, "
         limit = "no limit met" if self.limit is None else f"limit about {self.limit:.3g}/s"
         waiting = sum(not waiter.done() for waiter in self._waiters)
-        return f"<Pace {self.rate:.3g}/s, {limit}, {self.in_flight} of {self.workers} in flight, {waiting} waiting>"
+        return f"<Pace {rate}{limit}, {self.in_flight} of {self.workers} in flight, {waiting} waiting>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError("a Pace can't be pickled: build one in each process")
@@ -120,9 +141,9 @@ class Pace:
             self._give_turns()
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Tell what became of the attempt that the running task has entered.
+        """Take the result of the attempt that the running task has entered.
 
-        `status` is None where no answer came; `retry_after`, in seconds, counts for 429 only; `seconds` is how long it took.
+        `status` is None where no response came; `retry_after`, in seconds, counts for 429 only; `seconds` is how long it took.
 
         Raises:
             RuntimeError: the running task is not within an `async with` block of this pace.
@@ -133,7 +154,7 @@ class Pace:
         self._controller.report(attempt, self._clock(), status, retry_after, seconds)
 
     async def _turn(self, loop: asyncio.AbstractEventLoop) -> Attempt:
-        """Wait in line; a cancellation gives back a turn that has already come."""
+        """Wait for a turn; a cancellation gives back one that has already come."""
         waiter: _Waiter = loop.create_future()
         self._waiters.append(waiter)
         self._give_turns()
@@ -146,7 +167,7 @@ class Pace:
             raise
 
     def _give_turns(self) -> None:
-        """Let those start whose turn it is, and set the timer for the next one."""
+        """Start the waiting attempts that are due, and set the timer for the next one."""
         controller, waiters, now = self._controller, self._waiters, self._clock()
         while waiters:
             if waiters[0].done():  # cancelled while it waited
@@ -172,7 +193,7 @@ class Pace:
         self._give_turns()
 
     def _move(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Come to another event loop; what a closed one left behind is forgotten."""
+        """Bind to another event loop, and forget what a closed one left behind."""
         if self._loop is not None and not self._loop.is_closed() and (self._held or self._waiters):
             raise RuntimeError("this Pace is in use on another event loop: it serves one loop at a time, build one for each")
         for attempt in self._held.values():

@@ -1,4 +1,4 @@
-"""How the workers of a run take turns: at once where their number is the caller's choice, or as a pace lets them."""
+"""What limits the requests of a run: a fixed number of workers, or a pace that finds the limit."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import asyncio
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from boardclient._pace import Pace
 from boardclient._pipeline._options import CallRunner, Turns
+from boardclient._statuses import status_of
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._tally import Tally
 
-_SLOWEST_START: Final = 1.0
 
+class FixedConcurrency:
+    """Let a fixed number of workers start at once until the service refuses; from then on a `Pace` limits them as well.
 
-class FixedTurns:
-    """Let a fixed number of workers go at once until the service refuses something; from then on a `Pace` leads them.
-
-    Until then nobody needs to enter it. `sent` tells how many requests have left. Owned by a run.
+    Until then it need not be entered. `sent` returns the number of requests that have ended. Owned by a run.
     """
 
     def __init__(self, workers: int, sent: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,9 +27,9 @@ class FixedTurns:
         self._clock = clock
         self._pace: Pace | None = None
         self._paced: set[asyncio.Task[Any] | None] = set()
-        self._started = clock()
+        self._began = clock()
         self.needs_every_result = False
-        """Whether it is to hear of successes too: once a pace leads."""
+        """Whether successes are to be reported as well: once there is a pace."""
 
     async def __aenter__(self) -> None:
         if self._pace is not None:
@@ -45,21 +44,21 @@ class FixedTurns:
             await self._pace.__aexit__(exc_type, exc, traceback)
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Take note of an answer."""
-        if self._pace is None and status == 429:
-            rate = self._sent() / max(self._clock() - self._started, 0.001)
-            self._pace = Pace(
-                start_rate=min(max(rate / 2, _SLOWEST_START), 10_000.0), max_in_flight=self._workers, clock=self._clock
+        """Take the result of an attempt; those that began before the pace say nothing new to it."""
+        if self._pace is not None:
+            if asyncio.current_task() in self._paced:
+                self._pace.report(status, retry_after, seconds)
+        elif status is not None and status_of(status).is_throttling:
+            self._pace = Pace.after_refusal(
+                self._workers, sent=self._sent() + 1, began=self._began, retry_after=retry_after, clock=self._clock
             )
             self.needs_every_result = True
-        elif self._pace is not None and asyncio.current_task() in self._paced:
-            self._pace.report(status, retry_after, seconds)
 
 
 def make_turns(caller: CallRunner, options: BulkOptions, tally: Tally) -> Turns | None:
-    """Return what the attempts of a run wait for besides the session's own limiter, which may be a pace itself."""
+    """Return the limiter of a run besides the session's, None where that is a pace itself."""
     if isinstance(caller.limiter, Pace):
         return None
     if options.concurrency is None:
         return Pace(max_in_flight=options.workers)
-    return FixedTurns(options.workers, lambda: tally.requests)
+    return FixedConcurrency(options.workers, lambda: tally.requests)

@@ -1,0 +1,59 @@
+"""Refusals that have nothing to do with the rate: how many are usual, and when there are more. No I/O, no clock, no asyncio."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+_MEMORY: Final = 1 / 400
+"""The weight of one attempt in the usual share of refusals."""
+_NONE: Final = 0.002
+"""A share below this counts as no background."""
+_DRIFT: Final = 1.5
+"""The share grows to at most so many times what an experiment has shown: an overload is no background."""
+_EXCESS: Final = 0.15
+"""An overload is at least so much more than the usual share."""
+_ALARM: Final = 3.0
+"""The log-likelihood ratio from which refusals count as an overload: about 20 to 1."""
+
+
+class Background:
+    """The share of refusals at any rate, 0 until an experiment has shown one. Owned by a `Controller`.
+
+    Whether there are more than usual is decided by a cumulative sum of log-likelihood ratios (Page's CUSUM test).
+    """
+
+    __slots__ = ("_most", "_score", "share")
+
+    def __init__(self) -> None:
+        self.share = 0.0
+        self._most = 0.0
+        self._score = 0.0
+
+    def set(self, share: float) -> None:
+        """Take the share that an experiment has measured."""
+        self._score = 0.0
+        self._most = _DRIFT * share
+        self._drift_to(share)
+
+    def _drift_to(self, share: float) -> None:
+        self.share = min(share, self._most) if share >= _NONE else 0.0
+
+    def note_accepted(self) -> None:
+        """Take an accepted attempt."""
+        usual = self.share
+        if usual:
+            self._score = max(0.0, self._score + math.log((1 - usual - _EXCESS) / (1 - usual)))
+            self._drift_to(usual * (1 - _MEMORY))
+
+    def is_overload(self) -> bool:
+        """Take a refusal; return True if it is more than the usual share explains."""
+        usual = self.share
+        if not usual:
+            return True
+        self._score += math.log((usual + _EXCESS) / usual)
+        self._drift_to(usual + (1 - usual) * _MEMORY)
+        if self._score < _ALARM:
+            return False
+        self._score = 0.0
+        return True

@@ -1,0 +1,124 @@
+"""What was accepted and refused, and when: the measures that a limit is found from. No I/O, no clock, no asyncio."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from typing import Final, NamedTuple
+
+_COUNT: Final = 8
+"""Accepted attempts that make a measure; fewer are within one of nothing."""
+_MANY: Final = 40
+"""Accepted attempts beside which the savings of a pause don't count."""
+_MEMORY_SECONDS: Final = 60.0
+"""How long what was once accepted counts as possible."""
+
+
+class Mark(NamedTuple):
+    """The serial number of an attempt, the moment of its start, and how many had been refused until then."""
+
+    serial: int
+    moment: float
+    refused: int
+
+
+class Evidence:
+    """The course of the starts, and the moments at which the service had nothing left. Owned by a `Controller`."""
+
+    __slots__ = ("_best", "_best_at", "_marks", "_refusals", "begun", "last_refused", "refused")
+
+    def __init__(self) -> None:
+        self.begun = Mark(0, 0.0, 0)
+        """Before the first start, or the end of a time in which nothing was accepted."""
+        self.last_refused: Mark | None = None
+        self.refused = 0
+        self._marks: deque[Mark] = deque(maxlen=650)
+        self._refusals: deque[Mark] = deque(maxlen=8)
+        self._best = 0.0
+        self._best_at = -math.inf
+
+    def begin(self, serial: int, now: float) -> None:
+        """Count from here on."""
+        self.begun = Mark(serial, now, self.refused)
+        self.last_refused = None
+        self._refusals.clear()
+
+    def note_start(self, serial: int, now: float) -> None:
+        """Take the course of the starts."""
+        if not self._marks or now - self._marks[-1].moment >= 0.1:
+            self._marks.append(Mark(serial, now, self.refused))
+
+    def note_refused(self, serial: int, started_at: float) -> None:
+        """Take a refused attempt."""
+        self.refused += 1
+        if self.last_refused is None or serial > self.last_refused.serial:
+            self.last_refused = Mark(serial, started_at, self.refused)
+
+    def end_block(self, serial: int, moment: float) -> None:
+        """Keep a moment at which the service had nothing left, after the attempt of that number."""
+        self.last_refused = Mark(serial, moment, self.refused)
+        self._refusals.append(self.last_refused)
+
+    @property
+    def anchor(self) -> Mark:
+        """Return the last moment at which the service had nothing left, the beginning where there was none."""
+        return self.last_refused or self.begun
+
+    def anchor_before(self, serial: int) -> Mark:
+        """Return the last such moment from which on enough was accepted, or the first one."""
+        for mark in reversed(self._refusals):
+            if serial - mark.serial >= _COUNT:
+                return mark
+        return self._refusals[0] if self._refusals else self.begun
+
+    def recent_rate(self, serial: int, started_at: float, rate: float, since: float) -> float:
+        """Return the rate of the second before an attempt: where it grows, nearer to the limit than that of the moment."""
+        begin = max(started_at - 1.0, since)
+        for mark in self._marks:
+            if begin <= mark.moment < started_at:
+                count = serial - 1 - mark.serial
+                return rate if count < 20 else min(rate, max(count / (started_at - mark.moment), 0.8 * rate))
+        return rate
+
+    def accepted_between(self, begin: float, serial: int) -> float:
+        """Return how many were accepted from a moment on, up to an attempt; the course between two marks is taken as even."""
+        before = self.begun
+        for mark in self._marks:
+            if mark.moment > begin:
+                part = (begin - before.moment) / (mark.moment - before.moment) if begin > before.moment else 0.0
+                started = before.serial + part * (mark.serial - before.serial)
+                return serial - started - (self.refused - before.refused)
+            before = mark
+        return 0.0
+
+    def usual(self, serial: int) -> float:
+        """Return after how many attempts one is refused: the most between two of the last blocks."""
+        serials = [self.begun.serial, *(mark.serial for mark in self._refusals), serial][-4:]
+        return float(max(later - earlier for earlier, later in itertools.pairwise(serials)))
+
+    def recent_share(self, serial: int) -> float:
+        """Return the share of the attempts that was refused since the third last block."""
+        first = self._refusals[-3] if len(self._refusals) > 2 else self.begun
+        return (self.refused - first.refused) / max(1, serial - first.serial)
+
+    # --- what the service is known to take
+
+    def note_possible(self, serial: int, now: float) -> None:
+        """Take what was accepted since the first of the last moments at which the service had nothing left."""
+        if not self._refusals:
+            return
+        first = self._refusals[0]
+        count, seconds = serial - first.serial - (self.refused - first.refused), now - first.moment
+        if count >= _MANY and seconds >= 1.0 and count / seconds >= self.possible(now):
+            self._best, self._best_at = count / seconds, now
+
+    def possible(self, now: float) -> float:
+        """Return the rate that was accepted lately, 0 where none was measured."""
+        return self._best if now - self._best_at < _MEMORY_SECONDS else 0.0
+
+    def forget_possible(self) -> None:
+        """Forget it: the limit has become less."""
+        self._best_at = -math.inf
+        self._refusals.clear()
+        self._refusals.append(self.anchor)

@@ -1,0 +1,362 @@
+"""The search for a service's limit: what refusals say of it, phase after phase. No I/O, no clock, no asyncio.
+
+A service is taken to keep an account that fills at its limit and that every accepted request draws from: a token bucket is one,
+and a fixed window is one that is filled at once. A refusal says that the account is empty. What was accepted between two of them,
+over the time between them, is therefore the limit, or less where the account was full in between; and the rate at which it ran
+empty is the limit or more. Refusals that come as often at a lower rate have another cause. `docs/design/pace.md` has the rules.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from boardclient._pace._background import Background
+from boardclient._pace._evidence import Evidence
+from boardclient._pace._phases import (
+    HIGHEST,
+    Approach,
+    Block,
+    Climb,
+    Experiment,
+    Open,
+    Phase,
+    Settle,
+    Steady,
+    bounded,
+    cruise,
+)
+from boardclient._pace._schedule import LONGEST_HOLD, Schedule
+from boardclient._pace._window import Span, Window, window_between
+
+_PAUSE: Final = 0.15
+"""Seconds without a start after a refusal: what is left of a window that was used up by a small excess."""
+_LONGEST_PAUSE: Final = 30.0
+"""Seconds between two attempts that ask whether refusals are over, where no `Retry-After` says more."""
+_SLOWER: Final = 0.75
+"""The part of the rate at which an experiment is made."""
+_EXPERIMENT: Final = 3.0
+"""An experiment lasts for so many times the attempts in which one refusal is to be expected."""
+_CONTRADICTED: Final = 0.96
+"""A refusal at less than this part of a rate that was accepted lately has another cause, or the limit has become less."""
+_ISOLATED: Final = 0.9
+"""The part of the rate that is kept after a refusal without neighbours."""
+_BELOW: Final = 0.99
+"""A refusal below this part of a limit that was thought sure is unexpected."""
+_BELIEVED_SECONDS: Final = 20.0
+"""After so long, a background of refusals is looked for again at a lower rate."""
+_LONG: Final = 0.4
+"""Seconds from which on a block may be the rest of a window."""
+_REST: Final = 0.25
+"""The part of a window for which it may refuse: it is used evenly, at little more than it takes."""
+_RARE: Final = 40.0
+"""Of refusals that are rarer than one in so many, two tell; of others three."""
+_OVERLOAD: Final = 0.2
+"""A share of refusals from which on they are no background, whatever an experiment says."""
+
+
+class Attempt:
+    """One attempt that was started and has not ended. Owned by whoever started it, until it is given back."""
+
+    __slots__ = ("outer", "rate", "serial", "started_at")
+
+    def __init__(self, serial: int, started_at: float, rate: float) -> None:
+        self.serial = serial
+        self.started_at = started_at
+        self.rate = rate
+        self.outer: Attempt | None = None
+        """The attempt of the same task around this one."""
+
+
+class Search:
+    """Turns accepted and refused attempts into a rate. Owned by a `Controller`, whose schedule it holds and releases."""
+
+    def __init__(self, aim: float, places: float, schedule: Schedule) -> None:
+        self.aim = aim
+        self.limit: float | None = None
+        self.serial = 0
+        """The number of the last attempt that was started."""
+        self.phase: Phase = Open(places)
+        self.block: Block | None = None
+        self.evidence = Evidence()
+        self._background = Background()
+        self._schedule = schedule
+        self._first_places = places
+        self._lowered = 0
+        """The attempts up to this one were started before the pace was last lowered."""
+        self._unblocked_at = -math.inf
+        self._pause = _PAUSE
+        self._doubts = 0
+        """Refusals in a row that contradict what was accepted before."""
+        self._window: Window | None = None
+        self._last_end: Span | None = None
+        """When the last block that was no accident ended."""
+
+    def grow(self, now: float, step: float, in_flight: int) -> None:
+        phase = self.phase
+        self.aim = phase.grow(self.aim, step)
+        if isinstance(phase, Steady) and self.aim > phase.limit and self._is_risen(phase.limit, now, in_flight):
+            self.phase = Climb()
+        elif isinstance(phase, Steady) and self._background.share and phase.progress > _BELIEVED_SECONDS:
+            self._begin_experiment(phase.limit * (1 - self._background.share), self.aim, 1 / self._background.share, now)
+
+    def _is_risen(self, limit: float, now: float, in_flight: int) -> bool:
+        """Return True if more was accepted since the last refusal than a limit and all savings allow."""
+        anchor = self.evidence.anchor
+        accepted = self.serial - in_flight - anchor.serial
+        savings = limit * (now - anchor.moment) - accepted
+        if savings > limit:
+            # An account has a size: a long rest does not fill it for ever.
+            self.evidence.last_refused = anchor._replace(moment=now - (limit + accepted) / limit)
+        return savings < -max(2.0, 0.03 * limit)
+
+    def note_accepted(self, attempt: Attempt, now: float, in_flight: int) -> None:
+        """Take an accepted attempt."""
+        self._background.note_accepted()
+        block, phase = self.block, self.phase
+        if block is not None:
+            if attempt.serial > self._lowered:
+                self._unblock(block, attempt, now)
+            elif attempt.serial > block.serial:
+                block.accepted += 1
+                if block.limit is not None and block.is_isolated and block.accepted > min(4, in_flight // 4):
+                    self._end_early(block, attempt, now)
+        elif isinstance(phase, Experiment):
+            self._judge_experiment(phase, attempt, now)
+
+    # --- refusals
+
+    def note_refusal(self, attempt: Attempt, now: float, retry_after: float | None) -> None:
+        """Lower the pace for the first of a burst; hold all attempts when refusals go on among those started after it."""
+        self.evidence.note_refused(attempt.serial, attempt.started_at)
+        block, phase = self.block, self.phase
+        if attempt.serial <= self._lowered:
+            if block is not None:
+                block.refused += 1
+            elif isinstance(phase, Steady):
+                phase.refused += 1
+        elif block is not None:
+            self._prolong(block, attempt, now, retry_after)
+        elif isinstance(phase, Experiment):
+            phase.refused += 1
+            self._judge_experiment(phase, attempt, now)
+        elif self._background.is_overload():
+            self._begin_block(attempt, now)
+
+    def _begin_block(self, attempt: Attempt, now: float) -> None:
+        evidence, phase = self.evidence, self.phase
+        rate = evidence.recent_rate(attempt.serial, attempt.started_at, attempt.rate, self._unblocked_at)
+        anchor = evidence.anchor_before(attempt.serial)
+        count = attempt.serial - anchor.serial - (evidence.refused - anchor.refused)
+        seconds = attempt.started_at - anchor.moment
+        measured = count / seconds if seconds > 0 else HIGHEST
+        is_open = self.limit is None
+        # Over a long time in which the rate grew much, what was accepted says little about the limit.
+        is_measured = is_open or seconds < 4 or rate < 1.35 * measured
+        self.block = Block(phase, attempt.serial, attempt.started_at, self.limit, rate, is_measured, asks=is_open)
+        self._lowered = self.serial
+        if self.limit is not None:
+            possible = evidence.possible(now)
+            if rate < _CONTRADICTED * possible and not isinstance(phase, Experiment):
+                self.block.possible = possible
+            elif isinstance(phase, Steady) and rate < _BELOW * phase.limit:
+                self.block.possible = phase.limit
+            self._lower(phase, self.limit, rate, measured, count, seconds)
+            evidence.note_possible(attempt.serial, attempt.started_at)
+        self._pause = max(_PAUSE, 0.95 * self._pause)
+        end = math.inf if self._window is None else self._window.next_end(attempt.started_at)
+        if self._window is not None and end - now < _REST * self._window.seconds:
+            self.block.asks = True
+            self._schedule.hold(max(now, end))
+        else:
+            self._window = None
+            self._schedule.hold(now + min(_LONGEST_PAUSE, max(self._pause, 1.5 / (self.limit or HIGHEST))))
+
+    def _lower(self, phase: Phase, known: float, rate: float, measured: float, count: int, seconds: float) -> None:
+        """Take the limit from what was accepted since the last refusal and the rate that is refused."""
+        is_sure = isinstance(phase, Settle | Steady)
+        is_near = is_sure and rate <= 1.12 * known
+        limit, is_agreed = judge(known, rate, measured, count, seconds, is_near=is_near)
+        if is_sure and rate <= known:
+            limit = min(limit, 0.98 * rate)  # it was refused below the limit that was believed
+        self.limit = limit = bounded(limit)
+        if not is_agreed:
+            self.phase = Approach(rate, min(0.4, max(0.03, math.log(rate / limit) / 4)))
+        elif is_sure and limit > 0.9 * known:
+            self.phase = Steady(limit, 1)
+        else:
+            self.phase = Settle()
+        self.aim = cruise(limit)
+
+    def _prolong(self, block: Block, attempt: Attempt, now: float, retry_after: float | None) -> None:
+        """Hold all attempts, then let one at a time ask whether it is over."""
+        block.refused += 1
+        if not block.asks:
+            self._pause = min(0.6, 1.5 * self._pause)
+        block.asks = True
+        self._lowered = self.serial
+        if retry_after is None:
+            self._schedule.hold(now + min(_LONGEST_PAUSE, max(_PAUSE, 0.35 * (now - block.since))))
+        else:
+            told = min(max(0.0, retry_after), LONGEST_HOLD)
+            block.told_until = attempt.started_at + told
+            self._schedule.hold(now + told)
+
+    def _unblock(self, block: Block, attempt: Attempt, now: float) -> None:
+        """Take note that the service accepts again: what it accepted until then, over that time, is a measure as well."""
+        evidence = self.evidence
+        anchor = evidence.anchor_before(attempt.serial)
+        span = Span(max(evidence.anchor.moment, block.told_until - 1.0), attempt.started_at)
+        end = (span.low + span.high) / 2 if block.asks else evidence.anchor.moment
+        count = attempt.serial - 1 - anchor.serial - (evidence.refused - anchor.refused)
+        measured = max(0, count) / max(1e-3, end - anchor.moment)
+        self.block = None
+        self._unblocked_at = attempt.started_at
+        self._look_for_window(
+            span,
+            is_full=block.asks or not (block.is_isolated or block.accepted),
+            is_long=block.asks and span.low - block.since > max(_LONG, 4 / (block.limit or HIGHEST)),
+        )
+        if not block.is_isolated:
+            self._doubts = 0
+            if block.possible:
+                evidence.forget_possible()  # it was no accident: the limit has become less
+                self._background.set(0.0)
+        elif not block.possible:
+            self._doubts = 0
+        if block.limit is None:
+            self._open_block_ended(block, attempt, measured, count, end - block.since, now)
+        elif block.possible and block.is_isolated and evidence.usual(attempt.serial) * _OVERLOAD > 1:
+            self._doubt(block, now)
+        elif self._window is not None and self._fill_window(self._window, block, measured, attempt.serial):
+            pass
+        elif block.asks and isinstance(self.phase, Approach | Settle) and block.is_measured:
+            self._refine(block, measured, count, end - anchor.moment)
+        elif isinstance(self.phase, Steady):
+            self.phase.refused = block.refused
+        evidence.end_block(attempt.serial - 1 if block.asks else evidence.anchor.serial, end)
+
+    def _end_early(self, block: Block, attempt: Attempt, now: float) -> None:
+        """Go on at once: what was started after the one that was refused is accepted."""
+        self._schedule.release(now)
+        if isinstance(block.origin, Approach) and block.accepted >= 3:
+            block.possible = block.refused_rate
+        if self.limit is not None and self.limit < _ISOLATED * block.refused_rate:
+            self.limit = bounded(_ISOLATED * block.refused_rate)
+            self.aim = cruise(self.limit)
+        self._unblock(block, attempt, now)
+
+    def _look_for_window(self, end: Span, *, is_full: bool, is_long: bool) -> None:
+        """Compare the end of a long block with the one before it."""
+        if self._window is not None:
+            self._window = self._window.followed_by(end)
+        elif self._last_end is not None and is_long:
+            self._window = window_between(self._last_end, end)
+        if is_full:
+            self._last_end = end
+
+    def _fill_window(self, window: Window, block: Block, measured: float, serial: int) -> bool:
+        """Take the limit from what the window that has just ended has accepted, if that fits what is known besides."""
+        end = (window.end.low + window.end.high) / 2
+        anchor = self.evidence.anchor_before(serial)
+        if 0.7 < (end - anchor.moment) / window.seconds < 1.3:  # what came after the end of the window before is exact
+            accepted: float = serial - 1 - anchor.serial - (self.evidence.refused - anchor.refused)
+        else:
+            accepted = self.evidence.accepted_between(end - window.seconds, serial - 1)
+        limit = accepted / window.seconds
+        if not 0.85 * min(measured, block.refused_rate) < limit < 1.1 * block.refused_rate:
+            self._window = None
+            return False
+        self.limit = limit = bounded(limit)
+        is_close = window.end.high - window.end.low < 0.05 * window.seconds
+        self.phase = Steady(limit, min(block.refused, 3)) if is_close else Settle(1.2 * window.seconds)
+        self.aim = cruise(limit)
+        return True
+
+    def _open_block_ended(self, block: Block, attempt: Attempt, measured: float, count: int, seconds: float, now: float) -> None:
+        """Begin with what the first block has measured: nothing where nothing had been accepted before it."""
+        if count <= 0:
+            self.evidence.begin(attempt.serial - 1, attempt.started_at)
+            self.phase = Open(self._first_places)
+            return
+        if block.accepted >= 3 * block.refused:
+            self._begin_experiment(None, measured, (attempt.serial - 1) / block.refused, now)
+            return
+        self.limit = limit = bounded(measured)
+        self.phase = Approach(1.3 * limit, min(0.06, 0.25 / max(1.0, seconds)), 2 * seconds)
+        self.aim = cruise(limit)
+
+    def _refine(self, block: Block, measured: float, count: int, period: float) -> None:
+        rate = block.refused_rate
+        limit = measured if count >= 8 else min(rate, (measured * measured * rate) ** (1 / 3))
+        self.limit = limit = bounded(limit)
+        if count >= 8 and rate < 1.35 * measured:
+            self.phase = Settle(max(1.5, 1.2 * period))
+        else:
+            self.phase = Approach(rate, max(0.03, math.log(max(1.0, rate / limit)) / 8), 1.2 * period)
+        self.aim = cruise(limit)
+
+    # --- refusals that may have another cause than the rate
+
+    def _doubt(self, block: Block, now: float) -> None:
+        """Let a first refusal that contradicts what was accepted before pass, and make an experiment at the second."""
+        self._doubts += 1
+        if self._doubts > 2:
+            self._doubts = 0
+            self._begin_experiment(block.possible, block.refused_rate, self.evidence.usual(self.serial), now)
+        elif block.refused_rate < _CONTRADICTED * self.evidence.possible(now):
+            self.limit, self.phase = block.limit, block.origin
+            self.aim = bounded(block.refused_rate)
+
+    def _begin_experiment(self, limit: float | None, rate: float, usual: float, now: float) -> None:
+        share = min(_OVERLOAD, self.evidence.recent_share(self.serial))
+        self.phase = Experiment(limit, min(100.0, max(12.0, usual)), share, self.serial, now)
+        self.aim = bounded(_SLOWER * rate)
+
+    def _judge_experiment(self, phase: Experiment, attempt: Attempt, now: float) -> None:
+        """End an experiment as soon as it says something."""
+        count = attempt.serial - phase.serial
+        if count <= 0:
+            return
+        share = phase.refused / count
+        is_told = phase.refused >= (2 if phase.usual > _RARE else 3) and count >= phase.usual
+        if phase.refused >= 3 and (share > _OVERLOAD or (is_told and share < phase.share / 2)):
+            self.evidence.forget_possible()
+            self.phase = Open(self._first_places) if phase.limit is None else Approach(self.aim, 0.03)
+            self._begin_block(attempt, now)
+        elif is_told:
+            self._background.set(share)
+            self._restore(phase, share)
+        elif count >= _EXPERIMENT * phase.usual:
+            self._believe(self.aim / _SLOWER)
+
+    def _restore(self, phase: Experiment, share: float) -> None:
+        """Return to the pace before the experiment: the refusals have nothing to do with it."""
+        self._lowered = self.serial
+        if phase.limit is None:
+            self.phase, self.aim = Open(self._first_places), HIGHEST
+        else:
+            self.limit = limit = bounded(phase.limit / (1 - share))
+            self.phase, self.aim = Steady(limit, 1), cruise(limit)
+
+    def _believe(self, limit: float) -> None:
+        """Take the limit: slower, there were no refusals, or very many."""
+        self.evidence.forget_possible()
+        self._background.set(0.0)
+        self._lowered = self.serial
+        self.limit = limit = bounded(limit)
+        self.phase, self.aim = Settle(), cruise(limit)
+
+
+def judge(known: float, rate: float, measured: float, count: int, seconds: float, *, is_near: bool) -> tuple[float, bool]:
+    """Return the limit that lies between what was measured and the rate that was refused, and whether they agree on it."""
+    if count >= 5 and 0.9 * measured <= rate <= 1.25 * measured:
+        weight = min(max(known / 40, 0.3), 0.75 if rate <= 1.12 * measured else 0.5)
+        return min(rate, weight * rate + (1 - weight) * measured), True
+    if count >= 5 and is_near and rate < 1.35 * measured:
+        return (measured + rate) / 2, True
+    if seconds < 4:
+        return min(rate, math.sqrt(measured * rate) if count >= 8 else 0.8 * rate), False
+    if rate > measured:
+        return (measured * rate * rate) ** (1 / 3), False
+    return rate, False

@@ -1,0 +1,191 @@
+"""What single refusals and responses do to a pace, and numbers of any kind that it survives."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from boardclient._pace._controller import Controller
+from boardclient._pace._phases import HIGHEST, LOWEST
+from boardclient._pace._schedule import LONGEST_HOLD
+from boardclient._pace._search import Attempt, judge
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("rate", "measured", "count", "seconds", "limit", "is_sure"),
+    [
+        (102.0, 98.0, 1000, 10.0, 101.0, True),  # close together: near the rate, which a window refuses at once
+        (120.0, 100.0, 1000, 10.0, 110.0, True),
+        (400.0, 100.0, 100, 1.0, 200.0, False),  # a burst was saved up: two steps down rather than one too many
+        (400.0, 100.0, 4, 0.04, 320.0, False),  # too few to measure by
+        (200.0, 110.0, 2000, 18.0, 163.9, False),  # grown for long: nearer to the rate
+        (50.0, 100.0, 1000, 10.0, 50.0, False),  # refused below what it took: it has become less
+    ],
+)
+def test_the_limit_lies_between_what_was_accepted_and_what_was_refused(
+    rate: float, measured: float, count: int, seconds: float, limit: float, is_sure: bool
+) -> None:
+    """What was accepted between two refusals and the rate that was refused bound the limit, the closer the surer."""
+    judged = judge(100.0, rate, measured, count, seconds, is_near=False)
+    assert judged == (pytest.approx(limit, rel=0.001), is_sure)
+
+
+def burst(controller: Controller, number: int, now: float) -> list[Attempt]:
+    """Start so many attempts, each as soon as it may."""
+    attempts = []
+    for _ in range(number):
+        now = max(now, controller.next_start())
+        attempts.append(controller.start(now))
+    return attempts
+
+
+def refuse(controller: Controller, attempt: Attempt, now: float, retry_after: float | None = None) -> None:
+    controller.report(attempt, now, 429, retry_after, 0.1)
+    controller.end(attempt)
+
+
+def accept(controller: Controller, attempt: Attempt, now: float) -> None:
+    controller.report(attempt, now, 201, None, 0.1)
+    controller.end(attempt)
+
+
+def test_refusals_that_were_in_flight_together_are_one_signal() -> None:
+    """Ten refusals of one moment lower the rate as one of them does, and make nobody wait for Retry-After."""
+    paces = []
+    for number in (1, 10):
+        controller = Controller(100.0, 16)
+        for attempt in burst(controller, 10, 0.0):
+            accept(controller, attempt, 0.2)
+        attempts = burst(controller, 10, 0.3)
+        for attempt in attempts[:number]:
+            refuse(controller, attempt, 0.5, retry_after=60.0)
+        paces.append(controller.next_start())
+        (trial,) = burst(controller, 1, 0.6)
+        accept(controller, trial, trial.started_at + 0.1)
+        paces.append(controller.rate)
+    assert paces[0] == paces[2] < 1.0
+    assert paces[3] < paces[1] < 100.0
+
+
+def test_refusals_that_go_on_make_everybody_wait_for_retry_after() -> None:
+    """A refused attempt that was started after the pace was lowered holds everybody, and one asks whether it is over."""
+    controller = Controller(100.0, 16)
+    first, *_ = burst(controller, 4, 0.0)
+    refuse(controller, first, 0.1, retry_after=7.0)
+    (second,) = burst(controller, 1, 0.2)
+    now = second.started_at + 0.1
+    refuse(controller, second, now, retry_after=7.0)
+    assert controller.next_start() == controller.held_until == pytest.approx(now + 7.0)
+    trial = controller.start(now + 7.0)
+    assert controller.next_start() == math.inf
+    controller.report(trial, now + 7.1, 201, None, 0.1)
+    controller.end(trial)
+    assert controller.next_start() < now + 8.0
+
+
+def test_refusals_that_go_on_without_retry_after_are_asked_about_ever_more_rarely() -> None:
+    """The pauses between two trials grow with the time that the service has refused."""
+    controller = Controller(100.0, 16)
+    asked: list[float] = []
+    now = 0.0
+    for _ in range(12):
+        now = max(now, controller.next_start())
+        asked.append(now)
+        refuse(controller, controller.start(now), now + 0.05)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    assert pauses[-1] > 3 * pauses[2] > 0
+    assert asked[-1] < 60
+
+
+def test_a_trial_that_is_given_up_makes_room_for_another() -> None:
+    """A cancelled trial does not block the pace."""
+    controller = Controller(100.0, 16)
+    for _ in range(2):
+        (attempt,) = burst(controller, 1, 0.0)
+        refuse(controller, attempt, attempt.started_at + 0.1)
+    trial = controller.start(controller.next_start())
+    assert controller.next_start() == math.inf
+    controller.cancel(trial)
+    assert controller.next_start() < math.inf
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "held"),
+    [(3.0, 3.0), (0.0, 0.0), (-5.0, 0.0), (math.nan, 0.0), (math.inf, LONGEST_HOLD), (1e300, LONGEST_HOLD)],
+)
+def test_a_retry_after_of_any_kind_holds_for_a_time_that_ends(retry_after: float, held: float) -> None:
+    """Rubbish holds nobody, and no number holds for ever."""
+    controller = Controller(100.0, 16)
+    for _ in range(2):
+        (attempt,) = burst(controller, 1, 0.0)
+        now = attempt.started_at + 0.1
+        refuse(controller, attempt, now, retry_after)
+    assert controller.held_until == now + held
+
+
+# --- numbers of any kind
+
+_NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("start"), st.just(0), st.just(0.0), st.just(0.0)),
+        st.tuples(st.just("wait"), st.just(0), st.floats(0, 1e6), st.just(0.0)),
+        st.tuples(st.just("wait"), st.just(0), st.floats(0, 0.2), st.just(0.0)),
+        st.tuples(
+            st.sampled_from(["answer", "answer", "cancel"]),
+            st.sampled_from([None, 200, 200, 404, 429, 429, 500]),
+            st.one_of(st.none(), _NUMBERS),
+            st.one_of(st.floats(0, 1), _NUMBERS),
+        ),
+    ),
+    max_size=120,
+)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1.0, 1e300])
+def test_a_latency_that_is_none_is_left_out(seconds: float) -> None:
+    """Answers that took no possible time leave rate and room as they are."""
+    controller = Controller(100.0, 16)
+    for _ in range(40):
+        attempt = controller.start(controller.next_start() if controller.next_start() > 0 else 0.0)
+        controller.report(attempt, attempt.started_at, 200, None, seconds)
+        controller.end(attempt)
+    assert controller.places == 16
+    assert controller.rate > 100.0
+
+
+@settings(max_examples=150, deadline=None)
+@given(rate=st.floats(LOWEST, HIGHEST), most=st.integers(1, 50), steps=_STEPS, last=st.booleans())
+def test_no_answers_whatever_bring_a_pace_to_a_stop(
+    rate: float, most: int, steps: list[tuple[str, int | None, float | None, float]], last: bool
+) -> None:
+    """Rate and room stay finite and within their bounds, and when nobody is in flight the next start has a moment."""
+    controller = Controller(rate, most)
+    under_way: list[Attempt] = []
+    now = 1000.0
+    for kind, status, number, seconds in steps:
+        if kind == "wait":
+            now += number or 0.0
+        elif kind == "start":
+            due = controller.next_start()
+            if due < math.inf:
+                now = max(now, due)
+                under_way.append(controller.start(now))
+        elif under_way:
+            attempt = under_way.pop(-1 if last else 0)
+            if kind == "cancel":
+                controller.cancel(attempt)
+            else:
+                controller.report(attempt, now, status, number, seconds)
+                controller.end(attempt)
+        assert LOWEST <= controller.rate <= HIGHEST
+        assert controller.limit is None or LOWEST <= controller.limit <= HIGHEST
+        assert 1 <= controller.places <= most
+        assert controller.in_flight == len(under_way)
+        assert under_way or controller.next_start() <= now + LONGEST_HOLD + 1 / LOWEST
