@@ -116,7 +116,7 @@ class Controller:
             search.phase.note_accepted(self._most)
             self.places = int(search.phase.places)
         if attempt.serial > self._latency.since:
-            delivered = self._latency.note(now, seconds)
+            delivered = self._latency.note(now, seconds, drifts=search.aim < HIGHEST)
             if delivered is not None:
                 self._end_round(now, delivered)
 

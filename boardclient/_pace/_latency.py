@@ -1,4 +1,4 @@
-"""Whether answers take longer because requests wait for each other. No I/O, no clock, no asyncio."""
+"""Whether responses take longer because requests wait for each other. No I/O, no clock, no asyncio."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _SAMPLES: Final = 16
 _ROUND_SECONDS: Final = 0.25
 _LONGEST: Final = 3600.0
 _QUEUED: Final = 1.5
-"""Answers that take so many times as long as usual, and a little, have waited."""
+"""Responses that take so many times as long as usual, and 5 ms, have waited."""
 _PATIENCE: Final = 3.0
 _ROOM: Final = 1.75
-"""In flight at most, in multiples of what the rate needs when nothing waits: enough for latencies that scatter."""
+"""Most attempts in flight, in multiples of what the rate needs when nothing waits: enough for latencies that scatter."""
 _SPARE: Final = 4
 
 
 class Latency:
-    """Averages the seconds of answers round by round, and holds what they take without a queue. Owned by a `Controller`.
+    """Averages the seconds of responses in rounds, and knows what they take without a queue. Owned by a `Controller`.
 
-    When answers have been slow for some time, few are let in flight for a moment (`is_draining`): what the next round takes is
+    When responses have been slow for some time, few are let in flight for a moment (`is_draining`): what the next round takes is
     then the service's own time, be it that a queue is gone or that the service has become slower for good.
     """
 
@@ -54,15 +54,18 @@ class Latency:
         self.total, self.count, self.since = 0.0, 0, serial
         self._started_at = self.closes_at = now
 
-    def note(self, now: float, seconds: float) -> float | None:
-        """Take an answer in; at the end of a round return the answers a second."""
+    def note(self, now: float, seconds: float, *, drifts: bool) -> float | None:
+        """Take a response; at the end of a round return the responses a second.
+
+        With `drifts`, what is usual follows what becomes a little slower; while the attempts in flight grow, that is a queue.
+        """
         if not 0 <= seconds <= _LONGEST:
             return None
         self.total += seconds
         self.count += 1
-        return self._close(now) if self.count >= _SAMPLES and now >= self.closes_at else None
+        return self._close(now, drifts=drifts) if self.count >= _SAMPLES and now >= self.closes_at else None
 
-    def _close(self, now: float) -> float:
+    def _close(self, now: float, *, drifts: bool) -> float:
         mean = self.total / self.count
         delivered = self.count / max(1e-3, now - self._started_at)
         base = self.base
@@ -71,7 +74,7 @@ class Latency:
             self.base = mean if base is None or self._is_new_base else (base + mean) / 2
             self._is_new_base, self._slow_since = False, None
         elif mean < _QUEUED * base + 0.005:
-            self.base = base + (mean - base) / 16
+            self.base = base + (mean - base) / 16 if drifts else base
             self._slow_since = None
         elif self._slow_since is None:
             self._slow_since = now
@@ -93,7 +96,7 @@ class Latency:
         return now < self._drain_until
 
     def look(self, now: float, serial: int) -> bool:
-        """Tell whether a queue is being drained; once it is, a new round begins with the next attempt."""
+        """Return True while a queue is being drained; after it, a new round begins with the next attempt."""
         if now < self._drain_until:
             return True
         if self.closes_at == math.inf:
