@@ -80,7 +80,7 @@ class TokenState:
             held = self.held
             is_old = held is not None and self.credentials is not None and stored.generation < held.stored.generation
             if is_old and held is instead_of:
-                is_old = not is_own and self._is_past(self._renewal_time(stored.token))
+                is_old = self._is_past(_end_of(stored.token))
             if not is_old and (held is None or is_own or stored != held.stored):
                 self._hold(stored, self.clock() if is_own else None)
             return self.credentials is not None and self.held is not instead_of
@@ -90,7 +90,7 @@ class TokenState:
         with self._lock:
             self._hold(stored, None)
             self._failures = self.asked = 0
-            self._rests_until = self.clock()
+            self._rests_until = self._looked_at = self.clock()
 
     def drop(self, generation: int) -> None:
         """Hold no token, where the store has deleted the one held: its generation is a later one."""

@@ -1,0 +1,472 @@
+"""Users who sign in elsewhere: ConsentRequired, codes at hand, tokens of other workers, states, and signing out."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+import pytest
+from oauth_helpers import OPTIONS, SECRETS, Application, FakeSession, error_of, lost, provider_of, token_answer, virtual
+
+from boardclient import (
+    ConsentRequired,
+    CredentialError,
+    Credentials,
+    MemoryTokenStore,
+    OAuthCredentials,
+    Response,
+    SessionClosedError,
+    StoredToken,
+    Token,
+)
+from boardclient.errors import Effect
+from boardclient.testing import BoardService, assert_no_secrets
+
+
+class CountingStore(MemoryTokenStore):
+    """A store that counts its steps."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=asyncio.get_running_loop().time)
+        self.steps: list[str] = []
+
+    async def read(self, account: str) -> StoredToken | None:
+        self.steps.append("read")
+        return await super().read(account)
+
+    async def lease(self, account: str, holder: str, seconds: float) -> Any:
+        self.steps.append("lease")
+        return await super().lease(account, holder, seconds)
+
+
+def waiting_provider(**options: Any) -> OAuthCredentials:
+    """Make a provider whose users sign in elsewhere, on the running loop's clock."""
+    provider = provider_of(Application(), **options)
+    return with_config(provider, authorize=None)
+
+
+def with_config(provider: OAuthCredentials, **changes: Any) -> OAuthCredentials:
+    provider._config = attrs.evolve(provider._config, **changes)
+    return provider
+
+
+# --- consent is needed
+
+
+@virtual
+async def test_a_call_without_a_token_raises_at_once() -> None:
+    """It takes no lease and begins no cool-down; of many calls at once one looks at the store, at most every 50 ms."""
+    store = CountingStore()
+    provider = waiting_provider(store=store, account="ann", login_url="/login")
+    session, loop = FakeSession(), asyncio.get_running_loop()
+    errors = await asyncio.gather(*(error_of(provider.acquire(session)) for _ in range(100)))
+    assert loop.time() == 0
+    assert store.steps == ["read"]
+    assert {(type(error), error.account, error.login_url) for error in errors if isinstance(error, ConsentRequired)} == {
+        (ConsentRequired, "ann", "/login")
+    }
+    assert len({id(error) for error in errors}) == 100
+    assert str(errors[0]) == "the user of account 'ann' has to sign in"
+    for _ in range(100):
+        await error_of(provider.acquire(session))
+        await asyncio.sleep(0.01)
+    assert len(store.steps) <= 21
+    assert set(store.steps) == {"read"}
+    assert session.forms == []
+
+
+@virtual
+async def test_an_authorize_that_raises_it() -> None:
+    """It is no failure: no cool-down follows, the lease is free again, and the callback's login address counts."""
+    store = CountingStore()
+    application = Application(*[ConsentRequired("x", "", "/from-callback")] * 3, "code")
+    provider = provider_of(application, store=store, account="ann", login_url="/login")
+    session = FakeSession(token_answer())
+    for _ in range(3):
+        error = await error_of(provider.acquire(session))
+        assert isinstance(error, ConsentRequired)
+        assert (error.account, error.login_url) == ("ann", "/from-callback")
+        assert await store.lease("ann", "another", 0.0) == "granted"
+        await asyncio.sleep(0.06)
+    assert (await provider.acquire(session)).token == "t1"
+    assert len(application.requests) == 4
+
+
+@virtual
+async def test_a_refused_token_needs_consent() -> None:
+    """After a 401 the call raises it; the token of any other worker is used at the next look."""
+    store = MemoryTokenStore()
+    await store.publish("default", Token("first"), 0)
+    provider, session = waiting_provider(store=store), FakeSession()
+    first = await provider.acquire(session)
+    assert await provider.state() == "good"
+    assert isinstance(await error_of(provider.renew(first, session)), ConsentRequired)
+    assert await provider.state() == "needs consent"
+    await store.publish("default", Token("second"), 1)
+    await asyncio.sleep(0.06)
+    assert await provider.acquire(session) == Credentials("second")
+    assert await provider.state() == "good"
+
+
+@pytest.mark.parametrize("change", ["replaced", "deleted"])
+@virtual
+async def test_a_good_token_that_another_worker_changes(change: str) -> None:
+    """A token that is replaced, as for more scopes, or deleted is noticed within 0.5 s, though it was never refused."""
+    store = CountingStore()
+    await store.publish("default", Token("first"), 0)
+    provider, session = waiting_provider(store=store), FakeSession()
+    await provider.acquire(session)
+    assert provider.current() == Credentials("first")
+    if change == "replaced":
+        await store.publish("default", Token("second"), 1)
+    else:
+        await store.delete("default")
+    await asyncio.sleep(0.26)
+    assert provider.current() is None
+    if change == "replaced":
+        assert await provider.acquire(session) == Credentials("second")
+    else:
+        assert isinstance(await error_of(provider.acquire(session)), ConsentRequired)
+    assert store.steps.count("read") == 2
+
+
+@virtual
+async def test_a_store_that_fails_keeps_a_good_token() -> None:
+    """A look at the store that fails or hangs does not fail calls that have a token."""
+
+    class Store(MemoryTokenStore):
+        step: Any = None
+
+        async def read(self, account: str) -> StoredToken | None:
+            if self.step is not None:
+                await self.step()
+            return await super().read(account)
+
+    async def fail() -> None:
+        raise OSError("no disk")
+
+    store = Store()
+    await store.publish("default", Token("first"), 0)
+    provider, session = waiting_provider(store=store), FakeSession()
+    first = await provider.acquire(session)
+    store.step = fail
+    await asyncio.sleep(0.3)
+    assert await provider.acquire(session) is first
+    store.step = asyncio.Event().wait
+    await asyncio.sleep(0.3)
+    assert await provider.acquire(session) is first
+    session.close()
+
+
+@virtual
+async def test_a_store_that_fails_is_no_consent() -> None:
+    """Without a token the store's failure is the error, and its next success is used without a cool-down."""
+
+    class Store(MemoryTokenStore):
+        is_broken = True
+
+        async def read(self, account: str) -> StoredToken | None:
+            if self.is_broken:
+                raise OSError("no disk")
+            return await super().read(account)
+
+    store = Store()
+    await store.publish("default", Token("first"), 0)
+    provider, session = waiting_provider(store=store), FakeSession()
+    error = await error_of(provider.acquire(session))
+    assert not isinstance(error, ConsentRequired)
+    assert isinstance(error.__cause__, OSError)
+    store.is_broken = False
+    await asyncio.sleep(0.06)
+    assert (await provider.acquire(session)).token == "first"
+
+
+# --- codes at hand
+
+
+@virtual
+async def test_a_code_at_hand() -> None:
+    """It is exchanged once, and its token is used here and published for all."""
+    store = MemoryTokenStore()
+    provider, other = waiting_provider(store=store), waiting_provider(store=store)
+    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    await error_of(other.acquire(session))
+    await provider.exchange_code("a code", session, code_verifier="v")
+    assert [fields["code"] for _, fields, _ in session.forms] == ["a code"]
+    assert session.forms[0][1]["code_verifier"] == "v"
+    assert provider.current() == Credentials("t1")
+    await asyncio.sleep(0.06)
+    assert await other.acquire(session) == Credentials("t1")
+    await provider.exchange_code("another", session)  # as for more scopes
+    assert provider.current() == Credentials("t2")
+    await asyncio.sleep(0.3)
+    assert await other.acquire(session) == Credentials("t2")
+
+
+@virtual
+async def test_a_code_ends_cool_downs_and_waiting() -> None:
+    """It ends a cool-down here and in the store, and a callback that another worker waits for."""
+    loop, store = asyncio.get_running_loop(), MemoryTokenStore(clock=asyncio.get_running_loop().time)
+    failing = provider_of(Application(LookupError("no")), store=store, cooldown=60.0)
+    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    await error_of(failing.acquire(session))
+    waiting = waiting_provider(store=store)
+    assert await store.lease("default", "x", 1.0) == "cooling"
+    await waiting.exchange_code("code", session)
+    assert await store.lease("default", "x", 0.0) == "granted"
+    await asyncio.sleep(0.06)
+    assert (await failing.acquire(session)).token == "t1"
+    hanging = provider_of(Application(asyncio.Event().wait), store=store)
+    first = await hanging.acquire(session)
+    call = asyncio.create_task(hanging.renew(first, session))
+    await asyncio.sleep(20)
+    began = loop.time()
+    await waiting.exchange_code("code 2", session)
+    assert (await call).token == "t2"
+    assert loop.time() - began < 0.5
+    await failing.exchange_code("code 3", FakeSession(token_answer("t3")))
+    assert failing._token_state.failure is None
+
+
+@virtual
+async def test_a_callback_that_fails_beside_a_published_token() -> None:
+    """A failure does not count where another worker has published a token meanwhile."""
+    store = MemoryTokenStore()
+
+    async def outdone() -> str:
+        await store.publish("default", Token("theirs"), 0)
+        raise LookupError("mine")
+
+    provider = provider_of(Application(outdone), store=store)
+    assert (await provider.acquire(FakeSession())).token == "theirs"
+    assert provider._token_state.failure is None
+
+
+@virtual
+async def test_a_cancelled_caller_does_not_lose_the_token() -> None:
+    """A request that ends amid the exchange leaves it running."""
+    answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    provider = waiting_provider()
+    exchanging = asyncio.create_task(provider.exchange_code("code", FakeSession(answer)))
+    await asyncio.sleep(1)
+    exchanging.cancel()
+    await asyncio.wait({exchanging})
+    answer.set_result(token_answer())
+    await asyncio.sleep(0.1)
+    assert provider.current() == Credentials("t1")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lost(), "the token exchange failed, with unknown effect: no answer"),
+        (lost(Effect.NOT_SENT), "the token exchange was not sent: no answer"),
+        (Response(400, {}, b'{"error":"invalid_grant"}'), "the token exchange answered 400 (invalid_grant)"),
+        (ValueError("auth_url is plain http"), "auth_url is plain http"),
+    ],
+)
+@virtual
+async def test_a_code_that_gives_no_token(answer: object, words: str) -> None:
+    """The error says why, no cool-down begins, and a code whose effect is unknown is not sent again."""
+    provider, session = waiting_provider(), FakeSession(answer, token_answer())
+    error = await error_of(provider.exchange_code("canary-code-7", session))
+    assert str(error).startswith(words)
+    assert_no_secrets(error, secrets=[*SECRETS, "canary-code-7"])
+    if "unknown" in words:
+        assert "send each code once" in str(await error_of(provider.exchange_code("canary-code-7", session)))
+    else:
+        await provider.exchange_code("canary-code-7", session)
+    assert (provider.current() is None) is ("unknown" in words)
+
+
+@virtual
+async def test_a_code_and_a_session_that_closes() -> None:
+    """The exchange ends with its session, before it began, amid it and from within it."""
+    provider, session = waiting_provider(), FakeSession(asyncio.get_running_loop().create_future())
+    exchanging = asyncio.create_task(provider.exchange_code("code", session))
+    await asyncio.sleep(1)
+    session.close()
+    for awaited in (
+        exchanging,
+        provider.exchange_code("code", session),
+        provider.exchange_code("code", FakeSession(SessionClosedError("closed"))),
+    ):
+        with pytest.raises(SessionClosedError):
+            await awaited
+
+
+@virtual
+async def test_arguments_that_are_none() -> None:
+    """Codes, tokens and accounts that can't be are refused before anything is sent."""
+    provider, session = waiting_provider(), FakeSession()
+    for code, error in (("", ValueError), (None, TypeError), ("\ud800", ValueError)):
+        with pytest.raises(error):
+            await provider.exchange_code(code, session)  # type: ignore[arg-type]  # -- what a test gives
+    with pytest.raises(TypeError, match="token must be a Token, not str"):
+        await provider.keep_token("token")  # type: ignore[arg-type]  # -- what a test gives
+    with pytest.raises(ValueError, match="account must not be empty"):
+        provider.for_account("")
+    with pytest.raises(ValueError, match="login_url must not be empty"):
+        OAuthCredentials(**OPTIONS, login_url="")
+    assert session.forms == []
+
+
+@virtual
+async def test_a_token_for_whom_it_may_be() -> None:
+    """A token can be had before it is known whose it is, and be kept for another account of the store."""
+    store = MemoryTokenStore()
+    provider, session = waiting_provider(store=store, key="k"), FakeSession(token_answer("t1"))
+    token = await provider.request_token("code", session)
+    assert (provider.current(), await store.read("default")) == (None, None)
+    ann = provider.for_account("ann")
+    assert (ann.account, provider.account) == ("ann", "default")
+    await ann.keep_token(token)
+    assert ann.current() == Credentials("t1", "k")
+    assert (await provider.state(), await ann.state()) == ("never", "good")
+
+
+@virtual
+async def test_a_store_that_takes_no_token_at_hand() -> None:
+    """It is an error after a few attempts; another worker's token in between is replaced."""
+
+    class Store(MemoryTokenStore):
+        refusals = 3
+
+        async def publish(self, account: str, token: Token, after: int) -> bool:
+            if self.refusals:
+                self.refusals -= 1
+                await super().publish(account, Token("another's"), after)
+                return False
+            return await super().publish(account, token, after)
+
+    store = Store()
+    provider = waiting_provider(store=store)
+    await provider.keep_token(Token("mine"))
+    assert await store.read("default") == StoredToken(Token("mine"), 4)
+    store.refusals = 100
+    with pytest.raises(CredentialError, match="took no new token"):
+        await provider.keep_token(Token("other"))
+
+
+@virtual
+async def test_asking_again() -> None:
+    """`authorize_again` replaces a good token by one of a new consent, fails as any renewal, and needs a callback."""
+    application = Application("one", "two", LookupError("no"), asyncio.Event().wait)
+    provider = provider_of(application)
+    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    provider.note_accepted(await provider.acquire(session))
+    await provider.authorize_again(session)
+    assert provider.current() == Credentials("t2")
+    with pytest.raises(CredentialError, match="authorize raised LookupError"):
+        await provider.authorize_again(session)
+    assert provider.current() == Credentials("t2")
+    await asyncio.sleep(1.1)
+    closing = FakeSession()
+    asking = asyncio.create_task(provider.authorize_again(closing))
+    await asyncio.sleep(1)
+    closing.close()
+    with pytest.raises(SessionClosedError):
+        await asking
+    with pytest.raises(ConsentRequired):
+        await waiting_provider().authorize_again(session)
+
+
+# --- states and signing out
+
+
+@virtual
+async def test_states() -> None:
+    """An account is "never", "good" or "needs consent" by its store and what this process has seen."""
+    store = MemoryTokenStore()
+    provider = waiting_provider(store=store)
+    assert await provider.state() == "never"
+    await store.publish("default", Token("t"), 0)
+    assert await provider.state() == "good"
+    provider._token_state.refuse(Credentials("t"))
+    assert await provider.state() == "needs consent"
+    await store.publish("default", Token("over", datetime(2020, 1, 1, tzinfo=UTC)), 1)
+    assert await provider.state() == "needs consent"
+    await provider.forget()
+    assert await provider.state() == "never"
+
+
+@virtual
+async def test_a_store_that_lost_a_good_token() -> None:
+    """A token that is held stays good where the store has lost its file."""
+    store = MemoryTokenStore()
+    await store.publish("default", Token("t"), 0)
+    provider = waiting_provider(store=store)
+    await provider.acquire(FakeSession())
+    store._accounts.clear()
+    assert await provider.state() == "good"
+
+
+@virtual
+async def test_waiting_for_a_token() -> None:
+    """It ends soon after any worker has published one."""
+    store, loop = MemoryTokenStore(), asyncio.get_running_loop()
+    waiting = asyncio.create_task(waiting_provider(store=store).wait_for_token())
+    await asyncio.sleep(1000)
+    assert not waiting.done()
+    await store.publish("default", Token("t"), 0)
+    await waiting
+    assert loop.time() < 1000.5
+
+
+@virtual
+async def test_forgetting() -> None:
+    """The token is gone here, in the store and at other workers; a renewal under way does not bring it back."""
+    store = MemoryTokenStore(clock=asyncio.get_running_loop().time)
+    await store.publish("default", Token("t"), 0)
+    provider, other, session = waiting_provider(store=store), waiting_provider(store=store), FakeSession(token_answer("late"))
+    first = await provider.acquire(session)
+    await other.acquire(session)
+    late = provider_of(Application(lambda: asyncio.sleep(10, "code")), store=store)
+    await late.acquire(session)
+    renewing = asyncio.create_task(error_of(late.renew(first, session)))
+    await asyncio.sleep(1)
+    await provider.forget()
+    assert provider.current() is None
+    assert isinstance(await error_of(provider.acquire(session)), ConsentRequired)
+    await asyncio.sleep(0.3)
+    assert isinstance(await error_of(other.acquire(session)), ConsentRequired)
+    assert "took no new token" in str(await renewing)
+    assert await store.read("default") is None
+    await provider.keep_token(Token("again"))
+    assert await store.read("default") == StoredToken(Token("again"), 3)
+
+
+@virtual
+async def test_a_store_that_can_not_forget() -> None:
+    """A store without the methods serves renewals, and signing out is a clear error."""
+
+    class Old:
+        def __init__(self) -> None:
+            self.inner = MemoryTokenStore()
+            self.read, self.publish = self.inner.read, self.inner.publish
+            self.lease, self.release = self.inner.lease, self.inner.release
+
+    provider = provider_of(store=Old())
+    assert await provider.state() == "never"
+    assert (await provider.acquire(FakeSession(token_answer()))).token == "t1"
+    with pytest.raises(CredentialError, match="Old can't forget a token: a store needs the methods delete and generation"):
+        await provider.forget()
+
+
+async def test_a_real_session(service: BoardService) -> None:
+    """Over sockets: a call raises it, a code on the session's own pool ends that, and 403 for scopes ends by a new consent."""
+    provider = service.oauth_credentials(authorize=None, account="ann")
+    async with service.session(provider) as session:
+        with pytest.raises(ConsentRequired) as caught:
+            await session.members.me()
+        assert (caught.value.account, len(caught.value.attempts)) == ("ann", 1)
+        assert service.requests == 0
+        await provider.exchange_code(service.new_code(), session)
+        await session.members.me()
+        service.rules.expire_tokens()
+        with pytest.raises(ConsentRequired):
+            await session.members.me()
+        await provider.exchange_code(service.new_code(), session.exchange)
+        await session.members.me()
