@@ -42,11 +42,8 @@ class Protocol(ResponseHandler):
         if self._input is None:
             if self.transport is None or not _HAS_POLL:  # pragma: no cover -- Windows has no poll
                 return False
-            socket = self.transport.get_extra_info("socket")
-            if socket is None:
-                return False
             self._input = select.poll()
-            self._input.register(socket.fileno(), _ENDS)
+            self._input.register(self.transport.get_extra_info("socket").fileno(), _ENDS)
         return bool(self._input.poll(0))
 
     def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
@@ -76,7 +73,7 @@ class Protocol(ResponseHandler):
             return
         socket = transport.get_extra_info("socket")
         with contextlib.suppress(OSError, ValueError):
-            while socket is not None and self._has_input() and (data := os.read(socket.fileno(), _READ_BYTES)):
+            while self._has_input() and (data := os.read(socket.fileno(), _READ_BYTES)):
                 self.data_received(data)
 
     def close(self) -> None:

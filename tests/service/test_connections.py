@@ -11,6 +11,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from boardclient import Effect
 from boardclient._transport import Progress, RawResponse, Settings, TransportFailure, TransportResult, _reading
 from boardclient._transport._pool import Pool
+from boardclient._transport._protocol import Protocol
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 BROKE = TransportFailure("receive", Effect.UNKNOWN, "the answer broke off or could not be unpacked")
@@ -358,3 +360,44 @@ async def test_a_closed_lent_session(open_pool: Any) -> None:
         pool = open_pool(http)
     outcome = await send(pool, "DELETE", "http://127.0.0.1:1/1/x")
     assert outcome == TransportFailure("connect", Effect.NOT_SENT, "no connection: the ClientSession is closed")
+
+
+async def test_a_request_of_the_pools_session_that_is_no_call(open_pool: Any, raw_server: Any) -> None:
+    """What else is sent through the session of a pool is sent as it is."""
+    seen: list[bytes] = []
+
+    async def handler(reader: Any, writer: Any) -> None:
+        seen.append(await head_of(reader))
+        writer.write(OK)
+
+    async with raw_server.run(handler) as url:
+        pool = open_pool()
+        async with pool._open().http.get(f"{url}/1/x?y=z") as response:
+            assert await response.read() == b"{}"
+    assert seen[0].startswith(b"GET /1/x?y=z HTTP/1.1\r\n")
+
+
+async def test_the_rest_of_a_tls_connection_is_not_read() -> None:
+    """Bytes of TLS are not taken for those of a response when a connection fails."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(OK)
+        transport = Mock(get_extra_info={"socket": ours, "ssl_object": object()}.get)
+        protocol = Protocol(asyncio.get_running_loop())
+        protocol.connection_made(transport)
+        protocol.set_response_params()
+        protocol.connection_lost(BrokenPipeError())
+        assert len(protocol) == 0
+        assert ours.recv(len(OK)) == OK
+
+
+async def test_a_body_that_is_whole_is_not_ended_by_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that came whole is read, though the connection of the application's session ends before that."""
+    protocol = Mock(spec=aiohttp.client_proto.ResponseHandler)
+    protocol.exception.return_value = None
+    protocol.is_connected.return_value = False
+    content = aiohttp.StreamReader(protocol, 2**16, loop=asyncio.get_running_loop())
+    content.feed_data(b"{}")
+    content.feed_eof()
+    await _reading._end_with_connection(content, protocol)
+    assert await content.readany() == b"{}"

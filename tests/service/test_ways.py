@@ -86,6 +86,7 @@ def _without_exceptions(self: Any, *args: Any) -> None:
         (aiohttp.client_proto.ResponseHandler, "should_close", True),
         (aiohttp.StreamReader, "is_eof", lambda self: False),
         (_probe, "_REQUEST", b"PUT"),
+        (_probe, "Connector", None),
         (_direct.DirectTransport, "plan", lambda *args: None),
         (_probe.Protocol, "_has_input", lambda self: False),
         (_probe.Protocol, "_end_body", lambda self: None),
