@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from types import FunctionType
 from typing import Any, Final
 from urllib.parse import unquote_plus
 
@@ -30,8 +31,8 @@ _logger: Final = logging.getLogger("boardclient.transport")
 
 
 def _is_of_aiohttp(function: object) -> bool:
-    code = getattr(function, "__code__", None)
-    return code is not None and code.co_filename == aiohttp.ClientSession.close.__code__.co_filename
+    # Not isinstance: a wrapper of wrapt's claims the class and the code of what it wraps.
+    return type(function) is FunctionType and function.__code__.co_filename == aiohttp.ClientSession.close.__code__.co_filename
 
 
 _OWN: Final = tuple(_CLASS[name] if _is_of_aiohttp(_CLASS[name]) else None for name in ("request", "_request"))

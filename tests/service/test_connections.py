@@ -116,7 +116,7 @@ async def test_framing_that_breaks_after_the_head(
         await head_of(reader)
         writer.write(first)
         await writer.drain()
-        while connected[0]._payload is None:  # the head is a packet of its own
+        while connected[-1]._payload is None:  # the head is a packet of its own
             await asyncio.sleep(0)
         writer.write(then)
         await asyncio.Event().wait()
