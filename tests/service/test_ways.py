@@ -159,6 +159,8 @@ def test_what_wraps_aiohttps_request_is_seen() -> None:
         assert not _instruments._is_of_aiohttp(aiohttp.ClientSession._request)
     assert not _instruments.is_mocked()
     assert not _instruments._is_of_aiohttp(print)
+    claiming = Mock(__code__=aiohttp.ClientSession._request.__code__)  # as a wrapper of wrapt's does
+    assert not _instruments._is_of_aiohttp(claiming)
 
 
 # --- which way is taken
