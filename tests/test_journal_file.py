@@ -714,9 +714,9 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 try:
     journal = JournalFile.open(path, {})
-    for n in range(10**6):
-        journal.admit([Entry(n, b"d" * 16)])
-        print(n, flush=True)
+    for first in range(0, 10**6, 200):
+        journal.admit([Entry(n, b"d" * 16) for n in range(first, first + 200)])
+        print(*range(first, first + 200), sep="\\n", flush=True)
 except JournalError as error:
     print(error)
 """
