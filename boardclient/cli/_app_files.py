@@ -118,6 +118,7 @@ journal = Group(
         "_file_commands.journal_show",
         "Sum a journal up: whose it is, how many runs used it, its rows by state.",
         _journal_file,
+        Option("--json", "as_json", is_flag=True, help="Print it as JSON, on one line."),
         notes={
             "States": [
                 "done     the card exists",

@@ -52,10 +52,10 @@ def export(options: Options, *, board_id: str, form: str | None, output: str | N
     with_session(options, work, writes=False)
 
 
-def journal_show(options: Options, *, file: str) -> None:
+def journal_show(options: Options, *, file: str, as_json: bool) -> None:
     """Sum a journal up."""
     with reported():
-        _journal.show(Path(file))
+        _journal.show(Path(file), as_json=as_json)
 
 
 def journal_export(options: Options, *, file: str, states: Sequence[Any]) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 from boardclient import JournalError
 from boardclient.bulk.journal import STATES, JournalRow, RowState, read_journal, read_rows
 from boardclient.cli._errors import FileError
-from boardclient.cli._text import details
+from boardclient.cli._text import details, out_json
 
 _ROWS_PER_BREATH = 500
 
 
-def show(path: Path) -> None:
-    """Print what a journal holds.
+def show(path: Path, *, as_json: bool = False) -> None:
+    """Print what a journal holds, as lines or as one JSON object.
 
     Raises:
         FileError: there is none, or it can't be read.
@@ -33,7 +33,10 @@ def show(path: Path) -> None:
         "rows": summary.rows,
         **{state: summary.counts[state] for state in STATES},
     }
-    details("journal", fields)
+    if as_json:
+        out_json({name.replace(" ", "_"): value if isinstance(value, int) else str(value) for name, value in fields.items()})
+    else:
+        details("journal", fields)
 
 
 async def export(path: Path, states: Sequence[RowState]) -> None:

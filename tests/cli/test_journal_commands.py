@@ -53,6 +53,12 @@ def test_show_sums_it_up(bare_cli, board_service: BoardService, board, journal: 
     assert journal.read_bytes() == before
 
 
+def test_show_prints_the_sum_as_json(bare_cli, board, journal: Path) -> None:
+    found = json.loads(bare_cli("journal", "show", str(journal), "--json").out)
+    assert (found["board"], found["rows"], found["done"], found["path"]) == (board.board, 5, 2, str(journal))
+    assert found["created_at"].startswith("20")
+
+
 def test_export_prints_rows_as_json_lines(bare_cli, board_service: BoardService, journal: Path) -> None:
     ids = {card.name: card.id for card in board_service.rules.cards.values()}
     code, out, err = bare_cli("journal", "export", str(journal))
