@@ -16,8 +16,8 @@ from boardclient import _convert
 from boardclient._json import encode
 from boardclient._messages import BODY_KEPT_BYTES, Read, ReadInSteps, Request, Response, response_of
 from boardclient._statuses import status_of
-from boardclient._transport import RawResponse
-from boardclient.errors import ApiError, BoardClientError, DecodeError
+from boardclient._transport import RawResponse, TransportFailure, TransportResult
+from boardclient.errors import ApiError, BoardClientError, DecodeError, Effect, NotFoundError, TransportError
 from boardclient.models import Board, BoardList, Card, JsonValue, Member, check_identifier, check_text, utc_timestamp
 
 T = TypeVar("T")
@@ -241,11 +241,21 @@ def _checked_path(path: str) -> str:
     return quote(path, safe="/%:@!$&'()*+,;=~")
 
 
-def interpret(request: Request[T], answer: RawResponse, now: float) -> T | BoardClientError:
-    """Return the value of an answer, or the error that it means; `now` is in seconds since the epoch."""
-    if not answer.is_success:
-        return api_error(request.line, answer, now)
-    return value_of(request, answer)
+def error_of(request: Request[T], response: TransportResult, earlier: Effect, now: float) -> T | BoardClientError:
+    """Return the error that a response that is no success, or none, stands for; `now` is in seconds since the epoch.
+
+    A DELETE that is answered with 404 after an attempt of unknown effect is done: that attempt may have deleted it (`earlier` is
+    the worst of the earlier attempts). The response holds no credential any more.
+    """
+    error: BoardClientError
+    if isinstance(response, TransportFailure):
+        error = TransportError(f"{request.line}: {response.why}", response.phase, request.line, response.effect)
+    else:
+        error = api_error(request.line, response, now)
+        if isinstance(error, NotFoundError) and request.method == "DELETE" and earlier is Effect.UNKNOWN:
+            return request.read(response, request.identifier)
+    error.repeatable = request.repeatable
+    return error
 
 
 def value_of(request: Request[T], answer: RawResponse) -> T | BoardClientError:
@@ -256,10 +266,10 @@ def value_of(request: Request[T], answer: RawResponse) -> T | BoardClientError:
         return _unusable(request, error)
 
 
-def interpret_in_steps(request: Request[T], answer: RawResponse, now: float) -> Generator[None, None, T | BoardClientError]:
-    """Do what `interpret` does, in steps of a millisecond or two where the answer is a long list; return it at the end."""
-    if request.read_in_steps is None or len(answer.body) <= AT_ONCE_BYTES or not answer.is_success:
-        return interpret(request, answer, now)
+def interpret_in_steps(request: Request[T], answer: RawResponse) -> Generator[None, None, T | BoardClientError]:
+    """Return the value of a success as `value_of` does, in steps of a millisecond or two where it is a long list."""
+    if request.read_in_steps is None or len(answer.body) <= AT_ONCE_BYTES:
+        return value_of(request, answer)
     try:
         return (yield from request.read_in_steps(answer))
     except DecodeError as error:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 from boardclient import retry as _retry
 from boardclient._messages import Response
 from boardclient._operations import build_request
+from boardclient._pace import Limiter
 from boardclient._pipeline._core import SessionCore
-from boardclient._pipeline._pipeline import Limiter, Pipeline
+from boardclient._pipeline._pipeline import Pipeline
 from boardclient._transport import Settings
 from boardclient.credentials import CredentialProvider, Exchange, StaticCredentials
 from boardclient.credentials._values import CredentialsIn
@@ -105,8 +106,16 @@ class AsyncSession:
         if credentials_in not in {"body", "query"}:
             raise ValueError('credentials_in must be "body" or "query"')
         policy = _policy(_retry.default() if isinstance(retry, _Unset) else retry)
-        core = SessionCore(base_url, settings, http, observers, timeout)
-        self._pipeline = Pipeline(core, credentials, policy, timeout, limiter, credentials_in)
+        core = SessionCore(base_url, settings, http, timeout)
+        self._pipeline = Pipeline(
+            core,
+            provider=credentials,
+            policy=policy,
+            timeout=timeout,
+            limiter=limiter,
+            observers=observers,
+            credentials_in=credentials_in,
+        )
         self._core, self._owns_core = core, True
 
     @classmethod
@@ -154,8 +163,7 @@ class AsyncSession:
 
     def with_credentials(self, credentials: CredentialProvider) -> AsyncSession:
         """Return a view for other credentials on the same pool; closing it closes nothing."""
-        pipeline = self._pipeline
-        return self._view(credentials, pipeline.policy, pipeline.timeout, pipeline.limiter)
+        return self._view(provider=credentials)
 
     def with_options(
         self,
@@ -163,22 +171,29 @@ class AsyncSession:
         retry: AsyncRetrying | _Unset | None = UNSET,
         timeout: float | _Unset | None = UNSET,
         limiter: Limiter | _Unset | None = UNSET,
+        observers: Iterable[Observer] | _Unset = UNSET,
     ) -> AsyncSession:
-        """Return a view with other options on the same pool; closing it closes nothing."""
-        pipeline = self._pipeline
-        return self._view(
-            pipeline.provider,
-            pipeline.policy if isinstance(retry, _Unset) else _policy(retry),
-            pipeline.timeout if isinstance(timeout, _Unset) else timeout,
-            pipeline.limiter if isinstance(limiter, _Unset) else limiter,
-        )
+        """Return a view with other options on the same pool; closing it closes nothing.
 
-    def _view(
-        self, credentials: CredentialProvider, policy: _retry.Policy | None, timeout: float | None, limiter: Limiter | None
-    ) -> AsyncSession:
+        Args:
+            retry: a `tenacity.AsyncRetrying`, None for one attempt.
+            timeout: the deadline of a call in seconds, None for no deadline.
+            limiter: an async context manager that is entered around each attempt, None for no limiter.
+            observers: what receives the events of the view's calls, in place of the session's observers.
+
+        Raises:
+            TypeError, ValueError: an option can't work.
+        """
+        changes: dict[str, object] = {"timeout": timeout, "limiter": limiter, "observers": observers}
+        given = {name: value for name, value in changes.items() if not isinstance(value, _Unset)}
+        if not isinstance(retry, _Unset):
+            given["policy"] = _policy(retry)
+        return self._view(**given)
+
+    def _view(self, **changes: Any) -> AsyncSession:
         view = AsyncSession.__new__(AsyncSession)
         view._core, view._owns_core = self._core, False
-        view._pipeline = Pipeline(self._core, credentials, policy, timeout, limiter, self._pipeline.credentials_in)
+        view._pipeline = self._pipeline.replace(**changes)
         return view
 
     @property

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from boardclient import DeadlineError, Effect, ServerError, SessionClosedError
+from boardclient._operations import build_request
 from boardclient._pipeline import _in_flight
 from boardclient._pipeline._in_flight import InFlightCalls
 
+LINE = build_request("GET", "/1/x")
+
 
 async def _fly(calls: InFlightCalls, seconds: float | None, seen: list[Any], stage: Any = "idle") -> None:
-    context = calls.begin("GET /1/x", seconds)
+    context = calls.begin(LINE, seconds)
     try:
         context.stage = stage
         await asyncio.Event().wait()
@@ -73,7 +76,7 @@ async def test_the_stage_tells_the_effect(stage: Any, effect: Effect) -> None:
 async def test_the_history_counts_in_the_effect() -> None:
     """The effect of an interrupted call is the worst of its attempts, and its history is in the error."""
     calls = InFlightCalls()
-    context = calls.begin("GET /1/x", 60)
+    context = calls.begin(LINE, 60)
     context.record(0.0, ServerError("boom", 500), 500, Effect.UNKNOWN)
     context.note_pause(1.5)
     context.record(0.0, "value", 200, Effect.DONE)
@@ -84,7 +87,7 @@ async def test_the_history_counts_in_the_effect() -> None:
     assert context.remaining_seconds is not None
     assert 0 < context.remaining_seconds <= 60
     calls.end(context)
-    assert calls.begin("GET /1/x", None).remaining_seconds is None
+    assert calls.begin(LINE, None).remaining_seconds is None
 
 
 async def test_a_cancellation_from_outside_counts_more() -> None:
@@ -113,7 +116,7 @@ async def test_close_ends_what_is_under_way() -> None:
     await asyncio.gather(*tasks)
     assert [type(error) for error in seen] == [SessionClosedError] * 3
     with pytest.raises(SessionClosedError):
-        calls.begin("GET /1/x", None)
+        calls.begin(LINE, None)
 
 
 async def test_a_task_may_close_amid_its_own_call() -> None:
@@ -141,7 +144,7 @@ def test_another_loop_is_told() -> None:
     calls = InFlightCalls()
 
     async def begin() -> None:
-        calls.end(calls.begin("GET /1/x", None))
+        calls.end(calls.begin(LINE, None))
 
     asyncio.run(begin())
     with pytest.raises(RuntimeError, match="another event loop"):
@@ -156,11 +159,11 @@ def test_another_loop_is_told() -> None:
 async def test_another_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a fork a call is a RuntimeError that names the reason, and closing there waits for nothing."""
     calls = InFlightCalls()
-    calls.begin("GET /1/x", 60)
+    calls.begin(LINE, 60)
     monkeypatch.setattr(_in_flight, "_process", _in_flight._process)
     _in_flight._become_another_process()  # as a fork's child does
     with pytest.raises(RuntimeError, match="forked"):
-        calls.begin("GET /1/x", None)
+        calls.begin(LINE, None)
     assert calls.close() is None
 
 
@@ -170,7 +173,7 @@ async def test_outside_a_task() -> None:
 
     def begin() -> None:
         try:
-            calls.begin("GET /1/x", None)
+            calls.begin(LINE, None)
         except RuntimeError as error:
             raised.set_result(str(error))
 
@@ -183,7 +186,7 @@ def test_another_thread_is_another_loop() -> None:
     calls, messages = InFlightCalls(), []
 
     async def begin() -> None:
-        calls.begin("GET /1/x", None)
+        calls.begin(LINE, None)
         thread = threading.Thread(target=run)
         thread.start()
         await asyncio.to_thread(thread.join)
@@ -191,7 +194,7 @@ def test_another_thread_is_another_loop() -> None:
     def run() -> None:
         async def second() -> None:
             with pytest.raises(RuntimeError) as caught:
-                calls.begin("GET /1/x", None)
+                calls.begin(LINE, None)
             messages.append(str(caught.value))
 
         asyncio.run(second())

@@ -269,10 +269,10 @@ async def form_in_the_open(scene: Scene) -> object:
 
 async def limiter_raises(scene: Scene) -> object:
     class Limiter:
-        async def __aenter__(self) -> None: ...
-
-        async def __aexit__(self, *exc: object) -> None:
+        async def __aenter__(self) -> None:
             raise LookupError("limiter")
+
+        async def __aexit__(self, *exc: object) -> None: ...
 
     return await scene.call(await scene.session(limiter=Limiter()))
 

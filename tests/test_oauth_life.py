@@ -236,7 +236,7 @@ async def test_real_sessions_that_close() -> None:
 async def test_spawn() -> None:
     """A session runs work of its provider until it closes; a closed one runs none, and leaves no coroutine behind."""
     session = AsyncSession(StaticCredentials("t"), "https://board.example")
-    session._core.in_flight.end(session._core.in_flight.begin("GET /1/x", None))
+    session._core.in_flight.end(session._core.in_flight.begin(build_request("GET", "/1/x"), None))
 
     async def answer() -> int:
         return 42
@@ -267,7 +267,7 @@ async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
     provider = hanging_provider()
     async with AsyncSession(provider, "https://board.example", timeout=5.0, retry=None) as session:
         request = build_request("GET", "/1/x")
-        patient = asyncio.create_task(session._pipeline.call(request, CallOptions()))
+        patient = asyncio.create_task(session._pipeline.call(request, CallOptions(waits_count=False)))
         with pytest.raises(DeadlineError) as caught:
             await session._pipeline.call(request)
         assert asyncio.get_running_loop().time() == pytest.approx(5.0, abs=0.01)
@@ -279,7 +279,7 @@ async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
 
 async def patient_call(flights: InFlightCalls, seconds: float | None, waits: tuple[float, ...], seen: list[Any]) -> None:
     """Make a call whose deadline stands still in every second of the waits."""
-    flight = flights.begin("GET /1/x", seconds, options=CallOptions())
+    flight = flights.begin(build_request("GET", "/1/x"), seconds, CallOptions(waits_count=False))
     try:
         for number, wait in enumerate(waits):
             if number % 2:
@@ -318,9 +318,9 @@ async def test_a_deadline_that_stands_still_goes_on() -> None:
 async def test_a_deadline_that_passes_before_it_stands_still() -> None:
     """A call that comes to wait with nothing left ends when it goes on."""
     flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
-    flight = flights.begin("GET /1/x", 1.0, options=CallOptions())
+    flight = flights.begin(build_request("GET", "/1/x"), 1.0, CallOptions(waits_count=False))
     flights.suspend(flight)
-    flight.left = -1.0
+    flight.seconds_left = -1.0
     flights.resume(flight)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.sleep(50)
@@ -336,7 +336,7 @@ async def test_a_call_that_is_being_ended_is_not_resumed() -> None:
     flights = InFlightCalls()
     call = asyncio.current_task()
     assert call is not None
-    flight = flights.begin("GET /1/x", 10.0, options=CallOptions())
+    flight = flights.begin(build_request("GET", "/1/x"), 10.0, CallOptions(waits_count=False))
     flights.suspend(flight)
     asyncio.get_running_loop().call_later(5.0, lambda: asyncio.ensure_future(closing()))
 

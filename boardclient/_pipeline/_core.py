@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import weakref
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
+
+import attrs
 
 from boardclient._messages import Response, response_of
 from boardclient._pipeline._in_flight import InFlightCalls
@@ -17,46 +18,43 @@ from boardclient._transport._pool import Pool
 from boardclient._urls import check_root, check_url
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
-from boardclient.events import Event, Observer
 
 if TYPE_CHECKING:
     import aiohttp
 
 T = TypeVar("T")
 
-_logger: Final = logging.getLogger("boardclient")
+
+@attrs.frozen
+class _Form:
+    """A form of a credential provider, as errors name it: its URL is the provider's affair."""
+
+    line: str
+
+
+_FORM: Final = _Form("POST")
 
 
 class SessionCore:
-    """What a session and its views share: the pool, the calls under way, the observers. Owned by the session."""
+    """What a session and its views share: the pool and the calls under way. Owned by the session."""
 
     def __init__(
         self,
         base_url: str,
         settings: Settings,
         lent: aiohttp.ClientSession | None,
-        observers: Iterable[Observer],
         timeout: float | None,
     ) -> None:
         self.base_url = check_root(base_url, "base_url", allow_insecure=settings.allow_insecure)
         self.settings = settings
         self.pool = Pool(settings, lent)
         self.in_flight = InFlightCalls()
-        self.observers = tuple(observers)
         self.timeout = timeout
         self._announced: weakref.WeakSet[Credentials] = weakref.WeakSet()
         self._background: set[asyncio.Task[Any]] = set()
 
-    def notify(self, event: Event) -> None:
-        """Hand the event to every observer; what one raises is logged."""
-        for observer in self.observers:
-            try:
-                observer(event)
-            except Exception:
-                _logger.exception("an observer failed")
-
     def announce(self, renewed: Credentials) -> bool:
-        """Tell whether these credentials are news to the observers: many calls may come back from one renewal."""
+        """Return whether observers have yet to hear of these credentials: many calls may share one renewal."""
         is_news = renewed not in self._announced
         self._announced.add(renewed)
         return is_news
@@ -79,7 +77,7 @@ class SessionCore:
         """Send a form once on the session's own pool: the `Exchange` of credential providers."""
         try:
             target = self.check_url(url, "the URL of the form")
-            context = self.in_flight.begin("POST", timeout)
+            context = self.in_flight.begin(_FORM, timeout)
         except Exception:
             del fields  # no credential stays in the frame that an error carries
             raise

@@ -10,104 +10,145 @@ import asyncio
 import math
 import os
 import time
+from asyncio import current_task, get_running_loop
 from datetime import UTC, datetime
+from typing import Literal, Protocol, TypeAlias
 
 import attrs
 
+from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._pipeline._options import CallOptions
 from boardclient._transport import Progress
+from boardclient.credentials import Credentials
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
+
+Interruption: TypeAlias = Literal["deadline", "closed", "withdrawn"]
+
+
+class CallWithdrawn(BoardClientError):  # noqa: N818 -- withdrawing is no failure
+    """Report that a bulk run took back a call that had not been sent. Never raised to applications."""
+
+
+class Lined(Protocol):
+    """What a call is for, as errors name it."""
+
+    @property
+    def line(self) -> str:
+        """The method and the path."""
+        ...
 
 
 class CallContext(Progress):
     """One call under way, from its first attempt to its last. Owned by the call, known to its session's `InFlightCalls`.
 
-    What few calls ever change is the class's: a context is made for each call.
+    One is made for each call: rarely changed fields are class-level defaults.
     """
 
-    left = math.inf
+    deadline = math.inf
+    """When the call ends, on the loop's clock; infinite without a deadline or while it stands still."""
+    seconds_left = math.inf
     """The seconds left when the deadline was last made to stand still."""
-    last_error: BoardClientError | None = None
-    renewed = False
     started = 0.0
     """When the attempt under way began, on `time.time`."""
-    _interruption: type[DeadlineError | SessionClosedError] | None = None
+    attempts: tuple[Attempt, ...] = ()
+    last_error: BoardClientError | None = None
+    limiter: GuardedLimiter | None = None
+    """The limiter in place of the session's."""
+    waits_count = True
+    leaves_throttling = False
+    is_noted = False
+    """Whether a success goes into the history as well."""
+    is_renewed = False
+    credentials: Credentials | None = None
+    """What the request was signed with last."""
+    rejected: Credentials | None = None
+    """The credentials that the service answered with 401, to be redacted from later responses."""
+    interruption: Interruption | None = None
+    """Why the session ends the call."""
+    may_send = True
+    """Whether another request may be sent: not after an interruption, nor once the session is closed."""
 
-    def __init__(
-        self,
-        line: str,
-        task: asyncio.Task[object],
-        loop: asyncio.AbstractEventLoop,
-        seconds: float | None,
-        options: CallOptions | None,
-    ) -> None:
-        self.line = line
-        self.options = options
-        """What it brings along as part of a bulk run."""
+    def __init__(self, request: Lined, task: asyncio.Task[object], seconds: float | None) -> None:
+        self.request = request
         self.task = task
-        self.loop = loop
-        self.deadline = math.inf if seconds is None else loop.time() + seconds
-        self.attempts: list[Attempt] = []
         self._seconds = seconds
         self._cancelling = task.cancelling()
 
+    def take(self, options: CallOptions) -> None:
+        """Take over what the call brings along."""
+        if options.limiter is not None:
+            self.limiter = GuardedLimiter(options.limiter)
+        self.waits_count = options.waits_count
+        self.leaves_throttling = options.leaves_throttling
+        options.context = self
+
     @property
-    def is_interrupted(self) -> bool:
-        """Tell whether the call is being ended."""
-        return self._interruption is not None
+    def line(self) -> str:
+        """The method and the path, as errors name the call."""
+        return self.request.line
 
     @property
     def remaining_seconds(self) -> float | None:
         """Return the seconds left until the deadline, None without one."""
-        return None if self._seconds is None else self.deadline - self.loop.time()
+        return None if self._seconds is None else self.deadline - self.task.get_loop().time()
 
     @property
     def effect(self) -> Effect:
         """Return the worst of what the attempts may have done, the one under way included."""
         return Effect.worst([self.effect_under_way, *(attempt.effect for attempt in self.attempts)])
 
-    def interrupt(self, interruption: type[DeadlineError | SessionClosedError]) -> None:
+    def interrupt(self, interruption: Interruption) -> None:
         """End the call by cancelling its task, once."""
-        if self._interruption is None:
-            self._interruption = interruption
+        if self.interruption is None:
+            self.interruption = interruption
+            self.may_send = False
             self.deadline = math.inf
             self.task.cancel()
+
+    def withdraw(self) -> None:
+        """End the call if its attempt under way was not sent."""
+        if self.effect_under_way is Effect.NOT_SENT:
+            self.interrupt("withdrawn")
 
     def interruption_error(self) -> BoardClientError | None:
         """Return the error of an interrupted call, None where a cancellation is the caller's own.
 
         An attempt that was under way goes into the history with it.
         """
-        if self._interruption is None or self.task.uncancel() > self._cancelling:
+        if self.interruption is None or self.task.uncancel() > self._cancelling:
             return None
         error: BoardClientError
-        if self._interruption is SessionClosedError:
+        if self.interruption == "deadline":
+            error = DeadlineError(f"{self.line}: the deadline of {self._seconds:g} s passed", "deadline", self.line, self.effect)
+        elif self.interruption == "closed":
             error = SessionClosedError(f"{self.line}: the session was closed during the call", self.effect)
         else:
-            error = DeadlineError(f"{self.line}: the deadline of {self._seconds:g} s passed", "deadline", self.line, self.effect)
+            error = CallWithdrawn(f"{self.line}: the call was taken back", self.effect)
         if self.stage != "idle":
             self.record(self.started, error, None, self.effect_under_way)
-        error.attempts = tuple(self.attempts)
+            self.stage = "idle"
+        error.attempts = self.attempts
         return error
 
     def record(self, started: float, outcome: object, status: int | None, effect: Effect) -> Attempt:
         """Add an attempt to the history; `started` is on `time.time`."""
         self.last_error = outcome if isinstance(outcome, BoardClientError) else None
-        why = "success" if self.last_error is None else self.last_error.message
         attempt = Attempt(
             number=len(self.attempts) + 1,
             started_at=utc(started),
             seconds=max(0.0, time.time() - started),
             effect=effect,
-            why=why,
+            why="success" if self.last_error is None else self.last_error.message,
             status=status,
         )
-        self.attempts.append(attempt)
+        self.attempts += (attempt,)
+        self.is_noted = True
         return attempt
 
     def note_pause(self, seconds: float) -> None:
         """Write the pause that follows the last attempt into the history."""
-        self.attempts[-1] = attrs.evolve(self.attempts[-1], pause_seconds=seconds)
+        *before, last = self.attempts
+        self.attempts = (*before, attrs.evolve(last, pause_seconds=seconds))
 
 
 def utc(seconds: float) -> datetime:
@@ -116,8 +157,9 @@ def utc(seconds: float) -> datetime:
 
 
 _process = object()
-"""Stands for this process, and is another after a fork that Python is told of, as it is of its own; asking the system for the
-number of the process costs each call a sixth of a microsecond."""
+"""Identity of the current process, replaced by an `os.register_at_fork` hook; cheaper than `os.getpid()` on each call.
+
+Forks that bypass Python's hooks are not detected."""
 
 
 def _become_another_process() -> None:
@@ -144,37 +186,42 @@ class InFlightCalls:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def begin(self, line: str, seconds: float | None, options: CallOptions | None = None) -> CallContext:
-        """Register a call of the running task.
+    def begin(self, request: Lined, seconds: float | None, options: CallOptions | None = None) -> CallContext:
+        """Register a call of the running task; `seconds` is its deadline.
 
         Raises:
             SessionClosedError: the session was closed.
             RuntimeError: this is another loop or process than the session's own.
         """
         if self.is_closed:
-            raise SessionClosedError(f"{line}: the session is closed")
-        loop = asyncio.get_running_loop()
+            raise SessionClosedError(f"{request.line}: the session is closed")
+        loop = get_running_loop()
         if loop is not self._loop or _process is not self._process:
             self._bind(loop)
-        task = asyncio.current_task(loop)
+        task = current_task(loop)
         if task is None:
             raise RuntimeError("a session is used from within an asyncio task")
-        context = CallContext(line, task, loop, seconds, options)
+        context = CallContext(request, task, seconds)
+        if options is not None:
+            context.take(options)
         self._under_way.add(context)
-        if context.deadline < self._wake_at:
-            self._schedule(context.deadline)
+        if seconds is not None:
+            deadline = context.deadline = loop.time() + seconds
+            if deadline < self._wake_at:
+                self._schedule(deadline)
         return context
 
     def suspend(self, context: CallContext) -> None:
-        """Let the deadline of a call stand still."""
-        context.left = context.deadline - context.loop.time()
-        context.deadline = math.inf
+        """Let the deadline of a call stand still, unless its waits count."""
+        if not context.waits_count:
+            context.seconds_left = context.deadline - context.task.get_loop().time()
+            context.deadline = math.inf
 
     def resume(self, context: CallContext) -> None:
         """Let the deadline of a suspended call go on, unless the call is being ended."""
-        if context.is_interrupted:
+        if context.waits_count or context.interruption is not None:
             return
-        context.deadline = context.loop.time() + context.left
+        context.deadline = context.task.get_loop().time() + context.seconds_left
         if context.deadline < self._wake_at:
             self._schedule(context.deadline)
 
@@ -185,7 +232,7 @@ class InFlightCalls:
             self._drained.set()
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Settle where the session is used, at its first call."""
+        """Bind the session to the loop and process of its first call."""
         if self._loop is None:
             self._loop, self._process = loop, _process
         elif self._process is not _process:
@@ -195,7 +242,7 @@ class InFlightCalls:
 
     @property
     def is_at_home(self) -> bool:
-        """Tell whether the running loop and process are those that the session was used on."""
+        """Whether the running loop and process are those that the session was used on."""
         return self._loop is asyncio.get_running_loop() and self._process is _process
 
     def _schedule(self, moment: float) -> None:
@@ -212,7 +259,7 @@ class InFlightCalls:
         self._timer, self._wake_at = None, math.inf
         for context in self._under_way:
             if context.deadline <= now:
-                context.interrupt(DeadlineError)
+                context.interrupt("deadline")
         following = min((context.deadline for context in self._under_way), default=math.inf)
         if following < math.inf:
             self._schedule(following)
@@ -227,8 +274,10 @@ class InFlightCalls:
             return None
         mine = asyncio.current_task()
         others = [context for context in self._under_way if context.task is not mine]
+        for context in self._under_way:
+            context.may_send = False
         for context in others:
-            context.interrupt(SessionClosedError)
+            context.interrupt("closed")
         if not others or len(others) < len(self._under_way):
             return None
         self._drained = self._drained or asyncio.Event()

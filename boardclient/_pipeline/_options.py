@@ -1,70 +1,61 @@
-"""What resources and bulk runs need of a session, and what a call that is part of a bulk run brings along."""
+"""What one call may bring along, and what resources and bulk runs need of whatever makes calls."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import attrs
 
 from boardclient._messages import Request
+from boardclient._pace import Limiter
 from boardclient.errors import Attempt
 from boardclient.events import Event
+
+if TYPE_CHECKING:
+    from boardclient._pipeline._in_flight import CallContext
 
 T = TypeVar("T")
 
 
-class Turns(AbstractAsyncContextManager[object, "bool | None"], Protocol):
-    """What the attempts of a bulk run wait for: a limiter that is told of answers."""
-
-    @property
-    def needs_every_result(self) -> bool:
-        """Tell whether it is to hear of successes too, and not of refusals alone."""
-        ...
-
-    def report(self, status: int | None, retry_after: float | None, seconds: float) -> object:
-        """Take note of an answer: `status` is None where none came, times are in seconds."""
-        ...
-
-
 @attrs.define
 class CallOptions:
-    """A call as part of a bulk run: its attempts wait for their turn, and `history` takes those that it made.
+    """What one call does otherwise than its session. Once a call has ended, the object may serve the next one.
 
-    Waiting for a turn, or for credentials, doesn't count for its deadline, and what was answered with 429 is not repeated: that
-    is the pace's affair. `history` stays empty where the first attempt sufficed; whoever empties it may use the object for the
-    next call.
+    Args:
+        limiter: the limiter of the attempts, in place of the session's.
+        leaves_throttling: do not retry a response that asks for fewer requests; the caller sends the row again itself.
+        waits_count: whether waiting for the limiter and for credentials counts for the deadline.
+        history: takes the attempts of a call that succeeded; empty where the first attempt sufficed and no one asked for it.
+        context: the call that is under way with these options, None between calls.
     """
 
-    turns: Turns | None = None
-    history: list[Attempt] = attrs.field(factory=list)
-
-    @property
-    def skips_limiter(self) -> bool:
-        """Tell whether it need not wait for a turn."""
-        return self.turns is None or not self.turns.needs_every_result
+    limiter: Limiter | None = None
+    leaves_throttling: bool = attrs.field(default=False, kw_only=True)
+    waits_count: bool = attrs.field(default=True, kw_only=True)
+    history: list[Attempt] = attrs.field(factory=list, kw_only=True)
+    context: CallContext | None = attrs.field(default=None, kw_only=True, repr=False)
 
 
 class CallRunner(Protocol):
-    """What makes calls, and tells what bulk runs go by."""
+    """What makes calls, and the facts that bulk runs go by."""
 
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
-        """Sign, send, renew and retry the request, and return the value of its answer."""
+        """Make one call and return the value of its response."""
         ...
 
     @property
     def is_observed(self) -> bool:
-        """Tell whether anybody observes the calls."""
+        """Whether anyone observes the calls."""
         ...
 
     def notify(self, event: Event) -> None:
-        """Hand an event to the observers."""
+        """Pass an event to the observers."""
         ...
 
     @property
     def timeout(self) -> float | None:
-        """The seconds that a call has, None where there is no deadline."""
+        """The deadline of a call in seconds, None for none."""
         ...
 
     @property
@@ -73,8 +64,8 @@ class CallRunner(Protocol):
         ...
 
     @property
-    def limiter(self) -> object:
-        """What limits all calls, None where nothing does."""
+    def limiter(self) -> Limiter | None:
+        """The limiter of all calls, None for none."""
         ...
 
     @property

@@ -58,7 +58,7 @@ class OpenRun:
         self._backlog = Backlog(self._input, ledger, options.workers, self.results)
         self._doubts = Doubts(options, self._backlog, self._recorder)
         self._hold = Hold(caller.timeout, self._recorder.announce)
-        self._limiter = RunLimiter(make_turns(caller, options, tally), None, self._hold, Places(caller.max_connections))
+        self._limiter = RunLimiter(make_turns(caller, options, tally), caller.limiter, self._hold, Places(caller.max_connections))
         reader = PatientReader(caller, self._limiter, self._hold)
         self._reconciler = Reconciler(reader, options.board_id, ledger, options.marker, options.settle_seconds)
         self._sender = Sender(

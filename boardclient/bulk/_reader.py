@@ -59,7 +59,7 @@ class PatientReader:
         while True:
             await self._hold.turn()
             try:
-                value = await self._caller.call(request, CallOptions(self._limiter))
+                value = await self._caller.call(request, CallOptions(self._limiter, leaves_throttling=True, waits_count=False))
             except BoardClientError as error:
                 if not self._hold.note_failure(error, failures=1):
                     raise

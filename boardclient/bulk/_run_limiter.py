@@ -6,11 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from boardclient._pace import Limiter, Pace
-from boardclient._pipeline._options import Turns
 from boardclient.bulk._hold import Hold
+
+if TYPE_CHECKING:
+    from boardclient.bulk._turns import FixedConcurrency
 
 _QUEUED_SECONDS: Final = 0.02
 """Of the attempts that wait for a shared pace, those that start within this time stand in its queue; the others in the run's."""
@@ -73,7 +75,7 @@ class RunLimiter:
     queue as it is about to serve.
     """
 
-    def __init__(self, own: Turns | None, shared: Limiter | None, hold: Hold, places: Places) -> None:
+    def __init__(self, own: Pace | FixedConcurrency | None, shared: Limiter | None, hold: Hold, places: Places) -> None:
         self._own = own
         self._shared = shared
         self._hold = hold

@@ -64,7 +64,7 @@ class Sender:
 
     async def work(self) -> None:
         """Send row after row until the run is halted or the worker cancelled."""
-        call = CallOptions(self._limiter)
+        call = CallOptions(self._limiter, leaves_throttling=True, waits_count=False)
         self._calls.append(call)
         while not self._halt.is_set:
             row = self._next_at_once() or await self._backlog.next()

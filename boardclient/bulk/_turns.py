@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from boardclient._pace import Pace
-from boardclient._pipeline._options import CallRunner, Turns
+from boardclient._pipeline._options import CallRunner
 from boardclient._statuses import status_of
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._tally import Tally
@@ -55,7 +55,7 @@ class FixedConcurrency:
             self.needs_every_result = True
 
 
-def make_turns(caller: CallRunner, options: BulkOptions, tally: Tally) -> Turns | None:
+def make_turns(caller: CallRunner, options: BulkOptions, tally: Tally) -> Pace | FixedConcurrency | None:
     """Return the limiter of a run besides the session's, None where that is a pace itself."""
     if isinstance(caller.limiter, Pace):
         return None

@@ -15,7 +15,7 @@ from boardclient.credentials._code_exchange import Authorize, OAuthClientConfig,
 from boardclient.credentials._exchange_answer import ParseToken
 from boardclient.credentials._failure import RenewalFailure
 from boardclient.credentials._memory_store import MemoryTokenStore
-from boardclient.credentials._protocol import Exchange
+from boardclient.credentials._protocol import CredentialObserver, Exchange
 from boardclient.credentials._renewal import Renewal
 from boardclient.credentials._token_state import LOOK_SECONDS, TokenState
 from boardclient.credentials._tokens import StoredToken, Token, TokenStore
@@ -46,7 +46,7 @@ class HasExchange(Protocol):
         ...
 
 
-class OAuthCredentials:
+class OAuthCredentials(CredentialObserver):
     """Sign with a token that the user's consent obtains, on first use and when the service refuses the last one.
 
     `authorize` is asked for an authorization code, which is exchanged once and kept as a token in `store`. However many tasks,

@@ -64,21 +64,28 @@ class CredentialProvider(Protocol):
         ...
 
 
-class CredentialObserver(Protocol):
-    """What a provider may have besides, to learn what became of the credentials that it gave."""
+class CredentialObserver:
+    """The optional parts of a provider, a base class for those that have them.
+
+    What they raise is logged and does not disturb the call.
+    """
+
+    def __init_subclass__(cls, **options: object) -> None:
+        """Drop an inherited `current` where a subclass has its own `acquire`: it would pass that by."""
+        super().__init_subclass__(**options)
+        if "acquire" in vars(cls) and "current" not in vars(cls):
+            cls.current = CredentialObserver.current  # type: ignore[method-assign]  # -- the class has none of its own
 
     def current(self) -> Credentials | None:
-        """Return what to sign with if that is known at once, None where `acquire` is to be asked."""
-        ...
+        """Return the credentials to sign with if they are known at once, None to have `acquire` awaited."""
+        return None
 
     def is_current(self, credentials: Credentials) -> bool:
-        """Tell whether a request may still be signed with credentials that were given a while ago."""
-        ...
+        """Return whether a request may still be signed with credentials that were given a while ago."""
+        return True
 
     def note_accepted(self, credentials: Credentials) -> None:
-        """Take note that the service took the credentials; told once for each object that the provider gave."""
-        ...
+        """Take note that the service took the credentials; called once for each object that the provider gave."""
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
         """Take note of a 401 that is not followed by `renew`, since the call has renewed its credentials already."""
-        ...

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from boardclient.credentials._protocol import Exchange
+from boardclient.credentials._protocol import CredentialObserver, Exchange
 from boardclient.credentials._values import Credentials
 
 
-class StaticCredentials:
+class StaticCredentials(CredentialObserver):
     """Sign with one token, and one key where it is given; a 401 is final (interface section 5)."""
 
     def __init__(self, token: str, key: str | None = None) -> None:

@@ -1,0 +1,283 @@
+"""Limiters and credential hooks of applications: what they raise, swallow or delay never repeats, loses or hides a call."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from boardclient import (
+    AsyncSession,
+    CardDraft,
+    Credentials,
+    DeadlineError,
+    Effect,
+    SessionClosedError,
+    StaticCredentials,
+    events,
+    retry,
+)
+from boardclient._operations import ADD_CARD, READ_MEMBER
+from boardclient._pipeline._in_flight import CallWithdrawn
+from boardclient._pipeline._options import CallOptions
+from boardclient.credentials import CredentialObserver, Exchange
+from boardclient.testing import BoardService, faults
+
+
+class Limiter:
+    """A limiter with faults: what it does on leaving, and what its report raises."""
+
+    def __init__(self, leave: Any = None, report: Exception | None = None) -> None:
+        self.leave, self.error = leave, report
+        self.entered = self.reported = 0
+
+    async def __aenter__(self) -> None:
+        self.entered += 1
+
+    async def __aexit__(self, *exc: object) -> Any:
+        if isinstance(self.leave, Exception):
+            raise self.leave
+        if self.leave == "hang":
+            await asyncio.Event().wait()
+        return self.leave
+
+    def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
+        self.reported += 1
+        if self.error is not None:
+            raise self.error
+
+
+LEAVES = [True, LookupError("leaving"), None]
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+@pytest.mark.parametrize("end", ["deadline", "cancellation", "closing"])
+async def test_a_call_that_ends_within_a_limiter_is_sent_once(board_service: BoardService, leave: Any, end: str) -> None:
+    """Whatever a limiter does on leaving, a creation goes out once, ends as it was ended, and leaves the task free."""
+    listed = await a_list(board_service)
+    board_service.faults.add(faults.hang(), "cards.create")
+    session = board_service.session(limiter=Limiter(leave), timeout=0.2 if end == "deadline" else 30, retry=retry.default())
+    async with session:
+        task = asyncio.ensure_future(settled(session.cards.create("a", list_id=listed)))
+        await board_service.received("cards.create")
+        if end == "cancellation":
+            task.cancel()
+        elif end == "closing":
+            await session.aclose()
+        error, cancelling = await task
+    kinds = {"deadline": DeadlineError, "cancellation": asyncio.CancelledError, "closing": SessionClosedError}
+    assert type(error) is kinds[end]
+    assert cancelling == (1 if end == "cancellation" else 0)
+    assert len(board_service.calls_of("cards.create")) == 1
+    if end != "cancellation":
+        assert error.effect is Effect.UNKNOWN
+
+
+async def settled(call: Any) -> tuple[Any, int]:
+    """Return how a call ended, and how many cancellations it left in its task."""
+    task = asyncio.current_task()
+    assert task is not None
+    try:
+        return await call, task.cancelling()
+    except (Exception, asyncio.CancelledError) as error:
+        return error, task.cancelling()
+
+
+async def a_list(service: BoardService) -> str:
+    async with service.session() as session:
+        board = await session.boards.create("a board")
+        return (await session.lists.create("a list", board_id=board.id)).id
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+@pytest.mark.parametrize("report", [None, LookupError("report")])
+async def test_a_created_card_is_not_lost(
+    board_service: BoardService, leave: Any, report: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A limiter that fails on leaving or in its report is logged, and the card is returned."""
+    listed = await a_list(board_service)
+    limiter = Limiter(leave, report)
+    async with board_service.session(limiter=limiter) as session:
+        card = await session.cards.create("a", list_id=listed)
+    assert (card.name, limiter.entered, limiter.reported) == ("a", 1, 1)
+    expected = ["a limiter's report failed"] * (report is not None) + ["leaving a limiter failed"] * isinstance(leave, Exception)
+    assert [record.message for record in caplog.records] == expected
+
+
+async def test_a_limiter_that_never_ends_its_turn_loses_nothing(board_service: BoardService) -> None:
+    """Where leaving the limiter takes longer than the deadline, the card that was created is returned, and the task is free."""
+    listed = await a_list(board_service)
+    async with board_service.session(limiter=Limiter("hang"), timeout=0.3) as session:
+        card, cancelling = await settled(session.cards.create("a", list_id=listed))
+    assert (card.name, cancelling) == ("a", 0)
+
+
+async def test_a_limiter_that_swallows_the_deadline_sends_nothing(board_service: BoardService) -> None:
+    """A limiter that goes on after the deadline has passed does not let the request go out."""
+
+    class Stubborn(Limiter):
+        async def __aenter__(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.entered += 1
+
+    listed = await a_list(board_service)
+    limiter = Stubborn()
+    async with board_service.session(limiter=limiter, timeout=0.1) as session:
+        error, cancelling = await settled(session.cards.create("a", list_id=listed))
+    assert (type(error), error.effect, cancelling, limiter.entered) == (DeadlineError, Effect.NOT_SENT, 0, 1)
+    assert len(board_service.calls_of("cards.create")) == 0
+
+
+async def test_what_a_limiter_raises_instead_of_a_turn_is_the_callers(board_service: BoardService) -> None:
+    """Without a turn nothing is sent, and the error is the limiter's own; at the deadline it is the deadline's."""
+
+    class Refusing(Limiter):
+        async def __aenter__(self) -> None:
+            try:
+                await asyncio.sleep(60 if self.entered else 0)
+            except asyncio.CancelledError:
+                raise LookupError("no turn, late") from None
+            self.entered += 1
+            raise LookupError("no turn")
+
+    async with board_service.session(limiter=Refusing(), timeout=0.2) as session:
+        first, _ = await settled(session.members.me())
+        late, cancelling = await settled(session.members.me())
+    assert (type(first), type(late), cancelling) == (LookupError, DeadlineError, 0)
+    assert len(board_service.calls_of("members.me")) == 0
+
+
+class Hooks(StaticCredentials):
+    """Credentials whose optional parts all raise."""
+
+    def is_current(self, credentials: Credentials) -> bool:
+        raise LookupError("is_current")
+
+    def note_accepted(self, credentials: Credentials) -> None:
+        raise LookupError("note_accepted")
+
+    async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
+        raise LookupError("note_refused")
+
+
+async def test_hooks_of_credentials_that_raise_lose_nothing(
+    board_service: BoardService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A provider's optional parts may raise: the card is returned all the same, and the log says which part failed."""
+    listed = await a_list(board_service)
+    provider = Hooks(board_service.token, board_service.key)
+    async with board_service.session(provider, limiter=Limiter()) as session:
+        assert (await session.cards.create("a", list_id=listed)).name == "a"
+    messages = [record.message for record in caplog.records]
+    assert messages == ["is_current of the credentials failed", "note_accepted of the credentials failed"]
+
+
+async def test_a_second_401_is_raised_whatever_the_provider_makes_of_it(
+    board_service: BoardService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A provider whose note of a refusal raises does not replace the 401."""
+
+    class Renewing(Hooks):
+        async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
+            return Credentials("another", board_service.key)
+
+    async with board_service.session(Renewing("bad", board_service.key), retry=None) as session:
+        error, _ = await settled(session.members.me())
+    assert (error.status, len(error.attempts)) == (401, 2)
+    assert [record.message for record in caplog.records] == ["note_refused of the credentials failed"]
+
+
+async def test_a_subclass_with_its_own_acquire_is_asked(board_service: BoardService) -> None:
+    """A subclass that overrides `acquire` alone is awaited, though its base knows its credentials at once."""
+
+    class Late(StaticCredentials):
+        async def acquire(self, exchange: Exchange) -> Credentials:
+            return Credentials(board_service.token, board_service.key)
+
+    async with board_service.session(Late("none")) as session:
+        await session.members.me()
+    assert Late("none").current() is None
+    assert CredentialObserver().is_current(Credentials("t"))
+
+
+@pytest.mark.parametrize("end", ["deadline", "cancellation", "closing"])
+async def test_observers_hear_of_attempts_that_were_ended(board_service: BoardService, end: str) -> None:
+    """Each request that observers saw leave is seen to end, by a deadline, a cancellation or the closing of the session too."""
+    seen: list[Any] = []
+    board_service.faults.add(faults.hang(), "members.me")
+    session = board_service.session(observers=[seen.append], timeout=0.2 if end == "deadline" else 30)
+    async with session:
+        task = asyncio.ensure_future(settled(session.members.me()))
+        await board_service.received("members.me")
+        if end == "cancellation":
+            task.cancel()
+        elif end == "closing":
+            await session.aclose()
+        await task
+    sent, ended = seen
+    assert isinstance(sent, events.RequestSent)
+    assert isinstance(ended, events.AnswerReceived)
+    assert (ended.attempt, ended.status, ended.effect) == (1, None, Effect.UNKNOWN)
+    whys = {"deadline": "the deadline of 0.2 s passed", "cancellation": "the call was cancelled", "closing": "was closed"}
+    assert whys[end] in ended.why
+
+
+async def test_a_view_has_observers_of_its_own(board_service: BoardService) -> None:
+    """`with_options(observers=…)` sends the events of a view's calls to others than the session's observers."""
+    session_saw: list[Any] = []
+    view_saw: list[Any] = []
+    async with board_service.session(observers=[session_saw.append]) as session:
+        view = session.with_options(observers=[view_saw.append])
+        await view.members.me()
+        assert (len(session_saw), len(view_saw)) == (0, 2)
+        await session.with_options(timeout=5).members.me()
+        assert (len(session_saw), len(view_saw)) == (2, 2)
+
+
+async def test_a_call_that_was_not_sent_can_be_withdrawn(board_service: BoardService) -> None:
+    """A call that waits for its limiter is taken back with nothing sent; one whose request is out goes on."""
+
+    class Closed(Limiter):
+        async def __aenter__(self) -> None:
+            await asyncio.Event().wait()
+
+    listed = await a_list(board_service)
+    async with board_service.session() as session:
+        options = CallOptions(Closed())
+        request = ADD_CARD.request(name="a", list_id=listed, desc=None, due=None, pos=None)
+        task = asyncio.ensure_future(settled(session._pipeline.call(request, options)))
+        await asyncio.sleep(0)
+        assert options.context is not None
+        options.context.withdraw()
+        error, cancelling = await task
+        assert (type(error), error.effect, cancelling, options.context) == (CallWithdrawn, Effect.NOT_SENT, 0, None)
+        board_service.faults.add(faults.delay_answer(0.2), "cards.create")
+        options = CallOptions()
+        task = asyncio.ensure_future(settled(session._pipeline.call(request, options)))
+        await board_service.received("cards.create")
+        assert options.context is not None
+        options.context.withdraw()
+        card, _ = await task
+    assert card.name == CardDraft("a", listed).name
+    assert len(board_service.calls_of("cards.create")) == 1
+
+
+async def test_the_session_of_a_limiter_is_not_entered_beside_a_calls_own(board_service: BoardService) -> None:
+    """A call's own limiter stands in the place of the session's, and receives the results."""
+    limiter, own = Limiter(), Limiter()
+    async with board_service.session(limiter=limiter) as session:
+        await session._pipeline.call(ADD_ME, CallOptions(own))
+        await session.members.me()
+    assert (limiter.entered, limiter.reported, own.entered, own.reported) == (1, 1, 1, 1)
+
+
+ADD_ME = READ_MEMBER.request()
+
+
+def test_a_session_needs_a_provider() -> None:
+    """What is no provider is refused at construction."""
+    with pytest.raises(TypeError, match="CredentialProvider"):
+        AsyncSession(object(), "https://board.example")  # type: ignore[arg-type]  # -- the point
