@@ -357,6 +357,13 @@ def test_a_card_that_may_be_a_row_blocks_it(name: str, shown: str) -> None:
     assert result.unclear == {0: "the card 1 may be it, shown in another way or changed by somebody"}
 
 
+def test_pieces_are_not_looked_for_in_too_many_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any of them may be the row then."""
+    assert sorted_out([draft("party 🎉")], [card("1", "other")], KNOWN).absent == [0]
+    monkeypatch.setattr(_matching, "_MOST_LOOKS", 0)
+    assert sorted_out([draft("party 🎉")], [card("1", "other")], KNOWN).unclear.keys() == {0}
+
+
 def test_without_a_known_card_any_other_may_be_the_row() -> None:
     """A service may put anything into names, which only known cards show to be otherwise; the exact card is the row's still."""
     result = sorted_out([draft("card 5"), draft("card 6")], [card("1", "BOARD-7: card 5"), card("2", "card 6")], [])

@@ -29,6 +29,8 @@ from boardclient.models import Card, CardDraft
 
 _MOST_PAIRS: Final = 200_000
 """Rows times cards of one look that are compared one by one; it takes a second or so."""
+_MOST_LOOKS: Final = 2000
+"""Texts that are searched for the pieces of one row; of more cards any may be the row, rather than stop the loop for seconds."""
 _TELLING: Final = 8
 """Letters and digits by which a description alone tells a renamed card."""
 
@@ -335,6 +337,8 @@ def _like(rule: TextRule, sent: str, looks: dict[str, str], lengths: Iterable[in
             if whole[:length] in looks and is_beginning(whole, whole[:length]):
                 return looks[whole[:length]]
     pieces = rule.pieces(sent)
+    if pieces is not None and len(looks) > _MOST_LOOKS:
+        return next(iter(looks.values()))
     return None if pieces is None else next((looks[look] for look in looks if has_pieces(look, pieces)), None)
 
 
