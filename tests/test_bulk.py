@@ -29,6 +29,7 @@ from boardclient import (
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._places import Places
 from boardclient.bulk._options import make_options
 from boardclient.retry import when_safe
 from boardclient.testing import BoardService, faults
@@ -72,6 +73,7 @@ class Service:
 
     timeout = 30.0
     max_connections = 16
+    places = Places(16)
     limiter = None
     is_observed = False
     identity: Mapping[str, str] = {}

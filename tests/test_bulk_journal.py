@@ -33,6 +33,7 @@ from boardclient import (
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._places import Places
 from boardclient.bulk import _backlog, _doubts, _hold, _open_run, _reader, _reconcile, _sender
 from boardclient.bulk._options import make_options
 from boardclient.bulk.journal import _format
@@ -187,6 +188,7 @@ class Memory:
 
     timeout: float | None = 30.0
     max_connections = 4
+    places = Places(4)
     limiter: object = None
     is_observed = False
     identity: Mapping[str, str] = {}

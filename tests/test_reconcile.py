@@ -24,6 +24,7 @@ from boardclient import (
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._places import Places
 from boardclient.bulk import CardResult
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._listing import IdSet
@@ -39,6 +40,7 @@ class Board:
 
     timeout = 30.0
     max_connections = 16
+    places = Places(16)
     limiter = None
     is_observed = False
     identity: Mapping[str, str] = {"service": "https://boards.example"}

@@ -13,6 +13,7 @@ import attrs
 
 from boardclient._messages import Response, response_of
 from boardclient._pipeline._in_flight import InFlightCalls
+from boardclient._pipeline._places import Places
 from boardclient._transport import RawResponse, Settings
 from boardclient._transport._pool import Pool
 from boardclient._urls import check_root, check_url
@@ -48,6 +49,7 @@ class SessionCore:
         self.base_url = check_root(base_url, "base_url", allow_insecure=settings.allow_insecure)
         self.settings = settings
         self.pool = Pool(settings, lent)
+        self.places = Places(self.pool.max_connections)
         self.in_flight = InFlightCalls()
         self.timeout = timeout
         self._announced: weakref.WeakSet[Credentials] = weakref.WeakSet()

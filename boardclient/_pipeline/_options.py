@@ -9,6 +9,7 @@ import attrs
 
 from boardclient._messages import Request
 from boardclient._pace import Limiter
+from boardclient._pipeline._places import Places
 from boardclient.errors import Attempt
 from boardclient.events import Event
 
@@ -61,6 +62,11 @@ class CallRunner(Protocol):
     @property
     def max_connections(self) -> int:
         """How many requests can be under way at a time."""
+        ...
+
+    @property
+    def places(self) -> Places:
+        """The connections as bulk runs share them out."""
         ...
 
     @property

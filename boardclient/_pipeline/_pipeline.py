@@ -19,6 +19,7 @@ from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._guards import GuardedLimiter, guarded, log_failure, notify_all, own_error
 from boardclient._pipeline._in_flight import CallContext
 from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._places import Places
 from boardclient._statuses import is_throttling, status_of
 from boardclient._transport import RawResponse, TransportResult
 from boardclient.credentials import CredentialObserver, CredentialProvider, Credentials
@@ -351,7 +352,12 @@ class Pipeline:
     @property
     def max_connections(self) -> int:
         """How many requests can be under way at a time."""
-        return self._core.settings.max_connections
+        return self._core.places.number
+
+    @property
+    def places(self) -> Places:
+        """The connections as bulk runs share them out."""
+        return self._core.places
 
     @property
     def identity(self) -> Mapping[str, str]:

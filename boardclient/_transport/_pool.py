@@ -108,6 +108,13 @@ class Pool:
         general = ClientSessionTransport(http, self._headers, limit, is_lent=self.is_lent)
         return _Transports(http, general, direct, constructor())
 
+    @property
+    def max_connections(self) -> int:
+        """How many requests can be in flight at a time; aiohttp takes 0 for no limit."""
+        connector = None if self._lent is None else self._lent.connector
+        limits = () if connector is None else (connector.limit, connector.limit_per_host)
+        return min([self._settings.max_connections, *(limit for limit in limits if limit)])
+
     async def aclose(self) -> None:
         """Close the connections if they are the session's own."""
         sessions = self._forget()

@@ -21,7 +21,7 @@ from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._recorder import Listener, Recorder
 from boardclient.bulk._results import CardResult, State
 from boardclient.bulk._rows import Row
-from boardclient.bulk._run_limiter import Places, RunLimiter
+from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._sender import Sender
 from boardclient.bulk._tally import Tally
 from boardclient.bulk._turns import make_turns
@@ -58,7 +58,7 @@ class OpenRun:
         self._backlog = Backlog(self._input, ledger, options.workers, self.results)
         self._doubts = Doubts(options, self._backlog, self._recorder)
         self._hold = Hold(caller.timeout, self._recorder.announce)
-        self._limiter = RunLimiter(make_turns(caller, options, tally), caller.limiter, self._hold, Places(caller.max_connections))
+        self._limiter = RunLimiter(make_turns(caller, options, tally), caller.limiter, self._hold, caller.places)
         reader = PatientReader(caller, self._limiter, self._hold)
         self._reconciler = Reconciler(reader, options.board_id, ledger, options.marker, options.settle_seconds)
         self._sender = Sender(
@@ -74,6 +74,7 @@ class OpenRun:
             hold=self._hold,
             halt=halt,
         )
+        self._places = caller.places
         self._is_settling = False
         self._conductor: asyncio.Task[None] | None = None
         tally.reason = self._waiting_for
@@ -107,6 +108,7 @@ class OpenRun:
             await to_the_end(asyncio.create_task(ledger.aclose()))
             raise
         tally.begin()
+        caller.places.wanted += options.workers
         run._conductor = asyncio.create_task(run._conduct(), name="boardclient bulk run")
         return run
 
@@ -123,6 +125,7 @@ class OpenRun:
         try:
             await to_the_end(asyncio.create_task(self._release()))
         finally:
+            self._tally.reason = None
             # After the journal: an input may take its time.
             await self._input.aclose()
 
@@ -130,6 +133,7 @@ class OpenRun:
         try:
             if self._conductor is not None:
                 await asyncio.wait({self._conductor})
+                self._places.wanted -= self._options.workers
             self._withdraw()
         finally:
             await self._ledger.aclose()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from boardclient._pace import Limiter, Pace
+from boardclient._pipeline._places import Line, Places
 from boardclient.bulk._hold import Hold
 
 if TYPE_CHECKING:
@@ -16,56 +14,6 @@ if TYPE_CHECKING:
 
 _QUEUED_SECONDS: Final = 0.02
 """Of the attempts that wait for a shared pace, those that start within this time stand in its queue; the others in the run's."""
-
-
-class Line:
-    """A line of tasks, of which at most so many are served at a time, in the order in which they came."""
-
-    def __init__(self, most: Callable[[], int]) -> None:
-        self._most = most
-        self._served = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
-
-    async def enter(self) -> None:
-        """Wait until the running task is served."""
-        if not self._waiters and self._served < self._most():
-            self._served += 1
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self.leave()
-            raise
-
-    def leave(self) -> None:
-        """Let the next be served."""
-        self._served -= 1
-        while self._waiters and self._served < self._most():
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                self._served += 1
-                waiter.set_result(None)
-
-
-class Places(Line):
-    """The connections of a pool as its bulk runs share them, so that none of their rows waits for one within its own time.
-
-    Owned by the session.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(lambda: number)
-        self.number = number
-        self.wanted = 0
-        """How many requests the open runs have in flight at most."""
-
-    @property
-    def is_scarce(self) -> bool:
-        """Whether a request may have to wait for its place."""
-        return self.wanted > self.number
 
 
 class RunLimiter:
@@ -94,7 +42,7 @@ class RunLimiter:
     @property
     def is_held(self) -> bool:
         """Whether a pace lets nothing start because the service asked for a pause."""
-        return any(isinstance(pace, Pace) and pace.held_until is not None for pace in (self._own, self._shared))
+        return any(getattr(limiter, "held_until", None) is not None for limiter in (self._own, self._shared))
 
     @property
     def skips_limiter(self) -> bool:
@@ -135,13 +83,16 @@ class RunLimiter:
                     await self._shared.__aenter__()
                 finally:
                     self._line.leave()
-            try:
-                await self._places.enter()
-            except BaseException:
-                await self._leave_shared(None, None, None)
-                raise
+            await self._take_place()
         except BaseException:
             await self._leave_own(None, None, None)
+            raise
+
+    async def _take_place(self) -> None:
+        try:
+            await self._places.enter()
+        except BaseException:
+            await self._leave_shared(None, None, None)
             raise
 
     async def _leave(

@@ -6,7 +6,9 @@ import asyncio
 from typing import Final
 
 from boardclient import _operations as operations
+from boardclient._pipeline._in_flight import CallWithdrawn
 from boardclient._pipeline._options import CallOptions, CallRunner
+from boardclient._statuses import ends_run, is_throttling
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._doubts import Doubts, failed, unknown
 from boardclient.bulk._halt import Halt
@@ -15,7 +17,7 @@ from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._recorder import Recorder
-from boardclient.bulk._results import FATAL, CardResult
+from boardclient.bulk._results import CardResult
 from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._tally import Tally
@@ -61,6 +63,9 @@ class Sender:
 
     def withdraw_unsent(self) -> None:
         """End the calls that wait for their turn, a pause or a connection: nothing was sent."""
+        for call in self._calls:
+            if call.context is not None:
+                call.context.withdraw()
 
     async def work(self) -> None:
         """Send row after row until the run is halted or the worker cancelled."""
@@ -132,10 +137,13 @@ class Sender:
         """Say what became of a row whose card was not created, or let it be sent again."""
         self._tally.add_attempts(failure.attempts)
         is_held = self._hold.note_failure(failure)
-        if isinstance(failure, FATAL) and not is_held:
+        if ends_run(failure) and not is_held:
             self._halt.set(failure)
         is_nothing_done = failure.effect in {Effect.NOT_SENT, Effect.REJECTED}
-        if not self._halt.is_set and is_nothing_done and (pause := self._pause(row, failure, is_held=is_held)) is not None:
+        if is_nothing_done and isinstance(failure, CallWithdrawn):
+            row.sends -= 1
+            self._give_back(row)
+        elif not self._halt.is_set and is_nothing_done and (pause := self._pause(row, failure, is_held=is_held)) is not None:
             row.sends -= 1
             self._backlog.begin()
             self._backlog.put_later(row, pause)
@@ -151,7 +159,7 @@ class Sender:
 
     def _pause(self, row: Row, failure: BoardClientError, *, is_held: bool) -> float | None:
         """Return the pause before a row is sent again that was refused or not sent; None where it fails instead."""
-        if not (is_held or isinstance(failure, RateLimitError)):
+        if not (is_held or is_throttling(failure)):
             return None
         now = self._loop.time()
         if row.put_off_at is None:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from boardclient._statuses import status_of
 from boardclient.bulk._results import BulkAudit, BulkReport, State
 from boardclient.errors import Attempt, Effect
 from boardclient.events import BulkProgress, WaitReason
@@ -18,8 +19,8 @@ class Tally:
         self.requests = 0
         """How many requests for cards have left."""
         self.audit: BulkAudit | None = None
-        self.reason: Callable[[], WaitReason | None] = _nothing
-        """What the run waits for."""
+        self.reason: Callable[[], WaitReason | None] | None = None
+        """Tells what the run waits for, while it is open."""
         self._rejected = 0
         self._total = total
         self._states: Counter[State] = Counter()
@@ -38,12 +39,12 @@ class Tally:
         """Count the attempts that left."""
         for attempt in attempts:
             self.requests += attempt.effect is not Effect.NOT_SENT
-            self._rejected += attempt.status == 429
+            self._rejected += attempt.status is not None and status_of(attempt.status).is_throttling
 
     @property
     def waiting_for(self) -> WaitReason | None:
         """What the run waits for, None where it goes on."""
-        return self.reason()
+        return None if self.reason is None else self.reason()
 
     @property
     def report(self) -> BulkReport:
@@ -76,7 +77,3 @@ class Tally:
             total=self._total,
             waiting_for=self.waiting_for,
         )
-
-
-def _nothing() -> None:
-    """Wait for nothing."""

@@ -31,6 +31,11 @@ class FixedConcurrency:
         self.needs_every_result = False
         """Whether successes are to be reported as well: once there is a pace."""
 
+    @property
+    def held_until(self) -> float | None:
+        """The moment until which the service asked for a pause, None where it did not."""
+        return None if self._pace is None else self._pace.held_until
+
     async def __aenter__(self) -> None:
         if self._pace is not None:
             await self._pace.__aenter__()
