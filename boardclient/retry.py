@@ -192,6 +192,13 @@ class FirstOutcome(Generic[T]):
     started: float
 
 
+@attrs.frozen
+class CallbackValue(Generic[T]):
+    """An exception that a `retry_error_callback` returned: the value of the call, which does not raise it."""
+
+    value: T
+
+
 class Policy:
     """A caller's `AsyncRetrying` as the session drives it.
 
@@ -202,6 +209,14 @@ class Policy:
     def __init__(self, retrying: AsyncRetrying) -> None:
         if not isinstance(retrying, AsyncRetrying):
             raise TypeError(f"retry must be a tenacity.AsyncRetrying or None, not {type(retrying).__name__}")
+        try:
+            retrying.copy()
+        except Exception as error:
+            why = f"retry must be a policy that tenacity can copy, {type(retrying).__name__} is not: {type(error).__name__}"
+        else:
+            why = ""
+        if why:
+            raise TypeError(why)
         self._retrying = retrying
         self._budgets = tuple({part: None for part in _parts(retrying.stop) if isinstance(part, budget)})  # each once
         self.is_enabled = retrying.enabled
@@ -215,8 +230,8 @@ class Policy:
 
     async def drive(
         self, name: str, attempt: Attempted[T], paused: Paused, first: FirstOutcome[T] | None
-    ) -> T | BoardClientError:
-        """Repeat the attempt as tenacity would, and return its value or the error to raise.
+    ) -> T | BoardClientError | CallbackValue[T]:
+        """Repeat the attempt as tenacity would, and return its value, a callback's, or the error to raise.
 
         `name` is what tenacity's logging callbacks show; `paused` is told of each pause before it begins and may refuse it by
         raising the error to give up with. Errors go in and out as values, so no frame of theirs is kept.
@@ -243,7 +258,7 @@ class Policy:
 
     async def _loop(
         self, retrying: AsyncRetrying, state: RetryCallState, attempt: Attempted[T], paused: Paused
-    ) -> T | BoardClientError:
+    ) -> T | BoardClientError | CallbackValue[T]:
         while True:
             step = await cast("Any", retrying.iter(retry_state=state))
             if isinstance(step, tenacity.DoAttempt):
@@ -257,6 +272,8 @@ class Policy:
             else:
                 if _failure(state) is None:  # otherwise the value is a callback's, in place of the failure
                     self.note_success(state)
+                elif isinstance(step, BoardClientError):
+                    return CallbackValue(cast("T", step))
                 return cast("T", step)
 
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tenacity import AsyncRetrying, stop_after_attempt
 
 from boardclient import (
     AsyncSession,
@@ -13,6 +14,7 @@ from boardclient import (
     Credentials,
     DeadlineError,
     Effect,
+    RateLimitError,
     SessionClosedError,
     StaticCredentials,
     events,
@@ -281,3 +283,24 @@ def test_a_session_needs_a_provider() -> None:
     """What is no provider is refused at construction."""
     with pytest.raises(TypeError, match="CredentialProvider"):
         AsyncSession(object(), "https://board.example")  # type: ignore[arg-type]  # -- the point
+
+
+async def test_a_callback_that_returns_an_exception_has_it_returned(board_service: BoardService) -> None:
+    """What `retry_error_callback` returns is the value of the call, an exception of ours too, as tenacity has it."""
+    value = RateLimitError("told", 429)
+    policy = AsyncRetrying(stop=stop_after_attempt(2), retry=retry.when_safe, retry_error_callback=lambda state: value)
+    board_service.faults.add(faults.status(429), "members.me")
+    async with board_service.session(retry=policy) as session:
+        assert await session.members.me() is value  # type: ignore[comparison-overlap]  # -- the point
+    assert len(board_service.calls_of("members.me")) == 2
+
+
+def test_a_policy_that_cannot_be_copied_is_refused() -> None:
+    """A subclass of AsyncRetrying whose constructor asks for something else is refused at once, not at the first retry."""
+
+    class Named(AsyncRetrying):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+
+    with pytest.raises(TypeError, match="Named"):
+        AsyncSession(StaticCredentials("t"), "https://board.example", retry=Named("mine"))

@@ -59,6 +59,8 @@ class CallContext(Progress):
     is_noted = False
     """Whether a success goes into the history as well."""
     is_renewed = False
+    returns_error = False
+    """Whether an exception is the call's value: a policy's callback returned it."""
     credentials: Credentials | None = None
     """What the request was signed with last."""
     rejected: Credentials | None = None

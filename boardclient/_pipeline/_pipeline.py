@@ -114,16 +114,16 @@ class Pipeline:
                 options.context = None
         if context.interruption is not None:  # a part of the application's may have swallowed the cancellation
             ended = self._ended_early(request, context)
-            if isinstance(outcome, BoardClientError):
+            if isinstance(outcome, BoardClientError) and not context.returns_error:
                 outcome = ended or outcome
-        if isinstance(outcome, BoardClientError):
+        if isinstance(outcome, BoardClientError) and not context.returns_error:
             outcome.effect = Effect.worst([outcome.effect, *(attempt.effect for attempt in context.attempts)])
             outcome.attempts = context.attempts
             del context  # it holds credentials, and this frame stays with the error
             raise outcome
         if options is not None:
             options.history.extend(context.attempts)
-        return outcome
+        return outcome  # type: ignore[return-value]  # -- an error of ours only where a callback returned it as the value
 
     async def _attempt(
         self, request: Request[T], context: CallContext, credentials: Credentials | None = None
@@ -265,7 +265,11 @@ class Pipeline:
             return await self._renewed(request, context, outcome)
 
         assert self.policy is not None  # noqa: S101 -- asked by the callers
-        return await self.policy.drive(request.operation, attempt, lambda pause: self._pause(request, context, pause), first)
+        outcome = await self.policy.drive(request.operation, attempt, lambda pause: self._pause(request, context, pause), first)
+        if isinstance(outcome, _retry.CallbackValue):
+            context.returns_error = True
+            return outcome.value
+        return outcome
 
     # --- what the stages tell others
 
