@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from virtual_loop import VirtualLoop
 
-from boardclient import AsyncSession, Pace, StaticCredentials
+from boardclient import AsyncSession, DeadlineError, Effect, Pace, StaticCredentials
 
 # --- turns
 
@@ -298,3 +298,20 @@ async def test_a_session_tells_its_pace(wire: Any) -> None:
             await session.members.me()
     assert pace.held_until is not None
     assert pace.in_flight == 0
+
+
+def test_a_call_whose_deadline_passes_while_it_waits_was_not_sent() -> None:
+    """A call that waits for its turn ends at its deadline, says that nothing was sent, and leaves the line."""
+
+    async def test(clock: Callable[[], float]) -> None:
+        pace = Pace(start_rate=0.05, clock=clock)
+        async with AsyncSession(StaticCredentials("t"), "http://127.0.0.1:9", limiter=pace, timeout=5.0) as session:
+            async with pace:
+                with pytest.raises(DeadlineError) as raised:
+                    await session.members.me()
+            assert raised.value.effect is Effect.NOT_SENT
+            assert clock() == pytest.approx(5.0, abs=0.1)
+            assert pace.in_flight == 0
+            assert "0 waiting" in repr(pace)
+
+    virtually(test)

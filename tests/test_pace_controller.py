@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boardclient._pace._controller import Controller
-from boardclient._pace._phases import HIGHEST, LOWEST
+from boardclient._pace._evidence import Evidence
+from boardclient._pace._phases import HIGHEST, LOWEST, Block, Settle
 from boardclient._pace._schedule import LONGEST_HOLD
 from boardclient._pace._search import Attempt, judge
+from boardclient._pace._window import Span, Window, window_between
 
 # --- refusals
 
@@ -189,3 +191,43 @@ def test_no_answers_whatever_bring_a_pace_to_a_stop(
         assert 1 <= controller.places <= most
         assert controller.in_flight == len(under_way)
         assert under_way or controller.next_start() <= now + LONGEST_HOLD + 1 / LOWEST
+
+
+# --- a window, told by its ends
+
+
+def test_a_window_is_told_by_the_ends_of_two_blocks() -> None:
+    """Two ends that lie a usual length apart are ends of a window; further ends make it more exact or refute it."""
+    window = window_between(Span(9.0, 10.0), Span(19.5, 19.7))
+    assert window == Window(10.0, Span(19.5, 19.7))
+    assert window_between(Span(9.0, 9.1), Span(16.0, 16.1)) is None
+    later = window.followed_by(Span(39.6, 40.5))
+    assert later == Window(10.0, Span(39.6, 39.7))
+    assert window.followed_by(Span(35.0, 35.1)) is None
+    assert window.followed_by(Span(19.5, 19.6)) is None
+    assert window.next_end(22.0) == pytest.approx(29.7)
+
+
+def test_what_was_accepted_is_counted_from_any_moment() -> None:
+    """Between two marks of the course starts are taken as even, and refused attempts don't count."""
+    evidence = Evidence()
+    evidence.begin(0, 0.0)
+    for serial, moment in ((1, 0.0), (11, 1.0), (21, 2.0)):
+        evidence.note_start(serial, moment)
+    assert evidence.accepted_between(0.5, 21) == pytest.approx(15.0)
+    evidence.note_refused(21, 2.0)
+    assert evidence.accepted_between(1.0, 21) == pytest.approx(9.0)
+    assert evidence.accepted_between(-1.0, 21) == 20
+    assert evidence.accepted_between(5.0, 31) == 9
+
+
+def test_a_known_window_that_accepts_another_number_is_given_up() -> None:
+    """A window is no longer believed when what it accepted contradicts the rate that was refused."""
+    controller = Controller(None, 16)
+    search = controller._search
+    for attempt in burst(controller, 8, 0.0):
+        accept(controller, attempt, 0.1)
+    search._window = Window(10.0, Span(9.9, 10.0))
+    block = Block(Settle(), 9, 9.0, 50.0, 50.0, is_measured=True, asks=True)
+    assert not search._fill_window(search._window, block, measured=40.0, serial=9)
+    assert search._window is None

@@ -154,5 +154,5 @@ class Controller:
         self._schedule.spacing = 1 / rate if rate < HIGHEST else 0.0
         if self._search.aim < HIGHEST or self._latency.is_draining(now):
             self.places = self._latency.room(now, rate, self.places, self._most)
-        elif isinstance(self._search.phase, Open):
+        elif isinstance(self._search.phase, Open):  # pragma: no branch -- only this phase has no rate
             self.places = int(self._search.phase.places)

@@ -83,14 +83,14 @@ class Evidence:
 
     def accepted_between(self, begin: float, serial: int) -> float:
         """Return how many were accepted from a moment on, up to an attempt; the course between two marks is taken as even."""
-        before = self.begun
+        before = after = self.begun
         for mark in self._marks:
+            after = mark
             if mark.moment > begin:
-                part = (begin - before.moment) / (mark.moment - before.moment) if begin > before.moment else 0.0
-                started = before.serial + part * (mark.serial - before.serial)
-                return serial - started - (self.refused - before.refused)
+                break
             before = mark
-        return 0.0
+        part = (begin - before.moment) / (after.moment - before.moment) if after.moment > begin > before.moment else 0.0
+        return serial - before.serial - part * (after.serial - before.serial) - (self.refused - before.refused)
 
     def usual(self, serial: int) -> float:
         """Return after how many attempts one is refused: the most between two of the last blocks."""
@@ -106,11 +106,9 @@ class Evidence:
 
     def note_possible(self, serial: int, now: float) -> None:
         """Take what was accepted since the first of the last moments at which the service had nothing left."""
-        if not self._refusals:
-            return
-        first = self._refusals[0]
+        first = self._refusals[0] if self._refusals else self.begun
         count, seconds = serial - first.serial - (self.refused - first.refused), now - first.moment
-        if count >= _MANY and seconds >= 1.0 and count / seconds >= self.possible(now):
+        if self._refusals and count >= _MANY and seconds >= 1.0 and count / seconds >= self.possible(now):
             self._best, self._best_at = count / seconds, now
 
     def possible(self, now: float) -> float:
