@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 
@@ -29,3 +31,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._virtual.now
+
+
+def virtually(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Make a test that runs on a loop whose time passes only by waiting."""
+
+    @functools.wraps(body)
+    def test(*args: Any, **options: Any) -> None:
+        async def run() -> None:
+            await body(*args, **options)
+
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.run(run())
+
+    return test

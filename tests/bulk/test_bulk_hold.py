@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-import functools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import pytest
-from virtual_loop import VirtualLoop
+from virtual_loop import virtually
 
 from boardclient import (
     BadRequestError,
@@ -31,20 +30,6 @@ from boardclient.bulk._hold import Hold
 from boardclient.bulk._options import make_options
 from boardclient.models import BoardList
 from boardclient.testing import BoardService
-
-
-def virtually(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Make a test that runs on a loop whose time passes only by waiting."""
-
-    @functools.wraps(body)
-    def test(*args: Any, **options: Any) -> None:
-        async def run() -> None:
-            await body(*args, **options)
-
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            runner.run(run())
-
-    return test
 
 
 def refused() -> TransportError:

@@ -1,14 +1,13 @@
 """What the requests of a run wait for besides the service, and how stopping ends the wait."""
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pytest
-from virtual_loop import VirtualLoop
+from virtual_loop import virtually
 
 from boardclient import AuthenticationError, BulkProgress, CardDraft, Pace, StaticCredentials
 from boardclient._pipeline._places import Line, Places
@@ -17,20 +16,6 @@ from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk.journal._view import read_rows
 from boardclient.errors import Effect, TransportError
 from boardclient.testing import BoardService, faults
-
-
-def virtually(body: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Make a test that runs on a loop whose time passes only by waiting."""
-
-    @functools.wraps(body)
-    def test(*args: Any, **options: Any) -> None:
-        async def run() -> None:
-            await body(*args, **options)
-
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            runner.run(run())
-
-    return test
 
 
 @pytest.fixture

@@ -1,0 +1,214 @@
+"""The worlds in which bulk runs are tested: a service over sockets, a service in memory, and time that is the test's."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from boardclient import (
+    AsyncSession,
+    BoardClientError,
+    BulkReport,
+    BulkRun,
+    Card,
+    CardDraft,
+    CardResult,
+    RateLimitError,
+    TransportError,
+)
+from boardclient._messages import Request
+from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._places import Places
+from boardclient.bulk._options import make_options
+from boardclient.bulk.journal._view import read_rows
+from boardclient.models import BoardList
+from boardclient.testing import BoardService, faults
+
+
+@attrs.define
+class World:
+    """A board with two lists, a session, and a journal that need not exist yet."""
+
+    service: BoardService
+    session: AsyncSession
+    path: Path
+    board_id: str
+    lists: list[str]
+
+    def drafts(self, *numbers: int, reference: bool = True) -> list[CardDraft]:
+        return [
+            CardDraft(f"card {number}", self.lists[number % 2], desc="text", reference=f"row {number}" if reference else None)
+            for number in numbers
+        ]
+
+    def run(self, drafts: Any, **options: Any) -> BulkRun:
+        given = {"journal": self.path, "board_id": self.board_id, "settle": 0.005, "concurrency": 2}
+        return self.session.cards.create_many(drafts, **{**given, **options})
+
+    async def finish(self, drafts: Any, **options: Any) -> tuple[dict[str, str], BulkReport]:
+        """Run to the end, and give the state of each card by its name, and the report."""
+        async with self.run(drafts, **options) as run:
+            states = {result.draft.name.removeprefix("card "): result.state async for result in run}
+        return states, run.report
+
+    async def leave_in_doubt(self, drafts: list[CardDraft], **options: Any) -> None:
+        """Leave a run while the first two of its cards are under way: the first was created, the second not."""
+        first = len(self.sent) + 1
+        self.service.faults.add(faults.hang(commit=True), "cards.create", call=first)
+        self.service.faults.add(faults.hang(), "cards.create", call=first + 1)
+        async with self.run(iter(drafts[:2]), **options):
+            await self.service.received("cards.create", first + 1)
+        self.service.faults.clear()
+        assert {state for state, _ in kept(self.path).values()} == {"logged"}
+
+    @property
+    def sent(self) -> list[str]:
+        bodies = [call.body for call in self.service.calls_of("cards.create")]
+        return [body["name"].removeprefix("card ") for body in bodies if isinstance(body, dict)]
+
+    @property
+    def there(self) -> list[str]:
+        return sorted(card.name.removeprefix("card ") for card in self.service.rules.cards.values())
+
+    def reads(self) -> int:
+        return len(self.service.calls_of("boards.cards"))
+
+
+def kept(path: Path) -> dict[int | str, tuple[str, str | None]]:
+    """Give what a journal holds of each row."""
+    return {row.key: (row.state, row.detail) for row in read_rows(path)}
+
+
+def names(numbers: Iterable[int]) -> list[str]:
+    return sorted(str(number) for number in numbers)
+
+
+class Moments:
+    """`asyncio` as the run sees it, whose time is the test's; a timer rings when the test, or everybody waiting, lets it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+        self.timers: list[Timer] = []
+        self.rings_at_once = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    def get_running_loop(self) -> "Moments":
+        return self
+
+    def time(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds:
+            self.slept.append(seconds)
+        self.now += max(0.0, seconds)
+        await asyncio.sleep(0)
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *arguments: object) -> "Timer":
+        timer = Timer(seconds, self.now + seconds, callback, arguments)
+        self.timers.append(timer)
+        if self.rings_at_once:
+            asyncio.get_running_loop().call_soon(self.ring, timer)
+        return timer
+
+    def ring(self, timer: "Timer") -> None:
+        if not timer.is_cancelled:
+            self.now = max(self.now, timer.due)
+            timer.callback(*timer.arguments)
+
+
+@attrs.define
+class Timer:
+    seconds: float
+    due: float
+    callback: Callable[..., object]
+    arguments: tuple[object, ...]
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+LOST = TransportError("lost on its way", "send")
+
+
+REFUSED = RateLimitError("429", 429, retry_after=30.0)
+
+
+class Memory:
+    """A service in memory: `script` says, by name, what happens to a card each time it is sent; afterwards it is created.
+
+    An error is raised and nothing is created; "swallowed" creates the card and loses the answer, "hang" never answers.
+    """
+
+    timeout: float | None = 30.0
+    max_connections = 4
+    places = Places(4)
+    limiter: object = None
+    is_observed = False
+    identity: Mapping[str, str] = {}
+
+    def __init__(self, moments: Moments | None = None, seconds: float = 1.0) -> None:
+        self.cards: list[Card] = []
+        self.script: dict[str, list[BaseException | str]] = {}
+        self.sent: list[tuple[str, float]] = []
+        self.read_at: list[float] = []
+        self.moments = moments or Moments()
+        self.seconds = seconds
+        self.unreadable: BoardClientError | None = None
+        self.made = 0
+
+    def notify(self, event: object) -> None: ...
+
+    async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+        await asyncio.sleep(0)
+        if request.operation == "boards.lists":
+            return [BoardList("list")]
+        if request.operation == "boards.cards":
+            self.read_at.append(self.moments.now)
+            if self.unreadable is not None:
+                raise self.unreadable
+            return iter([[*self.cards]])
+        fields = json.loads(request.body or b"")
+        self.sent.append((fields["name"], self.moments.now))
+        self.moments.now += self.seconds
+        planned = self.script.get(fields["name"])
+        what = planned.pop(0) if planned else "created"
+        if isinstance(what, BaseException):
+            raise what
+        if what == "hang":
+            await asyncio.Event().wait()
+        self.made += 1
+        due = datetime.fromisoformat(fields["due"]) if "due" in fields else None
+        card = Card(f"id {self.made}", fields["name"], fields.get("desc", ""), None, fields["idList"], due)
+        self.cards.append(card)
+        if what == "swallowed":
+            raise LOST
+        return card
+
+    def run(self, names: Iterable[str | CardDraft], listener: Any = None, **options: Any) -> BulkRun:
+        drafts = [name if isinstance(name, CardDraft) else CardDraft(name, "list") for name in names]
+        given: dict[str, Any] = {
+            "concurrency": 1, "journal": None, "board_id": "board", "unknown": None, "marker": None, "settle": 60.0,
+        }  # fmt: skip
+        plan = make_options(self, drafts, **{**given, **options})
+        return BulkRun(self, drafts, plan, [] if listener is None else [listener])
+
+    async def results(self, names: Iterable[str | CardDraft], **options: Any) -> list[CardResult]:
+        async with self.run(names, **options) as run:
+            return [result async for result in run]
+
+    def times(self, name: str) -> list[float]:
+        return [at for sent, at in self.sent if sent == name]
+
+
+async def let_run() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)

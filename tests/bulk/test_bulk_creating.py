@@ -1,0 +1,335 @@
+"""Bulk creation: laziness, order, back-pressure, errors as results, and progress."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from bulk_service import Service, adrafts, drafts, settle
+from tenacity import AsyncRetrying, stop_after_attempt, wait_none
+
+from boardclient import (
+    AsyncSession,
+    BadRequestError,
+    BulkProgress,
+    BulkReport,
+    BulkRun,
+    CardDraft,
+    DecodeError,
+    StaticCredentials,
+    TransportError,
+)
+from boardclient.retry import when_safe
+from boardclient.testing import BoardService, faults
+
+
+@pytest.fixture
+async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
+    async with service.session(retry=None) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def list_id(session: AsyncSession) -> str:
+    board = await session.boards.create("Board")
+    return (await session.lists.create("List", board_id=board.id)).id
+
+
+@pytest.mark.parametrize("concurrency", [None, 1, 3, 40])
+@pytest.mark.parametrize("kind", ["list", "generator", "asynchronous generator", "iterable"])
+async def test_every_card_is_created_once(
+    kind: str, concurrency: int | None, service: BoardService, session: AsyncSession, list_id: str
+) -> None:
+    """Whatever the input and the number of workers, each draft gives one card and one result with its index."""
+
+    class Rows:
+        def __iter__(self) -> Iterator[CardDraft]:
+            return drafts(list_id, 30)
+
+    source = {
+        "list": lambda: list(drafts(list_id, 30)),
+        "generator": lambda: drafts(list_id, 30),
+        "asynchronous generator": lambda: adrafts(list_id, 30),
+        "iterable": Rows,
+    }[kind]()
+    results = {}
+    async with session.cards.create_many(source, concurrency=concurrency) as run:
+        async for result in run:
+            assert result.state == "created"
+            assert result.error is None
+            assert result.card is not None
+            assert result.card.name == result.draft.name == f"card {result.index}"
+            results[result.index] = result
+        assert run.progress.total == (30 if kind == "list" else None)
+    assert sorted(results) == list(range(30))
+    assert len(service.rules.cards) == 30
+    service.assert_no_duplicates()
+    report = run.report
+    assert (report.created, report.already, report.failed, report.unknown) == (30, 0, 0, 0)
+    assert (report.requests, report.rejected) == (30, 0)
+    assert report.seconds > 0
+    assert report.rate == pytest.approx(30 / report.seconds)
+
+
+async def test_one_worker_keeps_the_order(session: AsyncSession, list_id: str) -> None:
+    """With one worker the results come in the order of the input."""
+    async with session.cards.create_many(drafts(list_id, 12), concurrency=1) as run:
+        assert [result.index async for result in run] == list(range(12))
+
+
+@pytest.mark.parametrize("source", [[], iter(())])
+async def test_empty_input(source: Any, service: BoardService, session: AsyncSession) -> None:
+    """No drafts give no results, and a report of zeros."""
+    async with session.cards.create_many(source) as run:
+        report = await run.wait()
+    assert report == BulkReport(seconds=report.seconds)
+    assert report.rate == 0
+    assert service.requests == 0
+
+
+async def test_wait_gives_the_report(session: AsyncSession, list_id: str) -> None:
+    """`wait()` runs to the end and returns the report, as often as it is asked."""
+    async with session.cards.create_many(drafts(list_id, 20)) as run:
+        report = await run.wait()
+        assert report.created == 20
+        assert await run.wait() == report == run.report
+        assert [result async for result in run] == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_input_is_lazy_and_results_press_back(concurrency: int) -> None:
+    """Without a consumer at most workers + queue are pulled; each result taken lets one more in."""
+    pulled: list[int] = []
+    service = Service()
+    async with service.run(drafts("list", 1000, pulled.append), concurrency) as run:
+        await settle()
+        assert len(pulled) == 2 * concurrency
+        taken = 0
+        async for _ in run:
+            taken += 1
+            await settle()
+            assert len(pulled) == 2 * concurrency + taken
+            if taken == 10:
+                break
+    assert len(pulled) == 2 * concurrency + 10
+
+
+async def test_concurrency_is_a_bound_and_is_reached(service: BoardService, session: AsyncSession, list_id: str) -> None:
+    """The service never sees more cards at once than there are workers, and sees that many."""
+    under_way = most = 0
+    reached = asyncio.Event()
+
+    class Together:
+        async def play(self, stage: faults.Stage) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            if under_way == 5:
+                reached.set()
+            await reached.wait()
+            under_way -= 1
+            await stage.reply_answer()
+
+    service.faults.add(Together(), "cards.create")
+    async with session.cards.create_many(drafts(list_id, 60), concurrency=5) as run:
+        assert (await run.wait()).created == 60
+    assert most == 5
+
+
+async def test_default_concurrency() -> None:
+    """Without a number sixteen workers create cards."""
+    service = Service(waits=True)
+    async with service.run(drafts("list", 100)):
+        await settle()
+        assert service.under_way == 16
+    assert service.under_way == 0
+
+
+async def test_errors_of_cards_are_results(service: BoardService, session: AsyncSession, list_id: str) -> None:
+    """A card that fails is a result: "failed" where nothing was done, "unknown" where it may have been, and the run goes on."""
+    plan: dict[int, faults.Fault] = {
+        1: faults.status(400),
+        2: faults.status(503),
+        3: faults.drop(commit=True),
+        4: faults.status(403),
+        5: faults.foreign_body(b'{"name": "no id"}'),
+        6: faults.foreign_body(b"<html>"),
+        7: faults.status(404),
+        8: faults.status(408),
+        9: faults.redirect("/elsewhere"),
+    }
+    for number, fault in plan.items():
+        service.faults.add(fault, "cards.create", call=number)
+    async with session.cards.create_many(drafts(list_id, 10), concurrency=1) as run:
+        results = [result async for result in run]
+    expected = ["failed", "unknown", "unknown", "failed", "unknown", "unknown", "failed", "unknown", "failed", "created"]
+    assert [result.state for result in results] == expected
+    assert all((result.error is None) == (result.state == "created") for result in results)
+    assert all((result.card is None) == (result.state != "created") for result in results)
+    assert isinstance(results[0].error, BadRequestError)
+    assert isinstance(results[2].error, TransportError)
+    assert isinstance(results[4].error, DecodeError)
+    report = run.report
+    assert (report.created, report.failed, report.unknown, report.requests, report.rejected) == (1, 4, 5, 10, 0)
+
+
+async def test_a_refusal_is_the_affair_of_the_pace(service: BoardService, list_id: str) -> None:
+    """A card that is answered with 429 is sent again however little the policy repeats, and counts each time."""
+    service.faults.add(faults.status(429), "cards.create", times=2)
+    async with service.session(retry=None) as session, session.cards.create_many(drafts(list_id, 2), concurrency=2) as run:
+        report = await run.wait()
+    assert (report.created, report.requests, report.rejected) == (2, 4, 2)
+
+
+async def test_a_list_that_is_not_on_the_board_is_never_sent(service: BoardService, session: AsyncSession) -> None:
+    """A draft for a list elsewhere fails by itself, also where rows are taken without waiting."""
+    board = await session.boards.create("Here", default_lists=True)
+    elsewhere = await session.boards.create("Elsewhere", default_lists=True)
+    here, there = [(await session.boards.lists(one.id))[0].id for one in (board, elsewhere)]
+    rows = [CardDraft(f"card {index}", there if index % 3 == 1 else here) for index in range(9)]
+    async with session.cards.create_many(rows, concurrency=2, board_id=board.id) as run:
+        results = {result.index: result.state async for result in run}
+    assert results == {index: "failed" if index % 3 == 1 else "created" for index in range(9)}
+    assert len(service.calls_of("cards.create")) == 6
+
+
+async def test_a_refusal_for_too_long_is_a_failure(service: BoardService, list_id: str) -> None:
+    """A card that is to wait for an hour fails at once, is not sent earlier, and holds nobody up."""
+    service.faults.add(faults.status(429, headers={"Retry-After": "3600"}), "cards.create", call=1)
+    async with service.session() as session, session.cards.create_many(drafts(list_id, 3), concurrency=1) as run:
+        results = [result async for result in run]
+    assert sorted(result.state for result in results) == ["created", "created", "failed"]
+    assert len(service.calls_of("cards.create")) == 3
+
+
+async def test_a_policy_that_sees_each_attempt_leaves_refusals_to_the_pace(service: BoardService, list_id: str) -> None:
+    """Also a policy that is asked from the first attempt on repeats no 429 of a bulk run."""
+    seen: list[int] = []
+    service.faults.add(faults.status(429), "cards.create", times=1)
+    policy = AsyncRetrying(
+        retry=when_safe, stop=stop_after_attempt(9), wait=wait_none(), before=lambda state: seen.append(state.attempt_number)
+    )
+    async with service.session(retry=policy) as session, session.cards.create_many(drafts(list_id, 1), concurrency=1) as run:
+        report = await run.wait()
+    assert (report.created, report.requests, report.rejected) == (1, 2, 1)
+    assert seen == [1, 1]
+
+
+async def test_report_counts_the_repeats_of_cards_that_succeed(service: BoardService) -> None:
+    """A card that succeeds after a refusal counts both its requests, one that succeeds at once counts one."""
+    service.faults.add(faults.status(429, headers={"Retry-After": "0"}), "cards.create", call=1)
+    async with service.session() as session:
+        board = await session.boards.create("Board", default_lists=True)
+        todo = (await session.boards.lists(board.id))[0]
+        async with session.cards.create_many([CardDraft("a", todo.id), CardDraft("b", todo.id)], concurrency=1) as run:
+            report = await run.wait()
+    assert (report.created, report.requests, report.rejected) == (2, 3, 1)
+
+
+async def test_requests_that_never_left_are_not_counted() -> None:
+    """A service that can't be reached was sent nothing."""
+    credentials = StaticCredentials(token="t")
+    async with (
+        AsyncSession(credentials, base_url="http://127.0.0.1:1", retry=None, timeout=0.2) as session,
+        session.cards.create_many([CardDraft("a", "list")]) as run,
+    ):
+        report = await run.wait()
+    assert (report.failed, report.requests) == (1, 0)
+
+
+async def test_progress_is_told_after_each_card(service: BoardService, list_id: str) -> None:
+    """`on_progress` and the observers get the numbers after each card."""
+    service.faults.add(faults.status(400), "cards.create", call=2)
+    service.faults.add(faults.status(500), "cards.create", call=3)
+    told: list[BulkProgress] = []
+    observed: list[object] = []
+    async with (
+        service.session(retry=None, observers=[observed.append]) as session,
+        session.cards.create_many([*drafts(list_id, 4)], concurrency=1, on_progress=told.append) as run,
+    ):
+        await run.wait()
+        assert run.progress == told[-1]
+    assert [(one.done, one.created, one.failed, one.unknown, one.total) for one in told] == [
+        (1, 1, 0, 0, 4),
+        (2, 1, 1, 0, 4),
+        (3, 1, 1, 1, 4),
+        (4, 2, 1, 1, 4),
+    ]
+    assert [event for event in observed if isinstance(event, BulkProgress)] == told
+    assert told[-1].remaining_seconds == 0
+    assert told[0].remaining_seconds == pytest.approx(3 / told[0].rate)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"concurrency": 0}, ValueError),
+        ({"concurrency": -1}, ValueError),
+        ({"concurrency": True}, ValueError),
+        ({"concurrency": 1.5}, ValueError),
+        ({"unknown": "never"}, ValueError),
+        ({"unknown": "reconcile"}, ValueError),
+        ({"board_id": ".."}, ValueError),
+        ({"journal": 3}, TypeError),
+        ({"marker": "text"}, TypeError),
+        ({"settle": -1}, ValueError),
+        ({"settle": float("inf")}, ValueError),
+        ({"unknown": []}, ValueError),
+        ({"drafts": 3}, TypeError),
+        ({"on_progress": 3}, TypeError),
+    ],
+)
+async def test_bad_arguments(
+    arguments: dict[str, Any], error: type[Exception], service: BoardService, session: AsyncSession
+) -> None:
+    """A bad argument is refused by `create_many` itself, before anything is sent."""
+    with pytest.raises(error):
+        session.cards.create_many(**{"drafts": [], **arguments})
+    assert service.requests == 0
+    assert isinstance(session.cards.create_many([], unknown="report"), BulkRun)
+
+
+async def test_run_never_entered_leaves_its_input_alone() -> None:
+    """A run that is never entered pulls nothing."""
+    pulled: list[int] = []
+    source = drafts("list", 3, pulled.append)
+    Service().run(source)
+    assert pulled == []
+    assert next(source).name == "card 0"
+
+
+async def test_many_cards_with_faults(service: BoardService, list_id: str) -> None:
+    """Three hundred cards with lost answers: each draft one result, each card at most once, each unknown one accounted for."""
+    service.faults.add(faults.drop(commit=True), "cards.create", call=range(1, 1000, 7))
+    service.faults.add(faults.drop(), "cards.create", call=range(3, 1000, 11))
+    async with service.session() as session, session.cards.create_many(drafts(list_id, 300), concurrency=12) as run:
+        results = [result async for result in run]
+    assert sorted(result.index for result in results) == list(range(300))
+    service.assert_no_duplicates()
+    report = run.report
+    assert report.created + report.unknown == 300
+    assert report.created <= len(service.rules.cards) <= 300
+
+
+async def test_results_that_wait_are_taken_without_waiting(service: BoardService, list_id: str) -> None:
+    """`take_ready` hands out what is there, also after the end, and never waits for a card."""
+    service.faults.add(faults.hang(), "cards.create", call=2)
+    async with service.session() as session, session.cards.create_many(drafts(list_id, 3), concurrency=1) as run:
+        assert run.take_ready() == []
+        await service.received("cards.create", 2)
+        assert [result.index for result in run.take_ready()] == [0]
+        assert run.take_ready() == []
+    async with service.session() as session, session.cards.create_many([]) as run:
+        await run.wait()
+        assert run.take_ready() == []
+        with pytest.raises(StopAsyncIteration):
+            await anext(run)
+
+
+async def test_waiting_without_a_block(service: BoardService, session: AsyncSession, list_id: str) -> None:
+    """`wait()` opens a run that was not entered, and closes it; a second time it can't be used."""
+    run = session.cards.create_many(drafts(list_id, 5))
+    assert (await run.wait()).created == 5
+    with pytest.raises(RuntimeError, match="within its `async with` block"):
+        await run.wait()
+    assert run.take_ready() == []

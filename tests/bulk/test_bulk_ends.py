@@ -1,0 +1,310 @@
+"""What ends a run or a row early: refusals, stopping, a journal that fails; each leaves a journal to resume."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from bulk_helpers import LOST, Memory, World, kept, let_run, names
+
+from boardclient import (
+    AuthenticationError,
+    BadRequestError,
+    BulkProgress,
+    BulkReport,
+    BulkRun,
+    CardDraft,
+    Effect,
+    JournalError,
+)
+from boardclient._messages import Request
+from boardclient._pipeline._options import CallOptions
+from boardclient.bulk._options import make_options
+from boardclient.bulk.journal._file import JournalFile
+from boardclient.testing import faults
+
+
+async def test_rows_refused_for_good_are_not_sent_again(world: World) -> None:
+    """The next run reports them as failed, with the reason, without a request; changed, they are sent again."""
+    world.service.faults.add(faults.status(400, body=b"no such thing"), "cards.create", call=1)
+    drafts = world.drafts(0, 1)
+    assert (await world.finish(drafts, concurrency=1))[0] == {"0": "failed", "1": "created"}
+    async with world.run(drafts, concurrency=1) as run:
+        first, second = [result async for result in run]
+    assert (first.state, second.state) == ("failed", "already")
+    assert first.error is not None
+    assert first.error.effect is Effect.REJECTED
+    assert str(first.error).startswith("refused in an earlier run: POST /1/cards: status 400")
+    assert world.sent == ["0", "1"]
+    changed = attrs.evolve(drafts[0], desc="better")
+    assert (await world.finish([changed, drafts[1]]))[0] == {"0": "created", "1": "already"}
+
+
+async def test_rows_refused_for_good_are_never_sent_again(world: World) -> None:
+    """However many runs follow."""
+    world.service.faults.add(faults.status(400), "cards.create", times=1)
+    for _ in range(3):
+        assert (await world.finish(world.drafts(0)))[0] == {"0": "failed"}
+        assert kept(world.path)["row 0"][0] == "failed"
+    assert world.sent == ["0"]
+
+
+async def test_the_reason_of_a_doubt_does_not_grow(world: World) -> None:
+    """Reporting it again and again leaves the journal's text as it was."""
+    drafts = world.drafts(0, 1)
+    await world.leave_in_doubt(drafts, unknown="report")
+    details = []
+    for _ in range(3):
+        await world.finish(drafts, unknown="report")
+        details.append(kept(world.path)["row 0"])
+    assert details[1] == details[2]
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 425])
+async def test_rows_refused_for_a_passing_reason_are_sent_again(world: World, status: int) -> None:
+    """What may pass without a change of the row is tried by the next run."""
+    world.service.faults.add(faults.status(status), "cards.create", times=1)
+    drafts = world.drafts(0, 1)
+    options = {"concurrency": 1, "unknown": "report"}
+    if status == 401:
+        with pytest.raises(AuthenticationError):
+            await world.finish(drafts, **options)
+    else:
+        states, _ = await world.finish(drafts, **options)
+        assert states == {"0": "unknown" if status == 408 else "failed", "1": "created"}
+    states, _ = await world.finish(drafts, **options)
+    assert states["0"] == ("unknown" if status == 408 else "created")  # of a 408 nobody knows whether it was done
+
+
+async def test_rows_that_never_left_are_sent_by_the_next_run(world: World) -> None:
+    """A service that could not be reached was sent nothing: no doubt remains."""
+    port = world.service.port
+    await world.service.stop()
+    states, report = await world.finish(world.drafts(0, 1), board_id=None)
+    assert states == {"0": "failed", "1": "failed"}
+    assert report.requests == 0
+    assert {state for state, _ in kept(world.path).values()} == {"waiting"}
+    await world.service.start()
+    assert world.service.port == port
+    states, _ = await world.finish(world.drafts(0, 1), board_id=None)
+    assert states == {"0": "created", "1": "created"}
+
+
+async def test_a_fatal_401_leaves_a_resumable_journal(world: World) -> None:
+    """The run ends at once; with good credentials the next one goes on, and each card is created once."""
+    world.service.faults.add(faults.status(401), "cards.create", call=range(6, 1000))
+    drafts = world.drafts(*range(20))
+    seen = []
+    async with world.run(drafts, concurrency=3) as run:
+        with pytest.raises(AuthenticationError):
+            async for result in run:
+                seen.append(result.state)
+    assert Counter(seen)["created"] == 5
+    assert set(seen) == {"created", "failed"}
+    assert {state for state, _ in kept(world.path).values()} == {"done", "waiting"}
+    world.service.faults.clear()
+    states, report = await world.finish(drafts)
+    assert (report.already, report.created) == (5, 15)
+    assert len(states) == 20
+    assert world.there == names(range(20))
+
+
+async def test_stopping_begins_no_further_card(world: World) -> None:
+    """Those in flight come to their end; every row on record is done or to be sent; the next run does the rest."""
+    drafts = world.drafts(*range(60))
+    results = []
+    async with world.run(iter(drafts), concurrency=4) as run:
+        async for result in run:
+            results.append(result)
+            if len(results) == 10:
+                under_way = len(world.sent)
+                run.stop()
+                run.stop()
+        assert len(results) == run.report.created == run.progress.done
+    run.stop()
+    assert len(results) == len(world.sent) <= under_way + 4 < 60
+    states = Counter(state for state, _ in kept(world.path).values())
+    assert states["done"] == len(results)
+    assert set(states) <= {"done", "waiting"}
+    _, report = await world.finish(drafts)
+    assert (report.already, report.created) == (len(results), 60 - len(results))
+    assert world.there == names(range(60))
+    assert report.audit is not None
+    assert report.audit.is_sound
+
+
+async def test_stopping_reports_rows_in_doubt() -> None:
+    """While the run waits until the board may be read, stopping ends it at once: what is in doubt is unknown."""
+    memory = Memory()
+    memory.script = {"a": [LOST], "c": ["swallowed"]}
+    async with memory.run("abc", settle=1000.0) as run:
+        assert (await anext(run)).draft.name == "b"
+        await let_run()
+        run.stop()
+        results = {result.draft.name: result async for result in run}
+    assert {name: result.state for name, result in results.items()} == {"a": "unknown", "c": "unknown"}
+    assert results["a"].error is LOST
+    assert len(memory.read_at) == 1
+    assert (run.report.created, run.report.unknown) == (1, 2)
+
+
+async def test_a_failing_listener_while_a_run_stops() -> None:
+    """The result that it was told of is handed out, and what it raised is raised."""
+
+    def fail(progress: BulkProgress) -> None:
+        if progress.unknown:
+            raise ZeroDivisionError
+
+    memory = Memory()
+    memory.script = {"a": [LOST]}
+    async with memory.run("ab", fail, settle=1000.0) as run:
+        assert (await anext(run)).draft.name == "b"
+        run.stop()
+        assert (await anext(run)).state == "unknown"
+        with pytest.raises(ZeroDivisionError):
+            await run.wait()
+
+
+async def test_stopping_withdraws_what_waits_to_be_sent(path: Path) -> None:
+    """A row that is on record and was not sent is no row in doubt, while the block still runs and after."""
+
+    class Stopping(Memory):
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+            if request.operation == "cards.create":
+                run.stop()
+            return await super().call(request, bulk)
+
+    memory = Stopping()
+    run = memory.run("abc", journal=path)
+    async with run:
+        assert [result.draft.name async for result in run] == ["a"]
+        assert set(kept(path)) == {0, 1, 2}
+    assert [state for state, _ in kept(path).values()] == ["done", "waiting", "waiting"]
+
+
+async def test_stopping_before_anything(path: Path) -> None:
+    """A run that is stopped at once ends without a card; before and after its block, stopping does nothing."""
+    memory = Memory()
+    run = memory.run("abc")
+    run.stop()
+    async with run:
+        run.stop()
+        assert await run.wait() == BulkReport()
+    run.stop()
+    assert memory.sent == []
+
+
+async def test_stopping_while_the_board_is_read_for_the_first_time() -> None:
+    """A signal may come before the block was entered."""
+
+    class Slow(Memory):
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+            if request.operation == "boards.lists":
+                run.stop()
+            return await super().call(request, bulk)
+
+    memory = Slow()
+    run = memory.run("abc")
+    async with run:
+        await run.wait()
+    assert memory.sent == []
+
+
+async def test_a_journal_that_is_full_ends_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No card is sent that the journal does not hold; the error comes after the last result; then it goes on."""
+    admit, calls = JournalFile.admit, []
+
+    def failing(self: JournalFile, *arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) > 3:
+            raise JournalError("the disk is full: make room and run again")
+        return admit(self, *arguments)
+
+    drafts = world.drafts(*range(900))
+    seen = []
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalFile, "admit", failing)
+        async with world.run(drafts) as run:
+            with pytest.raises(JournalError, match="the disk is full"):
+                async for result in run:
+                    seen.append(result.state)
+    assert seen == ["created"] * len(world.sent)
+    assert 0 < len(seen) < 900
+    assert {state for state, _ in kept(world.path).values()} <= {"done", "waiting", "logged"}  # a note may be lost, no row
+    _, report = await world.finish(drafts)
+    assert report.already == len(seen)
+    assert world.there == names(range(900))
+
+
+async def test_notes_that_cannot_be_written_are_an_error_at_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results are handed out; leaving the block says that the next run will find rows in doubt, which it resolves."""
+
+    def failing(self: JournalFile, *arguments: Any) -> Any:
+        raise JournalError("the disk is full")
+
+    drafts = world.drafts(0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalFile, "record", failing)
+        with pytest.raises(JournalError, match="the disk is full"):
+            await world.finish(drafts)
+    states, _ = await world.finish(drafts)
+    assert states == {"0": "already", "1": "already"}
+    world.service.assert_no_duplicates()
+
+
+async def test_an_input_that_fails_leaves_a_resumable_journal(world: World) -> None:
+    """What was read before it is created or left for the next run; nothing is in doubt."""
+
+    def source() -> Any:
+        yield from world.drafts(*range(7))
+        raise OSError("the disk is gone")
+
+    async with world.run(source()) as run:
+        with pytest.raises(OSError, match="the disk is gone"):
+            await run.wait()
+    assert {state for state, _ in kept(world.path).values()} <= {"done", "waiting"}
+    await world.finish(world.drafts(*range(9)))
+    assert world.there == names(range(9))
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+async def test_a_slow_input_takes_no_place_for_good(has_journal: bool, path: Path) -> None:
+    """Whether rows come one by one, at once, or are in doubt: in the end every place among those under way is free again."""
+
+    async def source() -> AsyncIterator[CardDraft]:
+        for index in range(12):
+            for _ in range(index % 4):
+                await asyncio.sleep(0)
+            yield CardDraft(f"card {index}", "list")
+
+    memory = Memory()
+    memory.script = {"card 3": [LOST, LOST], "card 7": ["swallowed"], "card 8": [BadRequestError("400", 400)]}
+    rows = source()
+    plan = make_options(
+        memory, rows, concurrency=3, journal=path if has_journal else None,
+        board_id="board", unknown=None, marker=None, settle=0.0,
+    )  # fmt: skip
+    async with BulkRun(memory, rows, plan, []) as run:
+        report = await run.wait()
+        assert run._open._backlog.room == 2 * 3
+    assert (report.created, report.failed) == (11, 1)
+
+
+async def test_a_list_of_another_board_is_not_sent(world: World) -> None:
+    """A draft whose list is not on the board fails without a request; with its list in place the next run sends it."""
+    other = await world.session.boards.create("Other")
+    elsewhere = (await world.session.lists.create("elsewhere", board_id=other.id)).id
+    stray = CardDraft("card stray", elsewhere, reference="stray")
+    async with world.run([stray, *world.drafts(0)], concurrency=1) as run:
+        first, second = [result async for result in run]
+    assert (first.state, second.state) == ("failed", "created")
+    assert first.error is not None
+    assert first.error.effect is Effect.NOT_SENT
+    assert f"the list {elsewhere} is not on the board" in str(first.error)
+    assert world.sent == ["0"]
+    assert kept(world.path)["stray"][0] == "waiting"
+    states, _ = await world.finish([attrs.evolve(stray, list_id=world.lists[0])])
+    assert states == {"stray": "created"}

@@ -1,0 +1,208 @@
+"""What ends a bulk run with an error, after the results that there are."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from bulk_service import Service, drafts, settle
+
+from boardclient import (
+    AsyncSession,
+    AuthenticationError,
+    BulkProgress,
+    CardDraft,
+    CredentialError,
+    SessionClosedError,
+    StaticCredentials,
+)
+from boardclient.testing import BoardService, faults
+
+
+@pytest.fixture
+async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
+    async with service.session(retry=None) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def list_id(session: AsyncSession) -> str:
+    board = await session.boards.create("Board")
+    return (await session.lists.create("List", board_id=board.id)).id
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+async def test_refused_credentials_end_the_run(service: BoardService, list_id: str, concurrency: int) -> None:
+    """After a 401 no card is begun; the results so far are handed out, then the error is raised."""
+    service.faults.add(faults.status(401), "cards.create", call=range(5, 10000))
+    async with service.session(StaticCredentials(service.token, service.key), retry=None) as session:
+        seen = []
+        async with session.cards.create_many(drafts(list_id, 500), concurrency=concurrency) as run:
+            with pytest.raises(AuthenticationError):
+                async for result in run:
+                    seen.append(result)
+            with pytest.raises(AuthenticationError):
+                await run.wait()
+    assert [result.state for result in seen].count("created") == 4
+    assert {type(result.error) for result in seen if result.error} == {AuthenticationError}
+    assert len(seen) == len(service.calls_of("cards.create")) <= 4 + concurrency
+    assert run.report.failed == len(seen) - 4
+
+
+async def test_failing_provider_ends_the_run(service: BoardService, list_id: str) -> None:
+    """A provider that has no credentials ends the run with a CredentialError."""
+
+    class Provider:
+        async def acquire(self, exchange: object) -> Any:
+            raise LookupError("none")
+
+        async def renew(self, rejected: object, exchange: object) -> Any: ...
+
+    async with service.session(Provider()) as session, session.cards.create_many(drafts(list_id, 50)) as run:
+        with pytest.raises(CredentialError):
+            await run.wait()
+    assert service.calls_of("cards.create") == []
+
+
+async def test_closed_session_ends_the_run(service: BoardService, list_id: str) -> None:
+    """A session that is closed during the run ends it: cards in flight are unknown, and SessionClosedError is raised."""
+    service.faults.add(faults.hang(), "cards.create", call=range(3, 1000))
+    session = service.session(retry=None)
+    states = []
+    async with session.cards.create_many(drafts(list_id, 100), concurrency=4) as run:
+        await service.received("cards.create", 6)
+        await session.aclose()
+        with pytest.raises(SessionClosedError):
+            async for result in run:
+                states.append(result.state)
+    assert sorted(states) == ["created", "created", "unknown", "unknown", "unknown", "unknown"]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_faulty_draft_ends_the_run(concurrency: int, asynchronous: bool, session: AsyncSession, list_id: str) -> None:
+    """What is no CardDraft is a TypeError that names its place, after the results of the drafts before it."""
+    rows: list[Any] = [*drafts(list_id, 6), "no draft", *drafts(list_id, 6)]
+
+    async def source() -> AsyncIterator[CardDraft]:
+        for row in rows:
+            yield row
+
+    seen = []
+    async with session.cards.create_many(source() if asynchronous else rows, concurrency=concurrency) as run:
+        with pytest.raises(TypeError, match="draft 6 must be a CardDraft, not str"):
+            async for result in run:
+                seen.append(result.index)
+    assert sorted(seen) == list(range(6))
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_failing_input_ends_the_run(concurrency: int, session: AsyncSession, list_id: str) -> None:
+    """What the input raises is raised from the iteration, after the results of the drafts before it."""
+
+    def source() -> Iterator[CardDraft]:
+        yield from drafts(list_id, 9)
+        raise OSError("the disk is gone")
+
+    seen = []
+    async with session.cards.create_many(source(), concurrency=concurrency) as run:
+        with pytest.raises(OSError, match="the disk is gone"):
+            async for result in run:
+                seen.append(result.index)
+    assert sorted(seen) == list(range(9))
+    assert run.report.created == 9
+
+
+async def test_fatal_error_stops_an_input_that_waits() -> None:
+    """A run does not wait for an input that has nothing to give once an error ended it, and closes the input."""
+    closed = []
+
+    async def source() -> AsyncIterator[CardDraft]:
+        try:
+            yield CardDraft("refused", "list")
+            await asyncio.Event().wait()
+        finally:
+            closed.append(True)
+
+    service = Service()
+    service.errors["refused"] = AuthenticationError("401", 401)
+    async with service.run(source(), 4) as run:
+        with pytest.raises(AuthenticationError):
+            await run.wait()
+        assert closed == [True]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 7])
+async def test_fatal_error_with_full_results(taken: int) -> None:
+    """An error while results wait to be taken loses none of them, wherever the consumer is."""
+    service = Service()
+    service.errors["card 7"] = CredentialError("none")
+    async with service.run(drafts("list", 100), 4) as run:
+        await settle()
+        for _ in range(taken):
+            await anext(run)
+            await settle()
+        with pytest.raises(CredentialError):
+            async for _ in run:
+                taken += 1
+    assert taken == len(service.begun)
+    assert run.report.failed == 1
+
+
+async def test_input_that_swallows_its_end_sends_nothing_more() -> None:
+    """An input that goes on after it was told to stop gets no card created."""
+
+    async def source() -> AsyncIterator[CardDraft]:
+        yield CardDraft("refused", "list")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            yield CardDraft("too late", "list")
+
+    service = Service()
+    service.errors["refused"] = AuthenticationError("401", 401)
+    async with service.run(source(), 2) as run:
+        with pytest.raises(AuthenticationError):
+            await run.wait()
+    assert service.begun == ["refused"]
+
+
+async def test_cancellation_from_elsewhere_is_no_silent_loss() -> None:
+    """A card whose creation raises CancelledError on its own ends the run with an error instead of vanishing."""
+    service = Service()
+    service.errors["card 2"] = asyncio.CancelledError()
+    async with service.run(drafts("list", 10), 1) as run:
+        seen = []
+        with pytest.raises(RuntimeError, match="cancelled by something other"):
+            async for result in run:
+                seen.append(result.index)
+    assert seen == [0, 1]
+
+
+async def test_foreign_exception_of_a_call_ends_the_run() -> None:
+    """What is no error of the package, such as a limiter's own, ends the run and is raised; the first one counts."""
+    service = Service(waits=True)
+    service.errors = {f"card {index}": LookupError(f"limiter {index}") for index in range(3)}
+    async with service.run(drafts("list", 10), 3) as run:
+        await settle()
+        service.may_end.set()
+        with pytest.raises(LookupError, match="limiter 0"):
+            await run.wait()
+    assert len(service.begun) == 3
+
+
+async def test_failing_on_progress_ends_the_run_and_keeps_the_result() -> None:
+    """What `on_progress` raises ends the run; the card it was told of is still handed out."""
+
+    def tell(progress: BulkProgress) -> None:
+        if progress.done == 3:
+            raise ZeroDivisionError
+
+    service = Service()
+    seen = []
+    async with service.run(drafts("list", 50), 1, tell) as run:
+        with pytest.raises(ZeroDivisionError):
+            async for result in run:
+                seen.append(result.index)
+    assert seen == [0, 1, 2]
+    assert service.begun == ["card 0", "card 1", "card 2"]

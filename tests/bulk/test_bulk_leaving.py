@@ -1,0 +1,286 @@
+"""Leaving a bulk run, consuming it from several tasks, and taking it up again."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+import pytest
+from bulk_service import Service, drafts, settle
+
+from boardclient import (
+    AsyncSession,
+    Attempt,
+    BulkRun,
+    Card,
+    CardDraft,
+    Effect,
+)
+from boardclient._messages import Request
+from boardclient._pipeline._options import CallOptions
+from boardclient.testing import BoardService, faults
+
+
+@pytest.fixture
+async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
+    async with service.session(retry=None) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def list_id(session: AsyncSession) -> str:
+    board = await session.boards.create("Board")
+    return (await session.lists.create("List", board_id=board.id)).id
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_leaving_early_cancels_and_closes(asynchronous: bool) -> None:
+    """Leaving the block cancels the cards in flight and closes the input generator before it returns."""
+    closed = []
+
+    def source() -> Iterator[CardDraft]:
+        try:
+            yield from drafts("list", 100)
+        finally:
+            closed.append(True)
+
+    async def asource() -> AsyncIterator[CardDraft]:
+        try:
+            for draft in drafts("list", 100):
+                yield draft
+        finally:
+            await asyncio.sleep(0)
+            closed.append(True)
+
+    service = Service(waits=True)
+    async with service.run(asource() if asynchronous else source(), 3) as run:
+        await settle()
+        assert service.under_way == 3
+    assert closed == [True]
+    assert sorted(service.cancelled) == service.begun == ["card 0", "card 1", "card 2"]
+    assert run.report.created == 0
+
+
+async def test_leaving_while_the_input_waits_closes_it() -> None:
+    """A worker that waits inside an asynchronous generator is no obstacle to closing it."""
+    closed = []
+
+    async def source() -> AsyncIterator[CardDraft]:
+        try:
+            yield CardDraft("first", "list")
+            await asyncio.Event().wait()
+        finally:
+            closed.append(True)
+
+    service = Service()
+    async with service.run(source(), 3) as run:
+        assert (await anext(run)).index == 0
+        await settle()
+    assert closed == [True]
+
+
+async def test_unfinished_cards_in_flight_leave_no_connection(service: BoardService, session: AsyncSession, list_id: str) -> None:
+    """Leaving the block gives back the connections of the cards in flight; the session goes on."""
+    service.faults.add(faults.hang(), "cards.create", times=4)
+    async with session.cards.create_many(drafts(list_id, 10), concurrency=4):
+        await service.received("cards.create", 4)
+    assert "0 calls" in repr(session)
+    assert (await session.cards.create("after", list_id=list_id)).name == "after"
+
+
+async def test_exception_in_the_block_is_kept() -> None:
+    """What the block raises leaves it, after the workers ended."""
+    service = Service(waits=True)
+    with pytest.raises(KeyError, match="mine"):
+        async with service.run(drafts("list", 10), 2):
+            await settle()
+            raise KeyError("mine")
+    assert service.under_way == 0
+
+
+async def test_cancelled_consumer() -> None:
+    """A consumer that is cancelled leaves the block as any other: cards cancelled, input closed."""
+    closed = []
+
+    def source() -> Iterator[CardDraft]:
+        try:
+            yield from drafts("list", 100)
+        finally:
+            closed.append(True)
+
+    service = Service(waits=True)
+
+    async def consume() -> None:
+        async with service.run(source(), 2) as run:
+            await run.wait()
+
+    task = asyncio.create_task(consume())
+    await settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sorted(service.cancelled) == ["card 0", "card 1"]
+    assert closed == [True]
+
+
+async def test_cancelled_while_leaving_still_closes_the_input() -> None:
+    """A second cancellation, while the block is being left, still closes the input."""
+    closed = []
+
+    class Stubborn(Service):
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+            raise AssertionError
+
+    async def source() -> AsyncIterator[CardDraft]:
+        try:
+            yield CardDraft("first", "list")
+        finally:
+            closed.append(True)
+
+    async def consume() -> None:
+        async with Stubborn().run(source(), 1) as run:
+            await run.wait()
+
+    task = asyncio.create_task(consume())
+    for _ in range(2):
+        await settle()
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert closed == [True]
+
+
+async def test_two_consumers_share_the_results() -> None:
+    """Two tasks may iterate at once: each result goes to one of them, and both meet the end."""
+    service = Service()
+
+    async def consume(run: BulkRun) -> list[int]:
+        return [result.index async for result in run]
+
+    async with service.run(drafts("list", 50), 4) as run:
+        one, two = await asyncio.gather(consume(run), consume(run))
+    assert sorted(one + two) == list(range(50))
+
+
+async def test_waiting_and_iterating_at_once() -> None:
+    """A task that waits takes results from one that iterates, and loses it none of its own; both meet the end."""
+    service = Service()
+    taken = []
+
+    async def consume() -> None:
+        async for result in run:
+            taken.append(result.index)
+            await asyncio.sleep(0)
+
+    async with service.run(drafts("list", 50), 4) as run:
+        _, report = await asyncio.gather(consume(), run.wait())
+    assert report.created == 50
+    assert taken == sorted(set(taken))
+
+
+class Instant(Service):
+    """A service that answers without letting any other task run."""
+
+    async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+        self.begun.append(json.loads(request.body or b"")["name"])
+        return Card(self.begun[-1])
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_a_service_that_answers_at_once_starves_nobody(concurrency: int) -> None:
+    """The consumer has its turn before more results wait than are kept, also one that only waits for the end."""
+    service = Instant()
+    async with service.run(drafts("list", 100), concurrency) as run:
+        taken = 0
+        async for _ in run:
+            taken += 1
+            assert len(service.begun) <= 2 * concurrency + taken
+    service = Instant()
+    async with service.run(drafts("list", 1000), concurrency) as run:
+        waiting = asyncio.create_task(run.wait())
+        while not service.begun:
+            await asyncio.sleep(0)
+        begun = len(service.begun)
+        assert begun <= 2 * concurrency
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(service.begun) - begun <= 4 * concurrency
+        assert (await waiting).created == 1000
+
+
+async def test_an_input_that_stops_the_run() -> None:
+    """A card that the input gives right after it stopped the run is not begun."""
+    service = Instant()
+
+    def source() -> Iterator[CardDraft]:
+        for draft in drafts("list", 9):
+            if draft.name == "card 3":
+                run.stop()
+            yield draft
+
+    run = service.run(source(), 1)
+    async with run:
+        assert (await run.wait()).created == 3
+    assert service.begun == ["card 0", "card 1", "card 2"]
+
+
+async def test_repeats_of_a_card_count_once() -> None:
+    """What a call repeated is counted with its own card, and not with the next of the same worker."""
+    lost = Attempt(number=1, started_at=datetime.now(UTC), seconds=0.1, effect=Effect.REJECTED, why="", status=429)
+    gone = attrs.evolve(lost, number=2, effect=Effect.NOT_SENT, status=None)
+    done = attrs.evolve(lost, number=3, effect=Effect.DONE, status=200)
+
+    class Repeating(Service):
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+            card = await super().call(request, bulk)
+            assert bulk is not None
+            assert bulk.history == []
+            if card.id == "card 0":
+                bulk.history.extend([lost, gone, done])
+            return card
+
+    async with Repeating().run(drafts("list", 3), 1) as run:
+        report = await run.wait()
+    assert (report.created, report.requests, report.rejected) == (3, 2 + 1 + 1, 1)
+
+
+async def test_iteration_may_be_taken_up_again() -> None:
+    """A loop that is left and begun again goes on where it was."""
+    async with Service().run(drafts("list", 10), 1) as run:
+        async for first in run:
+            assert first.index == 0
+            break
+        assert [result.index async for result in run] == list(range(1, 10))
+
+
+async def test_run_is_used_once_and_in_its_block() -> None:
+    """Iterating outside the block, waiting there and entering twice are RuntimeErrors; the report stays."""
+    run = Service().run(drafts("list", 3), 2)
+    with pytest.raises(RuntimeError, match="within its `async with` block"):
+        await anext(run)
+    async with run:
+        with pytest.raises(RuntimeError, match="runs once"):
+            await run.__aenter__()
+        await run.wait()
+    with pytest.raises(RuntimeError, match="within its `async with` block"):
+        await run.wait()
+    with pytest.raises(RuntimeError, match="runs once"):
+        async with run:
+            pass
+    assert run.report.created == 3
+
+
+async def test_consumer_in_another_task_ends_with_the_block() -> None:
+    """A consumer elsewhere that waits for a result is told when the block is left."""
+    service = Service(waits=True)
+    async with service.run(drafts("list", 10), 2) as run:
+        consumer = asyncio.create_task(run.wait())
+        await settle()
+    with pytest.raises(RuntimeError, match="within its `async with` block"):
+        await consumer

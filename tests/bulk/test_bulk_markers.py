@@ -1,0 +1,133 @@
+"""Markers in descriptions: made once for each row, and found again on the board."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from bulk_helpers import LOST, Memory, Moments, World, kept
+
+from boardclient import (
+    BadRequestError,
+    BoardClientError,
+    CardDraft,
+    RateLimitError,
+)
+from boardclient.testing import faults
+
+
+async def test_markers_stand_in_the_description(world: World) -> None:
+    """What the service gets is the description with the marker; the result shows the draft as it was given."""
+    async with world.run(world.drafts(0), marker=lambda draft: f"no:{draft.reference}".replace(" ", "-")) as run:
+        (result,) = [result async for result in run]
+    assert result.draft == world.drafts(0)[0]
+    (card,) = world.service.rules.cards.values()
+    assert card.desc == "[no:row-0]\n\ntext\n\n[no:row-0]"
+    assert world.reads() == 2  # what was there before, and in the end
+
+
+async def test_by_marker_foreign_cards_of_equal_content_are_no_harm(world: World) -> None:
+    """Somebody else adds the same cards meanwhile, and the service trims: each row exists once, recognised by its marker."""
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=range(3, 1000, 4))
+    world.service.faults.add(faults.drop(), "cards.create", call=range(4, 20, 4))
+    async with world.run(world.drafts(*range(16)), marker=True) as run:
+        for number in range(16):
+            world.service.rules.answer(
+                "POST", "/1/cards", {}, {
+                    "name": f"card {number}", "desc": "text", "idList": world.lists[number % 2],
+                    "key": world.service.key, "token": world.service.token,
+                },
+            )  # fmt: skip
+        report = await run.wait()
+    assert (report.created, report.unknown) == (16, 0)
+    assert Counter(Counter(world.there).values()) == {2: 16}
+    assert sum("[bc" in card.desc for card in world.service.rules.cards.values()) == 16
+    assert report.audit is not None
+    assert report.audit.duplicated == ()
+
+
+@pytest.mark.parametrize("made", [None, "", "a b", KeyError("mine")])
+async def test_a_marker_that_is_none_ends_the_run(world: World, made: Any) -> None:
+    """What the function does wrong is raised from the iteration; nothing of the row was sent."""
+
+    def mark(draft: CardDraft) -> str:
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    async with world.run(world.drafts(0, 1), marker=mark) as run:
+        with pytest.raises((TypeError, ValueError, KeyError)):
+            await run.wait()
+    assert world.sent == []
+
+
+async def test_a_row_whose_marker_cannot_be_made_is_in_no_doubt(world: World) -> None:
+    """Nothing was sent, and the journal says so."""
+    async with world.run(world.drafts(0), marker=lambda draft: "") as run:
+        with pytest.raises(ValueError, match="marker"):
+            await run.wait()
+    assert kept(world.path)["row 0"][0] == "waiting"
+
+
+async def test_rows_of_one_reference_are_told_apart_without_a_journal(moments: Moments) -> None:
+    """Two rows with the same reference either have markers of their own, or are refused as a journal does."""
+    memory = Memory(moments)
+    memory.script = {"a": [LOST], "b": ["swallowed"]}
+    await memory.results(
+        [CardDraft("w", "list"), *(CardDraft(name, "list", reference="r") for name in "ab")], marker=True, unknown="reconcile"
+    )
+    assert sorted(card.name or "" for card in memory.cards) in (["a", "b", "w"], ["w"])
+
+
+async def test_a_marker_that_is_another_each_time_makes_no_duplicate(moments: Moments) -> None:
+    """What was sent is looked for, not what the function would say now."""
+    numbers = iter(range(1000))
+    memory = Memory(moments)
+    memory.script = {"b": ["swallowed"]}
+    await memory.results("ab", marker=lambda draft: f"m{next(numbers)}")
+    assert len(memory.cards) == 2
+
+
+@pytest.mark.parametrize("answer", [BadRequestError("400", 400), RateLimitError("429", 429, retry_after=3600.0)])
+async def test_a_refusal_says_nothing_of_an_earlier_sending(moments: Moments, answer: BoardClientError) -> None:
+    """A card in doubt that is sent again by the caller's choice, and then refused, is in doubt as before."""
+    memory = Memory(moments)
+    memory.script = {"a": ["swallowed", answer]}
+    (result,) = await memory.results("a", unknown="resend")
+    assert (result.state, len(memory.times("a"))) == ("unknown", 2)
+    assert len(memory.cards) == 1
+    assert result.error is not None
+    assert result.error.__notes__[-1] == f"sent again: {answer}"
+
+
+async def test_a_marker_may_be_an_object_that_is_empty(moments: Moments) -> None:
+    """What is called for a marker is called, whatever else it is: a collection that is empty at first, say."""
+
+    class Markers(list[str]):
+        def __call__(self, draft: CardDraft) -> str:
+            self.append(f"m-{draft.name}")
+            return self[-1]
+
+    memory, made = Memory(moments), Markers()
+    memory.script = {"a": ["swallowed"]}
+    results = await memory.results(["a", "b"], marker=made)
+    assert {result.state for result in results} == {"created"}
+    assert sorted(made) == ["m-a", "m-b"]
+    assert sorted(card.desc or "" for card in memory.cards) == ["[m-a]", "[m-b]"]
+
+
+async def test_one_marker_for_two_rows_makes_no_duplicate(moments: Moments) -> None:
+    """Rows that share a marker, and no more, are unknown unless all or none of them exist."""
+    memory = Memory(moments)
+    memory.script = {"a": [LOST], "b": ["swallowed"]}
+    results = await memory.results(["w", "a", "b"], marker=lambda draft: "w" if draft.name == "w" else "same")
+    assert {result.draft.name: result.state for result in results} == {"w": "created", "a": "unknown", "b": "unknown"}
+    assert sorted(card.name or "" for card in memory.cards) == ["b", "w"]
+
+
+async def test_rows_of_two_positions_are_two_rows(moments: Moments) -> None:
+    """Of a card that was found nobody knows at which position it was to be: neither row is sent again."""
+    memory = Memory(moments)
+    memory.script = {"a": [LOST, "swallowed"]}
+    results = await memory.results(["w", CardDraft("a", "list", pos="top"), CardDraft("a", "list", pos="bottom")])
+    assert sorted(result.state for result in results) == ["created", "unknown", "unknown"]
+    assert len(memory.times("a")) == 2

@@ -1,0 +1,98 @@
+"""Rows that are answered with 429: when they are sent again, and when they fail."""
+
+from pathlib import Path
+
+import attrs
+from bulk_helpers import REFUSED, Memory, Moments, World, kept, let_run
+
+from boardclient import (
+    Pace,
+    RateLimitError,
+)
+from boardclient.testing import faults
+
+
+async def test_a_refused_card_waits_as_long_as_it_was_told(moments: Moments) -> None:
+    """Retry-After is the refused card's; the others go on meanwhile, and the run waits for it."""
+    moments.rings_at_once = False
+    memory = Memory(moments)
+    memory.script = {"b": [REFUSED]}
+    async with memory.run("abcdef") as run:
+        taken = [(await anext(run)).draft.name for _ in range(5)]
+        assert taken == list("acdef")
+        await let_run()
+        assert run.take_ready() == []
+        (timer,) = moments.timers
+        assert timer.seconds == 30.0
+        assert len(memory.times("b")) == 1
+        moments.ring(timer)
+        assert [result.draft.name async for result in run] == ["b"]
+    assert memory.times("b")[1] >= memory.times("b")[0] + 30.0
+
+
+async def test_a_refusal_without_a_time_is_the_pace_alone(moments: Moments) -> None:
+    """Without Retry-After the card asks for its next turn at once."""
+    memory = Memory(moments)
+    memory.script = {"a": [RateLimitError("429", 429)] * 3}
+    (result,) = await memory.results("a")
+    assert result.state == "created"
+    assert [timer.seconds for timer in moments.timers] == [0.0] * 3
+
+
+async def test_a_card_that_is_refused_for_too_long_fails(moments: Moments) -> None:
+    """A card that would have to wait for more than five minutes since its first refusal fails; others are not concerned."""
+    memory = Memory(moments)
+    memory.script = {"a": [RateLimitError(f"429 {number}", 429, retry_after=80.0) for number in range(20)]}
+    results = {result.draft.name: result for result in await memory.results("ab")}
+    assert results["b"].state == "created"
+    assert (results["a"].state, str(results["a"].error)) == ("failed", "429 3")
+    first, *_, last = memory.times("a")
+    assert len(memory.times("a")) == 4
+    assert 240.0 <= last - first < 300.0
+
+
+async def test_a_run_that_is_left_forgets_its_timers(moments: Moments, path: Path) -> None:
+    """A refused card that waits is on record as not done, and no timer stays behind."""
+    moments.rings_at_once = False
+    memory = Memory(moments)
+    memory.script = {"a": [REFUSED]}
+    async with memory.run("ab", journal=path) as run:
+        await anext(run)
+    assert [timer.is_cancelled for timer in moments.timers] == [True]
+    assert kept(path)[0][0] == "waiting"
+
+
+async def test_a_refused_card_of_a_run_that_stops_is_to_be_sent(moments: Moments, path: Path) -> None:
+    """It was not done: the next run sends it."""
+    moments.rings_at_once = False
+    memory = Memory(moments)
+    memory.script = {"a": [REFUSED]}
+    async with memory.run("ab", journal=path) as run:
+        await anext(run)
+        run.stop()
+        await run.wait()
+    assert kept(path)[0][0] == "waiting"
+    states = {result.draft.name: result.state for result in await memory.results("ab", journal=path)}
+    assert states == {"a": "created", "b": "already"}
+    assert len(memory.cards) == 2
+
+
+async def test_a_pace_that_sessions_share_is_the_run_s(world: World) -> None:
+    """A Pace as the session's limiter is told by the run, which makes none of its own; refused cards are sent again."""
+    pace = Pace(start_rate=10_000.0)
+    world.service.faults.add(faults.status(429), "cards.create", call=range(3, 6))
+    async with world.service.session(limiter=pace) as session:
+        run = attrs.evolve(world, session=session).run(world.drafts(*range(20)))
+        report = await run.wait()
+    assert (report.created, report.requests, report.rejected) == (20, 23, 3)
+    assert pace.limit is not None
+    assert pace.in_flight == 0
+    world.service.assert_no_duplicates()
+
+
+async def test_a_fixed_number_of_workers_comes_through_a_limit(world: World) -> None:
+    """Refused now and then, a run with a concurrency of its own creates each card once."""
+    world.service.faults.add(faults.status(429, headers={"Retry-After": "0"}), "cards.create", call=range(4, 7))
+    _, report = await world.finish(world.drafts(*range(20)), concurrency=8)
+    assert (report.created, report.rejected, report.requests) == (20, 3, 23)
+    world.service.assert_no_duplicates()

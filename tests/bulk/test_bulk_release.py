@@ -1,0 +1,121 @@
+"""A run that ends gives its journal back, also when it is cancelled."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bulk_helpers import Memory, World, let_run, names
+
+from boardclient import (
+    CardDraft,
+    JournalError,
+)
+from boardclient.bulk.journal._file import JournalFile
+
+
+async def test_a_cancelled_run_gives_its_journal_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the cancellation leaves the block, the next run can have the journal, however often it was cancelled."""
+    closing, may_close = threading.Event(), threading.Event()
+    close = JournalFile.close
+
+    def slow(self: JournalFile) -> None:
+        closing.set()
+        may_close.wait()
+        close(self)
+
+    monkeypatch.setattr(JournalFile, "close", slow)
+
+    async def consume() -> None:
+        async with world.run(world.drafts(*range(9))):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(consume())
+    await world.service.received("cards.create", 1)
+    task.cancel()
+    while not closing.is_set():
+        await asyncio.sleep(0)
+    for _ in range(3):
+        task.cancel()
+        await let_run()
+        assert not task.done()
+    may_close.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    states, report = await world.finish(world.drafts(*range(9)))
+    assert (len(states), report.created + report.already) == (9, 9)
+    world.service.assert_no_duplicates()
+
+
+async def test_cancelled_while_the_journal_is_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that was opened for a run that is cancelled meanwhile is given back before the cancellation leaves."""
+    opening, may_open = threading.Event(), threading.Event()
+    open_file = JournalFile.open.__func__  # type: ignore[attr-defined]  # -- a class method has it
+
+    def slow(cls: type[JournalFile], *arguments: Any) -> JournalFile:
+        opening.set()
+        may_open.wait()
+        return open_file(cls, *arguments)
+
+    monkeypatch.setattr(JournalFile, "open", classmethod(slow))
+    task = asyncio.create_task(world.run(world.drafts(0)).wait())
+    while not opening.is_set():
+        await asyncio.sleep(0)
+    task.cancel()
+    await let_run()
+    may_open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await world.run(world.drafts(0)).wait()).created == 1
+
+
+async def test_an_input_that_hangs_keeps_no_journal(world: World) -> None:
+    """The journal is given back before the cleanup of the input, which takes its time."""
+    may_end = asyncio.Event()
+
+    async def source() -> AsyncIterator[CardDraft]:
+        try:
+            for draft in world.drafts(*range(600)):
+                yield draft
+        finally:
+            await may_end.wait()
+
+    async def first() -> None:
+        async with world.run(source()) as run:
+            await anext(run)
+
+    leaving = asyncio.create_task(first())
+    await world.service.received("cards.create", 2)
+    while (await asyncio.gather(world.run(world.drafts(*range(600))).wait(), return_exceptions=True))[
+        0
+    ].__class__ is JournalError:
+        await asyncio.sleep(0)
+    assert not leaving.done()
+    may_end.set()
+    await leaving
+    assert sorted(world.there) == names(range(600))
+
+
+async def test_rows_are_logged_ahead_of_the_workers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that would wait for each commit gets more rows with the next; a slow consumer still holds the sending up."""
+    admit, sizes = JournalFile.admit, []
+
+    def counted(self: JournalFile, entries: Any, *arguments: Any) -> Any:
+        sizes.append(len(entries))
+        return admit(self, entries, *arguments)
+
+    monkeypatch.setattr(JournalFile, "admit", counted)
+    memory = Memory()
+    names = [f"card {n}" for n in range(1200)]
+    async with memory.run(names, journal=path, concurrency=1) as run:
+        while len(memory.sent) < 1:
+            await asyncio.sleep(0)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert len(memory.sent) <= 2
+        await run.wait()
+    assert [name for name, _ in memory.sent] == names
+    assert max(sizes) == 256
+    assert len(sizes) <= 40

@@ -1,0 +1,262 @@
+"""A second run with the same journal: what is skipped, what is looked for, and what is refused."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+import pytest
+from bulk_helpers import World, kept, names
+
+from boardclient import (
+    BoardClientError,
+    Card,
+    Effect,
+    JournalError,
+    StaticCredentials,
+)
+from boardclient.testing import BoardService, faults
+
+
+async def test_a_second_run_skips_what_is_done(world: World) -> None:
+    """What a run did is "already" in the next, with the card's id and without a request; what is new is created."""
+    assert (await world.finish(world.drafts(*range(10))))[0] == dict.fromkeys(names(range(10)), "created")
+    ids = {card.name: card.id for card in world.service.rules.cards.values()}
+    async with world.run(world.drafts(*range(12))) as run:
+        results = [result async for result in run]
+    states = Counter(result.state for result in results)
+    assert states == {"already": 10, "created": 2}
+    for result in results:
+        assert result.card is not None
+        assert result.state == "created" or result.card == Card(ids[result.draft.name])
+    assert sorted(result.index for result in results) == list(range(12))
+    assert len(world.sent) == 12
+    report = run.report
+    assert (report.created, report.already, report.requests) == (2, 10, 2)
+    assert report.rate == pytest.approx(2 / report.seconds)
+    world.service.assert_no_duplicates()
+
+
+async def test_resuming_after_leaving_early(world: World) -> None:
+    """Leaving the block anywhere and running again, as often as it takes, creates each card once."""
+    drafts = world.drafts(*range(40))
+    for taken in (0, 1, 7, 13):
+        async with world.run(iter(drafts), concurrency=3) as run:
+            for _ in range(taken):
+                assert (await anext(run)).state in {"created", "already"}
+    states, report = await world.finish(drafts, concurrency=3)
+    assert set(states) == set(names(range(40)))
+    assert set(states.values()) <= {"created", "already"}
+    assert report.unknown == report.failed == 0
+    assert world.there == names(range(40))
+    world.service.assert_no_duplicates()
+
+
+@pytest.mark.parametrize("marker", [None, True])
+async def test_rows_in_doubt_of_an_earlier_run_are_reconciled(world: World, marker: Any) -> None:
+    """Of a run that ended, the card that is there is "already", the other is sent again and "created"; the rest goes on."""
+    drafts = world.drafts(*range(6))
+    await world.leave_in_doubt(drafts, marker=marker)
+    if marker:  # without a confirmed card, or an empty board, a listing proves nothing
+        drafts = drafts[2:] + drafts[:2]
+    states, report = await world.finish(drafts, marker=marker)
+    assert states.pop("0") == "already"
+    assert states == dict.fromkeys(names(range(1, 6)), "created")
+    assert (report.already, report.created, report.unknown, report.requests) == (1, 5, 0, 5)
+    assert world.there == names(range(6))
+    assert report.audit is not None
+    assert (report.audit.recovered, report.audit.lost, report.audit.confirmed) == (1, 0, 6)
+    assert report.audit.duplicated == report.audit.unexpected == ()
+    assert {state for state, _ in kept(world.path).values()} == {"done"}
+
+
+async def test_rows_in_doubt_of_an_earlier_run_are_reported(world: World) -> None:
+    """With "report" nothing that may exist is sent again, in this run or the next; the error says so."""
+    drafts = world.drafts(*range(4))
+    await world.leave_in_doubt(drafts, unknown="report")
+    for rest in ("created", "already"):
+        async with world.run(drafts, unknown="report") as run:
+            results = {result.index: result async for result in run}
+        assert [results[index].state for index in range(4)] == ["unknown", "unknown", rest, rest]
+        for index in (0, 1):
+            error = results[index].error
+            assert error is not None
+            assert error.effect is Effect.UNKNOWN
+            assert "an earlier run has sent it" in str(error)
+        assert run.report.audit is None
+    assert Counter(world.sent) == Counter("0123")
+    assert world.there == ["0", "2", "3"]
+    assert world.reads() == 0
+
+
+async def test_rows_in_doubt_of_an_earlier_run_are_sent_again(world: World) -> None:
+    """With "resend" each is sent at least once more, whatever is there."""
+    drafts = world.drafts(*range(3))
+    await world.leave_in_doubt(drafts, unknown="resend")
+    states, report = await world.finish(drafts, unknown="resend")
+    assert states == dict.fromkeys("012", "created")
+    assert Counter(world.sent) == Counter("001 12".replace(" ", ""))
+    assert (report.created, report.requests) == (3, 3)
+    assert world.there == ["0", "0", "1", "2"]
+    assert world.reads() == 0
+
+
+async def test_reported_rows_may_be_reconciled_later(world: World) -> None:
+    """What one run reported the next may look for: the journal was begun with a baseline, or knows why not."""
+    drafts = world.drafts(*range(4))
+    await world.leave_in_doubt(drafts)
+    states, _ = await world.finish(drafts, unknown="report")
+    assert states == {"0": "unknown", "1": "unknown", "2": "created", "3": "created"}
+    states, _ = await world.finish(drafts)
+    assert states == {"0": "already", "1": "created", "2": "already", "3": "already"}
+    assert world.there == names(range(4))
+
+
+async def test_a_journal_begun_without_a_baseline_stays_unknown(world: World) -> None:
+    """Where nobody looked at the board before the first row, content says nothing: nothing is sent again."""
+    drafts = world.drafts(*range(3))
+    await world.leave_in_doubt(drafts, unknown="report")
+    async with world.run(drafts) as run:
+        results = {result.index: result async for result in run}
+    assert [results[index].state for index in range(3)] == ["unknown", "unknown", "created"]
+    assert "give the next import a new journal and marker=True" in str(results[0].error)
+    assert Counter(world.sent) == Counter("012")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        (None, True, r"cards known by 'what they say' \(now 'their marker'\)"),
+        (lambda draft: draft.name.replace(" ", "-"), False, r"cards known by 'their marker' \(now 'what they say'\)"),
+    ],
+)
+async def test_another_way_to_know_cards_is_refused(world: World, first: Any, then: Any, message: str) -> None:
+    """Rows sent without markers can't be found by them, nor the other way round: nothing is sent, and the first way goes on."""
+    drafts = world.drafts(*range(4))
+    await world.leave_in_doubt(drafts, marker=first, unknown="report")
+    with pytest.raises(JournalError, match=f"belongs to another import: {message}"):
+        await world.run(drafts, marker=then).__aenter__()
+    assert world.sent == ["0", "1"]
+    states, _ = await world.finish(drafts, marker=first, unknown="report")
+    assert states == {"0": "unknown", "1": "unknown", "2": "created", "3": "created"}
+
+
+async def test_markers_of_one_kind_serve_another(world: World) -> None:
+    """Whether markers are the run's or the caller's, the journal only knows that there are some."""
+    await world.finish(world.drafts(0), marker=True)
+    states, _ = await world.finish(world.drafts(0, 1), marker=lambda draft: draft.name.replace(" ", "-"))
+    assert states == {"0": "already", "1": "created"}
+
+
+async def test_the_order_may_change_where_rows_have_references(world: World) -> None:
+    """A row is known by its reference wherever it stands."""
+    await world.finish(world.drafts(*range(8)))
+    states, report = await world.finish(world.drafts(9, 7, 3, 0, 8, 1))
+    assert states == {"9": "created", "8": "created", **dict.fromkeys("7301", "already")}
+    assert report.requests == 2
+    world.service.assert_no_duplicates()
+
+
+async def test_without_references_rows_are_known_by_their_place(world: World) -> None:
+    """The same input goes on; another order is another content, and ends the run before anything of it is sent."""
+    numbers = range(6)
+    await world.finish(world.drafts(*numbers, reference=False))
+    states, _ = await world.finish(world.drafts(*numbers, 6, reference=False))
+    assert Counter(states.values()) == {"already": 6, "created": 1}
+    async with world.run(world.drafts(1, 0, reference=False)) as run:
+        with pytest.raises(JournalError, match=r"row at position 0 .* was sent by an earlier run with other content"):
+            await run.wait()
+    assert len(world.sent) == 7
+
+
+@pytest.mark.parametrize("change", [{"name": "b"}, {"desc": "b"}, {"pos": "top"}, {"due": datetime(2027, 1, 1, tzinfo=UTC)}])
+async def test_changed_content_ends_the_run(world: World, change: dict[str, Any]) -> None:
+    """A row that was sent may not change; the results before it are handed out."""
+    drafts = world.drafts(*range(3))
+    await world.finish(drafts)
+    seen = []
+    async with world.run([*drafts[:2], attrs.evolve(drafts[2], **change)], concurrency=1) as run:
+        with pytest.raises(JournalError, match="'row 2' was sent by an earlier run with other content"):
+            async for result in run:
+                seen.append(result.state)
+    assert set(seen) <= {"already"}
+    assert len(world.sent) == 3
+
+
+async def test_a_reference_that_comes_twice_ends_the_run(world: World) -> None:
+    """Two rows of one reference can't be told apart."""
+    async with world.run(world.drafts(0, 1, 0)) as run:
+        with pytest.raises(JournalError, match="'row 0' comes twice"):
+            await run.wait()
+    assert len(world.there) == len(world.sent) <= 2
+
+
+async def test_another_board_is_refused(world: World) -> None:
+    """A journal serves the board that it was begun for, and is left as it was."""
+    await world.finish(world.drafts(0))
+    other = await world.session.boards.create("Other")
+    for board_id in (other.id, None):
+        with pytest.raises(JournalError, match="belongs to another import: board"):
+            await world.run(world.drafts(1), board_id=board_id).__aenter__()
+    assert world.sent == ["0"]
+    assert (await world.finish(world.drafts(0)))[0] == {"0": "already"}
+
+
+class Account:
+    """A provider that says whose token it gives."""
+
+    def __init__(self, token: str, account: object) -> None:
+        self.credentials = StaticCredentials(token)
+        self.account = account
+
+    async def acquire(self, exchange: Any) -> Any:
+        return await self.credentials.acquire(exchange)
+
+    async def renew(self, rejected: Any, exchange: Any) -> Any:
+        return await self.credentials.renew(rejected, exchange)
+
+
+async def test_another_account_is_refused(world: World) -> None:
+    """A journal serves the account that it was begun for, where the provider tells it; another service is another too."""
+    token = world.service.token
+    for account, is_refused in (("ann", False), ("bob", True), (None, True), (7, True), ("ann", False)):
+        async with world.service.session(Account(token, account)) as session:
+            run = attrs.evolve(world, session=session).finish(world.drafts(0))
+            if is_refused:
+                with pytest.raises(JournalError, match="belongs to another import: account 'ann'"):
+                    await run
+            else:
+                await run
+    async with BoardService() as another, another.session(Account(another.token, "ann")) as session:
+        with pytest.raises(JournalError, match="belongs to another import: service"):
+            await attrs.evolve(world, session=session).finish(world.drafts(0))
+    assert world.sent == ["0"]
+
+
+async def test_another_oauth_account_is_refused(world: World) -> None:
+    """The provider of the package tells its account."""
+    async with world.service.session(world.service.oauth_credentials(account="ann")) as session:
+        await attrs.evolve(world, session=session).finish(world.drafts(0))
+    async with world.service.session(world.service.oauth_credentials(account="bob")) as session:
+        with pytest.raises(JournalError, match="account 'ann'"):
+            await attrs.evolve(world, session=session).finish(world.drafts(0))
+
+
+async def test_a_journal_serves_one_run_at_a_time(world: World) -> None:
+    """A second run is refused while the first is under way, and the first is not disturbed."""
+    async with world.run(world.drafts(*range(6))) as run:
+        await anext(run)
+        with pytest.raises(JournalError, match="is in use by another run"):
+            await world.run(world.drafts(7)).__aenter__()
+        await run.wait()
+    assert world.there == names(range(6))
+    assert (await world.finish(world.drafts(*range(6))))[1].already == 6
+
+
+async def test_a_board_that_cannot_be_read_at_the_start_frees_the_journal(world: World) -> None:
+    """A run that can't begin raises why, sends nothing, and leaves the journal to the next."""
+    world.service.faults.add(faults.status(500), "boards.lists", times=1)
+    with pytest.raises(BoardClientError, match="500"):
+        await world.run(world.drafts(0)).__aenter__()
+    assert world.sent == []
+    assert (await world.finish(world.drafts(0)))[0] == {"0": "created"}

@@ -1,0 +1,143 @@
+"""What listeners and the journal are told, and what never."""
+
+import asyncio
+import sqlite3
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bulk_helpers import LOST, Memory, Moments, World, kept
+
+from boardclient import (
+    BulkProgress,
+    CardDraft,
+    JournalError,
+)
+from boardclient.bulk.journal import _format
+from boardclient.testing import faults
+
+
+async def test_progress_of_a_resumed_run(world: World) -> None:
+    """Each result is told once, with all states; a card in doubt is told when it is settled."""
+    told: list[BulkProgress] = []
+    world.service.faults.add(faults.status(400), "cards.create", call=1)
+    drafts = world.drafts(*range(3))
+    await world.finish(drafts, concurrency=1)
+    world.service.faults.clear()
+    world.service.faults.add(faults.status(500), "cards.create", call=4)
+    drafts += world.drafts(3, 4)
+    async with world.run(drafts, concurrency=1, unknown="report", on_progress=told.append) as run:
+        await run.wait()
+        assert run.progress == told[-1]
+    assert [(one.done, one.already, one.failed, one.unknown, one.created, one.total) for one in told] == [
+        (1, 0, 1, 0, 0, 5),
+        (2, 1, 1, 0, 0, 5),
+        (3, 2, 1, 0, 0, 5),
+        (4, 2, 1, 1, 0, 5),
+        (5, 2, 1, 1, 1, 5),
+    ]
+    report = run.report
+    assert (report.created, report.already, report.failed, report.unknown, report.requests) == (1, 2, 1, 1, 2)
+
+
+@pytest.mark.parametrize("how", ["already", "not on the board"])
+async def test_a_failing_listener_ends_a_run_that_sends_nothing(how: str, moments: Moments, path: Path) -> None:
+    """What `on_progress` raises is raised from the iteration, also where the row needs not be sent."""
+
+    def fail(progress: BulkProgress) -> None:
+        raise ZeroDivisionError
+
+    memory = Memory(moments)
+    drafts = [CardDraft(name, "list" if how == "already" else "another") for name in "ab"]
+    await memory.results(drafts, journal=path)
+    async with memory.run(drafts, fail, journal=path) as run:
+        with pytest.raises(ZeroDivisionError):
+            async with asyncio.timeout(1.0):
+                await run.wait()
+
+
+async def test_a_failing_listener_loses_no_card_that_was_sent(moments: Moments, path: Path) -> None:
+    """Cards that are under way when it fails have their results, and are on record; the first error is raised."""
+
+    def fail(progress: BulkProgress) -> None:
+        raise ZeroDivisionError(progress.done)
+
+    memory = Memory(moments)
+    seen = []
+    async with memory.run("abcdefgh", fail, journal=path, concurrency=3) as run:
+        with pytest.raises(ZeroDivisionError, match="1"):
+            async for result in run:
+                seen.append(result.draft.name)
+        assert run.report.created == len(seen)
+    assert sorted(seen) == sorted(card.name or "" for card in memory.cards)
+    assert {state for state, _ in kept(path).values()} <= {"done", "waiting"}
+    report = Counter(result.state for result in await memory.results("abcdefgh", journal=path))
+    assert report == {"already": len(seen), "created": 8 - len(seen)}
+
+
+async def test_a_failing_listener_loses_no_card_in_doubt(moments: Moments) -> None:
+    """Each card that was sent has a result, also where telling of one fails."""
+
+    def fail(progress: BulkProgress) -> None:
+        if progress.done == 2:
+            raise ZeroDivisionError
+
+    memory = Memory(moments)
+    memory.script = {name: ["swallowed"] for name in "abc"}
+    seen = []
+    async with memory.run("abcd", fail) as run:
+        with pytest.raises(ZeroDivisionError):
+            async for result in run:
+                seen.append(result.draft.name)
+    assert sorted(seen) == ["a", "b", "c", "d"]
+
+
+async def test_a_journal_that_fails_while_cards_are_settled_ends_the_run(
+    moments: Moments, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card in doubt is unknown and is not sent again; the error of the journal is raised."""
+
+    def failing(*arguments: Any) -> Any:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    memory = Memory(moments)
+    memory.script = {"b": [LOST]}
+    seen = {}
+    with monkeypatch.context() as patch, pytest.raises(JournalError, match="disk I/O error"):
+        async with memory.run("ab", journal=path) as run:
+            patch.setattr(_format, "select_rows", failing)
+            async for result in run:
+                seen[result.draft.name] = result.state
+    assert seen == {"a": "created", "b": "unknown"}
+    assert len(memory.times("b")) == 1
+
+
+@pytest.mark.parametrize("marker", [None, True])
+async def test_nothing_secret_is_in_the_journal(world: World, marker: Any) -> None:
+    """Neither key nor token, whatever the service throws back, stands in the file or beside it, during the run or after."""
+    secrets = [world.service.token, world.service.key]
+    echo = " and ".join(secrets).encode()
+    for call, status in ((1, 400), (2, 500), (3, 403)):
+        world.service.faults.add(faults.status(status, body=echo), "cards.create", call=call)
+    found = []
+
+    def look() -> None:
+        for file in world.path.parent.iterdir():
+            content = file.read_bytes()
+            found.extend(secret for secret in secrets if secret.encode() in content or secret[-20:-2].encode() in content)
+
+    async with world.run(world.drafts(*range(8)), marker=marker, unknown="report") as run:
+        async for result in run:
+            look()
+            assert all(secret not in str(result.error) for secret in secrets)
+    look()
+    assert found == []
+    assert b"card 1" not in world.path.read_bytes()  # nor what the cards say
+    assert {state for state, _ in kept(world.path).values()} == {"done", "failed", "waiting", "unknown"}
+
+
+async def test_a_journal_may_be_named_by_a_string(world: World) -> None:
+    """A path is a string or a Path."""
+    await world.finish(world.drafts(0), journal=str(world.path))
+    assert (await world.finish(world.drafts(0)))[0] == {"0": "already"}
