@@ -395,3 +395,16 @@ slices_of_cards: Final[Callable[[bytes], Iterator[list[Card]]]] = partial(_slice
 slices_of_lists: Final[Callable[[bytes], Iterator[list[BoardList]]]] = partial(_slices, BoardList)
 changed_card: Final[Callable[[str, bytes], Card]] = _changed(Card)
 changed_list: Final[Callable[[str, bytes], BoardList]] = _changed(BoardList)
+
+
+def with_sent(card: Card, list_id: str, due: datetime | None) -> Card:
+    """Fill in what was sent of a card that was just created and that its response does not show; return the same card.
+
+    The response need not show `idList` and `due` (section 4.3). A field that it has as null, or in another form, stays as it is.
+    """
+    shown = cast("Any", card).unread_extra
+    if card.list_id is None and b'"idList"' not in shown:
+        object.__setattr__(card, "list_id", list_id)  # nobody else has the card yet
+    if due is not None and card.due is None and b'"due"' not in shown:
+        object.__setattr__(card, "due", due)
+    return card

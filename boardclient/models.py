@@ -97,6 +97,7 @@ def _lazy_extra(cls: type[M]) -> type[M]:
         return fields
 
     cast("Any", cls).extra = property(extra, slot.__set__)
+    cast("Any", cls).unread_extra = slot  # what `extra` was given or has become, without reading it
     return cls
 
 

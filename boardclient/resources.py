@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from boardclient import _operations as operations
+from boardclient._convert import with_sent
 from boardclient._pipeline._options import CallRunner
 from boardclient.bulk import BulkRun
 from boardclient.bulk._finding import FoundCards, find_cards
@@ -72,9 +73,12 @@ class Cards(_Resource):
     ) -> Card:
         """Add a card to a list (interface 4.3); `due` is aware and sent in UTC.
 
+        The card has the `list_id` and `due` that were sent where its response does not show them.
+
         An error whose `effect` is UNKNOWN means that the card may exist: look for it before creating it again.
         """
-        return await self._runner.call(operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos))
+        card = await self._runner.call(operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos))
+        return with_sent(card, list_id, due)
 
     async def get(self, card_id: str) -> Card:
         """Read a card (interface 4.6)."""

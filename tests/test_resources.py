@@ -5,12 +5,14 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from aioresponses import aioresponses as AioResponses
 
 from boardclient import (
     AsyncSession,
     BadRequestError,
     BulkRun,
     CardDraft,
+    CardResult,
     Member,
     NotFoundError,
     Position,
@@ -18,6 +20,8 @@ from boardclient import (
     TransportError,
 )
 from boardclient.testing import BoardService, faults
+
+DUE = datetime(2027, 1, 2, 3, 4, 5, 678900, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -236,3 +240,31 @@ async def test_find_refuses_what_could_not_have_been_created(
     assert service.requests == 0
     with pytest.raises(NotFoundError):
         await session.cards.find("a", board_id="b", list_id="l")
+
+
+@pytest.mark.parametrize(
+    ("shown", "list_id", "due"),
+    [
+        ({}, "l1", DUE),
+        ({"idList": "l2", "due": "2027-01-02T03:04:05Z"}, "l2", datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        ({"idList": None, "due": None}, None, None),
+        ({"due": "2027-01-02T03:04:05"}, "l1", None),
+    ],
+)
+async def test_a_created_card_has_what_was_sent_where_its_response_does_not_show_it(
+    shown: dict[str, object], list_id: str | None, due: datetime | None, wire: AioResponses
+) -> None:
+    """What the response lacks is filled in; what it shows as null, or in another form, is not."""
+    wire.post("https://boards.example/1/cards", payload={"id": "c1", "name": "n", **shown}, repeat=True)
+    async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example") as session:
+        card = await session.cards.create("n", list_id="l1", due=DUE)
+        (result,) = [result async for result in results(session)]
+    assert (card.list_id, card.due) == (list_id, due)
+    assert result.card is not None
+    assert (result.card.list_id, result.card.due) == (list_id, due)
+
+
+async def results(session: AsyncSession) -> AsyncIterator[CardResult]:
+    async with session.cards.create_many([CardDraft("n", "l1", due=DUE)], concurrency=1) as run:
+        async for result in run:
+            yield result

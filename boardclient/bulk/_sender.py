@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from boardclient import _operations as operations
+from boardclient._convert import with_sent
 from boardclient._pipeline._in_flight import CallWithdrawn
 from boardclient._pipeline._options import CallOptions, CallRunner
 from boardclient._statuses import ends_run, is_throttling
@@ -129,7 +130,7 @@ class Sender:
                 self._hold.note_success()
             if self._options.unknown == "reconcile":
                 self._reconciler.note_created(row, card.id)
-            self._recorder.settle(row, CardResult(index=row.index, draft=draft, card=card))
+            self._recorder.settle(row, CardResult(index=row.index, draft=draft, card=with_sent(card, draft.list_id, draft.due)))
             return
         self._note_failure(row, failure)
 
