@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 _LONGEST_ADDRESS: Final = 2000
 _DECODINGS: Final = 3
-_UNSAFE: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
+_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
 """Browsers remove some of these from addresses and read a backslash as a slash (https://url.spec.whatwg.org/#url-parsing)."""
 
 
