@@ -119,6 +119,7 @@ async def test_a_good_token_that_another_worker_changes(change: str) -> None:
     provider, session = waiting_provider(store=store), FakeSession()
     await provider.acquire(session)
     assert provider.current() == Credentials("first")
+    assert provider.is_current(Credentials("first"))
     if change == "replaced":
         await store.publish("default", Token("second"), 1)
     else:
@@ -348,6 +349,9 @@ async def test_a_store_that_takes_no_token_at_hand() -> None:
     store.refusals = 100
     with pytest.raises(CredentialError, match="took no new token"):
         await provider.keep_token(Token("other"))
+    store.refusals = 100
+    with pytest.raises(CredentialError, match="took no new token"):
+        await provider.exchange_code("code", FakeSession(token_answer()))
 
 
 @virtual

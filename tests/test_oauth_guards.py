@@ -147,7 +147,7 @@ async def test_callbacks_that_raise_anything(raised: BaseException, is_at_once: 
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("place", ["authorize", "read"])
+@pytest.mark.parametrize("place", ["authorize", "awaited", "read"])
 def test_an_interrupt_in_a_callback_ends_the_program(kind: type[BaseException], place: str) -> None:
     """KeyboardInterrupt and SystemExit are not taken for failures."""
 
@@ -158,7 +158,11 @@ def test_an_interrupt_in_a_callback_ends_the_program(kind: type[BaseException], 
         store = MemoryTokenStore()
         if place == "read":
             store.read = interrupt  # type: ignore[method-assign]  # -- as a subclass would
-        provider = provider_of(interrupt if place == "authorize" else None, store=store)
+
+        async def awaited(request: AuthorizationRequest) -> str:
+            raise kind
+
+        provider = provider_of({"authorize": interrupt, "awaited": awaited}.get(place), store=store)
         await provider.acquire(FakeSession())
 
     with pytest.raises(kind):
@@ -274,6 +278,38 @@ async def test_a_store_that_was_restored_with_a_token_of_another_worker() -> Non
         await store.publish("default", Token("restored", ends), 0)
         assert (await provider.acquire(session)).token == expected
         assert len(application.requests) == (expected == "new")
+
+
+@virtual
+async def test_a_store_that_goes_back_again_and_again() -> None:
+    """After three attempts to publish the renewal fails."""
+    store = MemoryTokenStore()
+
+    class Shrinking(MemoryTokenStore):
+        generations = iter([9, 6, 3, 1])
+
+        async def generation(self, account: str) -> int:
+            return next(self.generations)
+
+        async def publish(self, account: str, token: Token, after: int) -> bool:
+            return False
+
+    store = Shrinking()
+    assert "took no new token" in str(await error_of(provider_of(store=store).acquire(FakeSession(token_answer()))))
+    assert list(store.generations) == []
+
+
+@virtual
+async def test_a_store_that_fails_during_a_cool_down() -> None:
+    """The looks at the store neither end nor lengthen the cool-down, and the error stays the renewal's."""
+    store = MemoryTokenStore()
+    provider = provider_of(Application(LookupError("no")), store=store, cooldown=10.0)
+    await error_of(provider.acquire(FakeSession()))
+    store.read = _odd  # type: ignore[method-assign, assignment]  # -- as a subclass would
+    for _ in range(3):
+        await asyncio.sleep(1)
+        assert str(await error_of(provider.acquire(FakeSession()))).startswith("authorize raised LookupError")
+    assert provider._token_state.rest_seconds == pytest.approx(7.0)
 
 
 # --- callbacks that wait for each other

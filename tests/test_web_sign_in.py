@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from random import Random
+from string import ascii_letters
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -40,6 +42,7 @@ def test_local_addresses(address: str) -> None:
 @example("//user@evil.example")
 @example("/..//evil.example")
 @example("/." + "x" * 2001)
+@example("/\udcff")
 def test_addresses_stay_local(address: str) -> None:
     """Whatever is given, the browser stays on the site, also after servers have decoded the address, and no header is split."""
     found = local_address(address)
@@ -142,9 +145,9 @@ def test_tampered_cookies_hold_no_flow(data: st.DataObject) -> None:
 
 def test_flows_fit_into_a_cookie() -> None:
     """Where long addresses don't fit, the oldest flows are left out."""
-    signer, flows = Signer([b"secret"]), Flows()
+    signer, flows, random = Signer([b"secret"]), Flows(), Random(7)
     for number in range(5):
-        flows = flows.add(Flow(f"state {number}", 1, "/" + "".join(chr(33 + (n * n + number) % 90) for n in range(1500))), 1)
+        flows = flows.add(Flow(f"state {number}", 1, "/" + "".join(random.choices(ascii_letters, k=1500))), 1)
     text = signer.write_flows(flows)
     assert len(text) <= 3800
     assert signer.read_flows(text).flows[-1].state == "state 4"
@@ -360,6 +363,21 @@ async def test_a_session_that_closes_amid_a_sign_in(service: BoardService) -> No
     for awaited in (completing, sign_in.complete({"code": "c", "state": states[1]}, browser.cookies)):
         with pytest.raises(SessionClosedError):
             await awaited
+
+
+async def test_a_session_that_closes_between_two_steps(service: BoardService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sign-in ends with SessionClosedError where a step finds the session closed."""
+    browser = Browser()
+
+    async def closed(*arguments: object, **options: object) -> Token:
+        raise SessionClosedError("closed")
+
+    async with service.session() as session:
+        sign_in = sign_in_of(service, session)
+        monkeypatch.setattr(sign_in._credentials, "request_token", closed)
+        state = browser.begin(sign_in)["state"]
+        with pytest.raises(SessionClosedError, match="during the sign-in"):
+            await browser.complete(sign_in, code="c", state=state)
 
 
 async def test_many_accounts_and_states(service: BoardService, monkeypatch: pytest.MonkeyPatch) -> None:

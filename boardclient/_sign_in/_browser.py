@@ -60,15 +60,11 @@ def parameters(query: object) -> dict[str, str] | None:
 
 def _pairs_of(query: Mapping[object, object]) -> list[tuple[object, object]]:
     """Return all pairs of a mapping, those of multi-valued ones (Starlette, multidict, Werkzeug) included."""
-    for every in ("multi_items", "items"):
-        items = getattr(query, every, None)
-        if callable(items):
-            break
-    getlist = getattr(query, "getlist", None)
-    if every == "items" and callable(getlist):
+    getlist, items = getattr(query, "getlist", None), getattr(query, "multi_items", query.items)
+    if callable(getlist) and items == query.items:
         return [(name, value) for name in query for value in getlist(name)]
     pairs: list[tuple[object, object]] = []
-    for name, value in items():  # type: ignore[misc]  # -- every mapping has items
+    for name, value in items():
         pairs += [(name, one) for one in value] if isinstance(value, list | tuple) else [(name, value)]
     return pairs
 

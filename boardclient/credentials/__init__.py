@@ -1,7 +1,6 @@
-"""What signs a request, and where it comes from: the provider protocol, static and OAuth credentials, token stores.
+"""Credentials of requests: the provider protocol, static and OAuth credentials, token stores.
 
-What only OAuth needs stays in its modules, from where `boardclient` takes it when it is asked for: a program with static
-credentials doesn't pay for it.
+`boardclient` imports what only OAuth needs when it is first used, so that programs with static credentials don't load it.
 """
 
 from boardclient.credentials._protocol import CredentialObserver, CredentialProvider, Exchange

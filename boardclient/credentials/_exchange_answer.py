@@ -1,6 +1,6 @@
-"""What the answer of the token exchange means (interface 4.12, whose answer is not shown, 5.9). No I/O.
+"""What the response of the token exchange means (interface 4.12, whose response is not shown, 5.9). No I/O.
 
-Nothing here puts a value of an answer into a message: names only, and of those only what can't be a token itself.
+No message holds a value of a response: names only, and of those only what can't be a token itself.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _ERROR_CODES: Final = frozenset(
         "temporarily_unavailable",
     }
 )
-"""RFC 6749, sections 4.1.2.1 and 5.2: the only values of an answer that are ever shown."""
+"""RFC 6749, sections 4.1.2.1 and 5.2: the only values of a response that messages show."""
 
 
 def read_token(answer: Response, now: float, parse: ParseToken | None = None) -> Token | RenewalFailure:
-    """Take the token from an answer; `now` is on `time.time`.
+    """Return the token of a response, or why it has none; `now` is on `time.time`.
 
     Known are a JSON object as of RFC 6749, one with a field `token`, and the same form-encoded, under any content type.
     """
@@ -87,7 +87,7 @@ def _refusal(status: int, fields: Mapping[str, JsonValue] | None) -> RenewalFail
 
 
 def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | RenewalFailure:
-    """Let the application take the token; its error loses the frames that hold the answer."""
+    """Call the application's function; its error loses the frames that hold the response."""
     try:
         token = parse(fields)
     except (KeyboardInterrupt, SystemExit):
@@ -100,14 +100,14 @@ def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | Renew
 
 
 def _names(fields: Mapping[str, JsonValue]) -> str:
-    """Say which names an answer has; one that looks like a value, such as a bare token read as a form, is not shown."""
+    """Return the names of a response in words, without those that may be values, such as a bare token read as a form."""
     shown = sorted(name for name, value in fields.items() if _PLAIN_NAME.fullmatch(name) and not _is_padding(value))
     hidden = len(fields) - len(shown)
     return f"the names in its answer are {', '.join(shown) or 'none'}" + (f" and {hidden} not shown" if hidden else "")
 
 
 def _is_padding(value: JsonValue) -> bool:
-    """Tell whether a value may be the end of a token in base 32 or 64, whose beginning was taken for a name."""
+    """Return True if a value may be the end of a token in base 32 or 64, whose beginning was taken for a name."""
     return isinstance(value, str) and not value.strip("=")
 
 

@@ -46,8 +46,9 @@ _ADVICE: Final = {
 _one_step: Final = threading.Lock()
 """HeldToken for the whole of each step in this process.
 
-A fork waits for it: SQLite must not have a file open meanwhile, or its locks in the child would be those of the parent. And while
-one thread closes the file that it has made, no other has locks on it: POSIX would end them.
+A fork waits for it: with a file open in SQLite, the child would believe that it holds the parent's locks
+(https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_). And closing a file ends all locks
+that the process has on it (POSIX), so no other thread may be in a step meanwhile.
 """
 if hasattr(os, "register_at_fork"):  # pragma: no branch -- only Windows has no fork
     os.register_at_fork(before=_one_step.acquire, after_in_parent=_one_step.release, after_in_child=_one_step.release)
@@ -138,7 +139,7 @@ class FileTokenStore(AccountStore):
         return result
 
     def _make_file(self) -> int:
-        """Make what is missing of the folder and the file, refuse what others may read, and return the file's size."""
+        """Make the folder and the file where they are missing, check them, and return the file's size."""
         folder = self._path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_folder(folder)
@@ -152,7 +153,11 @@ class FileTokenStore(AccountStore):
         return found.st_size
 
     def _is_new(self, connection: sqlite3.Connection) -> bool:
-        """Say whether nothing was ever written into the file; refuse what others, or later versions, wrote."""
+        """Return True if the file is new.
+
+        Raises:
+            CredentialError: another program, or a later version, wrote it.
+        """
         ((application,),) = connection.execute("PRAGMA application_id")
         ((version,),) = connection.execute("PRAGMA user_version")
         if application == _APPLICATION and version > _VERSION:

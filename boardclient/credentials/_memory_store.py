@@ -10,10 +10,10 @@ from boardclient.credentials._accounts import Account, AccountStore, Change, T
 
 
 class MemoryTokenStore(AccountStore):
-    """Keep tokens for one process, for any number of its threads and event loops, until it ends.
+    """Keep tokens for one process, for all its threads and event loops, until it ends.
 
-    Sessions share a renewal by sharing the store. A forked process has a copy, which knows nothing of the other from then on.
-    `clock` gives seconds; only its differences count.
+    Sessions that share the store share renewals. A forked process has a copy of its own. `clock` gives seconds; only differences
+    count.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:

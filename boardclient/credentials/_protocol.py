@@ -1,4 +1,4 @@
-"""What a session asks of whoever supplies its credentials."""
+"""The protocols between a session and its credential provider."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ T = TypeVar("T")
 
 
 class Exchange(Protocol):
-    """The session's way to POST a form on its own pool, once, with its own TLS, proxy and limits.
-
-    It also runs what a provider does beside the calls.
-    """
+    """Send forms on the session's own pool, with its TLS, proxy and limits, and run a provider's work beside the calls."""
 
     @property
     def timeout(self) -> float | None:
-        """The seconds that the session gives a call, None for no deadline."""
+        """The seconds of a call's deadline, None for no deadline."""
         ...
 
     def check_url(self, url: str, name: str) -> str:
-        """Return the URL if a form may be sent to it; `name` is what an error calls it.
+        """Return the URL if a form may be sent to it; errors call it `name`.
 
         Raises:
             ValueError: it is not https, nor plain http that the session allows.
@@ -32,7 +29,7 @@ class Exchange(Protocol):
         ...
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run the coroutine in a task of its own, which ends with the session at the latest.
+        """Run the coroutine in a task of its own, which the session cancels when it closes.
 
         Raises:
             SessionClosedError: the session is closed.
@@ -40,17 +37,17 @@ class Exchange(Protocol):
         ...
 
     async def post_form(self, url: str, fields: Mapping[str, str], timeout: float | None = None) -> Response:
-        """Send the form to an absolute URL and return the answer, whatever its status; `timeout` is in seconds.
+        """Send the form to an absolute URL once and return the response, whatever its status; `timeout` is in seconds.
 
         Raises:
-            TransportError: no whole answer came; `effect` says whether it was sent.
+            TransportError: no whole response came; `effect` says whether the form was sent.
             ValueError: the URL is not https, nor plain http that the session allows.
         """
         ...
 
 
 class CredentialProvider(Protocol):
-    """What signs requests. Both methods may be called by many tasks at once.
+    """Supply the credentials that sign requests. Many tasks may call both methods at once.
 
     What they raise reaches the caller as `CredentialError`, with it as the cause.
     """
@@ -85,7 +82,7 @@ class CredentialObserver:
         return True
 
     def note_accepted(self, credentials: Credentials) -> None:
-        """Take note that the service took the credentials; called once for each object that the provider gave."""
+        """Note that the service accepted the credentials; called once for each object that the provider gave."""
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
-        """Take note of a 401 that is not followed by `renew`, since the call has renewed its credentials already."""
+        """Note a 401 that is not followed by `renew`, since the call has renewed its credentials already."""

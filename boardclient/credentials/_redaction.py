@@ -48,7 +48,7 @@ def _places(text: bytes, forms: set[bytes]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     passes: list[_Unescaped] = []
     searched = text
-    for number in range(_PASSES + 1):
+    while True:
         for form in forms:
             start = searched.find(form)
             while start >= 0:
@@ -57,7 +57,7 @@ def _places(text: bytes, forms: set[bytes]) -> list[tuple[int, int]]:
                     place = earlier.source_of(*place)
                 found.append(place)
                 start = searched.find(form, start + len(form))
-        if number == _PASSES or (unescaped := _unescaped(searched)) is None:
+        if len(passes) == _PASSES or (unescaped := _unescaped(searched)) is None:
             break
         passes.append(unescaped)
         searched = unescaped.text

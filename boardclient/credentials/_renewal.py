@@ -123,10 +123,11 @@ class Renewal:
         try:
             async with self._lease_kept():
                 failure = await self._obtain()
-                if failure is not None and await self._is_published_meanwhile():
-                    failure = None
             if failure is not None:
-                cooldown = self._note(failure)
+                if await self._is_published_meanwhile():
+                    failure = None
+                else:
+                    cooldown = self._note(failure)
         except asyncio.CancelledError:
             await self._release_at_once()
             raise

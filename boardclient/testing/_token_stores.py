@@ -143,7 +143,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_does_not_resurrect_a_deleted_token(self, store: TokenStore) -> None:
-        """Who began before a deletion can't publish after it; who asks for the generation afterwards can."""
+        """A publish that began before a deletion fails; one after the generation that the deletion made succeeds."""
         await store.delete("a")
         _expect("generation of an unknown account after a deletion", await store.generation("a"), 1)
         _expect("publish of one who began before it", await store.publish("a", Token("late"), 0), False)
@@ -194,7 +194,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_leases_to_one_holder(self, store: TokenStore) -> None:
-        """Who has the lease gets it again, and nobody else does."""
+        """The holder of the lease gets it again, and no other holder does."""
         await self._expect_lease(store, "x", "granted", "first")
         await self._expect_lease(store, "y", "held", "while x has it")
         await self._expect_lease(store, "x", "granted", "while x has it")
@@ -223,7 +223,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_release_makes_it_free(self, store: TokenStore) -> None:
-        """A lease that its holder ends is anybody's at once."""
+        """A lease that its holder released is free at once."""
         await self._expect_lease(store, "x", "granted", "first")
         await store.release("a", "x")
         await self._expect_lease(store, "y", "granted", "after x released it")
@@ -231,7 +231,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_release_of_another_does_nothing(self, store: TokenStore) -> None:
-        """Who has not the lease neither ends it nor begins a cool-down; nor does it end one."""
+        """A release by another than the holder neither ends the lease nor begins or ends a cool-down."""
         await self._expect_lease(store, "x", "granted", "first")
         for cooldown in (0.0, self.lease_seconds):
             await store.release("a", "y", cooldown)
@@ -252,7 +252,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_cool_down_is_everybodys(self, store: TokenStore) -> None:
-        """In a cool-down nobody gets the lease, nor who began it; then anybody does. To ask does not prolong it."""
+        """In a cool-down no holder gets the lease, then any does. Asking does not prolong it."""
         await self._expect_lease(store, "x", "granted", "first")
         await store.release("a", "x", self.lease_seconds)
         for holder in ("x", "y"):
