@@ -11,7 +11,8 @@ from checker import Findings
 from kinds import ABLATIONS, KINDS, SERVICES
 
 Look = Callable[[str], Findings]
-ROWS = 60
+ROWS = 48
+"""Below 50: a listing of exactly as many cards may be cut off, and leaves rows unknown."""
 SCALE = Scale(delay=0.05, settle=0.4)
 LONGEST_KILL_SECONDS = 1.0
 
