@@ -18,6 +18,8 @@ import attrs
 _PASSES: Final = 4
 _LONGEST_FORM: Final = 32
 """Bytes of one byte of a secret, in the forms that are searched for."""
+_SHORTEST_FORM: Final = 4
+"""Bytes of an unescaped form below which it would be found everywhere."""
 _ESCAPE: Final = re.compile(
     rb"%([0-9A-Fa-f]{2})"
     rb"|\\u([Dd][89ABab][0-9A-Fa-f]{2})\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})"
@@ -30,7 +32,7 @@ _SHORT_ESCAPES: Final = dict(zip(b"bfnrt", (b"\b", b"\f", b"\n", b"\r", b"\t"), 
 
 def redacted(text: bytes, secrets: Sequence[str], kept_bytes: int | None = None) -> bytes:
     """Return the text with `***` in place of each secret; of a longer one only its first `kept_bytes`, without half a secret."""
-    forms = {form.encode() for secret in secrets for form in (secret, secret.replace(" ", "+"))}
+    forms = {form for secret in secrets for form in _forms(secret)}
     if kept_bytes is not None:
         text = text[: kept_bytes + _LONGEST_FORM * max(map(len, forms))]
     pieces, at = [], 0
@@ -41,6 +43,19 @@ def redacted(text: bytes, secrets: Sequence[str], kept_bytes: int | None = None)
         pieces += [text[at:start], b"***"]
         at = stop
     return b"".join([*pieces, text[at:end]])
+
+
+def _forms(secret: str) -> set[bytes]:
+    """Return what to search for: the secret, and what the passes make of one that holds escapes itself."""
+    form: bytes | None = secret.encode()
+    forms: set[bytes] = set()
+    for _ in range(_PASSES + 1):
+        if form is None or (forms and len(form) < _SHORTEST_FORM):
+            break
+        forms |= {form, form.replace(b" ", b"+")}
+        unescaped = _unescaped(form)
+        form = None if unescaped is None else unescaped.text
+    return forms
 
 
 def _places(text: bytes, forms: set[bytes]) -> list[tuple[int, int]]:
