@@ -21,6 +21,8 @@ from boardclient.errors import ApiError, BoardClientError, DecodeError, Effect, 
 from boardclient.models import Board, BoardList, Card, JsonValue, Member, check_identifier, check_text, utc_timestamp
 
 T = TypeVar("T")
+_EXCERPT_BYTES: Final = 200
+_KIND_LENGTH: Final = 60
 AT_ONCE_BYTES: Final = 256 * 2**10
 """The largest body that is read at once, which takes about a millisecond."""
 
@@ -241,7 +243,9 @@ def _checked_path(path: str) -> str:
     return quote(path, safe="/%:@!$&'()*+,;=~")
 
 
-def error_of(request: Request[T], response: TransportResult, earlier: Effect, now: float) -> T | BoardClientError:
+def error_of(
+    request: Request[T], response: TransportResult, earlier: Effect, now: float, host: str = "the service"
+) -> T | BoardClientError:
     """Return the error that a response that is no success, or none, stands for; `now` is in seconds since the epoch.
 
     A DELETE that is answered with 404 after an attempt of unknown effect is done: that attempt may have deleted it (`earlier` is
@@ -249,9 +253,9 @@ def error_of(request: Request[T], response: TransportResult, earlier: Effect, no
     """
     error: BoardClientError
     if isinstance(response, TransportFailure):
-        error = TransportError(f"{request.line}: {response.why}", response.phase, request.line, response.effect)
+        error = TransportError(f"{request.line}: {response.words(host)}", response.phase, request.line, response.effect)
     else:
-        error = api_error(request.line, response, now)
+        error = api_error(request.line, response, now, host)
         if isinstance(error, NotFoundError) and request.method == "DELETE" and earlier is Effect.UNKNOWN:
             return request.read(response, request.identifier)
     error.repeatable = request.repeatable
@@ -283,21 +287,36 @@ def _unusable(request: Request[T], error: DecodeError) -> DecodeError:
     return unusable
 
 
-def api_error(line: str, answer: RawResponse, now: float) -> ApiError:
+def api_error(line: str, answer: RawResponse, now: float, host: str = "the service") -> ApiError:
     """Build the error of an answer that is no success, from an answer that holds no credential any more."""
-    meaning = status_of(answer.status)
+    meaning, asked = status_of(answer.status), retry_after(answer.headers, now)
     body = answer.body[:BODY_KEPT_BYTES]
-    excerpt = body[:200].decode("utf-8", "replace").strip()
-    parts = [f"{line}: status {answer.status}", meaning.words, ascii(excerpt)[1:-1] if excerpt else ""]
-    return meaning.error(
-        ": ".join(filter(None, parts)),
-        answer.status,
-        answer.headers,
-        body,
-        line,
-        retry_after(answer.headers, now),
-        meaning.effect,
-    )
+    wait = "" if asked is None else f"it asks to wait {asked:g} s"
+    parts = [
+        f"{line}: status {answer.status} from {host}",
+        "; ".join(filter(None, (meaning.words, wait, meaning.advice))),
+        _excerpt(answer),
+    ]
+    return meaning.error(": ".join(filter(None, parts)), answer.status, answer.headers, body, line, asked, meaning.effect)
+
+
+def unreadable(error: DecodeError, answer: RawResponse, host: str) -> DecodeError:
+    """Return the error of a success that can't be read, with the beginning of one that is another thing altogether.
+
+    The answer holds no credential any more.
+    """
+    if not error.path:
+        error.message += f" (status {answer.status} from {host}: {_excerpt(answer) or 'an empty body'}); check base_url"
+        error.args = (error.message, *error.args[1:])
+    return error
+
+
+def _excerpt(answer: RawResponse) -> str:
+    """Return the beginning of a body in printable ASCII, and its type where that is not JSON."""
+    text = " ".join(answer.body[:_EXCERPT_BYTES].decode("utf-8", "replace").split())
+    kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()[:_KIND_LENGTH]
+    named = f"{ascii(kind)[1:-1]}: " if kind and "json" not in kind.lower() else ""
+    return f"{named}{ascii(text)[1:-1]}" if text else ""
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

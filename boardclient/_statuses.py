@@ -32,6 +32,7 @@ class Status:
     Args:
         error: the class of the error that it raises.
         words: its cause in words, "" where the interface names none.
+        advice: what the caller can do about it, "" where nothing is known to help.
         effect: what the service may have done.
         is_throttling: the service asks for fewer requests; the same request may be sent again later, whatever it does.
         is_transient: the same request may succeed later, so one that may be repeated is sent again.
@@ -42,6 +43,7 @@ class Status:
     error: type[ApiError]
     words: str = ""
     effect: Effect = Effect.REJECTED
+    advice: str = attrs.field(default="", kw_only=True)
     is_throttling: bool = attrs.field(default=False, kw_only=True)
     is_transient: bool = attrs.field(default=False, kw_only=True)
     ends_run: bool = attrs.field(default=False, kw_only=True)
@@ -49,17 +51,28 @@ class Status:
 
 
 _TABLE: Final[Mapping[int, Status]] = {
-    400: Status(BadRequestError, "a required parameter is missing or wrong", is_final=True),
-    401: Status(AuthenticationError, "the key or token is invalid or expired", ends_run=True),
-    403: Status(PermissionDeniedError, "the credentials lack a permission or scope"),
-    404: Status(NotFoundError, "an identifier does not exist or is not accessible", is_final=True),
-    408: Status(ApiError, effect=Effect.UNKNOWN),
+    400: Status(BadRequestError, "a required parameter is missing or wrong", advice="check what is sent", is_final=True),
+    401: Status(
+        AuthenticationError, "the key or token is invalid or expired", advice="check both, or obtain a new token", ends_run=True
+    ),
+    403: Status(
+        PermissionDeniedError,
+        "the credentials lack a permission or scope",
+        advice="obtain a token with the scopes read and write",
+    ),
+    404: Status(
+        NotFoundError,
+        "an identifier does not exist or is not accessible",
+        advice="check the identifiers and whose token it is",
+        is_final=True,
+    ),
+    408: Status(ApiError, "the service waited too long for the request", Effect.UNKNOWN),
     425: Status(ApiError),
-    429: Status(RateLimitError, "too many requests", is_throttling=True),
+    429: Status(RateLimitError, "too many requests", advice="send fewer at a time, with limiter=Pace()", is_throttling=True),
 }
 _CLASSES: Final[Mapping[int, Status]] = {
     2: Status(ApiError, effect=Effect.DONE, is_final=True),
-    3: Status(ApiError, "a redirect, which is not followed", is_final=True),
+    3: Status(ApiError, "a redirect, which is not followed", advice="check base_url", is_final=True),
     4: Status(ApiError, is_final=True),
     5: Status(ServerError, "the service failed", Effect.UNKNOWN, is_transient=True),
 }

@@ -36,6 +36,11 @@ def check_root(url: object, name: str, *, allow_insecure: bool) -> str:
     return root
 
 
+def host_of(url: str) -> str:
+    """Return the host of a checked URL, with the port where it names one."""
+    return url.partition("://")[2].partition("/")[0]
+
+
 def _parsed(url: object) -> URL | None:
     try:
         return URL(url) if isinstance(url, str) and url.isprintable() else None

@@ -27,6 +27,8 @@ from typing import Literal
 
 import attrs
 
+from boardclient._curl import ShownRequest
+
 Phase = Literal["connect", "send", "receive", "deadline"]
 
 
@@ -77,6 +79,10 @@ class BoardClientError(Exception):
     """
 
     suggested_status: int = 500
+    shown_request: ShownRequest | None = None
+    """What the call sends, without its credentials; None where there was no request."""
+    call_id: str = ""
+    """Which call it was, as events and logs name it."""
 
     def __init__(self, message: str = "", effect: Effect = Effect.NOT_SENT, attempts: tuple[Attempt, ...] = ()) -> None:
         super().__init__(message)
@@ -84,6 +90,14 @@ class BoardClientError(Exception):
         self.effect = effect
         self.attempts = attempts
         self.repeatable = False
+
+    def as_curl(self) -> str | None:
+        """Return the request of the call as a curl command for a POSIX shell, None where there was none to be sent.
+
+        The command may be shown to anyone: it takes the credentials from `$BOARDCLIENT_KEY` and `$BOARDCLIENT_TOKEN`. It leaves
+        out headers that the application added.
+        """
+        return None if self.shown_request is None else self.shown_request.as_curl()
 
     def __str__(self) -> str:
         return self.message

@@ -56,8 +56,14 @@ def test_what_an_exception_means(error: Exception, stage: str, expected: tuple[s
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (aiohttp.ClientConnectorError(KEY, REFUSED), "no connection: the exchange failed (Connection refused)"),
-        (aiohttp.ClientConnectorCertificateError(KEY, ssl.CertificateError("x")), "no connection: the certificate was refused"),
+        (
+            aiohttp.ClientConnectorError(KEY, REFUSED),
+            "no connection: the connection was refused, check the host and port and that the service runs",
+        ),
+        (
+            aiohttp.ClientConnectorCertificateError(KEY, ssl.CertificateError("x")),
+            "no connection: the certificate was refused, check the host, or give ssl= a context that trusts its issuer",
+        ),
         (RuntimeError("x"), "the exchange failed (RuntimeError)"),
         (aiohttp.ClientOSError(-2, "x"), "the exchange failed (ClientOSError)"),
         (aiohttp.ServerDisconnectedError(), "the connection was closed before the answer"),

@@ -16,7 +16,7 @@ from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._pipeline._places import Places
 from boardclient._transport import RawResponse, Settings
 from boardclient._transport._pool import Pool
-from boardclient._urls import check_root, check_url
+from boardclient._urls import check_root, check_url, host_of
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
 
@@ -47,6 +47,7 @@ class SessionCore:
         timeout: float | None,
     ) -> None:
         self.base_url = check_root(base_url, "base_url", allow_insecure=settings.allow_insecure)
+        self.host = host_of(self.base_url)
         self.settings = settings
         self.pool = Pool(settings, lent)
         self.places = Places(self.pool.max_connections)
@@ -88,14 +89,16 @@ class SessionCore:
         try:
             outcome = await self.pool.send("POST", target, body, context, "application/x-www-form-urlencoded")
         except asyncio.CancelledError as cancellation:
-            interrupted = context.interruption_error()
+            interrupted = context.interruption_error(host_of(target))
             if interrupted is None:
                 raise cancellation.with_traceback(None)  # noqa: B904 -- the same one, without the frames that hold the form
             error = interrupted
         else:
             if isinstance(outcome, RawResponse):
                 return response_of(outcome)
-            error = TransportError(f"the form was not answered: {outcome.why}", outcome.phase, "POST", outcome.effect)
+            error = TransportError(
+                f"the form was not answered: {outcome.words(host_of(target))}", outcome.phase, "POST", outcome.effect
+            )
         finally:
             self.in_flight.end(context)
             del fields, body

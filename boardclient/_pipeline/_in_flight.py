@@ -11,12 +11,13 @@ import math
 import os
 import time
 from asyncio import current_task, get_running_loop
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal, Protocol, TypeAlias
 
 import attrs
 
-from boardclient._pipeline._guards import GuardedLimiter
+from boardclient._pipeline._guards import GuardedLimiter, guarded
 from boardclient._pipeline._options import CallOptions
 from boardclient._transport import Progress
 from boardclient.credentials import Credentials
@@ -54,6 +55,8 @@ class CallContext(Progress):
     last_error: BoardClientError | None = None
     limiter: GuardedLimiter | None = None
     """The limiter in place of the session's."""
+    waits_for: Callable[[], str] | None = None
+    """What the call waits for outside of the transport, in words; None where it does not."""
     waits_count = True
     leaves_throttling = False
     is_noted = False
@@ -65,6 +68,7 @@ class CallContext(Progress):
     """What the request was signed with last."""
     rejected: Credentials | None = None
     """The credentials that the service answered with 401, to be redacted from later responses."""
+    _ended_by: BoardClientError | None = None
     interruption: Interruption | None = None
     """Why the session ends the call."""
     may_send = True
@@ -73,7 +77,7 @@ class CallContext(Progress):
     def __init__(self, request: Lined, task: asyncio.Task[object], seconds: float | None) -> None:
         self.request = request
         self.task = task
-        self._seconds = seconds
+        self.seconds = seconds
         self._cancelling = task.cancelling()
 
     def take(self, options: CallOptions) -> None:
@@ -92,7 +96,7 @@ class CallContext(Progress):
     @property
     def remaining_seconds(self) -> float | None:
         """Return the seconds left until the deadline, None without one."""
-        return None if self._seconds is None else self.deadline - self.task.get_loop().time()
+        return None if self.seconds is None else self.deadline - self.task.get_loop().time()
 
     @property
     def effect(self) -> Effect:
@@ -112,16 +116,21 @@ class CallContext(Progress):
         if self.effect_under_way is Effect.NOT_SENT:
             self.interrupt("withdrawn")
 
-    def interruption_error(self) -> BoardClientError | None:
+    def interruption_error(self, host: str = "the service") -> BoardClientError | None:
         """Return the error of an interrupted call, None where a cancellation is the caller's own.
 
         An attempt that was under way goes into the history with it.
         """
+        if self._ended_by is not None:
+            return self._ended_by
         if self.interruption is None or self.task.uncancel() > self._cancelling:
             return None
         error: BoardClientError
         if self.interruption == "deadline":
-            error = DeadlineError(f"{self.line}: the deadline of {self._seconds:g} s passed", "deadline", self.line, self.effect)
+            words = f"{self.line}: the deadline of {self.seconds:g} s passed"
+            if waited_for := self._waited_for(host):
+                words += f", waiting for {waited_for}"
+            error = DeadlineError(words, "deadline", self.line, self.effect)
         elif self.interruption == "closed":
             error = SessionClosedError(f"{self.line}: the session was closed during the call", self.effect)
         else:
@@ -130,7 +139,15 @@ class CallContext(Progress):
             self.record(self.started, error, None, self.effect_under_way)
             self.stage = "idle"
         error.attempts = self.attempts
+        self._ended_by = error
         return error
+
+    def _waited_for(self, host: str) -> str:
+        if self.waits_for is not None:
+            return guarded("waiting_for of the credentials", self.waits_for) or "credentials"
+        if self.stage == "idle":
+            return ""
+        return f"a connection to {host}" if self.stage == "connect" else f"the response of {host}"
 
     def record(self, started: float, outcome: object, status: int | None, effect: Effect) -> Attempt:
         """Add an attempt to the history; `started` is on `time.time`."""

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from boardclient import retry as _retry
+from boardclient._curl import ShownRequest
 from boardclient._messages import Request
-from boardclient._operations import error_of, interpret_in_steps, value_of
+from boardclient._operations import error_of, interpret_in_steps, unreadable, value_of
 from boardclient._pace import Limiter
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._guards import GuardedLimiter, guarded, log_failure, notify_all, own_error
@@ -30,6 +31,7 @@ from boardclient.errors import (
     AuthenticationError,
     BoardClientError,
     CredentialError,
+    DecodeError,
     Effect,
     SessionClosedError,
 )
@@ -119,6 +121,7 @@ class Pipeline:
         if isinstance(outcome, BoardClientError) and not context.returns_error:
             outcome.effect = Effect.worst([outcome.effect, *(attempt.effect for attempt in context.attempts)])
             outcome.attempts = context.attempts
+            outcome.shown_request = self._shown(request, context)
             del context  # it holds credentials, and this frame stays with the error
             raise outcome
         if options is not None:
@@ -151,9 +154,11 @@ class Pipeline:
         """Ask the provider for credentials, or for others than the rejected ones; a failure goes into the history."""
         provider, core, started = self.provider, self._core, time.time()
         core.in_flight.suspend(context)
+        context.waits_for = self._hooks.waiting_for
         try:
             given = await (provider.acquire(core) if rejected is None else provider.renew(rejected, core))
             if isinstance(given, Credentials):
+                context.waits_for = None
                 return given
             failure = CredentialError(f"{request.line}: the provider returned {type(given).__name__}, not Credentials")
         except CredentialError as error:
@@ -163,6 +168,7 @@ class Pipeline:
             failure.__cause__ = error
         finally:
             core.in_flight.resume(context)
+        context.waits_for = None
         context.record(started, failure, None, Effect.NOT_SENT)
         return failure
 
@@ -173,9 +179,11 @@ class Pipeline:
         in_flight = self._core.in_flight
         outcome: T | BoardClientError | _Turn = _Turn.OUTDATED
         in_flight.suspend(context)
+        context.waits_for = _turn
         try:
             async with limiter:
                 in_flight.resume(context)
+                context.waits_for = None
                 context.is_noted |= limiter.is_reporting
                 if guarded("is_current of the credentials", self._hooks.is_current, credentials) in {True, None}:
                     outcome = await self._send(request, context, credentials)
@@ -198,8 +206,8 @@ class Pipeline:
         context.started = time.time()
         signed = credentials.sign(request, self.credentials_in)
         response = await core.pool.send(request.method, core.base_url + signed.target, signed.body, context)
-        if not isinstance(response, RawResponse) or not response.is_success:
-            outcome = _error_of(request, context, response)
+        if not isinstance(response, RawResponse) or response.status // 100 != 2:
+            outcome = self._error_of(request, context, response)
         else:
             if credentials is not self._accepted:
                 self._accept(credentials)
@@ -208,6 +216,8 @@ class Pipeline:
             else:
                 outcome = await _read_in_steps(request, context, response)
         if context.is_noted or isinstance(outcome, BoardClientError):
+            if isinstance(outcome, DecodeError) and isinstance(response, RawResponse):
+                outcome = unreadable(outcome, _without_secrets(context, response), core.host)
             self._note(request, context, response, outcome)
         return outcome
 
@@ -261,6 +271,7 @@ class Pipeline:
         """Attempt the request as often as the policy wants, after a first attempt or from the first one on."""
 
         async def attempt() -> T | BoardClientError:
+            context.waits_for = None
             outcome = await self._attempt(request, context)
             return await self._renewed(request, context, outcome)
 
@@ -278,9 +289,11 @@ class Pipeline:
         last = context.attempts[-1]
         if context.last_error is not None and context.leaves_throttling and is_throttling(context.last_error):
             raise context.last_error
-        if not _retry.is_pause_possible(pause, context.remaining_seconds):
-            raise context.last_error or BoardClientError(f"{request.line}: the next pause would pass the deadline", Effect.DONE)
+        remaining = context.remaining_seconds
+        if not _retry.is_pause_possible(pause, remaining):
+            raise _beyond_deadline(request, context, pause, remaining or 0.0)
         context.note_pause(pause)
+        context.waits_for = _repeat
         if self.observers:
             self.notify(
                 RetryScheduled(
@@ -292,6 +305,19 @@ class Pipeline:
                     why=last.why,
                 )
             )
+
+    def _shown(self, request: Request[T], context: CallContext) -> ShownRequest:
+        """Return the request as its error shows it."""
+        root, place, rejected = self._core.base_url, self.credentials_in, context.rejected
+        if context.credentials is None:  # nothing was signed, nor redacted: there are no credentials that could be echoed
+            return ShownRequest(method=request.method, url=root + request.path)
+        return context.credentials.show(request, root, place, *([] if rejected is None else [rejected]))
+
+    def _error_of(self, request: Request[T], context: CallContext, response: TransportResult) -> T | BoardClientError:
+        """Return the error that a response stands for, without the credentials that it may echo."""
+        if isinstance(response, RawResponse):
+            response = _without_secrets(context, response)
+        return error_of(request, response, context.effect, time.time(), self._core.host)
 
     def _accept(self, credentials: Credentials) -> None:
         """Tell the provider, once, that the service took its credentials."""
@@ -314,7 +340,7 @@ class Pipeline:
     def _ended_early(self, request: Request[T], context: CallContext) -> BoardClientError | None:
         """Return the error of a call that the session ended, None for any other; an attempt under way ends here for observers."""
         known = len(context.attempts)
-        error = context.interruption_error()
+        error = context.interruption_error(self._core.host)
         if error is None and context.stage != "idle":
             cancelled = BoardClientError("the call was cancelled")
             context.record(context.started, cancelled, None, context.effect_under_way)
@@ -371,6 +397,26 @@ class Pipeline:
         return {**service, "account": account} if isinstance(account, str) else service
 
 
+def _turn() -> str:
+    return "its turn at the limiter"
+
+
+def _repeat() -> str:
+    return "the pause before the next attempt"
+
+
+def _beyond_deadline(request: Request[T], context: CallContext, pause: float, remaining: float) -> BoardClientError:
+    """Return the error to give up with where the next pause would pass the deadline."""
+    error = context.last_error
+    if error is None:
+        return BoardClientError(f"{request.line}: the next pause would pass the deadline", Effect.DONE)
+    asked = error.retry_after if isinstance(error, ApiError) else None
+    what = f"a pause of {pause:.2g} s" if asked is None else f"it asked for {asked:g} s, which"
+    error.message += f"; {what} is beyond the {max(0.0, remaining):.2g} s that are left of the timeout of {context.seconds:g} s"
+    error.args = (error.message, *error.args[1:])
+    return error
+
+
 async def _read_in_steps(request: Request[T], context: CallContext, response: RawResponse) -> T | BoardClientError:
     """Read a response and let other tasks run in between; the attempt is under way until then."""
     steps = interpret_in_steps(request, response)
@@ -384,8 +430,8 @@ async def _read_in_steps(request: Request[T], context: CallContext, response: Ra
         await asyncio.sleep(0)
 
 
-def _error_of(request: Request[T], context: CallContext, response: TransportResult) -> T | BoardClientError:
-    """Return the error that a response stands for, without the credentials that it may echo."""
-    if isinstance(response, RawResponse) and (signed_with := context.credentials) is not None:
-        response = signed_with.redact(response, *([] if context.rejected is None else [context.rejected]))
-    return error_of(request, response, context.effect, time.time())
+def _without_secrets(context: CallContext, response: RawResponse) -> RawResponse:
+    """Return a response without the credentials that it may echo."""
+    signed_with = context.credentials
+    assert signed_with is not None  # noqa: S101 -- a response answers a request that was signed
+    return signed_with.redact(response, *([] if context.rejected is None else [context.rejected]))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import ssl
 from typing import Final
 
 import aiohttp
@@ -21,17 +24,26 @@ _UNSENT_ERRORS: Final = (
 )
 _WHY: Final[tuple[tuple[type[Exception], str], ...]] = (
     (aiohttp.ClientConnectorCertificateError, "the certificate was refused"),
-    (aiohttp.ClientConnectorDNSError, "the host name does not resolve"),
+    (aiohttp.ClientConnectorDNSError, "the host name does not resolve, check the address and the network"),
     (aiohttp.ClientConnectorSSLError, "TLS failed"),
-    (aiohttp.ServerFingerprintMismatch, "the certificate's fingerprint is another"),
-    (aiohttp.ClientHttpProxyError, "the proxy refused"),
+    (aiohttp.ServerFingerprintMismatch, "the certificate's fingerprint is another, check the one in ssl="),
+    (aiohttp.ClientHttpProxyError, "the proxy refused, check proxy= or the proxy of the environment"),
+    (ssl.SSLCertVerificationError, "the certificate was refused"),
+    (ssl.SSLError, "TLS failed"),
     (aiohttp.ServerDisconnectedError, "the connection was closed before the answer"),
     (aiohttp.ClientPayloadError, "the answer broke off or could not be unpacked"),
     (DecodingError, "the answer broke off or could not be unpacked"),
     (aiohttp.ClientResponseError, "the answer is not HTTP"),
     (aiohttp.http.HttpProcessingError, "the answer is not HTTP"),
+    (ConnectionRefusedError, "the connection was refused, check the host and port and that the service runs"),
     (TimeoutError, "a timeout of the connection passed"),
 )
+_NO_TLS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"}
+)
+"""OpenSSL's reasons for bytes that are no TLS: https://docs.openssl.org/3.0/man7/ossl-guide-tls-introduction/."""
+_UNPRINTABLE: Final = re.compile(r"[^ -~]")
+_WRAPPED_TIMES: Final = 4
 
 
 def failure_of(error: Exception, stage: str, *, may_be_second: bool = False) -> TransportFailure:
@@ -39,13 +51,46 @@ def failure_of(error: Exception, stage: str, *, may_be_second: bool = False) -> 
 
     `may_be_second`: aiohttp may have sent the request before, on a kept-alive connection that then broke.
     """
-    why = next((words for kind, words in _WHY if isinstance(error, kind)), "the exchange failed")
-    system = getattr(error, "errno", None)
-    if isinstance(system, int) and system > 0:
-        why = f"{why} ({os.strerror(system)})"
-    elif why == "the exchange failed":
-        why = f"{why} ({type(error).__name__})"
+    why = _words_for(error)
     if (stage == "connect" or isinstance(error, _UNSENT_ERRORS)) and not may_be_second:
         return TransportFailure("connect", Effect.NOT_SENT, f"no connection: {why}")
     sending = stage == "send" and isinstance(error, OSError) and not isinstance(error, TimeoutError)
     return TransportFailure("send" if sending else "receive", Effect.UNKNOWN, why)
+
+
+def _words_for(error: Exception) -> str:
+    """Return the kind of an exception, with the system's or TLS's own words for it."""
+    tls = _tls_error_in(error)
+    system = getattr(error, "errno", None)
+    cause = tls or (ConnectionRefusedError() if system == errno.ECONNREFUSED else error)
+    why = next((words for kind, words in _WHY if isinstance(error, kind)), "")
+    why = why or next((words for kind, words in _WHY if isinstance(cause, kind)), "the exchange failed")
+    if tls is not None:
+        return f"{why}{_words_of_tls(tls)}{_advice_for_tls(tls)}"
+    if isinstance(error, aiohttp.ClientConnectorDNSError) or isinstance(cause, ConnectionRefusedError):
+        return why
+    if isinstance(system, int) and system > 0:
+        return f"{why} ({os.strerror(system)})"
+    return f"{why} ({type(error).__name__})" if why == "the exchange failed" else why
+
+
+def _tls_error_in(error: BaseException | None) -> ssl.SSLError | None:
+    """Return the error of TLS that aiohttp wrapped; its number is OpenSSL's, not the system's."""
+    for _ in range(_WRAPPED_TIMES):  # aiohttp's own errors of TLS are of this class as well
+        if isinstance(error, ssl.SSLError) and not isinstance(error, aiohttp.ClientError):
+            return error
+        error = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or getattr(error, "__cause__", None)
+    return None
+
+
+def _words_of_tls(error: ssl.SSLError) -> str:
+    verified = getattr(error, "verify_message", None)
+    reason = getattr(error, "reason", None)
+    words = verified if isinstance(verified, str) and verified else str(reason or "").replace("_", " ").lower()
+    return f" ({_UNPRINTABLE.sub('?', words)[:200]})" if words else ""
+
+
+def _advice_for_tls(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ", check the host, or give ssl= a context that trusts its issuer"
+    return ", the port may speak plain http" if getattr(error, "reason", None) in _NO_TLS else ""

@@ -35,5 +35,10 @@ class TransportFailure:
     effect: Effect
     why: str
 
+    def words(self, host: str) -> str:
+        """Return the reason with the host that it is about."""
+        before, mark, rest = self.why.partition("no connection: ")
+        return f"no connection to {host}: {rest}" if mark and not before else f"{self.why} ({host})"
+
 
 TransportResult: TypeAlias = RawResponse | TransportFailure

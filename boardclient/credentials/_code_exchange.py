@@ -76,12 +76,18 @@ async def exchange_code(
         "redirect_uri": config.redirect_uri,
         **extra,
     }
+    secrets = [config.client_secret, code, *extra.values()]
     try:
         answer = await exchange.post_form(config.auth_url + EXCHANGE_PATH, fields, timeout or EXCHANGE_SECONDS)
     except TransportError as error:
         lost = error.with_traceback(None)
     else:
-        return read_token(answer, time.time(), config.parse_token)
+        token = read_token(answer, time.time(), config.parse_token, secrets)
+        return (
+            token
+            if isinstance(token, Token)
+            else attrs.evolve(token, why=f"{token.why} (sent to {config.auth_url}{EXCHANGE_PATH})")
+        )
     if lost.effect is Effect.NOT_SENT:
         return RenewalFailure(f"the token exchange was not sent: {lost.message}", lost)
     return RenewalFailure(f"the token exchange failed, with unknown effect: {lost.message}", lost, is_in_doubt=True)

@@ -1,13 +1,14 @@
 """What the response of the token exchange means (interface 4.12, whose response is not shown, 5.9). No I/O.
 
-No message holds a value of a response: names only, and of those only what can't be a token itself.
+No message holds a value of a success: names only, and of those only what can't be a token itself. Of a refusal it holds the words
+for people, with `***` in place of what may be a secret.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias, cast
 from urllib.parse import parse_qsl
@@ -15,6 +16,7 @@ from urllib.parse import parse_qsl
 from boardclient import _json
 from boardclient._messages import Response
 from boardclient.credentials._failure import RenewalFailure, without_frames
+from boardclient.credentials._redaction import redacted
 from boardclient.credentials._tokens import Token
 from boardclient.errors import DecodeError
 from boardclient.models import JsonValue
@@ -36,17 +38,24 @@ _ERROR_CODES: Final = frozenset(
         "temporarily_unavailable",
     }
 )
-"""RFC 6749, sections 4.1.2.1 and 5.2: the only values of a response that messages show."""
+"""RFC 6749, sections 4.1.2.1 and 5.2."""
+_WORDS: Final = ("error_description", "message", "error", "detail", "title")
+"""The fields in which services say why they refuse (RFC 6749, section 5.2, and RFC 9457 among others)."""
+_LONGEST_WORDS: Final = 200
+_PLAIN_WORD: Final = re.compile(r"[('\"]?(?:[A-Za-z]+(?:[_'-][A-Za-z]+){0,3}|[0-9]{1,3})[.,;:!?)'\"]{0,2}")
+"""What can't be a token: words of letters, and short numbers."""
 
 
-def read_token(answer: Response, now: float, parse: ParseToken | None = None) -> Token | RenewalFailure:
-    """Return the token of a response, or why it has none; `now` is on `time.time`.
+def read_token(
+    answer: Response, now: float, parse: ParseToken | None = None, secrets: Sequence[str] = ()
+) -> Token | RenewalFailure:
+    """Return the token of a response, or why it has none; `now` is on `time.time`, and `secrets` are what the form held.
 
     Known are a JSON object as of RFC 6749, one with a field `token`, and the same form-encoded, under any content type.
     """
     fields = _fields(answer.body)
     if not 200 <= answer.status < 300:
-        return _refusal(answer.status, fields)
+        return _refusal(answer, fields, secrets)
     if fields is None:
         return RenewalFailure("the token exchange gave no token: its answer is neither a JSON object nor form-encoded")
     if parse is not None:
@@ -76,14 +85,24 @@ def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
     return cast("dict[str, JsonValue]", dict(reversed(pairs)))  # of two alike the first counts
 
 
-def _refusal(status: int, fields: Mapping[str, JsonValue] | None) -> RenewalFailure:
+def _refusal(answer: Response, fields: Mapping[str, JsonValue] | None, secrets: Sequence[str]) -> RenewalFailure:
     code = (fields or {}).get("error")
     told = f" ({code})" if isinstance(code, str) and code in _ERROR_CODES else ""
-    if status == 400:
-        return RenewalFailure(
-            f"the token exchange answered 400{told}: the client identifier or secret is invalid, or the code is not good"
-        )
-    return RenewalFailure(f"the token exchange answered {status}{told}")
+    if answer.status == 400:
+        told += ": the client identifier or secret is invalid, or the code is not good"
+    words = _own_words(answer, fields or {}, secrets)
+    return RenewalFailure(f"the token exchange answered {answer.status}{told}{words and f'; the service says: {words}'}")
+
+
+def _own_words(answer: Response, fields: Mapping[str, JsonValue], secrets: Sequence[str]) -> str:
+    """Return what a refusal says to people, without the secrets of the form and without whatever may be a token."""
+    texts = [text for name in _WORDS if isinstance(text := fields.get(name), str) and (name != "error" or " " in text)]
+    if not texts and answer.headers.get("Content-Type", "").startswith("text/plain"):
+        texts = [answer.body.decode("utf-8", "replace")]
+    said = " ".join(texts).encode(errors="replace")
+    plain = (redacted(said, secrets, _LONGEST_WORDS) if secrets else said[:_LONGEST_WORDS]).decode(errors="replace")
+    shown = [word if _PLAIN_WORD.fullmatch(word) else "***" for word in plain.split()]
+    return " ".join(shown) if set(shown) - {"***"} else ""
 
 
 def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | RenewalFailure:

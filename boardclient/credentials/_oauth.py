@@ -193,6 +193,10 @@ class OAuthCredentials(CredentialObserver):
         """Return True if these are the credentials in use, and not known to be refused."""
         return self._token_state.credentials == credentials
 
+    def waiting_for(self) -> str:
+        """Return what a renewal waits for now, in words."""
+        return self._token_state.waits_for
+
     def note_accepted(self, credentials: Credentials) -> None:
         """Note that the service took these credentials; the session says so once."""
         self._token_state.accept(credentials)

@@ -77,6 +77,10 @@ class CredentialObserver:
         """Return the credentials to sign with if they are known at once, None to have `acquire` awaited."""
         return None
 
+    def waiting_for(self) -> str:
+        """Return what `acquire` and `renew` wait for now, in words: an error of the call's deadline says it."""
+        return "credentials"
+
     def is_current(self, credentials: Credentials) -> bool:
         """Return whether a request may still be signed with credentials that were given a while ago."""
         return True

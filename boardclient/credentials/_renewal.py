@@ -106,6 +106,7 @@ class Renewal:
                 failure = RenewalFailure("a renewal by another holder of the account has just failed")
                 self._note(failure)
                 return failure
+            self._token_state.waits_for = "the renewal by another worker"
             await asyncio.sleep(_pause())
         return None
 
@@ -221,6 +222,7 @@ class Renewal:
             return self._failure_of(error)
         if not inspect.isawaitable(asked):
             return RenewalFailure("authorize must be an async function: it returned no awaitable")
+        self._token_state.waits_for = f"the user's consent (the authorize callback of account {self._config.account!r})"
         task, outcome = begin(asked)
         watch = asyncio.create_task(self._watch())
         try:
@@ -230,6 +232,7 @@ class Renewal:
         finally:
             task.cancel()
             watch.cancel()
+            self._token_state.waits_for = "the token store"
         if watch in done:
             return None
         if task not in done:
@@ -267,7 +270,9 @@ class Renewal:
     async def _exchanged(self, code: str) -> Token | RenewalFailure:
         """Exchange the code, early enough that callers learn of it, and of a second one, before their own deadline."""
         timeout = EXCHANGE_SECONDS if self._exchange.timeout is None else self._exchange.timeout / 3
+        self._token_state.waits_for = f"the token exchange at {self._config.auth_url}"
         token = await exchange_code(self._config, code, self._exchange, timeout)
+        self._token_state.waits_for = "the token store"
         if isinstance(token, RenewalFailure) and token.is_in_doubt:
             self._token_state.lose(code)
         return token

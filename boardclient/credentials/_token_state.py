@@ -57,6 +57,8 @@ class TokenState:
         """The token held, good or refused."""
         self.asked = 0
         """How often the application was asked for a code since a token was last accepted."""
+        self.waits_for = "the token store"
+        """What a renewal waits for, in words."""
         self.clock = clock
         self._lost_codes: set[bytes] = set()
         self._key = key

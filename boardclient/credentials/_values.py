@@ -9,6 +9,7 @@ import attrs
 from multidict import CIMultiDict
 
 from boardclient import _json
+from boardclient._curl import ShownRequest
 from boardclient._messages import BODY_KEPT_BYTES, Request
 from boardclient._transport import RawResponse
 from boardclient.credentials._redaction import redacted
@@ -28,6 +29,10 @@ class SignedRequest:
 def _secret(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
     if not check_text(value, attribute.name):
         raise ValueError(f"{attribute.name} must not be empty")
+
+
+def _secrets(*credentials: Credentials) -> list[str]:
+    return [secret for one in credentials for secret in (one.token, one.key) if secret is not None]
 
 
 @attrs.frozen
@@ -60,13 +65,26 @@ class Credentials:
         query = f"{request.query}&{self._query}" if request.query else self._query
         return SignedRequest(f"{request.path}?{query}", body)
 
+    def show(self, request: Request[Any], root: str, place: CredentialsIn = "body", *others: Credentials) -> ShownRequest:
+        """Return the request as errors show it, at this root: with `***` in place of these and other credentials in its data."""
+        secrets = _secrets(self, *others)
+        target = f"{request.path}?{request.query}" if request.query else request.path
+        body = request.body
+        return ShownRequest(
+            method=request.method,
+            url=root + redacted(target.encode(), secrets).decode(),
+            body=None if body is None else redacted(body, secrets).decode("utf-8", "replace"),
+            has_key=self.key is not None,
+            is_in_body=body is not None and place == "body" and self.key is not None and request.signable_body,
+        )
+
     def redact(self, response: RawResponse, *others: Credentials) -> RawResponse:
         """Return the response with `***` in place of these and other credentials, in headers and body.
 
         They are found plain, percent-encoded, as JSON and HTML write them, and in nested forms. Of a large body only the
         beginning is left that an error keeps; no half of a credential is at its end.
         """
-        secrets = [secret for one in (self, *others) for secret in (one.token, one.key) if secret is not None]
+        secrets = _secrets(self, *others)
         headers = CIMultiDict(
             (name, redacted(value.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape"))
             for name, value in response.headers.items()

@@ -1,0 +1,47 @@
+"""Requests as curl commands that anyone may see: variables of the shell stand where the credentials were. No I/O."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+import attrs
+
+_KEY: Final = '"$BOARDCLIENT_KEY"'
+_TOKEN: Final = '"$BOARDCLIENT_TOKEN"'  # noqa: S105 -- a variable of the shell, not a secret
+
+
+@attrs.frozen(kw_only=True)
+class ShownRequest:
+    """What a call sends, without its credentials.
+
+    Args:
+        method: the HTTP method.
+        url: the absolute URL; its query holds no credential.
+        body: the JSON body without credentials, None for no body.
+        has_key: whether a key is sent as well as a token.
+        is_in_body: whether the credentials are members of the body, not of the query.
+    """
+
+    method: str
+    url: str
+    body: str | None = None
+    has_key: bool = True
+    is_in_body: bool = False
+
+    def as_curl(self) -> str:
+        """Return the request as one command of a POSIX shell."""
+        url, body = shlex.quote(self.url), None if self.body is None else shlex.quote(self.body)
+        if self.is_in_body and self.body is not None:
+            rest = self.body[1:].lstrip()
+            comma = "" if rest == "}" else ","
+            key = shlex.quote('{"key":"') + _KEY + shlex.quote('","token":"')
+            body = key + _TOKEN + shlex.quote(f'"{comma}{rest}')
+        else:
+            start = "&" if "?" in self.url else "?"
+            key = shlex.quote(f"{start}key=") + _KEY + shlex.quote("&token=") if self.has_key else shlex.quote(f"{start}token=")
+            url += key + _TOKEN
+        parts = ["curl", "-sS", "-X", shlex.quote(self.method), "-H", shlex.quote("Accept: application/json")]
+        if body is not None:
+            parts += ["-H", shlex.quote("Content-Type: application/json"), "--data-binary", body]
+        return " ".join([*parts, url])

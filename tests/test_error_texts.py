@@ -1,0 +1,222 @@
+"""What errors say: the host, the cause in the words of whoever found it, what was waited for, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import pickle
+import shlex
+import ssl
+import subprocess
+from typing import Any
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boardclient import (
+    AsyncSession,
+    BoardClientError,
+    CredentialError,
+    DeadlineError,
+    DecodeError,
+    InvalidIdentifierError,
+    OAuthCredentials,
+    RateLimitError,
+    StaticCredentials,
+    retry,
+)
+from boardclient._curl import ShownRequest
+from boardclient._transport._failures import failure_of
+from boardclient.testing import BoardService, assert_no_secrets, faults
+
+KEY, TOKEN = "the-k3y'of-the-application", 'the t0ken"of$the-user'
+
+TRUST = ", check the host, or give ssl= a context that trusts its issuer"
+
+
+async def error_of(call: Any) -> BoardClientError:
+    with pytest.raises(BoardClientError) as caught:
+        await call
+    return caught.value
+
+
+def tls(kind: type[ssl.SSLError], reason: str, verified: str = "") -> ssl.SSLError:
+    error = kind(1, "[SSL] secret words")
+    error.reason = reason
+    if verified:
+        error.verify_message = verified  # type: ignore[attr-defined]  # -- set by OpenSSL
+    return error
+
+
+def wrapped(error: ssl.SSLError) -> aiohttp.ClientOSError:
+    outer = aiohttp.ClientOSError(*error.args)
+    outer.__cause__ = error
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (tls(ssl.SSLError, "WRONG_VERSION_NUMBER"), "TLS failed (wrong version number), the port may speak plain http"),
+        (
+            tls(ssl.SSLCertVerificationError, "CERTIFICATE_VERIFY_FAILED", "self-signed certificate"),
+            f"the certificate was refused (self-signed certificate){TRUST}",
+        ),
+        (tls(ssl.SSLError, "TLSV13_ALERT_CERTIFICATE_REQUIRED"), "TLS failed (tlsv13 alert certificate required)"),
+        (tls(ssl.SSLError, "bad\r\nwords"), "TLS failed (bad??words)"),
+    ],
+)
+def test_tls_speaks_for_itself(error: ssl.SSLError, words: str) -> None:
+    """An error of TLS is told in its own words: its number is OpenSSL's, and no number of the system's."""
+    assert failure_of(error, "connect").why == f"no connection: {words}"
+    assert failure_of(wrapped(error), "receive").why == words
+
+
+async def test_no_connection_names_the_host(raw_server: Any) -> None:
+    """A connection that fails says to which host, and why: a refusal, a name, a port without TLS."""
+
+    async def plain(reader: Any, writer: Any) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with raw_server.run(plain) as url:
+        port = url.rpartition(":")[2]
+        async with AsyncSession(StaticCredentials("t"), f"https://127.0.0.1:{port}", retry=None) as session:
+            error = await error_of(session.members.me())
+    assert str(error).startswith(f"GET /1/members/me: no connection to 127.0.0.1:{port}: TLS failed (")
+    assert str(error).endswith("the port may speak plain http")
+    async with AsyncSession(StaticCredentials("t"), url, retry=None) as session:
+        error = await error_of(session.members.me())
+    assert f"no connection to 127.0.0.1:{port}: the connection was refused, check the host and port" in str(error)
+    async with AsyncSession(StaticCredentials("t"), "https://no-such-host.invalid", retry=None) as session:
+        error = await error_of(session.members.me())
+    assert "no connection to no-such-host.invalid: the host name does not resolve" in str(error)
+
+
+async def test_the_deadline_says_what_was_waited_for(service: BoardService) -> None:
+    """A deadline that passes says whether it was the limiter, the user's consent or the response that took so long."""
+    async with service.session(timeout=0.2, retry=None) as session:
+        await session.members.me()
+        service.faults.add(faults.hang())
+        error = await error_of(session.cards.get("c"))
+    assert str(error) == f"GET /1/cards/c: the deadline of 0.2 s passed, waiting for the response of {service.base_url[7:]}"
+    async with asyncio.Lock() as _, service.session(timeout=0.05, limiter=asyncio.Semaphore(0)) as session:
+        error = await error_of(session.cards.get("c"))
+    assert str(error).endswith("passed, waiting for its turn at the limiter")
+
+    async def authorize(request: object) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    credentials = OAuthCredentials(
+        client_id="i", client_secret="s", redirect_uri="https://a/b", auth_url=service.auth_url, authorize=authorize
+    )
+    async with AsyncSession(credentials, service.base_url, timeout=0.3) as session:
+        error = await error_of(session.members.me())
+    assert isinstance(error, DeadlineError)
+    assert "passed, waiting for the user's consent (the authorize callback of account 'default')" in str(error)
+
+
+async def test_a_pause_that_is_too_long_is_told(service: BoardService) -> None:
+    """A 429 that asks for more time than the call has says both."""
+    service.faults.add(faults.status(429, headers={"Retry-After": "30"}))
+    policy = retry.AsyncRetrying(retry=retry.when_safe, wait=retry.wait_retry_after())
+    async with service.session(timeout=3, retry=policy) as session:
+        error = await error_of(session.cards.get("c"))
+    assert isinstance(error, RateLimitError)
+    assert "it asked for 30 s, which is beyond the 3 s that are left of the timeout of 3 s" in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(copy.copy(error)) == str(error)
+
+
+async def test_a_foreign_body_shows_its_beginning(service: BoardService) -> None:
+    """A page in place of an answer is shown with status and type, without the credentials that it echoes."""
+    page = f"<html><title>Sign in to the hotel</title>{service.token}".encode()
+    html = {"Content-Type": "text/html; charset=utf-8"}
+    service.faults.add(faults.status(200, body=page, headers=html), "cards.get", times=1)
+    service.faults.add(faults.status(502, body=page, headers=html), "cards.get", times=1)
+    async with service.session(retry=None) as session:
+        read = await error_of(session.cards.get("c"))
+        failed = await error_of(session.cards.get("c"))
+    assert isinstance(read, DecodeError)
+    host = service.base_url[7:]
+    shown = "text/html: <html><title>Sign in to the hotel</title>***"
+    assert str(read).endswith(f"the body is not JSON (status 200 from {host}: {shown}); check base_url")
+    assert str(failed) == f"GET /1/cards/c: status 502 from {host}: the service failed: {shown}"
+
+
+async def test_a_refused_exchange_says_the_services_words(raw_server: Any) -> None:
+    """A token exchange that is refused says where it was sent, and the service's own words without secrets."""
+    secret = "the-s3cret-of-the-client"
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = json.dumps({"error_description": f"The redirect address of {secret} is not registered, see abc123def."}).encode()
+        writer.write(b"HTTP/1.1 400 No\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    async def authorize(request: object) -> str:
+        return "the-c0de"
+
+    async with raw_server.run(handler) as url:
+        options = {"client_id": "i", "client_secret": secret, "redirect_uri": "https://a/b", "auth_url": url}
+        async with AsyncSession(OAuthCredentials(**options, authorize=authorize), url) as session:  # type: ignore[arg-type]  # -- all texts
+            error = await error_of(session.members.me())
+    assert isinstance(error, CredentialError)
+    assert (
+        f"the service says: The redirect address of *** is not registered, see *** (sent to {url}/1/OAuthGetAccessToken)"
+        in str(error)
+    )
+    assert_no_secrets(error, secrets=[secret, "the-c0de"])
+
+
+# --- as_curl
+
+
+def words_of(command: str) -> list[str]:
+    """Return what a shell would start, with the credentials of this test."""
+    script = f'curl() {{ for word; do printf "%s\\0" "$word"; done; }}; {command}'
+    environment = {"BOARDCLIENT_KEY": KEY, "BOARDCLIENT_TOKEN": TOKEN}
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, check=True, env=environment)
+    return done.stdout.decode().split("\0")[:-1]
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+@pytest.mark.parametrize("is_in_body", [True, False])
+def test_a_command_puts_credentials_where_the_call_does(has_key: bool, is_in_body: bool) -> None:
+    """The command has the credentials in the body or in the query, as the call had."""
+    shown = ShownRequest(
+        method="POST", url="https://h/1/cards?a=b", body='{"name":"it\'s"}', has_key=has_key, is_in_body=is_in_body
+    )
+    *_, body, url = words_of(shown.as_curl())
+    if is_in_body:
+        assert url == "https://h/1/cards?a=b"
+        assert body == f'{{"key":"{KEY}","token":"{TOKEN}","name":"it\'s"}}'
+    else:
+        assert url == f"https://h/1/cards?a=b&{f'key={KEY}&' if has_key else ''}token={TOKEN}"
+        assert body == '{"name":"it\'s"}'
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
+def test_any_text_stands_in_a_command(name: str) -> None:
+    """Whatever a name holds, the shell passes it on as it is and runs nothing of it."""
+    body = json.dumps({"name": name}, ensure_ascii=False)
+    command = ShownRequest(method="POST", url="https://h/1/cards", body=body, is_in_body=True).as_curl()
+    assert shlex.split(command)[-2].endswith(body[1:])
+
+
+async def test_errors_show_their_request(service: BoardService) -> None:
+    """An error of a call gives its request as a command that holds no secret; one before any request gives none."""
+    async with service.session(retry=None) as session:
+        error = await error_of(session.cards.create(f"n {service.token}", list_id="no-such-list"))
+        unsent = await error_of(session.cards.get("c/d"))
+    command = error.as_curl()
+    assert command is not None
+    assert command == pickle.loads(pickle.dumps(error)).as_curl() == copy.deepcopy(error).as_curl()
+    assert command.startswith("curl -sS -X POST -H 'Accept: application/json' -H 'Content-Type: application/json' --data-binary")
+    assert '"$BOARDCLIENT_KEY"' in command
+    assert '"name":"n ***"' in command
+    assert_no_secrets(command, secrets=[service.key, service.token])
+    assert isinstance(unsent, InvalidIdentifierError)
+    assert unsent.as_curl() is None
