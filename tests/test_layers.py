@@ -1,4 +1,4 @@
-"""The direction of the imports between the rooms of the package, read from the source."""
+"""What each part of the package may import and know, read from the source."""
 
 import ast
 import importlib.util
@@ -11,19 +11,24 @@ _FLOOR = {"_curl", "errors", "_statuses", "events", "models", "_urls", "_pace"}
 _TRANSPORT = {"_transport"}
 """Stands on the errors alone: it knows nothing of calls, operations or credentials."""
 _MIDDLE = {"retry", "credentials", "_pipeline", "resources", "bulk"}
-_WIRE = {"_json", "_convert", "_messages", "_operations", "_transport"}
+_WIRE = {"_json", "_fields", "_convert", "_messages", "_operations", "_transport"}
 _UPPER = [{"session"}, {"_sign_in"}, {"web"}, {"integrations", "cli"}]
-_LEVELS = [_FLOOR, _TRANSPORT, {"_json"}, {"_convert"}, {"_messages"}, {"_operations"}, _MIDDLE, *_UPPER]
-_LEVEL = {room: level for level, rooms in enumerate(_LEVELS) for room in rooms}
+_LEVELS = [_FLOOR, _TRANSPORT, {"_json", "_fields"}, {"_convert"}, {"_messages"}, {"_operations"}, _MIDDLE, *_UPPER]
+_LEVEL = {part: level for level, parts in enumerate(_LEVELS) for part in parts}
 _OUTSIDE = {"testing", "integrations", "cli"}
-"""Rooms that may use the package as an application does, through its public names."""
+"""Parts that may use the package as an application does, through its public names."""
 _OWNERS = {
-    "cattrs": {"_convert"},
-    "tenacity": {"retry"},
     "aiohttp": {"_transport", "testing"},
+    "cattrs": {"_convert"},
     "click": {"cli"},
-    "rich": {"cli"},
+    "cryptography": {"credentials"},
+    "itsdangerous": {"_sign_in"},
+    "msgspec": {"_json", "_convert"},
+    "multidict": {"_transport", "_messages", "credentials"},
     "pytest": {"testing"},
+    "rich": {"cli"},
+    "sqlite3": {"bulk", "credentials"},
+    "tenacity": {"retry"},
 }
 
 
@@ -54,34 +59,34 @@ def _imported(tree: ast.AST, package: str, *, types_only: bool = False) -> Itera
 
 
 def violations(module: str, source: str, *, is_package: bool = False) -> list[str]:
-    """Say what a module's source does that its room may not.
+    """Return what a module's source does that its part of the package may not.
 
-    A library may be named in annotations outside its room, by an import that never runs; the order of the rooms holds there too.
+    Annotations may name a library anywhere, by an import that never runs. The order of the parts holds there as well.
     """
     tree = ast.parse(source)
-    parts = module.split(".")
-    room = parts[1] if len(parts) > 1 else ""
+    names = module.split(".")
+    part = names[1] if len(names) > 1 else ""
     found = []
-    for name, types_only in _imported(tree, module if is_package else module.rpartition(".")[0]):
-        top, _, rest = name.partition(".")
-        if not types_only and room not in _OWNERS.get(top, {room}):
+    for imported, types_only in _imported(tree, module if is_package else module.rpartition(".")[0]):
+        top, _, rest = imported.partition(".")
+        if not types_only and part not in _OWNERS.get(top, {part}):
             found.append(f"{module} imports {top}")
         target = rest.partition(".")[0]
-        if top != "boardclient" or not room or target == room:
+        if top != "boardclient" or not part or target == part:
             continue
-        if room == "cli" and any(part.startswith("_") and not part.startswith("__") for part in rest.split(".")):
-            found.append(f"{module} imports the private {name}")
+        if part == "cli" and any(name.startswith("_") and not name.startswith("__") for name in rest.split(".")):
+            found.append(f"{module} imports the private {imported}")
             continue
         if target not in _LEVEL and target != "testing" and not target.startswith("__"):
-            if room not in _OUTSIDE:
-                found.append(f"{module} imports {name} from the top")
-        elif room == "testing" and target in _WIRE:
+            if part not in _OUTSIDE:
+                found.append(f"{module} imports {imported} from the top")
+        elif part == "testing" and target in _WIRE:
             found.append(f"{module} imports the wire code {target}")
-        elif target == "testing" and room != "cli":
+        elif target == "testing" and part != "cli":
             found.append(f"{module} imports testing")
-        elif target in _LEVEL and room in _LEVEL and _LEVEL[target] > _LEVEL[room]:
+        elif target in _LEVEL and part in _LEVEL and _LEVEL[target] > _LEVEL[part]:
             found.append(f"{module} imports {target}, which stands above it")
-    if room != "cli":
+    if part != "cli":
         found += [
             f"{module} prints"
             for node in ast.walk(tree)
@@ -100,16 +105,16 @@ def _modules() -> list[tuple[str, Path]]:
 
 
 @pytest.mark.parametrize(("module", "path"), _modules(), ids=[module for module, _ in _modules()])
-def test_module_keeps_to_its_room(module: str, path: Path) -> None:
-    """Each module imports only what its room may."""
+def test_module_keeps_to_its_part(module: str, path: Path) -> None:
+    """Each module imports only what its part of the package may."""
     assert violations(module, path.read_text(encoding="utf-8"), is_package=path.name == "__init__.py") == []
 
 
-def test_every_module_stands_in_a_known_room() -> None:
+def test_every_module_stands_in_a_known_part() -> None:
     """A module that no rule speaks of would escape them all."""
-    rooms = {module.split(".")[1] for module, _ in _modules() if "." in module}
-    assert rooms <= set(_LEVEL) | {"testing", "__main__"}
-    assert rooms >= _FLOOR | _WIRE | {"session", "resources", "retry", "testing"}
+    parts = {module.split(".")[1] for module, _ in _modules() if "." in module}
+    assert parts <= set(_LEVEL) | {"testing", "__main__"}
+    assert parts >= _FLOOR | _WIRE | {"session", "resources", "retry", "testing"}
 
 
 @pytest.mark.parametrize(
@@ -132,6 +137,9 @@ def test_every_module_stands_in_a_known_room() -> None:
         ("boardclient.testing.service", "from boardclient._transport import send"),
         ("boardclient.models", "import cattrs"),
         ("boardclient._operations", "from cattrs.preconf.msgspec import make_converter"),
+        ("boardclient._operations", "import msgspec"),
+        ("boardclient._pipeline._pipeline", "from multidict import CIMultiDict"),
+        ("boardclient.session", "import sqlite3"),
         ("boardclient.session", "import tenacity"),
         ("boardclient.session", "from tenacity.asyncio import AsyncRetrying"),
         ("boardclient.session", "import aiohttp.web"),
@@ -167,3 +175,89 @@ def test_planted_violation_is_caught(module: str, source: str) -> None:
 def test_allowed_import_is_not_reported(module: str, source: str, is_package: bool) -> None:
     """The check does not cry wolf."""
     assert violations(module, source, is_package=is_package) == []
+
+
+_KNOWS_STATUSES = {"_statuses", "testing"}
+_ERRORS = range(400, 600)
+
+
+def _is_status(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value in _ERRORS
+
+
+def _tells_of_status(node: ast.AST | None) -> bool:
+    """Return True if a name, an attribute or a call has "status" in its name."""
+    names = (getattr(part, "id", None) or getattr(part, "attr", "") for part in ast.walk(node)) if node else ()
+    return any("status" in name.lower() for name in names)
+
+
+def known_statuses(source: str) -> list[str]:
+    """Return the places that give a meaning to a 4xx or 5xx.
+
+    They compare a status with one, name one, or collect several. `suggested_status` is what an application may answer with: it
+    stands with each error.
+    """
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        told: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            told = [side for side in sides if _is_status(side)] if any(map(_tells_of_status, sides)) else []
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            is_suggested = any(isinstance(target, ast.Name) and target.id == "suggested_status" for target in targets)
+            told = [node.value] if node.value and any(map(_tells_of_status, targets)) and not is_suggested else []
+        elif isinstance(node, ast.Set | ast.Tuple | ast.List):
+            told = node.elts if len(node.elts) > 1 and all(map(_is_status, node.elts)) else []
+        elif isinstance(node, ast.Dict):
+            told = [key for key in node.keys if key is not None and _is_status(key)]
+        elif isinstance(node, ast.Call) and _tells_of_status(node.func):
+            told = node.args
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "HTTPStatus"
+            and not node.attr.startswith("_")
+        ):
+            found.append(f"line {node.lineno}: HTTPStatus.{node.attr}")
+        elif isinstance(node, ast.MatchValue):
+            told = [node.value]
+        found += [f"line {one.lineno}: {ast.unparse(one)}" for one in told if _is_status(one)]
+    return found
+
+
+_PROTOCOLS = {"boardclient.credentials._exchange_answer", "boardclient._transport._instruments", "boardclient.cli._serve"}
+"""RFC 6749 (section 5.2) says what 400 means to a token exchange; tracers see aiohttp's `ok`; `serve` chooses what the embedded
+service responds with."""
+
+
+@pytest.mark.parametrize(("module", "path"), _modules(), ids=[module for module, _ in _modules()])
+def test_statuses_are_known_in_one_file(module: str, path: Path) -> None:
+    """Only `_statuses` says what a 4xx or 5xx means to a call."""
+    if module not in _PROTOCOLS and not _KNOWS_STATUSES & set(module.split(".")):
+        assert known_statuses(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "response.status == 404",
+        "if 500 <= status: pass",
+        "error.status in (429, 503)",
+        "_PASSING: frozenset[int] = frozenset({401, 403})",
+        "_FIRST_ERROR_STATUS = 400",
+        "_WORDS = {404: 'missing'}",
+        "when_status(409)",
+        "match status:\n    case 429: pass",
+        "HTTPStatus.NOT_FOUND",
+    ],
+)
+def test_planted_status_is_caught(source: str) -> None:
+    """The check sees each form in which code knows a status."""
+    assert known_statuses(source)
+
+
+@pytest.mark.parametrize("source", ["_ROWS = 500", "sizes = (50, 500)", "suggested_status = 404", "status < 300", "'status 404'"])
+def test_other_numbers_are_not_reported(source: str) -> None:
+    """Sizes, and what an application may answer with, are no knowledge of the service's statuses."""
+    assert known_statuses(source) == []

@@ -7,16 +7,13 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from boardclient._statuses import is_final
 from boardclient.bulk._listing import IdSet
 from boardclient.bulk._matching import digest
 from boardclient.bulk._results import CardResult
 from boardclient.bulk._rows import Row
 from boardclient.bulk.journal._format import Entry
 from boardclient.bulk.journal._journal import Journal
-from boardclient.errors import ApiError
-
-_PASSING: frozenset[int] = frozenset({401, 403, 408, 425, 429})
-"""The statuses below 500 that may pass without a change of the row."""
 
 
 class Ledger(Protocol):
@@ -166,9 +163,7 @@ class JournalLedger:
         elif result.state == "unknown":
             self._journal.note(row.seq, "unknown", str(result.error))
         else:
-            error = result.error
-            is_final = isinstance(error, ApiError) and error.status < 500 and error.status not in _PASSING
-            self._journal.note(row.seq, "failed" if is_final else "waiting", str(error))
+            self._journal.note(row.seq, "failed" if is_final(result.error) else "waiting", str(result.error))
 
     def withdraw(self, rows: Iterable[Row]) -> None:
         """Note that rows were logged and not sent."""
