@@ -24,14 +24,13 @@ import msgspec
 from cattrs import Converter
 from cattrs.preconf.msgspec import make_converter
 
+from boardclient._fields import FIELDS, PREFS, Field, Fit
 from boardclient._json import UNREADABLE, Part, check_utf_8, decode, split_array
 from boardclient.errors import DecodeError
 from boardclient.models import Board, BoardList, BoardPrefs, Card, Extra, JsonValue, Member, RawFields
 
 T = TypeVar("T")
 
-_Kinds: TypeAlias = frozenset[type]
-_Fit: TypeAlias = Callable[[Any], object]
 _Hook: TypeAlias = Callable[[Any, object], Any]
 
 
@@ -44,88 +43,10 @@ class _Misfit(Exception):  # noqa: N818 -- never leaves this module
         self.index = index
 
 
-_ID: Final[_Kinds] = frozenset({str})
-_TEXT: Final[_Kinds] = frozenset({str, NoneType})
-_FLAG: Final[_Kinds] = frozenset({bool, NoneType})
-_PLACE: Final[_Kinds] = frozenset({str, int, float, NoneType})
-_NULL: Final[_Kinds] = frozenset({NoneType})
 _SHAPES: Final = 128  # remembered for each model: responses have a handful, and a hostile one with them all fills no memory
 
 
-def _moment(text: str) -> datetime | None:
-    """Read an ISO 8601 date-time with an offset; without one it is no moment."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return None if moment.tzinfo is None else moment
-
-
-def _no_model(value: object) -> None:
-    """Stand for a reader that the converter supplies."""
-
-
-@attrs.frozen
-class _Field:
-    """How a field of a model is written; `documented` where a response of 4.1 to 4.3 shows its type.
-
-    A value whose exact type is in `kinds` is used unchanged (True is not accepted as a number). One whose type is in `asked` is
-    handed to `fit`, which returns what the model has instead, None where it does not fit. Absent counts as null; a field is
-    required if `NoneType` is not in `kinds`.
-    """
-
-    name: str
-    wire: str
-    kinds: _Kinds = _NULL
-    asked: _Kinds = frozenset()
-    fit: _Fit = _no_model
-    documented: bool = True
-
-    def fitted(self, value: object) -> object:
-        """Return what the model has for a value of another type than `kinds`, None where it does not fit."""
-        return self.fit(value) if type(value) in self.asked else None
-
-
-_PREFS: Final = _Field("prefs", "prefs", asked=frozenset({dict}))
-_MODELS: Final[dict[type, tuple[_Field, ...]]] = {
-    BoardPrefs: (
-        _Field("permission_level", "permissionLevel", _TEXT),
-        _Field("voting", "voting", _TEXT),
-        _Field("comments", "comments", _TEXT),
-        _Field("invitations", "invitations", _TEXT),
-        _Field("self_join", "selfJoin", _FLAG),
-        _Field("card_covers", "cardCovers", _FLAG),
-        _Field("background", "background", _TEXT),
-        _Field("calendar_feed_enabled", "calendarFeedEnabled", _FLAG),
-    ),
-    Board: (
-        _Field("id", "id", _ID),
-        _Field("name", "name", _TEXT),
-        _Field("url", "url", _TEXT),
-        _PREFS,
-    ),
-    BoardList: (
-        _Field("id", "id", _ID),
-        _Field("name", "name", _TEXT),
-        _Field("board_id", "idBoard", _TEXT),
-        _Field("pos", "pos", _PLACE),
-        _Field("subscribed", "subscribed", _FLAG),
-        _Field("closed", "closed", _FLAG),
-    ),
-    Card: (
-        _Field("id", "id", _ID),
-        _Field("name", "name", _TEXT),
-        _Field("desc", "desc", _TEXT),
-        _Field("url", "url", _TEXT),
-        _Field("list_id", "idList", _TEXT, documented=False),
-        _Field("due", "due", asked=frozenset({str}), fit=_moment, documented=False),
-        _Field("pos", "pos", _PLACE, documented=False),
-    ),
-    Member: (_Field("id", "id", _TEXT, documented=False),),
-}
-
-
-def _rest(fields: tuple[_Field, ...], value: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def _rest(fields: tuple[Field, ...], value: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return the fields of an object that its model does not hold."""
     rest = dict(value)
     for field in fields:
@@ -135,7 +56,7 @@ def _rest(fields: tuple[_Field, ...], value: Mapping[str, JsonValue]) -> dict[st
     return rest
 
 
-def _raw_fields(fields: tuple[_Field, ...]) -> type[RawFields]:
+def _raw_fields(fields: tuple[Field, ...]) -> type[RawFields]:
     """Make the type of the JSON text that a model keeps."""
 
     class ModelFields(RawFields):
@@ -150,15 +71,15 @@ def _raw_fields(fields: tuple[_Field, ...]) -> type[RawFields]:
 class _Build(Protocol):
     """Build a model from the decoded fields that it has, and keep the text of all."""
 
-    def __call__(self, wire: object, text: bytes | msgspec.Raw, /) -> Any: ...
+    def __call__(self, wire: Any, text: bytes | msgspec.Raw, /) -> Any: ...
 
 
-def _careful_hook(model: type, fields: tuple[_Field, ...], raw_fields: type[RawFields], *, strict: bool) -> _Hook:
+def _careful_hook(model: type, fields: tuple[Field, ...], raw_fields: type[RawFields], *, strict: bool) -> _Hook:
     """Make the structure hook of a model for a decoded object or its JSON text, which reads field by field."""
     wires = [field.wire for field in fields]
 
     @lru_cache(_SHAPES)
-    def others(*kinds: type) -> list[tuple[int, _Field, bool]]:
+    def others(*kinds: type) -> list[tuple[int, Field, bool]]:
         """Return the fields whose values, where they are of these types, are not used unchanged, and whether they must fit."""
         return [
             (index, field, NoneType not in field.kinds or (strict and field.documented))
@@ -170,7 +91,7 @@ def _careful_hook(model: type, fields: tuple[_Field, ...], raw_fields: type[RawF
         found = value if isinstance(value, dict) else decode(value) if isinstance(value, _TEXTS) else None
         if not isinstance(found, dict):
             raise _Misfit("")
-        values = [*map(found.get, wires)]
+        values: list[Any] = [*map(found.get, wires)]
         for index, field, must_fit in others(*map(type, values)):
             values[index] = fitted = field.fitted(values[index])
             if fitted is None and must_fit:
@@ -183,7 +104,7 @@ def _careful_hook(model: type, fields: tuple[_Field, ...], raw_fields: type[RawF
 _TEXTS: Final = (bytes, msgspec.Raw)
 
 
-def _struct(model: type, fields: tuple[_Field, ...]) -> type[msgspec.Struct] | None:
+def _struct(model: type, fields: tuple[Field, ...]) -> type[msgspec.Struct] | None:
     """Make what msgspec decodes the fields of a model into, None where one of them is a model itself."""
     if any(dict in field.asked for field in fields):
         return None
@@ -212,7 +133,7 @@ def _constructor(model: type) -> Callable[..., Any]:
     return construct
 
 
-def _builder(model: type, fields: tuple[_Field, ...], raw_fields: type[RawFields]) -> _Build:
+def _builder(model: type, fields: tuple[Field, ...], raw_fields: type[RawFields]) -> _Build:
     """Make the function that builds a model from what msgspec decoded, with the text that `extra` is read from."""
     construct = _constructor(model)
     asked = [(index, field.fit) for index, field in enumerate(fields) if field.asked]
@@ -272,7 +193,7 @@ def _hook_of_many(struct: type[msgspec.Struct], build: _Build, careful: _Hook) -
     return structure
 
 
-def _nested(converter: Converter, *, strict: bool) -> _Fit:
+def _nested(converter: Converter, *, strict: bool) -> Fit:
     """Make the reader of a board's `prefs`, an object within an object."""
 
     def fit(value: object) -> object:
@@ -290,9 +211,9 @@ def _nested(converter: Converter, *, strict: bool) -> _Fit:
 def _converter(*, strict: bool) -> Converter:
     """Make a converter for the wire form of every model."""
     converter = make_converter()
-    prefs = attrs.evolve(_PREFS, fit=_nested(converter, strict=strict))
-    for model, declared in _MODELS.items():
-        by_name = {field.name: prefs if field is _PREFS else field for field in declared}
+    prefs = attrs.evolve(PREFS, fit=_nested(converter, strict=strict))
+    for model, declared in FIELDS.items():
+        by_name = {field.name: prefs if field is PREFS else field for field in declared}
         fields = tuple(by_name[name] for name in (attribute.name for attribute in attrs.fields(model)) if name in by_name)
         raw_fields = _raw_fields(fields)
         hook = _careful_hook(model, fields, raw_fields, strict=strict)

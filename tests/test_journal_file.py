@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from boardclient import JournalError
-from boardclient.bulk.journal import _file, _format, _location, _view
+from boardclient.bulk.journal import _file, _format, _location, _opening, _view
 from boardclient.bulk.journal._file import JournalFile
 from boardclient.bulk.journal._format import Entry, RowDecision, RowKey, RowOutcome, RowState
 from boardclient.bulk.journal._view import read_journal, read_rows
@@ -423,7 +423,7 @@ def test_a_journal_that_could_not_be_begun_leaves_nothing_behind(path: Path, mon
     def fail(path: Path, identity: object) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(_file, "_initialise", fail)
+    monkeypatch.setattr(_opening, "_initialise", fail)
     with pytest.raises(JournalError, match="disk I/O error"):
         JournalFile.open(path, IDENTITY)
     assert [file.name for file in path.parent.iterdir()] == [f"{path.name}-lock"]
@@ -488,11 +488,11 @@ def test_a_journal_that_can_not_be_moved_to_its_place_is_reported(path: Path, mo
 
 CUT_OFF = """
 import os, sys
-from boardclient.bulk.journal import _file, _location
+from boardclient.bulk.journal import _location, _opening
 from boardclient.bulk.journal._file import JournalFile
 
 where = {"created": "_initialise", "initialised": "move"}[sys.argv[2]]
-setattr(_location if where == "move" else _file, where, lambda *arguments: os._exit(9))
+setattr(_location if where == "move" else _opening, where, lambda *arguments: os._exit(9))
 JournalFile.open(sys.argv[1], {})
 """
 
@@ -600,7 +600,7 @@ def test_a_system_without_a_table_of_mounts_is_trusted(monkeypatch: pytest.Monke
 def test_a_file_system_without_rollback_journals_is_refused(path: Path) -> None:
     """Where SQLite can't undo what was cut off, the journal is not used."""
     with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(JournalError, match="without room for a rollback"):
-        _file._make_durable(connection, path)
+        _opening.make_durable(connection, path)
 
 
 # Damage

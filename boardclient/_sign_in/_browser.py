@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, cast
 from urllib.parse import parse_qsl, quote, unquote
 
 _LONGEST_ADDRESS: Final = 2000
@@ -62,7 +62,7 @@ def _pairs_of(query: Mapping[object, object]) -> list[tuple[object, object]]:
     """Return all pairs of a mapping, those of multi-valued ones (Starlette, multidict, Werkzeug) included."""
     getlist, items = getattr(query, "getlist", None), getattr(query, "multi_items", query.items)
     if callable(getlist) and items == query.items:
-        return [(name, value) for name in query for value in getlist(name)]
+        return [(name, value) for name in query for value in cast("Iterable[object]", getlist(name))]
     pairs: list[tuple[object, object]] = []
     for name, value in items():
         pairs += [(name, one) for one in value] if isinstance(value, list | tuple) else [(name, value)]

@@ -46,7 +46,9 @@ class Protocol(ResponseHandler):
             self._input.register(self.transport.get_extra_info("socket").fileno(), _ENDS)
         return bool(self._input.poll(0))
 
-    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+    def set_exception(  # pyright: ignore[reportIncompatibleMethodOverride] -- aiohttp passes the cause by position
+        self, exc: BaseException, *cause: BaseException
+    ) -> None:
         """End the response that is waited for, and the body under way."""
         if isinstance(exc, OSError):  # aiohttp's writer of a large body reports here that it can't write
             self._read_rest()

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import urlencode
 
 import attrs
@@ -16,6 +16,7 @@ from boardclient.testing._answers import Answer, Fields, Refused, required, text
 from boardclient.testing._records import AccessToken, AuthorizationCode, Json, Member
 
 ExchangeAnswer: TypeAlias = Literal["rfc6749", "token", "form"]
+_MEMBERS: Any = ("A Member",)
 _CODE_SECONDS = 600.0  # RFC 6749, section 4.1.2
 
 
@@ -51,7 +52,7 @@ class Grants:
     exchange_answer: ExchangeAnswer = "rfc6749"
     errors: Literal["json", "text"] = "json"
     redirect_uri: str = "https://application.example/callback"
-    members: tuple[Member, ...] = attrs.field(default=("A Member",), converter=_members)
+    members: tuple[Member, ...] = attrs.field(default=_MEMBERS, converter=_members)
     key: str = attrs.field(init=False, default=_secret("key", 0))
     client_id: str = attrs.field(init=False, default=_secret("client", 0))
     client_secret: str = attrs.field(init=False, default=_secret("client-secret", 0))

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
 import os
-import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Self, TypeAlias
 
 from boardclient.bulk.journal import _format as form
 from boardclient.bulk.journal import _location as location
+from boardclient.bulk.journal import _opening as opening
 from boardclient.bulk.journal import _parts as parts
 from boardclient.bulk.journal._format import Entry, JournalRow, Meta, RowDecision, RowKey, RowOutcome, RowState
 from boardclient.bulk.journal._lock import Mark, RunLock
+from boardclient.bulk.journal._statements import insert, padded, select_each
 from boardclient.errors import JournalError
 
-T = TypeVar("T")
-
-# The loop's thread can take the interpreter at each call into SQLite, and may keep it for 5 ms: a batch is written with as few
-# statements as there can be. Few sizes, so that they stay prepared; four parameters a row, below the 999 of an old SQLite.
-_CHUNKS: Final = (128, 64, 32, 16, 8, 4, 2, 1)
 _RECENT: Final = 1 << 15
 """Rows whose keys are kept in memory before they are sorted into the index. References in random order would otherwise rewrite a
 page of the index for each row: 24 microseconds at a million rows, against 4 for references in order."""
@@ -77,7 +69,7 @@ class JournalFile:
         self._recent: dict[RowKey, int] = {}
         self._merging: dict[RowKey, int] = {}
         self._unmerged: list[RowKey] = []
-        last = _last_row(connection)
+        last = opening.last_row(connection)
         self._next: int = last + 1
         self._met = bytearray((last >> 3) + 1)
         """A bit for each row of earlier runs that this run's input has come to."""
@@ -100,16 +92,16 @@ class JournalFile:
             location_exists = location.exists(target)
             parts.check_companions(target, exists=location_exists)
             if not location_exists:
-                _create(target, identity)
+                opening.create(target, identity)
             had_rollback = parts.has_rollback(target)
             connection = opened.enter_context(contextlib.closing(form.connect(target, "rw", _LOCK_SECONDS)))
             meta = parts.recover(connection, target)
-            _check_identity(target, meta.identity, dict(identity))
+            opening.check_identity(target, meta.identity, dict(identity))
             form.check_pages(connection, target)
             parts.check_whole(target, meta, had_rollback=had_rollback)
             mark = lock.read(meta.secret)
-            _check_rows(connection, target, meta, mark)
-            _make_durable(connection, target)
+            opening.check_rows(connection, target, meta, mark)
+            opening.make_durable(connection, target)
             journal = cls(target, connection, lock, meta)
             journal._begin(meta, mark)
             journal._opened = opened.pop_all()
@@ -205,7 +197,7 @@ class JournalFile:
             raise RuntimeError("the baseline is set once, before the first row is logged")
         ordered = sorted(set(card_ids))
         with self._transaction():
-            self._insert("INSERT INTO baseline (card_id)", [(card_id,) for card_id in ordered])
+            insert(self._connection, "INSERT INTO baseline (card_id)", [(card_id,) for card_id in ordered])
             self._connection.execute("INSERT INTO meta VALUES ('baseline', ?)", (len(ordered),))
         self.baseline = len(ordered)
 
@@ -227,7 +219,8 @@ class JournalFile:
     def _find(self, entries: Sequence[Entry]) -> dict[RowKey, _Known]:
         """Look the rows up. Of those whose keys are still in memory only the run is known."""
         known: dict[RowKey, _Known] = {}
-        for key, *values in self._for_each(
+        for key, *values in select_each(
+            self._connection,
             "SELECT k.key, seq, digest, run, coalesce(state, 'logged'), detail FROM keys k CROSS JOIN rows USING (seq)"
             " LEFT JOIN outcomes USING (seq) WHERE k.key IN",
             [entry.key for entry in entries],
@@ -270,7 +263,7 @@ class JournalFile:
             if decision.action == "send":
                 self._log_again(row.seq, digest)
             decisions.append(decision)
-        self._insert("INSERT INTO rows (seq, key, digest, run)", logged)
+        insert(self._connection, "INSERT INTO rows (seq, key, digest, run)", logged)
         self._next += len(logged)
         if logged:
             self._index(_INDEXED_PER_ENTRY * len(logged))
@@ -294,7 +287,7 @@ class JournalFile:
             self._unmerged = [*sorted(texts, reverse=True), *sorted(numbers, reverse=True)]
         part = self._unmerged[-count:]
         del self._unmerged[-count:]
-        self._insert("INSERT INTO keys (key, seq)", [(key, self._merging[key]) for key in reversed(part)])
+        insert(self._connection, "INSERT INTO keys (key, seq)", [(key, self._merging[key]) for key in reversed(part)])
         if not self._unmerged:
             self._note_indexed(max(self._merging.values()))
             self._merging = {}
@@ -306,20 +299,8 @@ class JournalFile:
         self._connection.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
 
     def _record(self, outcomes: Sequence[RowOutcome], facts: Facts) -> None:
-        self._insert("INSERT OR REPLACE INTO outcomes (seq, state, detail, shown)", _padded(outcomes))
-        self._insert("INSERT OR REPLACE INTO facts (name, value)", tuple(facts.items()))
-
-    def _insert(self, head: str, values: Sequence[tuple[object, ...]]) -> None:
-        """Insert tuples with as few statements as there can be."""
-        for part in _chunks(values):
-            self._connection.execute(_with_values(head, len(part), len(part[0])), list(chain.from_iterable(part)))
-
-    def _for_each(self, head: str, values: Sequence[object], *first: object) -> list[tuple[Any, ...]]:
-        """Execute a statement that ends in IN for the values; return what it finds."""
-        found: list[tuple[Any, ...]] = []
-        for part in _chunks(_padded(values)):
-            found += self._connection.execute(f"{head} ({','.join('?' * len(part))})", (*first, *part)).fetchall()
-        return found
+        insert(self._connection, "INSERT OR REPLACE INTO outcomes (seq, state, detail, shown)", padded(outcomes))
+        insert(self._connection, "INSERT OR REPLACE INTO facts (name, value)", tuple(facts.items()))
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -352,95 +333,6 @@ class JournalFile:
             self._lock.check_places()
 
 
-def _create(path: Path, identity: Mapping[str, str]) -> None:
-    """Create a journal without rows: beside its path, and moved there whole, so that a creation cut off leaves none."""
-    unfinished = path.with_name(f"{path.name}-new")
-    _clear(unfinished)
-    location.create(unfinished)
-    try:
-        _initialise(unfinished, identity)
-        location.move(unfinished, path)
-    except BaseException:
-        _clear(unfinished)
-        raise
-
-
-def _clear(unfinished: Path) -> None:
-    location.clear(unfinished)
-    location.clear(parts.rollback_of(unfinished))
-
-
-def _initialise(path: Path, identity: Mapping[str, str]) -> None:
-    """Make an empty file a journal, in one transaction."""
-    meta = {
-        "identity": json.dumps(dict(identity), ensure_ascii=False),
-        "secret": secrets.token_bytes(32),
-        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "runs": 0,
-        "indexed": 0,
-        "used_inode": 0,
-        "used_path": "",
-        "tokens": parts.next_tokens(),
-    }
-    with contextlib.closing(form.connect(path, "rw")) as connection:
-        connection.execute(f"PRAGMA page_size = {form.PAGE_BYTES}")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(
-            f"BEGIN; PRAGMA application_id = {form.APPLICATION_ID}; PRAGMA user_version = {form.SCHEMA_VERSION}; {form.SCHEMA}"
-        )
-        connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-        connection.execute("COMMIT")
-
-
-def _make_durable(connection: sqlite3.Connection, path: Path) -> None:
-    """Make what is committed outlive a power failure, and be in the file itself and nowhere else.
-
-    A write-ahead log would take one sync a commit instead of three, and would hold what is newest in a second file.
-
-    Raises:
-        JournalError: the file system can't do it.
-    """
-    connection.execute("PRAGMA synchronous = FULL")  # NORMAL would lose logged rows in a power failure, and send them twice
-    connection.execute("PRAGMA fullfsync = ON")  # on macOS, where fsync alone leaves it in the disk's cache
-    connection.execute("PRAGMA cache_size = -4096")
-    (mode,) = connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
-    if mode != "truncate":
-        raise JournalError(f"{path} lies on a file system without room for a rollback journal: put the journal on a local disk")
-
-
-def _last_row(connection: sqlite3.Connection) -> int:
-    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM rows").fetchone()
-    return int(last)
-
-
-def _check_rows(connection: sqlite3.Connection, path: Path, meta: Meta, mark: Mark | None) -> None:
-    """Make sure that no row is missing that was logged.
-
-    Raises:
-        JournalError: some are.
-    """
-    last = _last_row(connection)
-    if meta.used_inode and connection.execute("SELECT count(*) FROM rows").fetchone() != (last,):
-        raise form.damage(path, "rows are missing")
-    if mark is not None and (mark.run > meta.runs or (mark.run == meta.runs and mark.released > last)):
-        raise JournalError(
-            f"{path} is an older copy: a run has used a newer one here, and its rows would be sent again."
-            f" Put the newer one back; or remove {path.name}-lock to use this one all the same"
-        )
-
-
-def _check_identity(path: Path, made_for: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Make sure that the journal belongs to this board, account and service.
-
-    Raises:
-        JournalError: it belongs to another; the message names the parts that differ.
-    """
-    parts = [name for name in {**made_for, **given} if made_for.get(name) != given.get(name)]
-    if parts:
-        differences = ", ".join(f"{name} {made_for.get(name)!r} (now {given.get(name)!r})" for name in parts)
-        raise JournalError(f"{path} belongs to another import: {differences}. Give this import a journal of its own")
-
-
 def _decision(row: _Known, digest: bytes) -> RowDecision:
     """Return what is to be done with a row that an earlier run met; a state that nobody knows counts as doubtful."""
     if row.state == "done":
@@ -454,27 +346,3 @@ def _decision(row: _Known, digest: bytes) -> RowDecision:
 
 def _named(key: RowKey) -> str:
     return f"the row at position {key} (from 0)" if isinstance(key, int) else f"the row with the reference {key!r}"
-
-
-def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Cut a sequence into parts of few different lengths."""
-    start = 0
-    for size in _CHUNKS:
-        while len(values) - start >= size:
-            yield values[start : start + size]
-            start += size
-
-
-def _padded(values: Sequence[T]) -> Sequence[T]:
-    """Repeat the last value until few chunks hold all, where doing a thing twice does no harm."""
-    count = len(values)
-    if not count:
-        return values
-    whole = 1 << (count - 1).bit_length() if count < _CHUNKS[0] else count + -count % _CHUNKS[0]
-    return [*values, *(values[-1],) * (whole - count)]
-
-
-@functools.cache
-def _with_values(head: str, rows: int, columns: int) -> str:
-    group = f"({','.join('?' * columns)})"
-    return f"{head} VALUES {','.join([group] * rows)}"

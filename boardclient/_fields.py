@@ -1,0 +1,94 @@
+"""The wire form of the models: the name and the types of each field (interface section 4). No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from types import NoneType
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from boardclient.models import Board, BoardList, BoardPrefs, Card, Member
+
+_Kinds: TypeAlias = frozenset[type]
+Fit: TypeAlias = Callable[[Any], object]
+
+_ID: Final[_Kinds] = frozenset({str})
+_TEXT: Final[_Kinds] = frozenset({str, NoneType})
+_FLAG: Final[_Kinds] = frozenset({bool, NoneType})
+_PLACE: Final[_Kinds] = frozenset({str, int, float, NoneType})
+_NULL: Final[_Kinds] = frozenset({NoneType})
+
+
+def _moment(text: str) -> datetime | None:
+    """Read an ISO 8601 date-time with an offset; without one it is no moment."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else moment
+
+
+def _no_model(value: object) -> None:
+    """Stand for a reader that the converter supplies."""
+
+
+@attrs.frozen
+class Field:
+    """How a field of a model is written; `documented` where a response of 4.1 to 4.3 shows its type.
+
+    A value whose exact type is in `kinds` is used unchanged (True is not accepted as a number). One whose type is in `asked` is
+    handed to `fit`, which returns what the model has instead, None where it does not fit. Absent counts as null; a field is
+    required if `NoneType` is not in `kinds`.
+    """
+
+    name: str
+    wire: str
+    kinds: _Kinds = _NULL
+    asked: _Kinds = frozenset()
+    fit: Fit = _no_model
+    documented: bool = True
+
+    def fitted(self, value: object) -> object:
+        """Return what the model has for a value of another type than `kinds`, None where it does not fit."""
+        return self.fit(value) if type(value) in self.asked else None
+
+
+PREFS: Final = Field("prefs", "prefs", asked=frozenset({dict}))
+FIELDS: Final[dict[type, tuple[Field, ...]]] = {
+    BoardPrefs: (
+        Field("permission_level", "permissionLevel", _TEXT),
+        Field("voting", "voting", _TEXT),
+        Field("comments", "comments", _TEXT),
+        Field("invitations", "invitations", _TEXT),
+        Field("self_join", "selfJoin", _FLAG),
+        Field("card_covers", "cardCovers", _FLAG),
+        Field("background", "background", _TEXT),
+        Field("calendar_feed_enabled", "calendarFeedEnabled", _FLAG),
+    ),
+    Board: (
+        Field("id", "id", _ID),
+        Field("name", "name", _TEXT),
+        Field("url", "url", _TEXT),
+        PREFS,
+    ),
+    BoardList: (
+        Field("id", "id", _ID),
+        Field("name", "name", _TEXT),
+        Field("board_id", "idBoard", _TEXT),
+        Field("pos", "pos", _PLACE),
+        Field("subscribed", "subscribed", _FLAG),
+        Field("closed", "closed", _FLAG),
+    ),
+    Card: (
+        Field("id", "id", _ID),
+        Field("name", "name", _TEXT),
+        Field("desc", "desc", _TEXT),
+        Field("url", "url", _TEXT),
+        Field("list_id", "idList", _TEXT, documented=False),
+        Field("due", "due", asked=frozenset({str}), fit=_moment, documented=False),
+        Field("pos", "pos", _PLACE, documented=False),
+    ),
+    Member: (Field("id", "id", _TEXT, documented=False),),
+}
