@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiohttp
 
@@ -26,9 +26,11 @@ from boardclient._transport._values import RawResponse, TransportResult
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
+K = TypeVar("K")
+V = TypeVar("V")
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _FRAMING: Final = frozenset({"connection", "content-length", "cookie", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
-_MOST_PROTOTYPES: Final = 64
+_MOST_KEPT: Final = 64
 _AT_HAND_BYTES: Final = 2**16
 """A body that came whole is taken as it lies there, up to this size, which is far below what makes aiohttp pause a connection:
 reading it would first have the parser go on with what is left, for 2 microseconds."""
@@ -62,39 +64,49 @@ class DirectTransport:
         self._limit = limit
         self._at_hand = min(limit, _AT_HAND_BYTES)
         self._prototypes: Final[dict[tuple[str, str, str | None], Prototype]] = {}
+        self._heads: Final[dict[tuple[str, str, str | None], tuple[Prototype, bytes]]] = {}
 
     def plan(
         self, method: str, url: str, body: bytes | None, content_type: str, headers: Mapping[str, str] | None = None
     ) -> tuple[Prototype, bytes] | None:
         """Return what to connect for and what to write, None for a request that is out of the ordinary."""
-        start = url.find("/", 8)  # behind "https://"
-        if _PLAIN_TARGET.fullmatch(url, start) is None:
+        key = (method, url, None if body is None else content_type)
+        prepared = self._heads.get(key) or self._head(*key)
+        if prepared is None:
             return None
-        key = (method, url[:start], None if body is None else content_type)
-        prototype = self._prototypes.get(key) or self._prepare(*key)
-        if prototype is None:
-            return None
-        head = prototype.head
+        prototype, head = prepared
         if headers:
             if not all(_can_add(prototype, *field) for field in headers.items()):
                 return None
-            head += "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+            head += "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode()
         if body is None:
-            return prototype, f"{method} {url[start:]}{head}\r\n".encode()
+            return prototype, head + b"\r\n"
         if len(body) > LARGE_BODY_BYTES:
             return None
-        return prototype, f"{method} {url[start:]}{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        return prototype, b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
-    def _prepare(self, method: str, origin: str, content_type: str | None) -> Prototype | None:
+    def _head(self, method: str, url: str, content_type: str | None) -> tuple[Prototype, bytes] | None:
+        """Return what the requests for a URL begin with; kept where the URL has no query, which may hold credentials."""
+        start = url.find("/", 8)  # behind "https://"
+        if _PLAIN_TARGET.fullmatch(url, start) is None:
+            return None
+        key = (method, url[:start], content_type)
+        prototype = self._prototypes.get(key) or self._prototype(*key)
+        if prototype is None:
+            return None
+        prepared = prototype, f"{method} {url[start:]}{prototype.head}".encode()
+        if "?" not in url:
+            _keep(self._heads, (method, url, content_type), prepared)
+        return prepared
+
+    def _prototype(self, method: str, origin: str, content_type: str | None) -> Prototype | None:
         if method not in _METHODS or _PLAIN_ORIGIN.fullmatch(origin) is None:
             return None
         try:
             prototype = Prototype(method, origin, self._headers.copy(content_type), content_type is not None)
         except ValueError:  # ClientSessionTransport will say what is wrong with it
             return None
-        if len(self._prototypes) >= _MOST_PROTOTYPES:
-            self._prototypes.clear()
-        self._prototypes[method, origin, content_type] = prototype
+        _keep(self._prototypes, (method, origin, content_type), prototype)
         return prototype
 
     async def round_trip(self, prototype: Prototype, wire: bytes, progress: Progress, traces: Any = ()) -> TransportResult:
@@ -104,7 +116,8 @@ class DirectTransport:
         outcome: TransportResult
         try:
             connection = await aiohttp.TCPConnector.connect(self._connector, prototype, traces, NO_TIMEOUT)
-            protocol, transport = connection.protocol, connection.transport
+            protocol = connection.protocol
+            transport = None if protocol is None else protocol.transport
             # A response that is there before its request belongs to none of ours.
             if protocol is None or transport is None or transport.is_closing() or len(protocol):
                 raise aiohttp.ClientConnectionResetError
@@ -157,6 +170,13 @@ class DirectTransport:
         """Return the fields that are not the session's own and can be written; an instrument's mistake does not end a call."""
         plan = self.plan(method, url, body, content_type)
         return {name: value for name, value in headers.items() if plan is not None and _can_add(plan[0], name, value)}
+
+
+def _keep(kept: dict[K, V], key: K, value: V) -> None:
+    """Keep a value for the next requests, among few: identifiers in paths make ever new ones."""
+    if len(kept) >= _MOST_KEPT:
+        kept.clear()
+    kept[key] = value
 
 
 def _can_add(prototype: Prototype, name: str, value: str) -> bool:

@@ -24,8 +24,10 @@ from yarl import URL
 from boardclient._transport._values import RawResponse, TransportResult
 
 _SECRET_PARAMETERS: Final = frozenset({"key", "token"})
-_CLASS: Final = vars(aiohttp.ClientSession)
-"""A live view: a wrapper found in it is always the same object, which it is not where it binds itself on access."""
+SESSION_CLASS: Final = vars(aiohttp.ClientSession)
+"""A live view: a wrapper found in it is always the same object, which it is not where it binds itself on access.
+
+Another `__init__` than before makes sessions with other trace configs."""
 
 _logger: Final = logging.getLogger("boardclient.transport")
 
@@ -35,23 +37,20 @@ def _is_of_aiohttp(function: object) -> bool:
     return type(function) is FunctionType and function.__code__.co_filename == aiohttp.ClientSession.close.__code__.co_filename
 
 
-_OWN: Final = tuple(_CLASS[name] if _is_of_aiohttp(_CLASS[name]) else None for name in ("request", "_request"))
+_OWN_REQUEST, _OWN_INNER_REQUEST = (
+    SESSION_CLASS[name] if _is_of_aiohttp(SESSION_CLASS[name]) else None for name in ("request", "_request")
+)
 """aiohttp's own functions; None for one that was wrapped before this package was imported."""
 
 
 def is_wrapped() -> bool:
     """Return True if something has taken the place of aiohttp's own request."""
-    return _CLASS["_request"] is not _OWN[1] or _CLASS["request"] is not _OWN[0]
+    return SESSION_CLASS["_request"] is not _OWN_INNER_REQUEST or SESSION_CLASS["request"] is not _OWN_REQUEST
 
 
 def is_mocked() -> bool:
     """Return True if `unittest.mock` has, as aioresponses does: it stands for the service and gets what the service would get."""
-    return hasattr(_CLASS["_request"], "mock") or hasattr(_CLASS["request"], "mock")
-
-
-def constructor() -> object:
-    """Return the function that now makes a `ClientSession`: another one than before makes sessions with other trace configs."""
-    return _CLASS["__init__"]
+    return hasattr(SESSION_CLASS["_request"], "mock") or hasattr(SESSION_CLASS["request"], "mock")
 
 
 def shown_url(url: str) -> URL:

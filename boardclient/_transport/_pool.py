@@ -15,7 +15,7 @@ from boardclient._transport._client_session import ClientSessionTransport
 from boardclient._transport._connections import NO_TIMEOUT, Connector
 from boardclient._transport._direct import DirectTransport
 from boardclient._transport._headers import RequestHeaders
-from boardclient._transport._instruments import Traces, constructor, is_wrapped
+from boardclient._transport._instruments import SESSION_CLASS, Traces, is_wrapped
 from boardclient._transport._progress import Progress
 from boardclient._transport._requests import SignedRequest
 from boardclient._transport._settings import Settings
@@ -32,6 +32,8 @@ class _Transports:
     general: ClientSessionTransport
     direct: DirectTransport | None
     made_by: object
+    is_traced: bool
+    """Whether the session has trace configs: instruments add theirs in `__init__`, and nobody else has the session."""
 
 
 class Pool:
@@ -71,7 +73,7 @@ class Pool:
         says how far the request got.
         """
         transports = self._usual
-        if transports is None or transports.made_by is not constructor():
+        if transports is None or transports.made_by is not SESSION_CLASS["__init__"]:
             transports = self._open()
         if self._avoids_proxy and url.startswith("http:") and self._unproxied is not None:
             transports = self._unproxied
@@ -79,10 +81,9 @@ class Pool:
         if direct is not None and self._may_be_direct and not is_wrapped():
             plan = direct.plan(method, url, body, content_type, headers)
             if plan is not None:
-                http = transports.http
-                if not http.trace_configs:
+                if not transports.is_traced:
                     return direct.round_trip(*plan, progress)
-                traces = Traces(http, method, url, self._headers.copy(None if body is None else content_type, headers))
+                traces = Traces(transports.http, method, url, self._headers.copy(None if body is None else content_type, headers))
                 return direct.traced_round_trip(traces, method, url, body, progress, content_type)
         return transports.general.round_trip(method, url, body, progress, content_type, headers)
 
@@ -106,7 +107,7 @@ class Pool:
             if not _probe.fault() and _direct.serves(http, self._headers.copy(None)):
                 direct = DirectTransport(self._connector, self._headers, limit)
         general = ClientSessionTransport(http, self._headers, limit, is_lent=self.is_lent)
-        return _Transports(http, general, direct, constructor())
+        return _Transports(http, general, direct, SESSION_CLASS["__init__"], bool(getattr(http, "trace_configs", None)))
 
     @property
     def max_connections(self) -> int:

@@ -33,7 +33,11 @@ class Protocol(ResponseHandler):
 
     def is_connected(self) -> bool:
         """Return True if a request can be written; the pool asks before it hands out an idle connection."""
-        if not super().is_connected() or self.should_close:
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return False
+        # What can change while a connection is idle; aiohttp asked for all of `should_close` when the last response had ended.
+        if self._buffer or self._tail or self._should_close or self._exception is not None:
             return False
         return not self._has_input()
 

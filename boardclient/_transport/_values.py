@@ -10,9 +10,12 @@ import attrs
 from boardclient.errors import Effect, Phase
 
 
-@attrs.frozen
+@attrs.define
 class RawResponse:
-    """A whole response: status, headers (case-insensitive) and the unpacked body."""
+    """A whole response: status, headers (case-insensitive) and the unpacked body.
+
+    Nobody changes it; not to forbid that saves half of what making one costs.
+    """
 
     status: int
     headers: Mapping[str, str] = attrs.field(repr=False)

@@ -308,6 +308,21 @@ async def test_what_is_prepared_is_bounded(open_pool: Any) -> None:
     assert 0 < len(pool._usual.direct._prototypes) <= 64
 
 
+async def test_heads_are_kept_without_credentials(open_pool: Any) -> None:
+    """What a request begins with is made once for a URL without a query, and never kept where a query may hold credentials."""
+    pool = open_pool()
+    pool._open()
+    direct = pool._usual.direct
+    for number in range(200):
+        assert direct.plan("POST", f"http://127.0.0.1/1/cards/{number}", b"{}", "application/json") is not None
+        assert direct.plan("GET", f"http://127.0.0.1/1/cards/{number}?token=t", None, "") is not None
+    assert 0 < len(direct._heads) <= 64
+    assert "token" not in repr(direct._heads)
+    first = direct.plan("POST", "http://127.0.0.1/1/cards/199", b"{}", "application/json")
+    again = direct.plan("POST", "http://127.0.0.1/1/cards/199", b"[1]", "application/json")
+    assert again == (first[0], first[1].replace(b"Content-Length: 2\r\n\r\n{}", b"Content-Length: 3\r\n\r\n[1]"))
+
+
 # --- the same bytes leave
 
 
