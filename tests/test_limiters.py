@@ -21,6 +21,7 @@ from boardclient import (
     retry,
 )
 from boardclient._operations import ADD_CARD, READ_MEMBER
+from boardclient._pipeline import _in_flight
 from boardclient._pipeline._in_flight import CallWithdrawn
 from boardclient._pipeline._options import CallOptions
 from boardclient.credentials import CredentialObserver, Exchange
@@ -30,7 +31,7 @@ from boardclient.testing import BoardService, faults
 class Limiter:
     """A limiter with faults: what it does on leaving, and what its report raises."""
 
-    def __init__(self, leave: Any = None, report: Exception | None = None) -> None:
+    def __init__(self, leave: Any = None, report: BaseException | None = None) -> None:
         self.leave, self.error = leave, report
         self.entered = self.reported = 0
 
@@ -38,7 +39,7 @@ class Limiter:
         self.entered += 1
 
     async def __aexit__(self, *exc: object) -> Any:
-        if isinstance(self.leave, Exception):
+        if isinstance(self.leave, BaseException):
             raise self.leave
         if self.leave == "hang":
             await asyncio.Event().wait()
@@ -50,7 +51,7 @@ class Limiter:
             raise self.error
 
 
-LEAVES = [True, LookupError("leaving"), None]
+LEAVES = [True, LookupError("leaving"), asyncio.CancelledError("of another task"), None]
 
 
 @pytest.mark.parametrize("leave", LEAVES)
@@ -93,9 +94,9 @@ async def a_list(service: BoardService) -> str:
 
 
 @pytest.mark.parametrize("leave", LEAVES)
-@pytest.mark.parametrize("report", [None, LookupError("report")])
+@pytest.mark.parametrize("report", [None, LookupError("report"), asyncio.CancelledError("of another task")])
 async def test_a_created_card_is_not_lost(
-    board_service: BoardService, leave: Any, report: Exception | None, caplog: pytest.LogCaptureFixture
+    board_service: BoardService, leave: Any, report: BaseException | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A limiter that fails on leaving or in its report is logged, and the card is returned."""
     listed = await a_list(board_service)
@@ -103,7 +104,9 @@ async def test_a_created_card_is_not_lost(
     async with board_service.session(limiter=limiter) as session:
         card = await session.cards.create("a", list_id=listed)
     assert (card.name, limiter.entered, limiter.reported) == ("a", 1, 1)
-    expected = ["a limiter's report failed"] * (report is not None) + ["leaving a limiter failed"] * isinstance(leave, Exception)
+    expected = ["a limiter's report failed"] * (report is not None) + ["leaving a limiter failed"] * isinstance(
+        leave, BaseException
+    )
     assert [record.message for record in caplog.records] == expected
 
 
@@ -113,6 +116,62 @@ async def test_a_limiter_that_never_ends_its_turn_loses_nothing(board_service: B
     async with board_service.session(limiter=Limiter("hang"), timeout=0.3) as session:
         card, cancelling = await settled(session.cards.create("a", list_id=listed))
     assert (card.name, cancelling) == ("a", 0)
+
+
+class Clinging(Limiter):
+    """A limiter that hangs while it is left, however often it is cancelled up to a bound."""
+
+    def __init__(self, cancellations: int) -> None:
+        super().__init__()
+        self.left = cancellations
+
+    async def __aexit__(self, *exc: object) -> None:
+        while self.left:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.left -= 1
+
+
+@pytest.mark.parametrize("cancellations", [1, 3])
+@pytest.mark.parametrize("end", ["deadline", "closing"])
+async def test_a_limiter_that_hangs_while_a_call_is_ended(
+    board_service: BoardService, end: str, cancellations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that ends within a limiter that hangs on leaving is cancelled again, ends, and leaves the task free."""
+    monkeypatch.setattr(_in_flight, "INSIST_SECONDS", 0.0)
+    listed = await a_list(board_service)
+    board_service.faults.add(faults.hang(), "cards.create")
+    limiter = Clinging(cancellations)
+    session = board_service.session(limiter=limiter, timeout=0.1 if end == "deadline" else 30)
+    async with session:
+        task = asyncio.ensure_future(settled(session.cards.create("a", list_id=listed)))
+        await board_service.received("cards.create")
+        if end == "closing":
+            await session.aclose()
+        error, cancelling = await task
+    assert type(error) is (DeadlineError if end == "deadline" else SessionClosedError)
+    assert (error.effect, cancelling, limiter.left) == (Effect.UNKNOWN, 0, 0)
+
+
+async def test_a_limiter_that_swallows_the_callers_cancellation_sends_nothing(board_service: BoardService) -> None:
+    """A caller that cancels a call in the limiter's line has cancelled it, though the limiter goes on."""
+
+    class Stubborn(Limiter):
+        async def __aenter__(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.entered += 1
+
+    limiter = Stubborn()
+    async with board_service.session(limiter=limiter) as session:
+        call = asyncio.create_task(session.members.me())
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert (limiter.entered, board_service.calls_of("members.me")) == (1, [])
 
 
 async def test_a_limiter_that_swallows_the_deadline_sends_nothing(board_service: BoardService) -> None:

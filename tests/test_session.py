@@ -495,11 +495,29 @@ async def test_a_credential_error_of_the_provider_stays_itself(wire: Any) -> Non
     assert caught.value is raised
 
 
-async def test_a_cancellation_in_the_provider_propagates() -> None:
-    """A CancelledError out of the provider is no CredentialError."""
+async def test_a_cancellation_of_the_providers_own_is_a_credential_error() -> None:
+    """A CancelledError that nobody asked for would end a task in silence, as that of a renewal the provider has cancelled."""
     async with session_of(Provider(asyncio.CancelledError())) as session:
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(CredentialError) as caught:
             await session.members.me()
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+    assert [attempt.effect for attempt in caught.value.attempts] == [Effect.NOT_SENT]
+
+
+async def test_a_cancellation_of_the_caller_ends_the_provider() -> None:
+    """Cancelling the task of a call that waits for its provider cancels the call."""
+
+    class Waiting(Provider):
+        async def acquire(self, exchange: Any) -> Credentials:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async with session_of(Waiting(None)) as session:
+        call = asyncio.create_task(session.members.me())
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
 
 
 async def test_a_provider_that_turns_the_deadline_into_an_error_of_its_own() -> None:

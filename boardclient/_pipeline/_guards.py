@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from boardclient._pace import Limiter
 from boardclient.errors import CredentialError
@@ -29,7 +30,7 @@ def guarded(what: str, function: Callable[..., T], *arguments: object) -> T | No
     """Return what the function returns, None where it raises; `what` is its name in the log."""
     try:
         return function(*arguments)
-    except Exception:
+    except (Exception, asyncio.CancelledError):  # nothing cancels a task within a plain function
         log_failure(what)
     return None
 
@@ -86,7 +87,13 @@ class GuardedLimiter:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         # A limiter that returns True would swallow a cancellation, and one that raises would replace the outcome.
+        task = cast("asyncio.Task[object]", asyncio.current_task())  # a call runs in one
+        cancelling = task.cancelling()
         try:
             await type(self._limiter).__aexit__(self._limiter, exc_type, exc, traceback)
+        except asyncio.CancelledError:
+            if task.cancelling() > cancelling:
+                raise
+            log_failure("leaving a limiter")  # it raises a cancellation that is not this task's
         except Exception:
             log_failure("leaving a limiter")

@@ -13,7 +13,7 @@ import time
 from asyncio import current_task, get_running_loop
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import attrs
 
@@ -22,6 +22,9 @@ from boardclient._pipeline._options import CallOptions
 from boardclient._transport import Progress
 from boardclient.credentials import Credentials
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
+
+INSIST_SECONDS: Final = 0.5
+"""What a part of an application's gets to unwind in, before the task is cancelled again: a limiter may hang while it is left."""
 
 Interruption: TypeAlias = Literal["deadline", "closed", "withdrawn"]
 
@@ -71,6 +74,9 @@ class CallContext(Progress):
     _ended_by: BoardClientError | None = None
     interruption: Interruption | None = None
     """Why the session ends the call."""
+    _cancellations = 0
+    """How often the session has cancelled the task."""
+    _insistence: asyncio.TimerHandle | None = None
     may_send = True
     """Whether another request may be sent: not after an interruption, nor once the session is closed."""
 
@@ -104,12 +110,22 @@ class CallContext(Progress):
         return Effect.worst([self.effect_under_way, *(attempt.effect for attempt in self.attempts)])
 
     def interrupt(self, interruption: Interruption) -> None:
-        """End the call by cancelling its task, once."""
+        """End the call by cancelling its task, once; and again as long as a part of the application's holds the call up."""
         if self.interruption is None:
             self.interruption = interruption
             self.may_send = False
             self.deadline = math.inf
-            self.task.cancel()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        self._cancellations += 1
+        self._insistence = self.task.get_loop().call_later(INSIST_SECONDS, self._cancel)
+        self.task.cancel()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task was cancelled during the call, by the session or another."""
+        return self.task.cancelling() > self._cancelling
 
     def withdraw(self) -> None:
         """End the call if its attempt under way was not sent."""
@@ -123,7 +139,10 @@ class CallContext(Progress):
         """
         if self._ended_by is not None:
             return self._ended_by
-        if self.interruption is None or self.task.uncancel() > self._cancelling:
+        if self.interruption is None:
+            return None
+        self._take_back()
+        if self.is_cancelled:
             return None
         error: BoardClientError
         if self.interruption == "deadline":
@@ -148,6 +167,15 @@ class CallContext(Progress):
         if self.stage == "idle":
             return ""
         return f"a connection to {host}" if self.stage == "connect" else f"the response of {host}"
+
+    def _take_back(self) -> None:
+        """Leave no cancellation of the session's behind in the task."""
+        if self._insistence is not None:
+            self._insistence.cancel()
+            self._insistence = None
+        for _ in range(self._cancellations):
+            self.task.uncancel()
+        self._cancellations = 0
 
     def record(self, started: float, outcome: object, status: int | None, effect: Effect) -> Attempt:
         """Add an attempt to the history; `started` is on `time.time`."""

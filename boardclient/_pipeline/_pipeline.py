@@ -163,7 +163,9 @@ class Pipeline:
             failure = CredentialError(f"{request.line}: the provider returned {type(given).__name__}, not Credentials")
         except CredentialError as error:
             failure = own_error(error)
-        except Exception as error:  # whatever the application raises is the cause
+        except (Exception, asyncio.CancelledError) as error:  # whatever the application raises is the cause
+            if isinstance(error, asyncio.CancelledError) and context.is_cancelled:
+                raise
             failure = CredentialError(f"{request.line}: no credentials: the provider raised {type(error).__name__}")
             failure.__cause__ = error
         finally:
@@ -184,6 +186,8 @@ class Pipeline:
             async with limiter:
                 in_flight.resume(context)
                 context.waits_for = None
+                if context.is_cancelled and context.may_send:  # the limiter has swallowed the caller's cancellation
+                    raise asyncio.CancelledError
                 context.is_noted |= limiter.is_reporting
                 if guarded("is_current of the credentials", self._hooks.is_current, credentials) in {True, None}:
                     outcome = await self._send(request, context, credentials)
