@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable, Mapping
 from ssl import SSLContext
@@ -10,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
 from boardclient import retry as _retry
+from boardclient._environment import optional, required
 from boardclient._messages import Response
 from boardclient._operations import build_request
 from boardclient._pace import Limiter
@@ -133,9 +133,9 @@ class AsyncSession:
             ValueError: a variable is not set, or a value can't be used.
         """
         if credentials is None:
-            credentials = StaticCredentials(_variable("BOARDCLIENT_TOKEN"), os.environ.get("BOARDCLIENT_KEY", "").strip() or None)
+            credentials = StaticCredentials(required("BOARDCLIENT_TOKEN"), optional("BOARDCLIENT_KEY"))
         if "base_url" not in options:
-            options["base_url"] = _variable("BOARDCLIENT_BASE_URL")
+            options["base_url"] = required("BOARDCLIENT_BASE_URL")
         return cls(credentials, **options)
 
     # Made when asked for, in a tenth of a microsecond: a view stays small, and nothing of it needs the garbage collector.
@@ -260,11 +260,3 @@ def _policy(retry: AsyncRetrying | None) -> _retry.Policy | None:
         return None
     policy = _retry.Policy(retry)
     return policy if policy.is_enabled else None
-
-
-def _variable(name: str) -> str:
-    """Return what an environment variable holds."""
-    value = os.environ.get(name, "").strip()
-    if not value:
-        raise ValueError(f"the environment variable {name} is not set")
-    return value

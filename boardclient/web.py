@@ -6,19 +6,20 @@ Needs the extra `web` (itsdangerous). Nothing here does I/O but the exchange of 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, Literal, TypeAlias
-from urllib.parse import quote, urlencode
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Literal, Self, TypeAlias, Unpack
+from urllib.parse import quote, urlencode, urlsplit
 
 import attrs
 
+from boardclient._environment import required
+from boardclient._sign_in._accounts import AccountOf, account_of_member
 from boardclient._sign_in._browser import cookie_of, keys_of, local_address, parameters, set_cookie
 from boardclient._sign_in._flows import FLOW_SECONDS, KEPT_SECONDS, Flow, Flows, Problem, Signer, challenge_of, new_state
+from boardclient._sign_in._settings import NoCredentials, SignInOptions, options_of_environment
 from boardclient.credentials._exchange_answer import ParseToken
-from boardclient.credentials._guard import outcome_of
 from boardclient.credentials._memory_store import MemoryTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
 from boardclient.credentials._static import StaticCredentials
@@ -27,17 +28,15 @@ from boardclient.errors import Attempt, BoardClientError, Effect, SessionClosedE
 from boardclient.models import Member
 from boardclient.session import AsyncSession
 
-__all__ = ["Begun", "ConsentState", "SignIn", "SignInError", "SignedIn"]
+__all__ = ["Begun", "ConsentState", "NoCredentials", "SignIn", "SignInError", "SignedIn"]
 
 Cookies: TypeAlias = Mapping[str, str] | str | bytes | None
 """The cookies of a request: a mapping, or the raw `Cookie` header."""
 Query: TypeAlias = Mapping[str, object] | str | bytes
 """The query of a request: a mapping of names to a text or to several, or the raw query string."""
-AccountOf: TypeAlias = Callable[[Member], "str | Awaitable[str]"]
 Reason: TypeAlias = Literal["refused", "expired", "replayed", "foreign", "failed"]
 
 _ACCOUNT_SECONDS: Final = 30 * 24 * 3600
-_CALLBACK_SECONDS: Final = 30.0
 _MOST_KEPT: Final = 1024
 """How many accounts' credentials a worker keeps in memory: others read the store again; and how many used states."""
 _SERVICE_ERRORS: Final = frozenset(
@@ -161,6 +160,7 @@ class SignIn:
         self._authorize_url = session.exchange.check_url(address, "authorize_url") + "?" + (f"{query}&" if query else "")
         self._authorize_query = {"response_type": "code", "client_id": client_id, "redirect_uri": redirect_uri}
         self._session = session
+        self._login_path = login_path
         self._key = key
         self._scope = scope
         self._is_secure = redirect_uri.lower().startswith("https:")
@@ -174,6 +174,38 @@ class SignIn:
         self._accounts: OrderedDict[str, OAuthCredentials] = OrderedDict()
         self._used: OrderedDict[str, None] = OrderedDict()
         """The states that this worker has completed: the service refuses the codes of others."""
+
+    @classmethod
+    def from_env(cls, session: AsyncSession | None = None, **options: Unpack[SignInOptions]) -> Self:
+        """Return a sign-in that the environment configures.
+
+        `BOARDCLIENT_CLIENT_ID`, `_CLIENT_SECRET`, `_REDIRECT_URI`, `_AUTH_URL`, `_AUTHORIZE_URL`, `_COOKIE_SECRET` must be set;
+        `_KEY` is the API key where one is used, `_TOKENS` the path of a `FileTokenStore`. White space around a value is dropped.
+
+        Args:
+            session: by default one for `BOARDCLIENT_BASE_URL`, without credentials of its own; close it by `sign_in.session`.
+            options: those of `SignIn`; each one that is given is used instead of the environment's.
+
+        Raises:
+            ValueError: a variable is not set, or a value can't be used.
+        """
+        given = options_of_environment(options)
+        return cls(session or AsyncSession(NoCredentials(), required("BOARDCLIENT_BASE_URL")), **given)
+
+    @property
+    def session(self) -> AsyncSession:
+        """The session whose pool serves all users."""
+        return self._session
+
+    @property
+    def login_path(self) -> str:
+        """Where the application's sign-in begins."""
+        return self._login_path
+
+    @property
+    def callback_path(self) -> str:
+        """The path of the redirect URI."""
+        return urlsplit(self._authorize_query["redirect_uri"]).path or "/"
 
     # --- signing in
 
@@ -309,12 +341,10 @@ class SignIn:
         try:
             token = await self._credentials.request_token(code, self._session, code_verifier=verifier)
             member = await self._session.with_credentials(StaticCredentials(token.value, self._key)).members.me()
-            account = await self._name_of(member)
+            account = await account_of_member(member, self._account_of)
             await self.credentials_for(account).keep_token(token)
         except SessionClosedError as error:
             return error
-        except SignInError as error:
-            failure = error.with_traceback(None)
         except BoardClientError as error:
             failure = SignInError(f"the sign-in failed: {error}", "failed", (), error.effect)
             failure.__cause__ = error.with_traceback(None)
@@ -323,6 +353,7 @@ class SignIn:
                 return failure
         except ValueError as error:
             failure = SignInError(f"the sign-in failed: {error}")
+            failure.__cause__ = error.__cause__
         else:
             now = self._clock()
             signed = set_cookie(
@@ -336,32 +367,6 @@ class SignIn:
             del code, verifier  # they don't stay in the frame that an error carries
         failure.set_cookies = (ended,)
         return failure
-
-    async def _name_of(self, member: Member) -> str:
-        """Return the account of a member, by the application's function or the member's id (interface 4.11).
-
-        Raises:
-            SignInError: there is none.
-        """
-        if self._account_of is None:
-            if not member.id:
-                raise SignInError("the member record holds no id: give SignIn account_of=, a function of the member")
-            return member.id
-        outcome = await outcome_of(_called(self._account_of, member), _CALLBACK_SECONDS)
-        if outcome.is_late:
-            raise SignInError(f"account_of did not return within {_CALLBACK_SECONDS:g} s")
-        if outcome.error is not None:
-            failure = SignInError(f"account_of raised {type(outcome.error).__name__}")
-            failure.__cause__ = outcome.error
-            raise failure
-        if not isinstance(outcome.value, str) or not outcome.value:
-            raise SignInError(f"account_of returned {type(outcome.value).__name__}, not the name of an account")
-        return outcome.value
-
-
-async def _called(function: AccountOf, member: Member) -> object:
-    made = function(member)
-    return await made if inspect.isawaitable(made) else made
 
 
 _WORDS: Final[Mapping[Problem, str]] = {

@@ -100,6 +100,20 @@ class ServiceFace(Protocol):
         return self.rules.redirect_uri
 
     @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables that lead an application to this service: all but `BOARDCLIENT_COOKIE_SECRET`."""
+        return {
+            "BOARDCLIENT_BASE_URL": self.base_url,
+            "BOARDCLIENT_AUTH_URL": self.auth_url,
+            "BOARDCLIENT_AUTHORIZE_URL": self.authorize_url,
+            "BOARDCLIENT_CLIENT_ID": self.client_id,
+            "BOARDCLIENT_CLIENT_SECRET": self.client_secret,
+            "BOARDCLIENT_REDIRECT_URI": self.redirect_uri,
+            "BOARDCLIENT_KEY": self.key,
+            "BOARDCLIENT_TOKEN": self.token,
+        }
+
+    @property
     def requests(self) -> int:
         """How many requests were received."""
         return len(self.calls)
