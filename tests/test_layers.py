@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-_FLOOR = {"_curl", "errors", "_statuses", "events", "models", "_urls", "_pace"}
+_FLOOR = {"_curl", "_environment", "errors", "_statuses", "events", "models", "_urls", "_pace"}
 _TRANSPORT = {"_transport"}
 """Stands on the errors alone: it knows nothing of calls, operations or credentials."""
 _MIDDLE = {"retry", "credentials", "_pipeline", "resources", "bulk"}
@@ -18,17 +18,21 @@ _LEVEL = {part: level for level, parts in enumerate(_LEVELS) for part in parts}
 _OUTSIDE = {"testing", "integrations", "cli"}
 """Parts that may use the package as an application does, through its public names."""
 _OWNERS = {
-    "aiohttp": {"_transport", "testing"},
+    "aiohttp": {"_transport", "testing", "integrations"},
     "cattrs": {"_convert"},
     "click": {"cli"},
     "cryptography": {"credentials"},
     "itsdangerous": {"_sign_in"},
     "msgspec": {"_json", "_convert"},
-    "multidict": {"_transport", "_messages", "credentials"},
+    "multidict": {"_transport", "_messages", "credentials", "integrations"},
     "pytest": {"testing"},
     "rich": {"cli"},
     "sqlite3": {"bulk", "credentials"},
     "tenacity": {"retry"},
+    "fastapi": {"integrations"},
+    "litestar": {"integrations"},
+    "quart": {"integrations"},
+    "starlette": {"integrations"},
 }
 
 

@@ -1,0 +1,97 @@
+"""What the integrations read from a request, whatever the framework. No framework, no I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import attrs
+
+_SAFE: Final = "/!$&'()*+,;=:@~-._"
+"""What a path holds unescaped (RFC 3986 3.3)."""
+_PAGE: Final = re.compile(r"(text/html|application/xhtml\+xml)(;|$)")
+_UNWANTED: Final = re.compile(r";q=0(\.0*)?(;|$)")
+
+
+@attrs.frozen
+class IncomingRequest:
+    """A request that the application got: its method, its target (path and query, percent-encoded) and its headers.
+
+    The names of the headers are lower case. Several headers of a name are joined, cookies by a semicolon (RFC 9113 8.2.3).
+    """
+
+    method: str
+    target: str
+    headers: Mapping[str, str] = attrs.field(repr=False)
+
+    @classmethod
+    def of(cls, method: str, target: str, headers: Iterable[tuple[str, str]]) -> Self:
+        """Return the request with these headers, each a pair of name and value."""
+        joined: dict[str, str] = {}
+        for given, value in headers:
+            name = given.lower()
+            joined[name] = f"{joined[name]}{'; ' if name == 'cookie' else ', '}{value}" if name in joined else value
+        return cls(method.upper(), target, joined)
+
+    @classmethod
+    def of_scope(cls, scope: Mapping[str, Any]) -> Self:
+        """Return the request of an ASGI connection scope; that of a websocket counts as GET."""
+        path, root, query = scope["path"], scope.get("root_path", ""), scope.get("query_string", b"").decode("latin-1")
+        if not path.startswith(root):  # servers before ASGI 3.0 2.4 left it out
+            path = root + path
+        headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+        return cls.of(scope.get("method", "GET"), quote(path, _SAFE) + (f"?{query}" if query else ""), headers)
+
+    @property
+    def path(self) -> str:
+        """The path, percent-encoded, without the query."""
+        return self.target.partition("?")[0]
+
+    @property
+    def query(self) -> str:
+        """The query without its question mark."""
+        return self.target.partition("?")[2]
+
+    @property
+    def cookies(self) -> str:
+        """The cookies, as the `Cookie` header has them."""
+        return self.headers.get("cookie", "")
+
+    @property
+    def return_to(self) -> str:
+        """Where the query asks to go after a sign-in, "/" where it does not."""
+        return dict(parse_qsl(self.query)).get("return_to", "/")
+
+    @property
+    def page(self) -> str:
+        """The page that the user sees: the target of a GET, otherwise the page that the form was on."""
+        if self.method in {"GET", "HEAD"}:
+            return self.target
+        try:
+            sender = urlsplit(self.headers.get("referer", ""))
+        except ValueError:  # no URL at all
+            return "/"
+        if sender.netloc != self.headers.get("host"):
+            return "/"
+        return sender.path + (f"?{sender.query}" if sender.query else "")
+
+    @property
+    def wants_page(self) -> bool:
+        """Whether a browser navigates: only then a redirect leads the user to the login page.
+
+        A fetch, an HTMX request or an EventSource would follow the redirect itself, and fail at the other origin.
+        """
+        if "hx-request" in self.headers or self.headers.get("x-requested-with", "").lower() == "xmlhttprequest":
+            return False
+        mode = self.headers.get(
+            "sec-fetch-mode"
+        )  # https://www.w3.org/TR/fetch-metadata/: not sent over plain http to other hosts
+        return mode == "navigate" if mode else _takes_html(self.headers.get("accept", ""))
+
+
+def _takes_html(accept: str) -> bool:
+    """Return whether an `Accept` header names HTML itself (RFC 9110 12.5.1): `*/*` is what programs send."""
+    entries = (entry.replace(" ", "") for entry in accept.lower().split(","))
+    return any(_PAGE.match(entry) and not _UNWANTED.search(entry) for entry in entries)

@@ -1,0 +1,127 @@
+"""What the integrations answer with, whatever the framework: redirects, and errors as problem documents (RFC 9457). No I/O."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote
+
+import attrs
+
+from boardclient.errors import (
+    ApiError,
+    AuthenticationError,
+    BoardClientError,
+    ConsentRequired,
+    CredentialError,
+    DeadlineError,
+    InvalidIdentifierError,
+    NotFoundError,
+    PermissionDeniedError,
+    RateLimitError,
+    SessionClosedError,
+    TransportError,
+)
+from boardclient.integrations._requests import IncomingRequest
+from boardclient.web import SignInError
+
+_logger: Final = logging.getLogger("boardclient.integrations")
+
+_NEVER_KEPT: Final = ("Cache-Control", "no-store")
+_DETAILS: Final[tuple[tuple[type[BoardClientError], str], ...]] = (
+    (ConsentRequired, "sign in first"),
+    (AuthenticationError, "the board service does not accept the credentials"),
+    (PermissionDeniedError, "the board service does not allow it"),
+    (NotFoundError, "it does not exist, or is not accessible"),
+    (RateLimitError, "the board service is busy: try again later"),
+    (DeadlineError, "the board service did not respond in time"),
+    (TransportError, "the board service can't be reached"),
+    (CredentialError, "the sign-in could not be renewed: try again later"),
+    (SessionClosedError, "the application is shutting down"),
+)
+"""What a user may read: messages of errors are for logs, they name hosts and paths."""
+
+
+@attrs.frozen
+class OutgoingResponse:
+    """A response to send; several headers may have the same name."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = attrs.field(repr=False)
+    body: bytes = b""
+
+    @property
+    def encoded_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers as ASGI has them."""
+        return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in self.headers]
+
+
+def redirect(location: str, set_cookies: Iterable[str] = ()) -> OutgoingResponse:
+    """Return a 303, after which the browser asks with GET whatever it sent before."""
+    return OutgoingResponse(303, (("Location", location), _NEVER_KEPT, *_cookies(set_cookies), ("Content-Length", "0")))
+
+
+def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse | None:
+    """Return the response to an error of this package, or to a group of them; None where anything else is in it.
+
+    `ConsentRequired` leads a page to the login, with 303, and is a 401 with `login_url` for any other request. Everything else
+    becomes a problem document with the error's `suggested_status`.
+    """
+    errors = list(_leaves(error))
+    known = [one for one in errors if isinstance(one, BoardClientError)]
+    if len(known) < len(errors):
+        return None
+    told = max(known, key=lambda one: (isinstance(one, ConsentRequired), one.suggested_status))
+    if isinstance(told, ConsentRequired) and told.login_url is not None and request.wants_page:
+        separator = "&" if "?" in told.login_url else "?"
+        return redirect(f"{told.login_url}{separator}return_to={quote(request.page, safe='/')}")
+    return _problem(told, request)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors of a group, however deep; as a task group raises them."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
+
+
+def _problem(error: BoardClientError, request: IncomingRequest) -> OutgoingResponse:
+    status = error.suggested_status
+    document: dict[str, object] = {"title": HTTPStatus(status).phrase, "status": status, "detail": _detail(error, status)}
+    headers = [("Content-Type", "application/problem+json"), ("X-Content-Type-Options", "nosniff"), _NEVER_KEPT]
+    if isinstance(error, ConsentRequired):
+        headers.append(("WWW-Authenticate", "Cookie"))  # RFC 9110 15.5.2 wants one; browsers ask nothing for this scheme
+        if error.login_url is not None:
+            document["login_url"] = error.login_url
+    if isinstance(error, SignInError):
+        document["reason"] = error.reason
+        headers += _cookies(error.set_cookies)
+    else:
+        document["effect"] = error.effect.value
+    if isinstance(error, ApiError) and error.retry_after is not None:
+        headers.append(("Retry-After", str(max(0, math.ceil(error.retry_after)))))
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        _logger.warning("%s %s is answered with %d: %s", request.method, request.path, status, error)
+    body = json.dumps(document).encode()
+    return OutgoingResponse(status, (*headers, ("Content-Length", str(len(body)))), body)
+
+
+def _detail(error: BoardClientError, status: int) -> str:
+    if isinstance(error, InvalidIdentifierError) or (isinstance(error, SignInError) and error.reason != "failed"):
+        return str(error)
+    if isinstance(error, SignInError):
+        return "the sign-in failed: begin again"
+    found = next((text for kind, text in _DETAILS if isinstance(error, kind)), None)
+    if found is not None:
+        return found
+    return "the board service failed" if status > HTTPStatus.INTERNAL_SERVER_ERROR else "the request can't be handled"
+
+
+def _cookies(set_cookies: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return (("Set-Cookie", value) for value in set_cookies)

@@ -1,0 +1,190 @@
+"""The session of an application's life, and the sign-in routes, whatever the framework."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeAlias
+
+import attrs
+
+from boardclient.errors import BoardClientError, ConsentRequired
+from boardclient.integrations._requests import IncomingRequest
+from boardclient.integrations._responses import OutgoingResponse, redirect
+from boardclient.session import AsyncSession
+from boardclient.web import SignIn
+
+MakeSession: TypeAlias = Callable[[], AsyncSession | SignIn | Awaitable[AsyncSession | SignIn]]
+"""A function, which may be async, that makes what an application uses: a session, or a sign-in with its session."""
+
+HANDLED: Final = (BoardClientError, ExceptionGroup)
+"""The errors that have handlers: those of this package, also where a task group raises them."""
+_NOT_OPEN: Final = (
+    "no session is open in this event loop: the application's lifespan has not run. In tests, use the client as a context manager"
+    " (`with TestClient(app)`); where the application is mounted in another one, give that one the lifespan, or wrap it in"
+    " boardclient.integrations.asgi.BoardLifespan; at the server, switch lifespan on."
+)
+
+
+@attrs.define
+class _Opened:
+    session: AsyncSession
+    sign_in: SignIn | None
+    lives: int = 1
+
+
+class BoardSessions:
+    """One session, with one pool, for the life of an application; a view of it for each user who signs in.
+
+    `make` is called once in each event loop that the application starts in, when it starts. The session is closed when the
+    application ends, in whatever task.
+
+    Args:
+        make: A function without arguments, which may be async, that returns an `AsyncSession`, or a `SignIn`, whose session is
+            used, as `SignIn.from_env` does.
+        login_path: The path of the route that begins a sign-in, "/login" by default.
+        callback_path: The path of the redirect URI, "/callback" by default.
+        logout_path: The path of the route (POST) that signs out, "/logout" by default.
+    """
+
+    def __init__(
+        self, make: MakeSession, *, login_path: str = "/login", callback_path: str = "/callback", logout_path: str = "/logout"
+    ) -> None:
+        if not callable(make):
+            raise TypeError("make must be a function that returns an AsyncSession or a SignIn: each start makes its own")
+        self._make = make
+        self.login_path, self.callback_path, self.logout_path = login_path, callback_path, logout_path
+        self._opened: dict[asyncio.AbstractEventLoop, _Opened] = {}
+
+    # --- life
+
+    async def open(self) -> None:
+        """Make the session; where another part of the application has done so in this event loop, share it.
+
+        Raises:
+            TypeError: `make` returned something else.
+            ValueError: the sign-in leads to other paths than those of the routes.
+        """
+        loop = asyncio.get_running_loop()
+        if loop not in self._opened:
+            made = self._make()
+            opened = self._checked(await made if inspect.isawaitable(made) else made)
+            if loop not in self._opened:
+                self._opened[loop] = opened
+                return
+            await opened.session.aclose()  # another start was faster
+        self._opened[loop].lives += 1
+
+    async def aclose(self) -> None:
+        """Close the session when the last part of the application that opened it ends."""
+        loop = asyncio.get_running_loop()
+        opened = self._opened.get(loop)
+        if opened is None:
+            return
+        opened.lives -= 1
+        if not opened.lives:
+            del self._opened[loop]
+            await opened.session.aclose()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keep the session open for the time of the block."""
+        await self.open()
+        try:
+            yield
+        finally:
+            await self.aclose()
+
+    def _checked(self, made: object) -> _Opened:
+        if isinstance(made, AsyncSession):
+            return _Opened(made, None)
+        if not isinstance(made, SignIn):
+            raise TypeError(f"make returned {type(made).__name__}, not an AsyncSession or a SignIn")
+        for name, path, route in (
+            ("login_path", made.login_path, self.login_path),
+            ("redirect_uri", made.callback_path, self.callback_path),
+        ):
+            if not path.endswith(route):  # where the application is mounted, more stands before it
+                raise ValueError(f"the sign-in's {name} leads to {path}, and the route is {route}")
+        return _Opened(made.session, made)
+
+    # --- what requests use
+
+    @property
+    def session(self) -> AsyncSession:
+        """The application's own session.
+
+        Raises:
+            RuntimeError: the application's lifespan has not run.
+        """
+        return self._current().session
+
+    @property
+    def sign_in(self) -> SignIn:
+        """The application's sign-in.
+
+        Raises:
+            RuntimeError: the application's lifespan has not run, or `make` makes no sign-in.
+        """
+        sign_in = self._current().sign_in
+        if sign_in is None:
+            raise RuntimeError("users can't sign in: make returned an AsyncSession, not a SignIn")
+        return sign_in
+
+    @property
+    def has_sign_in(self) -> bool:
+        """Whether `make` made a sign-in."""
+        return self._current().sign_in is not None
+
+    def account_of(self, request: IncomingRequest) -> str:
+        """Return who is signed in.
+
+        Raises:
+            ConsentRequired: nobody is.
+        """
+        account = self.sign_in.account_of_request(request.cookies)
+        if account is None:
+            raise ConsentRequired("nobody is signed in at this browser", login_url=self.sign_in.login_path)
+        return account
+
+    def session_of(self, request: IncomingRequest) -> AsyncSession:
+        """Return a session on the application's pool that acts for the signed-in user.
+
+        Raises:
+            ConsentRequired: nobody is signed in. Calls raise it where the user's token is not good any more.
+        """
+        return self.sign_in.session_for(self.account_of(request))
+
+    def _current(self) -> _Opened:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError("the session is used in the application's event loop: make the function async") from None
+        if loop not in self._opened:
+            raise RuntimeError(_NOT_OPEN)
+        return self._opened[loop]
+
+    # --- routes
+
+    async def log_in(self, request: IncomingRequest) -> OutgoingResponse:
+        """Send the browser to the consent page, and afterwards to `return_to` of the query."""
+        begun = self.sign_in.begin(request.return_to, request.cookies)
+        return redirect(begun.location, begun.set_cookies)
+
+    async def call_back(self, request: IncomingRequest) -> OutgoingResponse:
+        """Complete the sign-in, and send the browser where it was going.
+
+        Raises:
+            SignInError: nobody is signed in.
+        """
+        done = await self.sign_in.complete(request.query, request.cookies)
+        return redirect(done.return_to, done.set_cookies)
+
+    async def log_out(self, request: IncomingRequest) -> OutgoingResponse:
+        """Forget the user's token, for all workers, and send the browser to "/"."""
+        account = self.sign_in.account_of_request(request.cookies)
+        if account is not None:
+            await self.sign_in.sign_out(account)
+        return redirect("/", self.sign_in.sign_out_cookies)

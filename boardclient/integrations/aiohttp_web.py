@@ -1,0 +1,89 @@
+"""aiohttp.web: the cleanup context, the routes, a middleware for errors, and a view of the session per user."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from boardclient.integrations._requests import IncomingRequest
+from boardclient.integrations._responses import OutgoingResponse, response_to
+from boardclient.integrations._sessions import HANDLED, BoardSessions
+from boardclient.session import AsyncSession
+
+__all__ = ["AiohttpBoards"]
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AiohttpBoards(BoardSessions):
+    """The session of an aiohttp application, and a view of it for each user.
+
+    ```python
+    boards = AiohttpBoards(SignIn.from_env)
+    boards.install(app)
+
+    async def me(request: web.Request) -> web.Response:
+        return web.json_response((await boards.user_session(request).members.me()).to_dict())
+    ```
+
+    The arguments are those of `BoardSessions`.
+    """
+
+    def install(self, app: web.Application) -> None:
+        """Add the cleanup context, the middleware, and the routes `/login`, `/callback` and `/logout` (POST)."""
+        app.cleanup_ctx.append(self.cleanup_context)
+        app.middlewares.append(self.middleware)
+        app.router.add_get(self.login_path, _handler(self.log_in), allow_head=False)
+        app.router.add_get(self.callback_path, _handler(self.call_back), allow_head=False)
+        app.router.add_post(self.logout_path, _handler(self.log_out))
+
+    async def cleanup_context(self, app: web.Application) -> AsyncIterator[None]:
+        """Open the session when the application starts, and close it when it ends."""
+        async with self.running():
+            yield
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Answer with the response to an error of this package; others, and those amid a response, are raised again."""
+        try:
+            return await handler(request)
+        except HANDLED as error:
+            answer = None if request.writer.output_size else response_to(error, _incoming(request))
+            if answer is None:
+                raise
+            return _response(answer)
+
+    def user_session(self, request: web.BaseRequest) -> AsyncSession:
+        """Return a session that acts for the signed-in user.
+
+        Raises:
+            ConsentRequired: nobody is signed in.
+        """
+        return self.session_of(_incoming(request))
+
+    def user_account(self, request: web.BaseRequest) -> str:
+        """Return the signed-in user's account.
+
+        Raises:
+            ConsentRequired: nobody is signed in.
+        """
+        return self.account_of(_incoming(request))
+
+
+def _incoming(request: web.BaseRequest) -> IncomingRequest:
+    return IncomingRequest.of(request.method, str(request.rel_url), request.headers.items())
+
+
+def _handler(
+    action: Callable[[IncomingRequest], Awaitable[OutgoingResponse]],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handler(request: web.Request) -> web.Response:
+        return _response(await action(_incoming(request)))
+
+    return handler
+
+
+def _response(answer: OutgoingResponse) -> web.Response:
+    return web.Response(body=answer.body, status=answer.status, headers=CIMultiDict(answer.headers))

@@ -1,0 +1,104 @@
+"""Any ASGI application, Django's and mounted ones too: a wrapper that keeps one session for the application's life."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+
+from boardclient.integrations._sessions import BoardSessions, MakeSession
+
+__all__ = ["BoardLifespan"]
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class BoardLifespan:
+    """An ASGI application around another one, which opens the session at the server's start and closes it at its end.
+
+    Each request has the session in `scope["state"]["board_session"]` (in Starlette and FastAPI `request.state.board_session`, in
+    Django `request.scope["state"]["board_session"]`), and the sign-in, where there is one, in `scope["state"]["board_sign_in"]`.
+    The inner application's own lifespan runs within; it need not have one. Wrap the outermost application: mounted ones get no
+    lifespan.
+
+    Args:
+        app: The inner application.
+        boards: What makes the session, as in `BoardSessions`; or the `BoardSessions` of an adapter, which then is open as well.
+
+    Raises:
+        RuntimeError: a request came before the lifespan, as where the server's lifespan is switched off.
+    """
+
+    def __init__(self, app: App, boards: MakeSession | BoardSessions) -> None:
+        self.app = app
+        self.boards = boards if isinstance(boards, BoardSessions) else BoardSessions(boards)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a connection."""
+        if scope["type"] == "lifespan":
+            await _Lifespan(self.boards, receive, send).run(self.app, scope)
+            return
+        state = {**scope.get("state", {}), "board_session": self.boards.session}
+        if self.boards.has_sign_in:
+            state["board_sign_in"] = self.boards.sign_in
+        await self.app({**scope, "state": state}, receive, send)
+
+
+class _Lifespan:
+    """One run of the lifespan protocol, between the server and the inner application.
+
+    https://asgi.readthedocs.io/en/latest/specs/lifespan.html
+    """
+
+    def __init__(self, boards: BoardSessions, receive: Receive, send: Send) -> None:
+        self._boards, self._receive, self._send = boards, receive, send
+        self._waiting: list[Message] = []
+        """The server's startup message, until the inner application asks for it."""
+        self._sent = ""
+        self._is_open = False
+
+    async def run(self, app: App, scope: Scope) -> None:
+        """Open the session, run the inner application's lifespan, or one in its place, and close the session."""
+        self._waiting.append(await self._receive())
+        try:
+            await self._boards.open()
+        except Exception as error:
+            await self._send({"type": "lifespan.startup.failed", "message": f"{type(error).__name__}: {error}"})
+            raise
+        self._is_open = True
+        try:
+            await self._run_inner(app, scope)
+            if not self._sent:
+                await self.send({"type": "lifespan.startup.complete"})
+            if self._sent == "lifespan.startup.complete":
+                await self._receive()
+                await self.send({"type": "lifespan.shutdown.complete"})
+        finally:
+            await self._close()
+
+    async def _run_inner(self, app: App, scope: Scope) -> None:
+        try:
+            await app(scope, self.receive, self.send)
+        except Exception:
+            if not self._waiting:
+                raise
+            # It raised before it asked for a message, as Django does: it has no lifespan.
+
+    async def receive(self) -> Message:
+        """Give the inner application the server's messages."""
+        return self._waiting.pop() if self._waiting else await self._receive()
+
+    async def send(self, message: Message) -> None:
+        """Send on what the inner application sends; the session is closed before the server hears of the end."""
+        self._sent = message["type"]
+        if self._sent != "lifespan.startup.complete":
+            await self._close()
+        await self._send(message)
+
+    async def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            await self._boards.aclose()

@@ -1,0 +1,7 @@
+"""FastAPI: Starlette's adapter; its routes stay out of the OpenAPI document, and its dependencies serve `Depends`."""
+
+from __future__ import annotations
+
+from boardclient.integrations.starlette import StarletteBoards as FastAPIBoards
+
+__all__ = ["FastAPIBoards"]

@@ -1,0 +1,110 @@
+"""Litestar: a plugin with the lifespan, the dependencies, the routes and the exception handlers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from litestar import Litestar, Request, Response, get, post
+from litestar.config.app import AppConfig
+from litestar.connection import ASGIConnection
+from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler
+from litestar.plugins import InitPlugin
+from litestar.response.base import ASGIResponse
+
+from boardclient.integrations._requests import IncomingRequest
+from boardclient.integrations._responses import OutgoingResponse, response_to
+from boardclient.integrations._sessions import HANDLED, BoardSessions
+from boardclient.session import AsyncSession
+
+__all__ = ["LitestarBoards"]
+
+_Request = Request[Any, Any, Any]
+
+
+class LitestarBoards(BoardSessions, InitPlugin):
+    """The session of a Litestar application, and a view of it for each user: `Litestar(plugins=[boards])`.
+
+    Handlers get it by the name of a parameter: `user_session`, `user_account`, or `app_session` for the application's own. The
+    plugin adds the routes `/login`, `/callback` and `/logout` (POST) and the exception handlers.
+
+    The arguments are those of `BoardSessions`.
+    """
+
+    def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        """Add everything to the application, as the plugin protocol asks."""
+        app_config.lifespan = [*app_config.lifespan, self.lifespan]
+        app_config.route_handlers = [*app_config.route_handlers, *self.routes]
+        app_config.exception_handlers = {**dict.fromkeys(HANDLED, self.handle), **app_config.exception_handlers}
+        given = {name: Provide(getattr(self, name)) for name in ("user_session", "user_account", "app_session")}
+        app_config.dependencies = {**given, **app_config.dependencies}
+        return app_config
+
+    @asynccontextmanager
+    async def lifespan(self, app: Litestar) -> AsyncIterator[None]:
+        """Open the session when the application starts, and close it when it ends."""
+        async with self.running():
+            yield
+
+    @property
+    def routes(self) -> list[HTTPRouteHandler]:
+        """The routes of a sign-in."""
+
+        @get(self.login_path, include_in_schema=False)
+        async def log_in(request: _Request) -> Response[bytes]:
+            return _Response(await self.log_in(_incoming(request)))
+
+        @get(self.callback_path, include_in_schema=False)
+        async def call_back(request: _Request) -> Response[bytes]:
+            return _Response(await self.call_back(_incoming(request)))
+
+        @post(self.logout_path, include_in_schema=False)
+        async def log_out(request: _Request) -> Response[bytes]:
+            return _Response(await self.log_out(_incoming(request)))
+
+        return [log_in, call_back, log_out]
+
+    def handle(self, request: _Request, error: Exception) -> Response[bytes]:
+        """Answer with the response to an error of this package; others are raised again."""
+        answer = response_to(error, _incoming(request))
+        if answer is None:
+            raise error
+        return _Response(answer)
+
+    async def user_session(self, request: _Request) -> AsyncSession:
+        """Return a session that acts for the signed-in user.
+
+        Raises:
+            ConsentRequired: nobody is signed in.
+        """
+        return self.session_of(_incoming(request))
+
+    async def user_account(self, request: _Request) -> str:
+        """Return the signed-in user's account.
+
+        Raises:
+            ConsentRequired: nobody is signed in.
+        """
+        return self.account_of(_incoming(request))
+
+    async def app_session(self) -> AsyncSession:
+        """Return the application's own session."""
+        return self.session
+
+
+def _incoming(connection: ASGIConnection[Any, Any, Any, Any]) -> IncomingRequest:
+    return IncomingRequest.of_scope(connection.scope)
+
+
+class _Response(Response[bytes]):
+    """A response with headers as they are given, several of a name too."""
+
+    def __init__(self, answer: OutgoingResponse) -> None:
+        super().__init__(answer.body, status_code=answer.status)
+        self._answer = answer
+
+    def to_asgi_response(self, *arguments: Any, **options: Any) -> ASGIResponse:
+        """Return it as it is."""
+        return ASGIResponse(body=self._answer.body, status_code=self._answer.status, headers=self._answer.headers)

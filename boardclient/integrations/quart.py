@@ -1,0 +1,83 @@
+"""Quart: the hooks of its life, the routes, the error handlers, and a view of the session per user."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from quart import Quart, Response, has_request_context, request, websocket
+
+from boardclient.integrations._requests import IncomingRequest
+from boardclient.integrations._responses import OutgoingResponse, response_to
+from boardclient.integrations._sessions import HANDLED, BoardSessions
+from boardclient.session import AsyncSession
+
+__all__ = ["QuartBoards"]
+
+
+class QuartBoards(BoardSessions):
+    """The session of a Quart application, and a view of it for each user.
+
+    ```python
+    boards = QuartBoards(SignIn.from_env)
+    boards.install(app)
+
+    @app.get("/me")
+    async def me() -> dict[str, object]:
+        return (await boards.user_session.members.me()).to_dict()
+    ```
+
+    The arguments are those of `BoardSessions`.
+    """
+
+    def install(self, app: Quart) -> None:
+        """Add the life of the session, the error handlers and the routes `/login`, `/callback` and `/logout` (POST)."""
+        app.before_serving(self.open)
+        app.after_serving(self.aclose)
+        for kind in HANDLED:
+            app.register_error_handler(kind, self.handle)
+        app.add_url_rule(self.login_path, "board_login", _view(self.log_in))
+        app.add_url_rule(self.callback_path, "board_callback", _view(self.call_back))
+        app.add_url_rule(self.logout_path, "board_logout", _view(self.log_out), methods=["POST"])
+
+    async def handle(self, error: Exception) -> Response:
+        """Answer with the response to an error of this package; others are raised again."""
+        answer = response_to(error, _incoming())
+        if answer is None:
+            raise error
+        return _response(answer)
+
+    @property
+    def user_session(self) -> AsyncSession:
+        """A session that acts for the signed-in user of the current request or websocket.
+
+        Raises:
+            ConsentRequired: nobody is signed in.
+        """
+        return self.session_of(_incoming())
+
+    @property
+    def user_account(self) -> str:
+        """The signed-in user's account.
+
+        Raises:
+            ConsentRequired: nobody is signed in.
+        """
+        return self.account_of(_incoming())
+
+
+def _incoming() -> IncomingRequest:
+    return IncomingRequest.of_scope((request if has_request_context() else websocket).scope)
+
+
+def _view(action: Callable[[IncomingRequest], Awaitable[OutgoingResponse]]) -> Callable[[], Awaitable[Response]]:
+    async def view() -> Response:
+        return _response(await action(_incoming()))
+
+    return view
+
+
+def _response(answer: OutgoingResponse) -> Response:
+    response = Response(answer.body, answer.status)
+    response.headers.clear()
+    response.headers.extend(answer.headers)
+    return response

@@ -1,0 +1,96 @@
+"""Starlette and FastAPI: the lifespan, the dependencies, the routes and the exception handlers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from boardclient.integrations._requests import IncomingRequest
+from boardclient.integrations._responses import OutgoingResponse, response_to
+from boardclient.integrations._sessions import HANDLED, BoardSessions
+from boardclient.session import AsyncSession
+
+__all__ = ["StarletteBoards"]
+
+
+class StarletteBoards(BoardSessions):
+    """The session of a Starlette or FastAPI application, and a view of it for each user.
+
+    ```python
+    boards = StarletteBoards(SignIn.from_env)
+    app = FastAPI(lifespan=boards.lifespan)
+    boards.install(app)
+    UserSession = Annotated[AsyncSession, Depends(boards.user_session)]
+    ```
+
+    The arguments are those of `BoardSessions`.
+    """
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
+        """Open the session when the application starts and close it when it ends; pass it as `lifespan=`.
+
+        A lifespan of the application's own enters it: `async with boards.lifespan(): yield`.
+        """
+        async with self.running():
+            yield
+
+    def install(self, app: Starlette) -> None:
+        """Add the exception handlers and the routes `/login`, `/callback` and `/logout` (POST) to an application."""
+        for kind in HANDLED:
+            app.add_exception_handler(kind, self.handle)
+        app.router.routes += self.routes
+
+    @property
+    def routes(self) -> list[Route]:
+        """The routes of a sign-in."""
+        return [
+            Route(self.login_path, _endpoint(self.log_in)),
+            Route(self.callback_path, _endpoint(self.call_back)),
+            Route(self.logout_path, _endpoint(self.log_out), methods=["POST"]),
+        ]
+
+    async def handle(self, request: Request, error: Exception) -> Response:
+        """Answer with the response to an error of this package; others are raised again."""
+        answer = response_to(error, IncomingRequest.of_scope(request.scope))
+        if answer is None:
+            raise error
+        return _response(answer)
+
+    async def user_session(self, connection: HTTPConnection) -> AsyncSession:
+        """Return a session that acts for the signed-in user: a dependency, or a function to call with the request.
+
+        Raises:
+            ConsentRequired: nobody is signed in.
+        """
+        return self.session_of(IncomingRequest.of_scope(connection.scope))
+
+    async def user_account(self, connection: HTTPConnection) -> str:
+        """Return the signed-in user's account: a dependency, or a function to call with the request.
+
+        Raises:
+            ConsentRequired: nobody is signed in.
+        """
+        return self.account_of(IncomingRequest.of_scope(connection.scope))
+
+    async def app_session(self) -> AsyncSession:
+        """Return the application's own session, as a dependency."""
+        return self.session
+
+
+def _endpoint(action: Callable[[IncomingRequest], Awaitable[OutgoingResponse]]) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return _response(await action(IncomingRequest.of_scope(request.scope)))
+
+    return endpoint
+
+
+def _response(answer: OutgoingResponse) -> Response:
+    response = Response(answer.body, answer.status)
+    response.raw_headers = answer.encoded_headers
+    return response

@@ -1,0 +1,125 @@
+"""Each framework's adapter: sign-in, users, errors, and the life of the session, seen from a browser."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import pytest
+from web_apps import FETCH, PAGE, Browser, MakeSignIn, Running
+
+from boardclient.testing import BoardService, assert_no_secrets, faults
+
+
+async def test_two_users_sign_in_and_never_mix(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
+    """Each browser acts for the member who consented there, until that one signs out."""
+    ada, alan = consenting.members
+    async with running(make) as send:
+        first, second = Browser(send), Browser(send)
+        assert (await first.sign_in(ada.id, "/me?x=1&y=%2F")).json() == {"id": ada.id, "account": ada.id}
+        assert (await second.sign_in(alan.id)).json()["id"] == alan.id
+        for _ in range(3):
+            assert (await first.fetch("/me")).json()["id"] == ada.id
+            assert (await second.fetch("/me")).json()["id"] == alan.id
+        left = await first.open("/logout", "POST")
+        assert (left.status, left.header("Location")) == (303, "/")
+        assert (await first.fetch("/me")).status == 401
+        assert (await second.fetch("/me")).json()["id"] == alan.id
+        assert (await first.sign_in(alan.id)).json()["id"] == alan.id
+    assert len(consenting.calls_of("token.exchange")) == 3
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_page_leads_to_the_login(running: Running, make: MakeSignIn, method: str) -> None:
+    """A navigation without consent is sent to the login, and from there back to its page."""
+    async with running(make) as send:
+        headers = {**PAGE, "Host": "app.example", "Referer": "http://app.example/form?a=b"}
+        reply = await Browser(send).fetch("/me?x=%C3%A4&y=1", method, headers)
+        page = "/me%3Fx%3D%25C3%25A4%26y%3D1" if method == "GET" else "/form%3Fa%3Db"
+        assert (reply.status, reply.header("Location")) == (303, f"/login?return_to={page}")
+        assert reply.header("Cache-Control") == "no-store"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        FETCH,
+        {},
+        {**PAGE, "HX-Request": "true"},
+        {"Accept": "text/event-stream", "Sec-Fetch-Mode": "cors"},
+        {"Accept": "text/event-stream"},
+    ],
+    ids=["fetch", "program", "htmx", "event source", "event source over http"],
+)
+async def test_anything_else_is_told_where_to_sign_in(running: Running, make: MakeSignIn, headers: Mapping[str, str]) -> None:
+    """A request that a redirect would mislead gets 401 and the address of the login."""
+    async with running(make) as send:
+        reply = await Browser(send).fetch("/me", headers=headers)
+    assert (reply.status, reply.header("Location")) == (401, None)
+    assert reply.header("Content-Type") == "application/problem+json"
+    assert reply.json()["login_url"] == "/login"
+    assert reply.json()["status"] == 401
+
+
+async def test_errors_become_problem_documents(
+    consenting: BoardService,
+    running: Running,
+    make: MakeSignIn,
+    secrets: Callable[[], list[str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What a user typed is 404, a failing service 502 or 503, and nothing secret is in a response or a log."""
+    caplog.set_level(logging.DEBUG)
+    async with running(make) as send:
+        browser = Browser(send)
+        await browser.sign_in(consenting.members[0].id)
+        for identifier in ("..", "a%2Fb", "a%00b", "", "nowhere"):
+            reply = await browser.open(f"/card?card_id={identifier}")
+            assert (reply.status, reply.header("Content-Type")) == (404, "application/problem+json"), identifier
+        for code, status in ((500, 502), (503, 502), (429, 503), (403, 403), (400, 400)):
+            consenting.faults.add(faults.status(code, headers={"Retry-After": "7000"}), "cards.get")
+            reply = await browser.fetch("/card?card_id=1")
+            consenting.faults.clear()
+            assert (reply.status, reply.json()["status"]) == (status, status)
+            assert reply.header("Retry-After") == "7000"
+        assert (await browser.fetch("/both")).status == 404
+        consenting.rules.expire_tokens()
+        assert (await browser.fetch("/both")).status == 401
+        assert (await browser.open("/both")).header("Location") == "/login?return_to=/both"
+        broken = await browser.fetch("/broken")
+        assert (broken.status, "problem" in (broken.header("Content-Type") or "")) == (500, False)
+    kept = [browser.seen, browser.cookies, caplog.text, caplog.records]
+    assert_no_secrets(kept, secrets=secrets())
+
+
+async def test_redirects_that_sign_nobody_in(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
+    """A redirect that is replayed, foreign, refused or malformed is 400 with its reason, and exchanges nothing."""
+    ada = consenting.members[0].id
+    async with running(make) as send:
+        browser, other = Browser(send), Browser(send)
+        begun = await browser.open("/login?return_to=//evil.example")
+        back = await browser.consent(begun.header("Location") or "", ada)
+        foreign = await other.open(back)
+        assert (foreign.status, foreign.json()["reason"]) == (400, "foreign")
+        done = await browser.open(back)
+        assert (done.status, done.header("Location")) == (303, "/")
+        replayed = await browser.open(back)
+        assert (replayed.status, replayed.json()["reason"]) == (400, "replayed")
+        begun = await browser.open("/login")
+        refused = await browser.open(await browser.consent(begun.header("Location") or "", "refuse"))
+        assert (refused.status, refused.json()["reason"]) == (400, "refused")
+        assert (await browser.open("/callback")).status == 400
+        assert (await browser.open("/callback?code=1&code=2")).json()["reason"] == "failed"
+        assert (await browser.fetch("/me")).json()["id"] == ada
+    assert len(consenting.calls_of("token.exchange")) == 1
+
+
+async def test_signing_out_takes_a_post(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
+    """A link or an image on another site signs nobody out, and signing out twice is no error."""
+    async with running(make) as send:
+        browser = Browser(send)
+        await browser.sign_in(consenting.members[0].id)
+        assert (await browser.open("/logout")).status == 405
+        assert (await browser.fetch("/me")).status == 200
+        assert (await browser.open("/logout", "POST")).status == 303
+        assert (await browser.open("/logout", "POST")).status == 303

@@ -1,0 +1,326 @@
+"""One small application per framework, each with its framework's own test client, and a browser that visits them."""
+
+# Without `from __future__ import annotations`: FastAPI and Litestar read the annotations of local functions.
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Annotated, Any, TypeAlias
+from urllib.parse import parse_qsl
+
+import aiohttp
+import attrs
+import httpx2
+import litestar
+import litestar.testing
+import quart
+from aiohttp import web
+from aiohttp.test_utils import TestClient as AiohttpClient
+from aiohttp.test_utils import TestServer
+from fastapi import Depends, FastAPI
+from litestar.di import NamedDependency
+from litestar.params import FromQuery
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.testclient import TestClient
+
+from boardclient import AsyncSession
+from boardclient.integrations.aiohttp_web import AiohttpBoards
+from boardclient.integrations.fastapi import FastAPIBoards
+from boardclient.integrations.litestar import LitestarBoards
+from boardclient.integrations.quart import QuartBoards
+from boardclient.integrations.starlette import StarletteBoards
+from boardclient.web import SignIn
+
+HOST = "http://app.example"
+PAGE = {"Sec-Fetch-Mode": "navigate", "Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+FETCH = {"Sec-Fetch-Mode": "cors", "Accept": "*/*"}
+
+
+@attrs.frozen
+class Reply:
+    """A response as a browser gets it."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    text: str
+
+    def header(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key.lower() == name.lower()), None)
+
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+Send: TypeAlias = Callable[[str, str, Mapping[str, str]], Awaitable[Reply]]
+"""Sends a request to an application: method, target and headers."""
+MakeSignIn: TypeAlias = Callable[[], SignIn]
+Running: TypeAlias = Callable[[MakeSignIn], AbstractAsyncContextManager[Send]]
+
+
+async def me(session: AsyncSession, account: str) -> dict[str, Any]:
+    return {"id": (await session.members.me()).id, "account": account}
+
+
+async def card(session: AsyncSession, card_id: str) -> dict[str, Any]:
+    return {"name": (await session.cards.get(card_id)).name}
+
+
+async def both(session: AsyncSession) -> None:
+    """Make two calls at once, as views do."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(session.cards.get("nowhere"))
+        group.create_task(session.members.me())
+
+
+async def broken() -> None:
+    async with asyncio.TaskGroup():
+        raise ZeroDivisionError("canary-of-the-application")
+
+
+# --- applications
+
+
+def starlette_app(make: MakeSignIn) -> Starlette:
+    boards = StarletteBoards(make)
+    app = Starlette(lifespan=boards.lifespan)
+    boards.install(app)
+
+    async def get_me(request: Request) -> JSONResponse:
+        return JSONResponse(await me(await boards.user_session(request), await boards.user_account(request)))
+
+    async def get_card(request: Request) -> JSONResponse:
+        return JSONResponse(await card(await boards.user_session(request), request.query_params["card_id"]))
+
+    async def get_both(request: Request) -> None:
+        await both(await boards.user_session(request))
+
+    async def get_broken(request: Request) -> None:
+        await broken()
+
+    app.add_route("/me", get_me, methods=["GET", "POST"])
+    app.add_route("/card", get_card)
+    app.add_route("/both", get_both)
+    app.add_route("/broken", get_broken)
+    return app
+
+
+def fastapi_app(make: MakeSignIn) -> FastAPI:
+    boards = FastAPIBoards(make)
+    app = FastAPI(lifespan=boards.lifespan)
+    boards.install(app)
+    user_session = Annotated[AsyncSession, Depends(boards.user_session)]
+
+    @app.api_route("/me", methods=["GET", "POST"])
+    async def get_me(session: user_session, account: Annotated[str, Depends(boards.user_account)]) -> dict[str, Any]:
+        return await me(session, account)
+
+    @app.get("/card")
+    async def get_card(card_id: str, session: user_session) -> dict[str, Any]:
+        return await card(session, card_id)
+
+    @app.get("/both")
+    async def get_both(session: user_session) -> None:
+        await both(session)
+
+    app.get("/broken")(broken)
+    return app
+
+
+def litestar_app(make: MakeSignIn) -> litestar.Litestar:
+    @litestar.route("/me", http_method=["GET", "POST"], status_code=200)
+    async def get_me(user_session: NamedDependency[AsyncSession], user_account: NamedDependency[str]) -> dict[str, Any]:
+        return await me(user_session, user_account)
+
+    @litestar.get("/card")
+    async def get_card(user_session: NamedDependency[AsyncSession], card_id: FromQuery[str]) -> dict[str, Any]:
+        return await card(user_session, card_id)
+
+    @litestar.get("/both")
+    async def get_both(user_session: NamedDependency[AsyncSession]) -> None:
+        await both(user_session)
+
+    handlers = [get_me, get_card, get_both, litestar.get("/broken")(broken)]
+    return litestar.Litestar(handlers, plugins=[LitestarBoards(make)])
+
+
+def quart_app(make: MakeSignIn) -> quart.Quart:
+    boards = QuartBoards(make)
+    app = quart.Quart(__name__)
+    boards.install(app)
+
+    @app.route("/me", methods=["GET", "POST"])
+    async def get_me() -> dict[str, Any]:
+        return await me(boards.user_session, boards.user_account)
+
+    @app.get("/card")
+    async def get_card() -> dict[str, Any]:
+        return await card(boards.user_session, quart.request.args["card_id"])
+
+    @app.get("/both")
+    async def get_both() -> str:
+        await both(boards.user_session)
+        return ""
+
+    @app.get("/broken")
+    async def get_broken() -> str:
+        await broken()
+        return ""
+
+    return app
+
+
+def aiohttp_app(make: MakeSignIn) -> web.Application:
+    boards = AiohttpBoards(make)
+    app = web.Application()
+    boards.install(app)
+
+    async def get_me(request: web.Request) -> web.Response:
+        return web.json_response(await me(boards.user_session(request), boards.user_account(request)))
+
+    async def get_card(request: web.Request) -> web.Response:
+        return web.json_response(await card(boards.user_session(request), request.query["card_id"]))
+
+    async def get_both(request: web.Request) -> web.Response:
+        await both(boards.user_session(request))
+        return web.Response()
+
+    async def get_broken(request: web.Request) -> web.Response:
+        await broken()
+        return web.Response()
+
+    app.router.add_get("/me", get_me)
+    app.router.add_post("/me", get_me)
+    app.router.add_get("/card", get_card)
+    app.router.add_get("/both", get_both)
+    app.router.add_get("/broken", get_broken)
+    return app
+
+
+# --- their test clients
+
+
+def _reply(response: httpx2.Response) -> Reply:
+    return Reply(response.status_code, response.headers.multi_items(), response.text)
+
+
+@asynccontextmanager
+async def starlette_client(app: Any) -> AsyncIterator[Send]:
+    """Give Starlette's TestClient: an event loop in another thread."""
+    with TestClient(app, HOST, raise_server_exceptions=False, follow_redirects=False) as client:
+
+        async def send(method: str, target: str, headers: Mapping[str, str]) -> Reply:
+            client.cookies.clear()
+            return _reply(await asyncio.to_thread(client.request, method, target, headers=headers))
+
+        yield send
+
+
+@asynccontextmanager
+async def asynchronous_client(app: Any) -> AsyncIterator[Send]:
+    """Give httpx's AsyncClient on the test's own loop, after the lifespan as FastAPI's documentation has it."""
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
+    async with app.router.lifespan_context(app), httpx2.AsyncClient(transport=transport, base_url=HOST) as client:
+
+        async def send(method: str, target: str, headers: Mapping[str, str]) -> Reply:
+            client.cookies.clear()
+            return _reply(await client.request(method, target, headers=headers))
+
+        yield send
+
+
+@asynccontextmanager
+async def litestar_client(app: litestar.Litestar) -> AsyncIterator[Send]:
+    async with litestar.testing.AsyncTestClient(app, HOST, raise_server_exceptions=False) as client:
+
+        async def send(method: str, target: str, headers: Mapping[str, str]) -> Reply:
+            client.cookies.clear()
+            response = await client.request(method, target, headers=headers, follow_redirects=False)
+            return Reply(response.status_code, response.headers.multi_items(), response.text)
+
+        yield send
+
+
+@asynccontextmanager
+async def quart_client(app: quart.Quart) -> AsyncIterator[Send]:
+    async with app.test_app():
+        client = app.test_client(use_cookies=False)
+
+        async def send(method: str, target: str, headers: Mapping[str, str]) -> Reply:
+            response = await client.open(target.removeprefix(HOST), method=method, headers=dict(headers))
+            return Reply(response.status_code, list(response.headers.items()), await response.get_data(as_text=True))
+
+        yield send
+
+
+@asynccontextmanager
+async def aiohttp_client(app: web.Application) -> AsyncIterator[Send]:
+    async with AiohttpClient(TestServer(app), cookie_jar=aiohttp.DummyCookieJar()) as client:
+
+        async def send(method: str, target: str, headers: Mapping[str, str]) -> Reply:
+            path = target.removeprefix(HOST)
+            async with client.request(method, path, headers=headers, allow_redirects=False) as response:
+                return Reply(response.status, list(response.headers.items()), await response.text())
+
+        yield send
+
+
+FRAMEWORKS: dict[str, Running] = {
+    "starlette": lambda make: starlette_client(starlette_app(make)),
+    "starlette, async client": lambda make: asynchronous_client(starlette_app(make)),
+    "fastapi": lambda make: starlette_client(fastapi_app(make)),
+    "fastapi, async client": lambda make: asynchronous_client(fastapi_app(make)),
+    "litestar": lambda make: litestar_client(litestar_app(make)),
+    "quart": lambda make: quart_client(quart_app(make)),
+    "aiohttp": lambda make: aiohttp_client(aiohttp_app(make)),
+}
+
+
+# --- who visits them
+
+
+class Browser:
+    """A browser's cookies and navigations; `seen` is all that it was shown."""
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.cookies: dict[str, str] = {}
+        self.seen: list[Reply] = []
+
+    async def fetch(self, target: str, method: str = "GET", headers: Mapping[str, str] = FETCH) -> Reply:
+        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        reply = await self.send(method, target, {**headers, **({"Cookie": cookies} if cookies else {})})
+        for name, value in reply.headers:
+            if name.lower() == "set-cookie":
+                key, _, rest = value.partition("=")
+                self.cookies[key] = rest.partition(";")[0]
+        self.seen.append(reply)
+        return reply
+
+    async def open(self, target: str, method: str = "GET") -> Reply:
+        return await self.fetch(target, method, PAGE)
+
+    async def consent(self, location: str, member: str) -> str:
+        """Press the button at the service's consent page; return where that leads."""
+        address, _, query = location.partition("?")
+        async with aiohttp.ClientSession() as http:
+            async with http.get(location) as page:
+                assert page.status == 200
+                assert member in await page.text()
+            form = aiohttp.FormData([*parse_qsl(query), ("member", member)])
+            async with http.post(address, data=form, allow_redirects=False) as answer:
+                assert answer.status == 303
+                return answer.headers["Location"]
+
+    async def sign_in(self, member: str, page: str = "/me") -> Reply:
+        """Open a page, be led to the consent page and back; return the page."""
+        led = await self.open(page)
+        assert led.status == 303, led
+        begun = await self.open(led.header("Location") or "")
+        assert begun.status == 303, begun
+        back = await self.consent(begun.header("Location") or "", member)
+        done = await self.open(back)
+        assert done.status == 303, done
+        return await self.open(done.header("Location") or "")
