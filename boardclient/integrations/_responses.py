@@ -15,11 +15,13 @@ import attrs
 from boardclient.errors import (
     ApiError,
     AuthenticationError,
+    BadRequestError,
     BoardClientError,
     ConsentRequired,
     CredentialError,
     DeadlineError,
     InvalidIdentifierError,
+    JournalError,
     NotFoundError,
     PermissionDeniedError,
     RateLimitError,
@@ -32,6 +34,8 @@ from boardclient.web import SignInError
 _logger: Final = logging.getLogger("boardclient.integrations")
 
 _NEVER_KEPT: Final = ("Cache-Control", "no-store")
+_FAILURE: Final = 5
+"""The first digit of the statuses that are nobody's mistake at the browser: they are logged."""
 _DETAILS: Final[tuple[tuple[type[BoardClientError], str], ...]] = (
     (ConsentRequired, "sign in first"),
     (AuthenticationError, "the board service does not accept the credentials"),
@@ -42,6 +46,8 @@ _DETAILS: Final[tuple[tuple[type[BoardClientError], str], ...]] = (
     (TransportError, "the board service can't be reached"),
     (CredentialError, "the sign-in could not be renewed: try again later"),
     (SessionClosedError, "the application is shutting down"),
+    (JournalError, "the application could not keep its journal"),
+    (BadRequestError, "the board service does not understand the request"),
 )
 """What a user may read: messages of errors are for logs, they name hosts and paths."""
 
@@ -93,7 +99,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 def _problem(error: BoardClientError, request: IncomingRequest) -> OutgoingResponse:
     status = error.suggested_status
-    document: dict[str, object] = {"title": HTTPStatus(status).phrase, "status": status, "detail": _detail(error, status)}
+    document: dict[str, object] = {"title": HTTPStatus(status).phrase, "status": status, "detail": _detail(error)}
     headers = [("Content-Type", "application/problem+json"), ("X-Content-Type-Options", "nosniff"), _NEVER_KEPT]
     if isinstance(error, ConsentRequired):
         headers.append(("WWW-Authenticate", "Cookie"))  # RFC 9110 15.5.2 wants one; browsers ask nothing for this scheme
@@ -106,13 +112,13 @@ def _problem(error: BoardClientError, request: IncomingRequest) -> OutgoingRespo
         document["effect"] = error.effect.value
     if isinstance(error, ApiError) and error.retry_after is not None:
         headers.append(("Retry-After", str(max(0, math.ceil(error.retry_after)))))
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if status // 100 == _FAILURE:
         _logger.warning("%s %s is answered with %d: %s", request.method, request.path, status, error)
     body = json.dumps(document).encode()
     return OutgoingResponse(status, (*headers, ("Content-Length", str(len(body)))), body)
 
 
-def _detail(error: BoardClientError, status: int) -> str:
+def _detail(error: BoardClientError) -> str:
     if isinstance(error, InvalidIdentifierError) or (isinstance(error, SignInError) and error.reason != "failed"):
         return str(error)
     if isinstance(error, SignInError):
@@ -120,7 +126,7 @@ def _detail(error: BoardClientError, status: int) -> str:
     found = next((text for kind, text in _DETAILS if isinstance(error, kind)), None)
     if found is not None:
         return found
-    return "the board service failed" if status > HTTPStatus.INTERNAL_SERVER_ERROR else "the request can't be handled"
+    return "the board service failed"
 
 
 def _cookies(set_cookies: Iterable[str]) -> Iterator[tuple[str, str]]:
