@@ -7,14 +7,12 @@ import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import quote, unquote, urlencode
-
-import attrs
 
 from boardclient import _convert
 from boardclient._json import encode
-from boardclient._messages import BODY_KEPT_BYTES, Read, ReadInSteps, Request, Response, response_of
+from boardclient._messages import BODY_KEPT_BYTES, Operation, Read, ReadInSteps, Request, Response, response_of
 from boardclient._statuses import status_of
 from boardclient._transport import RawResponse, TransportFailure, TransportResult
 from boardclient.errors import ApiError, BoardClientError, DecodeError, Effect, NotFoundError, TransportError
@@ -26,69 +24,7 @@ _KIND_LENGTH: Final = 60
 AT_ONCE_BYTES: Final = 256 * 2**10
 """The largest body that is read at once, which takes about a millisecond."""
 
-Check: TypeAlias = Callable[[object, str], JsonValue]
-
-
-def _flag(value: object, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
-    return value
-
-
-@attrs.frozen
-class Field:
-    """A body field: its wire name and how its value is checked and written; a required one may not be None."""
-
-    wire: str
-    check: Check = check_text
-    required: bool = False
-
-
-@attrs.frozen
-class Operation(Generic[T]):
-    """One operation of interface section 4.
-
-    `path` has at most one `{name}`, filled with the percent-encoded identifier; `read` makes the value of a success from the
-    answer and that identifier. `read_in_steps` makes it bit by bit where it is a list, which may be long.
-    """
-
-    name: str
-    section: str
-    method: str
-    path: str
-    read: Read[T]
-    fields: Mapping[str, Field] = attrs.field(factory=dict)
-    read_in_steps: ReadInSteps[T] | None = None
-
-    def request(self, identifier: str | None = None, /, **values: object) -> Request[T]:
-        """Build the request; a value that is None is not sent, any other is, `""` and False included.
-
-        Raises:
-            TypeError, ValueError: a value can't be sent, or a required one is missing.
-        """
-        path, named = self.path, ""
-        if "{" in path:
-            before, _, rest = path.partition("{")
-            name, _, after = rest.partition("}")
-            named = check_identifier(identifier, name)
-            path = f"{before}{quote(named, safe='')}{after}"
-        body = None
-        if self.fields:
-            written = {}
-            for name, field in self.fields.items():
-                value = values[name]
-                if value is not None or field.required:
-                    written[field.wire] = field.check(value, name)
-            body = encode(written)
-        repeatable = self.method in REPEATABLE_METHODS
-        # By position, which costs a third of naming each.
-        return Request(self.name, self.method, path, self.read, body, repeatable, named, self.read_in_steps)
-
-
 REPEATABLE_METHODS: Final = frozenset({"GET", "PUT", "DELETE"})
-
-_NAME: Final = Field("name", check_text, required=True)
-_POS: Final = Field("pos", check_text)
 
 
 def _nothing(answer: RawResponse, identifier: str) -> None:
@@ -118,51 +54,90 @@ def _gathered(slices: Callable[[bytes], Iterator[list[T]]]) -> ReadInSteps[list[
     return gather
 
 
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
+    return value
+
+
+# The fields of bodies, by their wire names. Values are checked here: types alone keep nothing from being sent.
+
+
+def _board_fields(*, name: object, default_lists: object, organization_id: object) -> dict[str, JsonValue]:
+    fields: dict[str, JsonValue] = {"name": check_text(name, "name")}
+    if default_lists is not None:
+        fields["defaultLists"] = _flag(default_lists, "default_lists")
+    if organization_id is not None:
+        fields["idOrganization"] = check_identifier(organization_id, "organization_id")
+    return fields
+
+
+def _list_fields(*, name: object, board_id: object, pos: object) -> dict[str, JsonValue]:
+    fields: dict[str, JsonValue] = {"name": check_text(name, "name"), "idBoard": check_identifier(board_id, "board_id")}
+    if pos is not None:
+        fields["pos"] = check_text(pos, "pos")
+    return fields
+
+
+def _card_fields(*, name: object, list_id: object, desc: object, due: object, pos: object) -> dict[str, JsonValue]:
+    fields: dict[str, JsonValue] = {"name": check_text(name, "name"), "idList": check_identifier(list_id, "list_id")}
+    if desc is not None:
+        fields["desc"] = check_text(desc, "desc")
+    if due is not None:
+        fields["due"] = utc_timestamp(due, "due")
+    if pos is not None:
+        fields["pos"] = check_text(pos, "pos")
+    return fields
+
+
+def _place_fields(*, list_id: object) -> dict[str, JsonValue]:
+    return {"idList": check_identifier(list_id, "list_id")}
+
+
+def _label_fields(*, label_id: object) -> dict[str, JsonValue]:
+    return {"value": check_identifier(label_id, "label_id")}
+
+
+def _closed_fields(*, closed: object) -> dict[str, JsonValue]:
+    return {"closed": _flag(closed, "closed")}
+
+
 CREATE_BOARD: Final[Operation[Board]] = Operation(
-    "boards.create", "4.1", "POST", "/1/boards", _strict(_convert.created_board),
-    {"name": _NAME, "default_lists": Field("defaultLists", _flag), "organization_id": Field("idOrganization", check_identifier)},
-)  # fmt: skip
+    "boards.create", "4.1", "POST", "/1/boards", _strict(_convert.created_board), _board_fields
+)
 ADD_LIST: Final[Operation[BoardList]] = Operation(
-    "lists.create", "4.2", "POST", "/1/lists", _strict(_convert.created_list),
-    {"name": _NAME, "board_id": Field("idBoard", check_identifier, required=True), "pos": _POS},
-)  # fmt: skip
+    "lists.create", "4.2", "POST", "/1/lists", _strict(_convert.created_list), _list_fields
+)
 ADD_CARD: Final[Operation[Card]] = Operation(
-    "cards.create", "4.3", "POST", "/1/cards", _strict(_convert.created_card),
-    {
-        "name": _NAME, "list_id": Field("idList", check_identifier, required=True),
-        "desc": Field("desc"), "due": Field("due", utc_timestamp), "pos": _POS,
-    },
-)  # fmt: skip
+    "cards.create", "4.3", "POST", "/1/cards", _strict(_convert.created_card), _card_fields
+)
 BOARD_CARDS: Final[Operation[list[Card]]] = Operation(
     "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _strict(_convert.cards),
-    read_in_steps=_gathered(_convert.slices_of_cards),
+    read_in_steps=_gathered(_convert.slices_of_cards), repeatable=True,
 )  # fmt: skip
 CARDS_IN_SLICES: Final[Operation[Iterator[list[Card]]]] = Operation(
-    "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _strict(_convert.slices_of_cards),
-)  # fmt: skip
+    "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _strict(_convert.slices_of_cards), repeatable=True
+)
 BOARD_LISTS: Final[Operation[list[BoardList]]] = Operation(
     "boards.lists", "4.5", "GET", "/1/boards/{board_id}/lists", _strict(_convert.lists),
-    read_in_steps=_gathered(_convert.slices_of_lists),
+    read_in_steps=_gathered(_convert.slices_of_lists), repeatable=True,
 )  # fmt: skip
 READ_CARD: Final[Operation[Card]] = Operation(
-    "cards.get", "4.6", "GET", "/1/cards/{card_id}", _strict(_convert.card),
-)  # fmt: skip
+    "cards.get", "4.6", "GET", "/1/cards/{card_id}", _strict(_convert.card), repeatable=True
+)
 MOVE_CARD: Final[Operation[Card]] = Operation(
-    "cards.move", "4.7", "PUT", "/1/cards/{card_id}", _lenient(_convert.changed_card),
-    {"list_id": Field("idList", check_identifier, required=True)},
-)  # fmt: skip
+    "cards.move", "4.7", "PUT", "/1/cards/{card_id}", _lenient(_convert.changed_card), _place_fields, repeatable=True
+)
 ADD_LABEL: Final[Operation[None]] = Operation(
-    "cards.add_label", "4.8", "POST", "/1/cards/{card_id}/idLabels", _nothing,
-    {"label_id": Field("value", check_identifier, required=True)},
-)  # fmt: skip
+    "cards.add_label", "4.8", "POST", "/1/cards/{card_id}/idLabels", _nothing, _label_fields
+)
 ARCHIVE_LIST: Final[Operation[BoardList]] = Operation(
-    "lists.archive", "4.9", "PUT", "/1/lists/{list_id}", _lenient(_convert.changed_list),
-    {"closed": Field("closed", _flag, required=True)},
-)  # fmt: skip
-DELETE_CARD: Final[Operation[None]] = Operation("cards.delete", "4.10", "DELETE", "/1/cards/{card_id}", _nothing)
+    "lists.archive", "4.9", "PUT", "/1/lists/{list_id}", _lenient(_convert.changed_list), _closed_fields, repeatable=True
+)
+DELETE_CARD: Final[Operation[None]] = Operation("cards.delete", "4.10", "DELETE", "/1/cards/{card_id}", _nothing, repeatable=True)
 READ_MEMBER: Final[Operation[Member]] = Operation(
-    "members.me", "4.11", "GET", "/1/members/me", _strict(_convert.member),
-)  # fmt: skip
+    "members.me", "4.11", "GET", "/1/members/me", _strict(_convert.member), repeatable=True
+)
 
 
 _METHOD: Final = re.compile(r"[A-Z]+")
@@ -190,16 +165,12 @@ def build_request(
     named = pairs.keys() | (json.keys() if isinstance(json, dict) else ())
     if _CREDENTIAL_NAMES & named:
         raise ValueError("key and token are added by the session: params and json must not hold them")
-    return Request(
-        operation="request",
-        method=verb,
-        path=_checked_path(path),
-        read=response_of,
-        query=urlencode(pairs, quote_via=quote),
-        body=None if json is None else encode(_exactly(json)),
-        repeatable=verb in REPEATABLE_METHODS if repeatable is None else repeatable,
-        signable_body=isinstance(json, dict),
-    )
+    checked = _checked_path(path)
+    is_repeatable = verb in REPEATABLE_METHODS if repeatable is None else repeatable
+    body = None if json is None else encode(_exactly(json))
+    is_signable = isinstance(json, dict)
+    operation = Operation("request", "", verb, checked, response_of, repeatable=is_repeatable, signable_body=is_signable)
+    return Request(operation, checked, body, query=urlencode(pairs, quote_via=quote))
 
 
 def _exactly(json: JsonValue) -> JsonValue:
@@ -257,7 +228,7 @@ def error_of(
     else:
         error = api_error(request.line, response, now, host)
         if isinstance(error, NotFoundError) and request.method == "DELETE" and earlier is Effect.UNKNOWN:
-            return request.read(response, request.identifier)
+            return request.definition.read(response, request.identifier)
     error.repeatable = request.repeatable
     return error
 
@@ -265,17 +236,18 @@ def error_of(
 def value_of(request: Request[T], answer: RawResponse) -> T | BoardClientError:
     """Return the value of a success, or the error of one that can't be read."""
     try:
-        return request.read(answer, request.identifier)
+        return request.definition.read(answer, request.identifier)
     except DecodeError as error:
         return _unusable(request, error)
 
 
 def interpret_in_steps(request: Request[T], answer: RawResponse) -> Generator[None, None, T | BoardClientError]:
     """Return the value of a success as `value_of` does, in steps of a millisecond or two where it is a long list."""
-    if request.read_in_steps is None or len(answer.body) <= AT_ONCE_BYTES:
+    steps = request.definition.read_in_steps
+    if steps is None or len(answer.body) <= AT_ONCE_BYTES:
         return value_of(request, answer)
     try:
-        return (yield from request.read_in_steps(answer))
+        return (yield from steps(answer))
     except DecodeError as error:
         return _unusable(request, error)
 

@@ -209,13 +209,13 @@ class Pipeline:
         context.credentials = credentials
         context.started = time.time()
         signed = credentials.sign(request, self.credentials_in)
-        response = await core.pool.send(request.method, core.base_url + signed.target, signed.body, context)
+        response = await core.pool.send(request.definition.method, core.base_url + signed.target, signed.body, context)
         if not isinstance(response, RawResponse) or response.status // 100 != 2:
             outcome = self._error_of(request, context, response)
         else:
             if credentials is not self._accepted:
                 self._accept(credentials)
-            if request.read_in_steps is None:
+            if request.definition.read_in_steps is None:
                 outcome = value_of(request, response)
             else:
                 outcome = await _read_in_steps(request, context, response)

@@ -59,7 +59,7 @@ class Credentials:
         A token without a key always goes into the query (5.6).
         """
         body = request.body
-        if body is not None and place == "body" and self.key is not None and request.signable_body:
+        if body is not None and place == "body" and self.key is not None and request.definition.signable_body:
             rest = body[1:] if body == b"{}" else b"," + body[1:]
             return SignedRequest(f"{request.path}?{request.query}" if request.query else request.path, self._fields + rest)
         query = f"{request.query}&{self._query}" if request.query else self._query
@@ -75,7 +75,7 @@ class Credentials:
             url=root + redacted(target.encode(), secrets).decode(),
             body=None if body is None else redacted(body, secrets).decode("utf-8", "replace"),
             has_key=self.key is not None,
-            is_in_body=body is not None and place == "body" and self.key is not None and request.signable_body,
+            is_in_body=body is not None and place == "body" and self.key is not None and request.definition.signable_body,
         )
 
     def redact(self, response: RawResponse, *others: Credentials) -> RawResponse:
