@@ -116,12 +116,12 @@ class DirectTransport:
         outcome: TransportResult
         try:
             connection = await aiohttp.TCPConnector.connect(self._connector, prototype, traces, NO_TIMEOUT)
-            protocol = connection.protocol
+            protocol: Any = connection.protocol
             transport = None if protocol is None else protocol.transport
             # A response that is there before its request belongs to none of ours.
             if protocol is None or transport is None or transport.is_closing() or len(protocol):
                 raise aiohttp.ClientConnectionResetError
-            protocol.set_response_params(read_until_eof=True, auto_decompress=False)
+            protocol.expect_response()
             progress.stage = "send"
             transport.write(wire)
             message, content = await protocol.read()

@@ -17,6 +17,7 @@ from boardclient._transport._direct import DirectTransport
 from boardclient._transport._headers import RequestHeaders
 from boardclient._transport._instruments import SESSION_CLASS, Traces, is_wrapped
 from boardclient._transport._progress import Progress
+from boardclient._transport._protocol import FIELD_BYTES
 from boardclient._transport._requests import SignedRequest
 from boardclient._transport._settings import Settings
 from boardclient._transport._values import TransportResult
@@ -160,6 +161,8 @@ def _own_session(connector: Connector, *, trust_env: bool, proxy: str | None) ->
         timeout=NO_TIMEOUT,
         trust_env=trust_env,
         proxy=proxy,
+        max_line_size=FIELD_BYTES,
+        max_field_size=FIELD_BYTES,
     )
     # aiohttp repeats GET, PUT and DELETE by itself on a broken kept-alive connection; repeating is the caller's policy's.
     http._retry_connection = False

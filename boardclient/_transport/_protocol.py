@@ -1,4 +1,4 @@
-"""The protocol of a session's own connections: aiohttp's, with four faults of connections handled here for both transports."""
+"""The protocol of a session's own connections: aiohttp's, with five faults of connections handled here for both transports."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from typing import Final
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import HttpProcessingError
 
+FIELD_BYTES: Final = 2**16
+"""The longest header field that is read: aiohttp refuses 8 KiB, which some services' cookies and policies exceed."""
 _READ_BYTES: Final = 2**16
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_BODILESS: Final = (b" 204 ", b" 304 ")
 _HAS_POLL: Final = hasattr(select, "poll")
 _ENDS: Final = 0 if not _HAS_POLL else select.POLLIN | getattr(select, "POLLRDHUP", 0)
 
@@ -24,12 +29,28 @@ class Protocol(ResponseHandler):
       (https://www.rfc-editor.org/rfc/rfc9112#section-9.2).
     - The body under way ends with an error when parsing fails in a later packet or the connection is reset. aiohttp's parser
       drops the body then, and its reader waits forever (related: https://github.com/aio-libs/aiohttp/issues/10355).
+    - A response that is whole counts, whatever follows it in its packet: some services send a body with 204, or more than the
+      Content-Length says. aiohttp's parser drops the response with the rest.
     - A response that the peer sent before it stopped reading the request is read, though writing fails.
     - Closing does not wait for the peer: a graceful end of TLS takes up to 30 s (asyncio's `ssl_shutdown_timeout`), and what is
       not yet written of an ended call must not be sent.
     """
 
     _input: select.poll | None = None
+    _packet = b""
+    """What is being parsed."""
+
+    def expect_response(self) -> None:
+        """Parse what comes next as a response, whose body is unpacked elsewhere."""
+        self.set_response_params(
+            read_until_eof=True, auto_decompress=False, max_line_size=FIELD_BYTES, max_field_size=FIELD_BYTES
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Parse the next bytes."""
+        self._packet = data
+        ResponseHandler.data_received(self, data)
+        self._packet = b""
 
     def is_connected(self) -> bool:
         """Return True if a request can be written; the pool asks before it hands out an idle connection."""
@@ -54,6 +75,8 @@ class Protocol(ResponseHandler):
         self, exc: BaseException, *cause: BaseException
     ) -> None:
         """End the response that is waited for, and the body under way."""
+        if isinstance(exc, HttpProcessingError):
+            self._read_before_junk()
         if isinstance(exc, OSError):  # aiohttp's writer of a large body reports here that it can't write
             self._read_rest()
         super().set_exception(exc, *cause)
@@ -66,6 +89,24 @@ class Protocol(ResponseHandler):
             self._end_body()
         self._input = None
         super().connection_lost(exc)
+
+    def _read_before_junk(self) -> None:
+        """Read the response that the packet begins with, where it is whole and what follows it is not HTTP."""
+        packet = self._packet
+        head, end, rest = packet.partition(_END_OF_HEAD)
+        if not packet.startswith(b"HTTP/") or not end or len(self):
+            return
+        fields = head.lower().split(b"\r\n")
+        lengths = [value for name, _, value in (field.partition(b":") for field in fields) if name == b"content-length"]
+        body = b""
+        if packet[8:13] not in _BODILESS:
+            if len(lengths) != 1 or not lengths[0].strip().isdigit() or b"\r\ntransfer-encoding" in head.lower():
+                return
+            body = rest[: int(lengths[0])]
+            if len(body) < int(lengths[0]):
+                return
+        self.expect_response()
+        ResponseHandler.data_received(self, head + end + body)
 
     def _end_body(self) -> None:
         body = self._payload
