@@ -86,6 +86,20 @@ async def test_a_lease_that_can_not_be_given_back() -> None:
 
 
 @virtual
+async def test_a_store_that_hangs_when_the_lease_is_given_back() -> None:
+    """The token is there: no call waits long for a step that none of them needs."""
+
+    class Store(MemoryTokenStore):
+        async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+            await asyncio.Event().wait()
+
+    began = asyncio.get_running_loop().time()
+    credentials = await provider_of(store=Store()).acquire(FakeSession(token_answer()))
+    assert credentials.token == "t1"
+    assert asyncio.get_running_loop().time() - began < 2
+
+
+@virtual
 async def test_a_store_that_keeps_nothing() -> None:
     """Where nothing can be published and nothing is, the renewal has failed."""
 

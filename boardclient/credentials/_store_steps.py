@@ -14,6 +14,8 @@ from boardclient.credentials._tokens import LeaseState, StoredToken, Token, Toke
 from boardclient.errors import CredentialError
 
 _STEP_SECONDS: Final = 30.0
+_RELEASE_SECONDS: Final = 1.0
+"""For giving the lease back while calls wait for the renewal: it runs out by itself where the store hangs."""
 _GRACE_SECONDS: Final = 0.5
 """For a step under way when the session closes: its effect should be known, but closing must not wait for a store that hangs."""
 
@@ -72,7 +74,7 @@ class StoreSteps:
             return cast("LeaseState", state)
         raise CredentialError(f"the token store failed: lease returned {type(state).__name__}, not a LeaseState")
 
-    async def release(self, holder: str, cooldown: float = 0.0, *, at_most: float = _STEP_SECONDS) -> None:
+    async def release(self, holder: str, cooldown: float = 0.0, *, at_most: float = _RELEASE_SECONDS) -> None:
         """Release the lease, within `at_most` seconds."""
         await self._step("release", holder, cooldown, seconds=at_most, grace_seconds=_GRACE_SECONDS)
 
