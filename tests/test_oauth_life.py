@@ -348,11 +348,11 @@ async def test_a_call_that_is_being_ended_is_not_resumed() -> None:
     except asyncio.CancelledError:
         flights.resume(flight)
         assert flight.deadline == float("inf")
-        await asyncio.sleep(1000)  # no sweeper comes for it
+        await asyncio.sleep(0.1)  # no sweeper comes for it
     error = flight.interruption_error()
     flights.end(flight)
     assert isinstance(error, SessionClosedError)
-    assert asyncio.get_running_loop().time() == pytest.approx(1005.0, abs=0.01)
+    assert asyncio.get_running_loop().time() == pytest.approx(5.1, abs=0.01)
     assert call.cancelling() == 0
 
 
