@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore
+from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore, text_of_end
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
@@ -83,8 +83,8 @@ class EncryptedTokenStore:
         await self._inner.release(account, holder, cooldown)
 
     def _sealed(self, account: str, token: Token) -> Token:
-        ends = None if token.expires_at is None else token.expires_at.isoformat()
-        return Token(self._fernet.encrypt(json.dumps([account, token.value, ends]).encode()).decode())
+        sealed = json.dumps([account, token.value, text_of_end(token)])
+        return Token(self._fernet.encrypt(sealed.encode()).decode())
 
     def _opened(self, account: str, sealed: Token) -> Token | None:
         """Return the token of a row, None where no key opens it or it is another account's."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from boardclient.credentials._accounts import Account, AccountStore, Change, Lease, T
 from boardclient.credentials._file_location import absolute_path, app_path, check_file, check_folder
-from boardclient.credentials._tokens import StoredToken, Token
+from boardclient.credentials._tokens import StoredToken, Token, text_of_end
 from boardclient.errors import CredentialError
 
 _APPLICATION: Final = 0x62644B74  # PRAGMA application_id: what makes a SQLite file one of ours
@@ -196,8 +196,7 @@ def _to_row(record: Account) -> tuple[object, ...]:
     lease = (record.lease.holder, record.lease.since, record.lease.until)
     if record.stored is None:
         return (record.deletion, None, _DELETED if record.deletion else None, *lease)
-    ends = record.stored.token.expires_at
-    return (record.stored.generation, record.stored.token.value, ends and ends.isoformat(), *lease)
+    return (record.stored.generation, record.stored.token.value, text_of_end(record.stored.token), *lease)
 
 
 def _from_row(generation: object, token: object, expires_at: object, holder: object, since: object, until: object) -> Account:

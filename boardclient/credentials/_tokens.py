@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import contextlib
+from datetime import UTC, datetime, timedelta
 from typing import Literal, NoReturn, Protocol, TypeAlias
 
 import attrs
@@ -35,6 +36,20 @@ class Token:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("tokens are not pickled: store the value")
+
+
+def text_of_end(token: Token) -> str | None:
+    """Return when a token ends as ISO 8601, None where that is not known.
+
+    An end with a fraction of a second in its offset is in UTC: `datetime.fromisoformat` of Python 3.11 drops such an offset.
+    """
+    end = token.expires_at
+    if end is None:
+        return None
+    if (end.utcoffset() or timedelta()).microseconds:
+        with contextlib.suppress(OverflowError):  # at the ends of the calendar, where it is off by less than a second
+            end = end.astimezone(UTC)
+    return end.isoformat()
 
 
 @attrs.frozen

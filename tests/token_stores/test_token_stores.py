@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -96,6 +96,17 @@ def test_stores_do_what_the_model_does(steps: list[tuple[Any, ...]], tmp_path_fa
 
 
 # --- both stores
+
+
+async def test_the_end_of_a_token_is_kept(store: TokenStore) -> None:
+    """Also where its zone is off by less than a second, but for that at the ends of the calendar."""
+    zone = timezone(timedelta(microseconds=1))
+    for generation, end in enumerate([datetime(2000, 1, 1, tzinfo=zone), datetime.min.replace(tzinfo=zone)]):
+        assert await store.publish("a", Token("t", end), generation)
+        stored = await store.read("a")
+        assert stored is not None
+        assert stored.token.expires_at is not None
+        assert abs(stored.token.expires_at - end) <= timedelta(microseconds=generation)
 
 
 async def test_clock_set_back_ends_leases_and_cool_downs(store: TokenStore, clock: Clock) -> None:
