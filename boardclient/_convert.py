@@ -193,7 +193,7 @@ def _hook_of_many(struct: type[msgspec.Struct], build: _Build, careful: _Hook) -
     return structure
 
 
-def _nested(converter: Converter, *, strict: bool) -> Fit:
+def _nested(converter: Converter) -> Fit:
     """Make the reader of a board's `prefs`, an object within an object."""
 
     def fit(value: object) -> object:
@@ -201,9 +201,7 @@ def _nested(converter: Converter, *, strict: bool) -> Fit:
             return converter.structure(value, BoardPrefs)
         except _Misfit as misfit:
             path = ".".join(filter(None, ("prefs", misfit.path)))
-        if strict:
-            raise _Misfit(path)
-        return None
+        raise _Misfit(path)
 
     return fit
 
@@ -211,7 +209,7 @@ def _nested(converter: Converter, *, strict: bool) -> Fit:
 def _converter(*, strict: bool) -> Converter:
     """Make a converter for the wire form of every model."""
     converter = make_converter()
-    prefs = attrs.evolve(PREFS, fit=_nested(converter, strict=strict))
+    prefs = attrs.evolve(PREFS, fit=_nested(converter))
     for model, declared in FIELDS.items():
         by_name = {field.name: prefs if field is PREFS else field for field in declared}
         fields = tuple(by_name[name] for name in (attribute.name for attribute in attrs.fields(model)) if name in by_name)

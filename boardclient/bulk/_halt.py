@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -58,21 +59,16 @@ class Halt:
         return task.result()
 
 
-async def to_the_end(task: asyncio.Task[T], on_cancel: Callable[[], object] | None = None) -> T:
-    """Wait for a task even if the caller is cancelled meanwhile, and raise the cancellation afterwards.
-
-    `on_cancel` is called at each cancellation.
-    """
+async def to_the_end(task: asyncio.Task[T]) -> T:
+    """Wait for a task even if the caller is cancelled, and raise the cancellation afterwards."""
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError as error:
             cancellation = error
-            if on_cancel is not None:
-                on_cancel()
     if cancellation is not None:
-        if not task.cancelled():
+        with contextlib.suppress(asyncio.CancelledError):
             task.exception()  # retrieved, so that asyncio does not log it
         raise cancellation
     return task.result()

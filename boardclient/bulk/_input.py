@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable
 from contextvars import copy_context
@@ -162,7 +163,7 @@ class AsyncInput:
             except asyncio.CancelledError as error:
                 cancellation = error
                 self._task.cancel()
-        if not self._task.cancelled():
+        with contextlib.suppress(asyncio.CancelledError):
             self._task.exception()  # retrieved, so that asyncio does not log it
         if cancellation is not None:
             raise cancellation
@@ -174,11 +175,10 @@ class AsyncInput:
         iterator: AsyncIterator[object] | None = None
         try:
             iterator = aiter(self._drafts)
-            for index in count():
-                draft = await self._step(iterator)
-                if draft is _END:
-                    break
+            index = 0
+            while (draft := await self._step(iterator)) is not _END:
                 self._rows.append(_row(index, draft))
+                index += 1
                 self._wanted -= 1
                 self._given.set()
         except _ODD as error:

@@ -120,20 +120,20 @@ class OpenRun:
             Exception: what the cleanup of the input raised.
         """
         self._halt.set()
-        if self._conductor is not None:
-            self._conductor.cancel()
+        conductor = self._conductor
+        assert conductor is not None  # noqa: S101 -- `open` has begun it
+        conductor.cancel()
         try:
-            await to_the_end(asyncio.create_task(self._release()))
+            await to_the_end(asyncio.create_task(self._release(conductor)))
         finally:
             self._tally.reason = None
             # After the journal: an input may take its time.
             await self._input.aclose()
 
-    async def _release(self) -> None:
+    async def _release(self, conductor: asyncio.Task[None]) -> None:
         try:
-            if self._conductor is not None:
-                await asyncio.wait({self._conductor})
-                self._places.wanted -= self._options.workers
+            await asyncio.wait({conductor})
+            self._places.wanted -= self._options.workers
             self._withdraw()
         finally:
             await self._ledger.aclose()

@@ -44,6 +44,17 @@ def unavailable() -> ServerError:
     return ServerError("503", 503, effect=Effect.UNKNOWN)
 
 
+async def test_a_hold_says_what_it_waits_for_now() -> None:
+    """An outage may turn into missing consent, and listeners hear of both."""
+    heard: list[str | None] = []
+    hold = Hold(30.0, lambda: heard.append(hold.reason))
+    assert hold.note_failure(refused())
+    assert hold.note_failure(ConsentRequired("sign in"))
+    assert hold.note_failure(ConsentRequired("sign in"))
+    hold.end()
+    assert heard == ["outage", "consent", None]
+
+
 class Service:
     """A service in memory that is out of reach from `down_at` on, for `down_for` seconds; `failure` makes what is raised then."""
 

@@ -189,6 +189,36 @@ async def test_other_inputs_are_left_alone() -> None:
     assert await source.take(1) == []
 
 
+class Unbegun:
+    """An asynchronous input that is no generator."""
+
+    def __aiter__(self) -> AsyncIterator[CardDraft]:
+        raise AssertionError("it was begun")
+
+
+async def test_an_input_that_was_not_begun_is_not_begun_to_be_closed() -> None:
+    """An iterable has nothing to close before its first row."""
+    source = open_input(Unbegun())
+    await source.aclose()
+    assert await source.take(1) == []
+
+
+async def test_a_generator_that_ends_when_it_is_cancelled_has_ended() -> None:
+    """A cancellation by others between two rows may be the generator's end; the rows before it are kept."""
+
+    async def drafts() -> AsyncIterator[CardDraft]:
+        with contextlib.suppress(asyncio.CancelledError):
+            yield draft(0)
+
+    source = open_input(drafts())
+    before = asyncio.all_tasks()
+    assert indices(await source.take(1)) == [0]
+    (task,) = asyncio.all_tasks() - before
+    task.cancel()
+    assert await source.take(1) == []
+    await source.aclose()
+
+
 class Slow:
     """An asynchronous input whose rows come when the test lets them."""
 

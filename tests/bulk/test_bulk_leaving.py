@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -61,6 +62,29 @@ async def test_leaving_early_cancels_and_closes(asynchronous: bool) -> None:
     assert closed == [True]
     assert sorted(service.cancelled) == service.begun == ["card 0", "card 1", "card 2"]
     assert run.report.created == 0
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+async def test_a_cancellation_while_the_journal_opens_gives_it_back(
+    session: AsyncSession, list_id: str, tmp_path: Path, is_good: bool
+) -> None:
+    """The next run can open the journal at once. Where the file is none, nothing else is raised."""
+    path = tmp_path / "cards.journal"
+    if not is_good:
+        path.write_bytes(b"no journal")
+
+    async def enter() -> None:
+        async with session.cards.create_many(drafts(list_id, 1), journal=path, unknown="report"):
+            raise AssertionError("it was entered")
+
+    entering = asyncio.create_task(enter())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    if is_good:
+        assert (await session.cards.create_many(drafts(list_id, 1), journal=path, unknown="report").wait()).created == 1
 
 
 async def test_leaving_while_the_input_waits_closes_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -14,6 +15,7 @@ from journal_helpers import IDENTITY, entries, kill_run, opened
 from boardclient import JournalError
 from boardclient.bulk.journal import _parts
 from boardclient.bulk.journal._file import JournalFile
+from boardclient.bulk.journal._lock import RunLock
 from boardclient.bulk.journal._view import read_journal
 
 
@@ -86,6 +88,15 @@ def test_reading_undoes_what_was_cut_off_and_keeps_the_journal_whole(path: Path)
     assert read_journal(path).rows == 20
     with opened(path) as journal:
         assert journal.last == 20
+
+
+def test_reading_leaves_a_cut_off_commit_to_the_run_at_work(path: Path) -> None:
+    """The run that holds the journal undoes it."""
+    torn(path)
+    before = path.read_bytes()
+    with closing(RunLock.acquire(path)), contextlib.suppress(JournalError):
+        assert read_journal(path).rows == 20
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("use", [lambda path: JournalFile.open(path, IDENTITY), read_journal])

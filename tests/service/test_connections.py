@@ -391,6 +391,20 @@ async def test_the_rest_of_a_tls_connection_is_not_read() -> None:
         assert ours.recv(len(OK)) == OK
 
 
+async def test_the_rest_of_a_connection_is_read() -> None:
+    """A response that the system holds when a connection fails is taken as it came."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.send(OK)
+        protocol = Protocol(asyncio.get_running_loop())
+        protocol.connection_made(Mock(get_extra_info={"socket": ours}.get))
+        protocol.set_response_params()
+        protocol.connection_lost(BrokenPipeError())
+        head, _ = await protocol.read()
+        assert head.code == 200
+
+
 async def test_a_body_that_is_whole_is_not_ended_by_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that came whole is read, though the connection of the application's session ends before that."""
     protocol = Mock(spec=aiohttp.client_proto.ResponseHandler)
