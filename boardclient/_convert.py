@@ -278,11 +278,11 @@ def _many(model: type[T], body: bytes) -> list[T]:
 
 
 def _changed(model: type[T]) -> Callable[[str, bytes], T]:
-    """Make the reader of an undocumented response; the identifier is the caller's where the response has none."""
+    """Make the reader of an undocumented response. The identifier is the caller's where the response has none."""
     structure = _one(_lenient, model)
 
     def read(identifier: str, body: bytes) -> T:
-        """Fill the model with what fits; what the response has as an identifier and is no string stays in `extra`."""
+        """Fill the model with what fits. What the response has as an identifier and is no string stays in `extra`."""
         try:
             return structure(body)
         except DecodeError:

@@ -6,7 +6,7 @@ import os
 
 
 def optional(name: str) -> str | None:
-    """Return what an environment variable holds, without white space around it; None where it is not set or empty."""
+    """Return what an environment variable holds, without white space around it. It is None where it is not set or empty."""
     return os.environ.get(name, "").strip() or None
 
 

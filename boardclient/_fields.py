@@ -36,7 +36,7 @@ def _no_model(value: object) -> None:
 
 @attrs.frozen
 class Field:
-    """How a field of a model is written; `documented` where a response of 4.1 to 4.3 shows its type.
+    """How a field of a model is written. `documented` where a response of 4.1 to 4.3 shows its type.
 
     A value whose exact type is in `kinds` is used unchanged (True is not accepted as a number). One whose type is in `asked` is
     handed to `fit`, which returns what the model has instead, None where it does not fit. Absent counts as null; a field is
@@ -51,7 +51,7 @@ class Field:
     documented: bool = True
 
     def fitted(self, value: object) -> object:
-        """Return what the model has for a value of another type than `kinds`, None where it does not fit."""
+        """Return what the model has for a value of another type than `kinds`. It is None where it does not fit."""
         return self.fit(value) if type(value) in self.asked else None
 
 

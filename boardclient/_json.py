@@ -91,7 +91,7 @@ Elements: TypeAlias = "Sequence[msgspec.Raw | bytes]"
 
 @attrs.frozen
 class Part:
-    """Some consecutive elements of an array; `array` is their text as an array, where msgspec can read it."""
+    """Some consecutive elements of an array. `array` is their text as an array, where msgspec can read it."""
 
     elements: Elements = ()
     array: bytes | None = None
@@ -164,7 +164,7 @@ def _seams(body: bytes, start: int) -> list[re.Pattern[bytes]]:
 
 
 def _cut(body: bytes, start: int, seams: Sequence[re.Pattern[bytes]], tries: int) -> Generator[Part, None, int | None]:
-    """Yield the elements of the next `PART_BYTES` or more, and return where the following one begins, None without a cut.
+    """Yield the elements of the next `PART_BYTES` or more. Return where the following one begins, None without a cut.
 
     A candidate is real exactly when the text before it and a closing bracket are an array: within a string, an object or an inner
     array they are not. The last of `seams` is looked for up to the end of the body, the others near by.

@@ -36,7 +36,7 @@ class Response(RawResponse):
 
 
 def response_of(answer: RawResponse, identifier: str = "") -> Response:
-    """Return an answer as it is handed out; aiohttp's own headers are a proxy, which can't be pickled."""
+    """Return an answer as it is handed out. Aiohttp's own headers are a proxy, which can't be pickled."""
     return Response(answer.status, CIMultiDict(answer.headers), answer.body)
 
 

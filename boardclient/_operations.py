@@ -32,7 +32,7 @@ def _nothing(answer: RawResponse, identifier: str) -> None:
 
 
 def _strict(read: Callable[[bytes], T]) -> Read[T]:
-    """Read an answer that names its own object: the identifier of the call adds nothing."""
+    """Read an answer that names its own object. The identifier of the call adds nothing."""
     return lambda answer, _: read(answer.body)
 
 
@@ -151,7 +151,7 @@ def build_request(
     json: JsonValue = None,
     repeatable: bool | None = None,
 ) -> Request[Response]:
-    """Build a request that the table does not hold; its answer is handed out as it came.
+    """Build a request that the table does not hold. Its answer is handed out as it came.
 
     A body that is a JSON object carries the credentials, any other leaves them to the query string.
 
@@ -217,7 +217,7 @@ def _checked_path(path: str) -> str:
 def error_of(
     request: Request[T], response: TransportResult, earlier: Effect, now: float, host: str = "the service"
 ) -> T | BoardClientError:
-    """Return the error that a response that is no success, or none, stands for; `now` is in seconds since the epoch.
+    """Return the error that a response that is no success, or none, stands for. `now` is in seconds since the epoch.
 
     A DELETE that is answered with 404 after an attempt of unknown effect is done: that attempt may have deleted it (`earlier` is
     the worst of the earlier attempts). The response holds no credential any more.
@@ -292,7 +292,7 @@ def _excerpt(answer: RawResponse) -> str:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds that a Retry-After header asks for, None where it is absent or no legal value.
+    """Return the seconds that a Retry-After header asks for. It is None where it is absent or no legal value.
 
     A date is reckoned against the answer's own `Date`, against `now` where it has none; a past one is 0.
     """

@@ -84,7 +84,7 @@ _RUN_ENDING_ERRORS: Final = (CredentialError, JournalError, SessionClosedError)
 
 
 def status_of(status: int) -> Status:
-    """Return the meaning of a status; one that is not in the table means what its class means."""
+    """Return the meaning of a status. One that is not in the table means what its class means."""
     return _TABLE.get(status) or _CLASSES.get(status // 100, _UNASSIGNED)
 
 

@@ -92,7 +92,7 @@ class BoardClientError(Exception):
         self.repeatable = False
 
     def as_curl(self) -> str | None:
-        """Return the request of the call as a curl command for a POSIX shell, None where there was none to be sent.
+        """Return the request of the call as a curl command for a POSIX shell. It is None where there was none to be sent.
 
         The command may be shown to anyone: it takes the credentials from `$BOARDCLIENT_KEY` and `$BOARDCLIENT_TOKEN`. It leaves
         out headers that the application added.
@@ -170,7 +170,7 @@ class NotFoundError(ApiError):
 
 
 class RateLimitError(ApiError):
-    """Report status 429: the service asks for fewer requests; `retry_after` says when, where it said so."""
+    """Report status 429: the service asks for fewer requests. `retry_after` says when, where it said so."""
 
     suggested_status = 503
 
@@ -214,7 +214,7 @@ class DeadlineError(TransportError, TimeoutError):
 
 
 class DecodeError(BoardClientError):
-    """Report a success whose body is not what the interface shows; `path` names the place, as in `[3].name`."""
+    """Report a success whose body is not what the interface shows. `path` names the place, as in `[3].name`."""
 
     suggested_status = 502
 
@@ -232,7 +232,7 @@ class DecodeError(BoardClientError):
 
 
 class CredentialError(BoardClientError):
-    """Report that credentials could not be had; `__cause__` is what the application raised, where it did."""
+    """Report that credentials could not be had. `__cause__` is what the application raised, where it did."""
 
     suggested_status = 503
 
@@ -259,7 +259,7 @@ class ConsentRequired(CredentialError):  # noqa: N818 -- a public name, and cons
 
 
 class InvalidIdentifierError(BoardClientError, ValueError):
-    """Report an identifier that can't stand in the path of a request; nothing was sent."""
+    """Report an identifier that can't stand in the path of a request. Nothing was sent."""
 
     suggested_status = 404
 

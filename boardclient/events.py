@@ -16,7 +16,7 @@ from boardclient.errors import Effect
 
 @attrs.frozen(kw_only=True)
 class RequestSent:
-    """Tell that a request is about to be handed to the connection pool; `attempt` counts from 1 within a call."""
+    """Tell that a request is about to be handed to the connection pool. `attempt` counts from 1 within a call."""
 
     operation: str
     method: str
@@ -26,7 +26,7 @@ class RequestSent:
 
 @attrs.frozen(kw_only=True)
 class AnswerReceived:
-    """Tell how an attempt ended: `status` is None where no whole answer came, `why` says it in words."""
+    """Tell how an attempt ended. `status` is None where no whole answer came, `why` says it in words."""
 
     operation: str
     method: str
@@ -67,7 +67,7 @@ a pause. "settling": the board is read once nothing that was sent can still be o
 
 @attrs.frozen(kw_only=True)
 class BulkProgress:
-    """Tell how far a bulk run is; `rate` is created cards per second since its start, `already` what earlier runs did."""
+    """Tell how far a bulk run is. `rate` is created cards per second since its start, `already` what earlier runs did."""
 
     done: int
     created: int

@@ -85,7 +85,7 @@ class Cards(_Resource):
         return await self._runner.call(operations.READ_CARD.request(card_id))
 
     async def move(self, card_id: str, *, list_id: str) -> Card:
-        """Move a card to another list (interface 4.7); what the answer does not show is None."""
+        """Move a card to another list (interface 4.7). What the answer does not show is None."""
         return await self._runner.call(operations.MOVE_CARD.request(card_id, list_id=list_id))
 
     async def add_label(self, card_id: str, label_id: str) -> None:

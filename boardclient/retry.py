@@ -48,7 +48,7 @@ operation may be repeated (GET, PUT, DELETE, and `session.request(…, repeatabl
 
 
 def when_status(*statuses: int) -> retry_base:
-    """Repeat answers of these statuses, whatever the operation: a create may then be done twice."""
+    """Repeat answers of these statuses, whatever the operation. A create may then be done twice."""
     wanted = frozenset(statuses)
     return retry_if_exception(lambda error: isinstance(error, ApiError) and error.status in wanted)
 
@@ -72,7 +72,7 @@ class wait_full_jitter(wait_base):  # noqa: N801 -- named as tenacity names its 
 
 
 class wait_retry_after(wait_base):  # noqa: N801 -- named as tenacity names its own
-    """Wait what Retry-After asks for, at most `at_most` seconds; what `otherwise` says where the answer asks for nothing."""
+    """Wait what Retry-After asks for, at most `at_most` seconds. What `otherwise` says where the answer asks for nothing."""
 
     def __init__(self, otherwise: wait_base | None = None, at_most: float = 60.0) -> None:
         self._otherwise = otherwise or wait_full_jitter()
@@ -173,7 +173,7 @@ def _parts(stop: object) -> Iterator[object]:
 
 
 def _sees_only_failures(retry: object) -> bool:
-    """Tell whether a predicate is sure to answer a success with no; one that is not known is not."""
+    """Tell whether a predicate is sure to answer a success with no. One that is not known is not."""
     if isinstance(retry, retry_any | retry_all | _async_retry.retry_any | _async_retry.retry_all):
         return all(_sees_only_failures(part) for part in retry.retries)
     known = (retry_if_exception.__call__, _async_retry.retry_if_exception.__call__, type(retry_never).__call__)
@@ -194,7 +194,7 @@ class FirstOutcome(Generic[T]):
 
 @attrs.frozen
 class CallbackValue(Generic[T]):
-    """An exception that a `retry_error_callback` returned: the value of the call, which does not raise it."""
+    """An exception that a `retry_error_callback` returned. The value of the call, which does not raise it."""
 
     value: T
 
@@ -231,7 +231,7 @@ class Policy:
     async def drive(
         self, name: str, attempt: Attempted[T], paused: Paused, first: FirstOutcome[T] | None
     ) -> T | BoardClientError | CallbackValue[T]:
-        """Repeat the attempt as tenacity would, and return its value, a callback's, or the error to raise.
+        """Repeat the attempt as tenacity would. Return its value, a callback's, or the error to raise.
 
         `name` is what tenacity's logging callbacks show; `paused` is told of each pause before it begins and may refuse it by
         raising the error to give up with. Errors go in and out as values, so no frame of theirs is kept.
@@ -294,7 +294,7 @@ def _record(state: RetryCallState, outcome: object) -> None:
 
 
 def _last_error(state: RetryCallState) -> BoardClientError:
-    """Return the error behind a RetryError; where the policy refused a success, one that says so."""
+    """Return the error behind a RetryError. Where the policy refused a success, one that says so."""
     error = _failure(state)
     if isinstance(error, BoardClientError):
         return error
@@ -302,5 +302,5 @@ def _last_error(state: RetryCallState) -> BoardClientError:
 
 
 def is_pause_possible(pause: float, remaining: float | None) -> bool:
-    """Tell whether a pause ends before the deadline; `remaining` seconds, None without one."""
+    """Tell whether a pause ends before the deadline. `remaining` seconds, None without one."""
     return remaining is None or (math.isfinite(pause) and pause < remaining)

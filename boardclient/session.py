@@ -162,7 +162,7 @@ class AsyncSession:
     # --- views and life
 
     def with_credentials(self, credentials: CredentialProvider) -> AsyncSession:
-        """Return a view for other credentials on the same pool; closing it closes nothing."""
+        """Return a view for other credentials on the same pool. Closing it closes nothing."""
         return self._view(provider=credentials)
 
     def with_options(
@@ -198,7 +198,7 @@ class AsyncSession:
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """Which service and account the calls go to, without any credential: what a journal is bound to."""
+        """Which service and account the calls go to, without any credential. What a journal is bound to."""
         return self._pipeline.identity
 
     @property
@@ -243,7 +243,7 @@ class AsyncSession:
         json: JsonValue = None,
         repeatable: bool | None = None,
     ) -> Response:
-        """Make a call that has no method of its own; it is signed, retried and renewed like the rest.
+        """Make a call that has no method of its own. It is signed, retried and renewed like the rest.
 
         `path` starts with "/1/"; `repeatable` tells the retry policy whether a second time does no harm (default: GET, PUT and
         DELETE). A status that is no success raises the error it stands for.
@@ -255,7 +255,7 @@ class AsyncSession:
 
 
 def _policy(retry: AsyncRetrying | None) -> _retry.Policy | None:
-    """Return the policy that is asked, None where none is wanted or tenacity's own switch is off."""
+    """Return the policy that is asked. It is None where none is wanted or tenacity's own switch is off."""
     if retry is None:
         return None
     policy = _retry.Policy(retry)

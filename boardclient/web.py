@@ -266,7 +266,7 @@ class SignIn:
         return found
 
     def session_for(self, account: str) -> AsyncSession:
-        """Return a session on the same pool that acts for the account; its calls raise `ConsentRequired` without a good token."""
+        """Return a session on the same pool that acts for the account. Its calls raise `ConsentRequired` without a good token."""
         return self._session.with_credentials(self.credentials_for(account))
 
     async def state(self, account: str) -> ConsentState:
@@ -274,7 +274,7 @@ class SignIn:
         return await self.credentials_for(account).state()
 
     async def sign_out(self, account: str) -> None:
-        """Forget the account's token in the store, for all workers; send `sign_out_cookies` to the browser.
+        """Forget the account's token in the store, for all workers. Send `sign_out_cookies` to the browser.
 
         Raises:
             CredentialError: the store failed, or has no `delete`.
@@ -336,7 +336,7 @@ class SignIn:
         return True
 
     async def _finish(self, flow: Flow, code: str, ended: str) -> SignedIn | SignInError | SessionClosedError:
-        """Exchange the code, find out who the user is, and store the token; errors are values here."""
+        """Exchange the code, find out who the user is, and store the token. Errors are values here."""
         verifier = self._signer.verifier(flow.state, flow.hint) if flow.hint else None
         try:
             token = await self._credentials.request_token(code, self._session, code_verifier=verifier)

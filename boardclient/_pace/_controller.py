@@ -51,7 +51,7 @@ class Controller:
         return self._schedule.held_until
 
     def take_over(self, sent: int, began: float, now: float, retry_after: float | None) -> None:
-        """Lead attempts that nothing has limited so far, from the first refusal on; `sent` counts those that have ended."""
+        """Lead attempts that nothing has limited so far, from the first refusal on. `sent` counts those that have ended."""
         self._search.serial = sent
         self._search.evidence.begin(0, began)
         self._search.note_refusal(Attempt(sent, now, self.rate), now, retry_after)

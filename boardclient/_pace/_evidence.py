@@ -1,4 +1,4 @@
-"""What was accepted and refused, and when: the measures that a limit is found from. No I/O, no clock, no asyncio."""
+"""What was accepted and refused, and when. The measures that a limit is found from. No I/O, no clock, no asyncio."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Evidence:
         return rate
 
     def accepted_between(self, begin: float, serial: int) -> float:
-        """Return how many were accepted from a moment on, up to an attempt; the course between two marks is taken as even."""
+        """Return how many were accepted from a moment on, up to an attempt. The course between two marks is taken as even."""
         before = after = self.begun
         for mark in self._marks:
             after = mark

@@ -96,7 +96,7 @@ class Latency:
         return now < self._drain_until
 
     def look(self, now: float, serial: int) -> bool:
-        """Return True while a queue is being drained; after it, a new round begins with the next attempt."""
+        """Return True while a queue is being drained. After it, a new round begins with the next attempt."""
         if now < self._drain_until:
             return True
         if self.closes_at == math.inf:

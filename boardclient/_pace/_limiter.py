@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Limiter(AbstractAsyncContextManager[object, "bool | None"], Protocol):
-    """An async context manager that is entered around each attempt; `aiolimiter.AsyncLimiter` fits."""
+    """An async context manager that is entered around each attempt. `aiolimiter.AsyncLimiter` fits."""
 
 
 class ReportingLimiter(Limiter, Protocol):

@@ -71,12 +71,12 @@ class Pace:
 
     @property
     def rate(self) -> float:
-        """The starts a second that are allowed now; the highest possible, 100,000, while only attempts in flight are limited."""
+        """The starts a second that are allowed now. The highest possible, 100,000, while only attempts in flight are limited."""
         return self._controller.rate
 
     @property
     def limit(self) -> float | None:
-        """The service's limit in requests a second as far as it is known, None as long as none was measured."""
+        """The service's limit in requests a second as far as it is known. It is None as long as none was measured."""
         return self._controller.limit
 
     @property
@@ -91,7 +91,7 @@ class Pace:
 
     @property
     def held_until(self) -> float | None:
-        """The moment on the clock until which refusals keep all attempts from starting, None if there is none."""
+        """The moment on the clock until which refusals keep all attempts from starting. It is None if there is none."""
         until = self._controller.held_until
         return until if until > self._clock() else None
 

@@ -69,7 +69,7 @@ class Approach:
     patience: float = 0.0
 
     def grow(self, rate: float, step: float) -> float:
-        """Return the rate after so many seconds; beyond the rate that was refused it grows faster and faster."""
+        """Return the rate after so many seconds. Beyond the rate that was refused it grows faster and faster."""
         self.patience -= step
         if self.patience > 0:
             return rate
@@ -101,7 +101,7 @@ class Steady:
     progress: float = 0.0
 
     def grow(self, rate: float, step: float) -> float:
-        """Return the rate after so many seconds: the dearer the last probe was, the later the next one."""
+        """Return the rate after so many seconds. The dearer the last probe was, the later the next one."""
         self.progress += step
         patience = min(60.0, max(8.0, _SPARSE * self.refused / self.limit - _PROBE_SECONDS))
         return min(
@@ -111,7 +111,7 @@ class Steady:
 
 @attrs.define
 class Climb:
-    """More was accepted than the known limit and all savings explain: it has risen, so grow ever faster until refused."""
+    """More was accepted than the known limit and all savings explain. It has risen, so grow ever faster until refused."""
 
     speed: float = 0.12
 

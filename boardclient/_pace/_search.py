@@ -127,7 +127,7 @@ class Search:
     # --- refusals
 
     def note_refusal(self, attempt: Attempt, now: float, retry_after: float | None) -> None:
-        """Lower the pace for the first of a burst; hold all attempts when refusals go on among those started after it."""
+        """Lower the pace for the first of a burst. Hold all attempts when refusals go on among those started after it."""
         self.evidence.note_refused(attempt.serial, attempt.started_at)
         block, phase = self.block, self.phase
         if attempt.serial <= self._lowered:
@@ -331,7 +331,7 @@ class Search:
             self._believe(self.aim / _SLOWER)
 
     def _restore(self, phase: Experiment, share: float) -> None:
-        """Return to the pace before the experiment: the refusals have nothing to do with it."""
+        """Return to the pace before the experiment. The refusals have nothing to do with it."""
         self._lowered = self.serial
         if phase.limit is None:
             self.phase, self.aim = Open(self._first_places), HIGHEST

@@ -44,7 +44,7 @@ class Window:
         return self.end.high + math.ceil((now - self.end.high) / self.seconds) * self.seconds
 
     def followed_by(self, end: Span) -> Window | None:
-        """Return the window with what another end tells of it, None where both can't be ends of it."""
+        """Return the window with what another end tells of it. It is None where both can't be ends of it."""
         apart = round((end.low + end.high - self.end.low - self.end.high) / 2 / self.seconds)
         common = self.end.shifted(apart * self.seconds).within(end)
         return Window(self.seconds, common) if apart >= 1 and common is not None else None

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class _Form:
-    """A form of a credential provider, as errors name it: its URL is the provider's affair."""
+    """A form of a credential provider, as errors name it. Its URL is the provider's affair."""
 
     line: str
 

@@ -1,4 +1,4 @@
-"""Calls of what applications supply: what it raises is logged, and neither ends a call nor loses its result."""
+"""Calls of what applications supply. What it raises is logged, and neither ends a call nor loses its result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log_failure(what: str) -> None:
 
 
 def guarded(what: str, function: Callable[..., T], *arguments: object) -> T | None:
-    """Return what the function returns, None where it raises; `what` is its name in the log."""
+    """Return what the function returns, None where it raises. `what` is its name in the log."""
     try:
         return function(*arguments)
     except (Exception, asyncio.CancelledError):  # nothing cancels a task within a plain function
@@ -42,7 +42,7 @@ def notify_all(observers: Iterable[Observer], event: Event) -> None:
 
 
 def own_error(error: CredentialError) -> CredentialError:
-    """Return a provider's error, or a copy where another call has it: each call writes its own history into its error."""
+    """Return a provider's error, or a copy where another call has it. Each call writes its own history into its error."""
     if error not in _raised:
         _raised.add(error)
         return error.with_traceback(None)

@@ -110,7 +110,7 @@ class CallContext(Progress):
         return Effect.worst([self.effect_under_way, *(attempt.effect for attempt in self.attempts)])
 
     def interrupt(self, interruption: Interruption) -> None:
-        """End the call by cancelling its task, once; and again as long as a part of the application's holds the call up."""
+        """End the call by cancelling its task, once. And again as long as a part of the application's holds the call up."""
         if self.interruption is None:
             self.interruption = interruption
             self.may_send = False
@@ -133,7 +133,7 @@ class CallContext(Progress):
             self.interrupt("withdrawn")
 
     def interruption_error(self, host: str = "the service") -> BoardClientError | None:
-        """Return the error of an interrupted call, None where a cancellation is the caller's own.
+        """Return the error of an interrupted call. It is None where a cancellation is the caller's own.
 
         An attempt that was under way goes into the history with it.
         """
@@ -312,7 +312,7 @@ class InFlightCalls:
             self._schedule(following)
 
     def close(self) -> asyncio.Event | None:
-        """End every call under way but those of the running task; return what to wait for until they are over."""
+        """End every call under way but those of the running task. Return what to wait for until they are over."""
         self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -151,7 +151,7 @@ class Pipeline:
     async def _obtain(
         self, request: Request[T], context: CallContext, rejected: Credentials | None
     ) -> Credentials | CredentialError:
-        """Ask the provider for credentials, or for others than the rejected ones; a failure goes into the history."""
+        """Ask the provider for credentials, or for others than the rejected ones. A failure goes into the history."""
         provider, core, started = self.provider, self._core, time.time()
         core.in_flight.suspend(context)
         context.waits_for = self._hooks.waiting_for
@@ -198,7 +198,7 @@ class Pipeline:
         return outcome
 
     async def _send(self, request: Request[T], context: CallContext, credentials: Credentials) -> T | BoardClientError:
-        """Sign and send the request, and return the value or the error that its response stands for."""
+        """Sign and send the request. Return the value or the error that its response stands for."""
         if not context.may_send:
             closed = SessionClosedError(f"{request.line}: the session was closed during the call")
             context.record(time.time(), closed, None, Effect.NOT_SENT)
@@ -342,7 +342,7 @@ class Pipeline:
         self._notify_ended(request, attempt)
 
     def _ended_early(self, request: Request[T], context: CallContext) -> BoardClientError | None:
-        """Return the error of a call that the session ended, None for any other; an attempt under way ends here for observers."""
+        """Return the error of a call that the session ended, None for any other. An attempt under way ends here for observers."""
         known = len(context.attempts)
         error = context.interruption_error(self._core.host)
         if error is None and context.stage != "idle":
@@ -422,7 +422,7 @@ def _beyond_deadline(request: Request[T], context: CallContext, pause: float, re
 
 
 async def _read_in_steps(request: Request[T], context: CallContext, response: RawResponse) -> T | BoardClientError:
-    """Read a response and let other tasks run in between; the attempt is under way until then."""
+    """Read a response and let other tasks run in between. The attempt is under way until then."""
     steps = interpret_in_steps(request, response)
     context.stage = "receive"
     while True:

@@ -1,4 +1,4 @@
-"""Who a member is for the application: the account that the member's token is stored under."""
+"""Who a member is for the application. The account that the member's token is stored under."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
 
 
 def local_address(address: object) -> str:
-    """Return the address if it is a path of this site, with its query and fragment; "/" for anything else.
+    """Return the address if it is a path of this site, with its query and fragment. "/" for anything else.
 
     It must stay local however often a server on the way decodes it.
     """
@@ -37,7 +37,7 @@ def _is_local(address: str) -> bool:
 
 
 def parameters(query: object) -> dict[str, str] | None:
-    """Return the parameters of a redirect's query, None where it is malformed: RFC 6749 3.1 allows each one only once.
+    """Return the parameters of a redirect's query. It is None where it is malformed: RFC 6749 3.1 allows each one only once.
 
     The query is a string or bytes, with or without its "?", or a mapping of names to texts or lists of texts.
     """
@@ -70,7 +70,7 @@ def _pairs_of(query: Mapping[object, object]) -> list[tuple[object, object]]:
 
 
 def cookie_of(cookies: object, name: str) -> str | None:
-    """Return the value of a cookie from a mapping, or from the raw `Cookie` header; None where it is missing."""
+    """Return the value of a cookie from a mapping, or from the raw `Cookie` header. It is None where it is missing."""
     if isinstance(cookies, bytes | bytearray):
         cookies = bytes(cookies).decode("latin-1")
     if isinstance(cookies, Mapping):

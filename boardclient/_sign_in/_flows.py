@@ -45,7 +45,7 @@ class Flows:
     flows: tuple[Flow, ...] = ()
 
     def add(self, flow: Flow, now: float) -> Flows:
-        """Return the flows with a new one; where too many are open, the oldest is dropped."""
+        """Return the flows with a new one. Where too many are open, the oldest is dropped."""
         kept = [one for one in self.flows if 0 <= now - one.begun_at < KEPT_SECONDS]
         opened = [one for one in kept if not one.is_over]
         ended = [one for one in kept if one.is_over]
@@ -67,7 +67,7 @@ class Flows:
 
 
 class Signer:
-    """Signs what cookies hold, and derives verifiers, with one or several secrets: the first one is the newest."""
+    """Signs what cookies hold, and derives verifiers, with one or several secrets. The first one is the newest."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         try:
@@ -79,7 +79,7 @@ class Signer:
         self._account = _serializer(URLSafeSerializer, keys, "boardclient.account")
 
     def write_flows(self, flows: Flows) -> str:
-        """Return the text of the flows; the oldest are left out where it would not fit into a cookie."""
+        """Return the text of the flows. The oldest are left out where it would not fit into a cookie."""
         entries = [[one.state, one.begun_at, one.return_to, one.is_over, one.hint] for one in flows.flows]
         while len(text := _text(self._flows.dumps(entries))) > _MOST_CHARACTERS:
             del entries[0]
@@ -95,7 +95,7 @@ class Signer:
         return _text(self._account.dumps([account, int(now)]))
 
     def read_account(self, text: str | None, now: float, seconds: float) -> str | None:
-        """Return who is signed in, None where the text is not one of ours or older than so many seconds."""
+        """Return who is signed in. It is None where the text is not one of ours or older than so many seconds."""
         entry = _loaded(self._account, text)
         return entry[0] if entry is not None and -1 <= now - entry[1] <= seconds else None
 
@@ -132,7 +132,7 @@ def _text(dumped: str | bytes) -> str:
 
 
 def _loaded(serializer: URLSafeSerializer, text: str | None) -> Any:
-    """Return the content of a signed text, None where its signature is not one of ours."""
+    """Return the content of a signed text. It is None where its signature is not one of ours."""
     from itsdangerous import BadData
 
     try:

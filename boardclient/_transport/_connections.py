@@ -30,7 +30,7 @@ PROGRESS: Final[ContextVar[Progress | None]] = ContextVar("boardclient_progress"
 
 
 class Connector(aiohttp.TCPConnector):
-    """A pool of connections that reports when a request has its own: until then nothing was sent. Owned by its `Pool`."""
+    """A pool of connections that reports when a request has its own. Until then nothing was sent. Owned by its `Pool`."""
 
     def __init__(self, limit: int, ssl: SSLContext | bool | aiohttp.Fingerprint, *, has_own_protocol: bool = True) -> None:
         self._process = os.getpid()

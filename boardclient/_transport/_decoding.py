@@ -112,6 +112,6 @@ _CODINGS: Final[dict[str, Callable[[bytes], _Member]]] = {
 
 
 def decoder_of(coding: str | None) -> Decoder | None:
-    """Return what unpacks a `Content-Encoding`; None for none, and for one that is unknown, whose bytes are left as they are."""
+    """Return what unpacks a `Content-Encoding`. None for none, and for one that is unknown, whose bytes are left as they are."""
     new_member = None if coding is None else _CODINGS.get(coding.strip().lower())
     return None if new_member is None else Decoder(new_member)

@@ -69,7 +69,7 @@ class DirectTransport:
     def plan(
         self, method: str, url: str, body: bytes | None, content_type: str, headers: Mapping[str, str] | None = None
     ) -> tuple[Prototype, bytes] | None:
-        """Return what to connect for and what to write, None for a request that is out of the ordinary."""
+        """Return what to connect for and what to write. It is None for a request that is out of the ordinary."""
         key = (method, url, None if body is None else content_type)
         prepared = self._heads.get(key) or self._head(*key)
         if prepared is None:
@@ -86,7 +86,7 @@ class DirectTransport:
         return prototype, b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
     def _head(self, method: str, url: str, content_type: str | None) -> tuple[Prototype, bytes] | None:
-        """Return what the requests for a URL begin with; kept where the URL has no query, which may hold credentials."""
+        """Return what the requests for a URL begin with. It is kept where the URL has no query, which may hold credentials."""
         start = url.find("/", 8)  # behind "https://"
         if _PLAIN_TARGET.fullmatch(url, start) is None:
             return None
@@ -167,7 +167,7 @@ class DirectTransport:
     def _addable(
         self, headers: Mapping[str, str], method: str, url: str, body: bytes | None, content_type: str
     ) -> dict[str, str]:
-        """Return the fields that are not the session's own and can be written; an instrument's mistake does not end a call."""
+        """Return the fields that are not the session's own and can be written. An instrument's mistake does not end a call."""
         plan = self.plan(method, url, body, content_type)
         return {name: value for name, value in headers.items() if plan is not None and _can_add(plan[0], name, value)}
 
@@ -180,6 +180,6 @@ def _keep(kept: dict[K, V], key: K, value: V) -> None:
 
 
 def _can_add(prototype: Prototype, name: str, value: str) -> bool:
-    """Return True if a field of a single request can follow the head: it is well-formed, frames nothing and is not there yet."""
+    """Return True if a field of a single request can follow the head. It is well-formed, frames nothing and is not there yet."""
     is_well_formed = _NAME.fullmatch(name) is not None and _VALUE.fullmatch(value) is not None
     return is_well_formed and name not in prototype.headers and name.lower() not in _FRAMING

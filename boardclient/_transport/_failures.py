@@ -75,7 +75,7 @@ def _words_for(error: Exception) -> str:
 
 
 def _tls_error_in(error: BaseException | None) -> ssl.SSLError | None:
-    """Return the error of TLS that aiohttp wrapped; its number is OpenSSL's, not the system's."""
+    """Return the error of TLS that aiohttp wrapped. Its number is OpenSSL's, not the system's."""
     for _ in range(_WRAPPED_TIMES):  # aiohttp's own errors of TLS are of this class as well
         if isinstance(error, ssl.SSLError) and not isinstance(error, aiohttp.ClientError):
             return error

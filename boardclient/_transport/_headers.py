@@ -21,7 +21,7 @@ class RequestHeaders:
         self._prepared: Final[dict[str | None, CIMultiDict[str]]] = {None: bare}
 
     def copy(self, content_type: str | None, extra: Mapping[str, str] | None = None) -> CIMultiDict[str]:
-        """Return the fields of one request, `extra` in place of those of the same name; None is for requests without a body.
+        """Return the fields of one request, `extra` in place of those of the same name. None is for requests without a body.
 
         Each caller gets a mapping of its own: instruments such as ddtrace and elastic-apm write into the one that they see.
         """

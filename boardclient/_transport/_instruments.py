@@ -49,7 +49,7 @@ def is_wrapped() -> bool:
 
 
 def is_mocked() -> bool:
-    """Return True if `unittest.mock` has, as aioresponses does: it stands for the service and gets what the service would get."""
+    """Return True if `unittest.mock` has, as aioresponses does. It stands for the service and gets what the service would get."""
     return hasattr(SESSION_CLASS["_request"], "mock") or hasattr(SESSION_CLASS["request"], "mock")
 
 

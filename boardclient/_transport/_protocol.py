@@ -53,7 +53,7 @@ class Protocol(ResponseHandler):
         self._packet = b""
 
     def is_connected(self) -> bool:
-        """Return True if a request can be written; the pool asks before it hands out an idle connection."""
+        """Return True if a request can be written. The pool asks before it hands out an idle connection."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return False
@@ -83,7 +83,7 @@ class Protocol(ResponseHandler):
         self._end_body()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End the response and the body; one without a length is whole only if the connection was closed in order."""
+        """End the response and the body. One without a length is whole only if the connection was closed in order."""
         if exc is not None:
             self._read_rest()
             self._end_body()

@@ -20,7 +20,7 @@ _WATCH_SECONDS: Final = 0.5
 
 
 async def read_whole(status: int, headers: Mapping[str, str], content: StreamReader | _AtHand, limit: int) -> TransportResult:
-    """Read the body up to the bound, counted unpacked; where it is larger, `content` is left in the middle.
+    """Read the body up to the bound, counted unpacked. Where it is larger, `content` is left in the middle.
 
     A success that is too large is refused; of any other response the status counts, and the beginning is enough.
 

@@ -25,7 +25,7 @@ def payload_of(body: bytes | None) -> bytes | io.BytesIO | None:
 
 
 class Prototype(aiohttp.ClientRequest):
-    """What the requests of one method and content type to one origin have in common; to the connector it is each of them."""
+    """What the requests of one method and content type to one origin have in common. To the connector it is each of them."""
 
     def __init__(self, method: str, origin: str, headers: CIMultiDict[str], has_body: bool) -> None:
         super().__init__(method, URL(origin, encoded=True), headers=headers)
@@ -55,7 +55,7 @@ OUTGOING: Final[ContextVar[Outgoing | None]] = ContextVar("boardclient_outgoing"
 
 
 class SignedRequest(aiohttp.ClientRequest):
-    """A request that is signed below `ClientSession`: what wraps or traces the session sees neither credentials nor the body."""
+    """A request that is signed below `ClientSession`. What wraps or traces the session sees neither credentials nor the body."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         """Write the request with its own URL and body, and hand the response out under the URL that was shown."""

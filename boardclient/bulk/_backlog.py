@@ -48,7 +48,7 @@ class Backlog:
         return self._ahead > 0 and len(self._results.untaken) >= self._workers
 
     def take_at_once(self) -> Row | None:
-        """Return a new row, or one that waits, if that needs no waiting; None where `next` is to be awaited.
+        """Return a new row, or one that waits, if that needs no waiting. It is None where `next` is to be awaited.
 
         Most rows of a synchronous input without a journal go this way: two tasks less to wake for each card.
         """

@@ -12,7 +12,7 @@ from boardclient.models import Card, CardDraft
 
 
 class FoundCards(list[Card]):
-    """The cards that show exactly what was sent; where there are none, those that may be it.
+    """The cards that show exactly what was sent. Where there are none, those that may be it.
 
     `is_exact` says which of the two they are. `alike` are the cards that may be it besides: in another form, moved or renamed.
     `doubt` says why the card may exist and not be among them, None where nothing speaks for that.
@@ -26,7 +26,7 @@ class FoundCards(list[Card]):
 
 
 def find_cards(draft: CardDraft, cards: Sequence[Card]) -> FoundCards:
-    """Return the cards of a board that may be a draft's; a field that no card shows is not compared."""
+    """Return the cards of a board that may be a draft's. A field that no card shows is not compared."""
     row = Content.of(draft)
     fields = [field for field in FIELDS if any(getattr(card, field) is not None for card in cards)]
     sent = {"name": row.name, "desc": row.desc, "list_id": row.list_id, "due": row.due}

@@ -39,7 +39,7 @@ class Input(Protocol):
 
 
 def open_input(drafts: Drafts) -> Input:
-    """Return the rows of the drafts; nothing is asked of them before the first row is wanted."""
+    """Return the rows of the drafts. Nothing is asked of them before the first row is wanted."""
     return AsyncInput(drafts) if isinstance(drafts, AsyncIterable) else SyncInput(drafts)
 
 
@@ -67,7 +67,7 @@ class SyncInput:
             raise _odd(error) from error
 
     async def take(self, most: int) -> list[Row]:
-        """Return the next rows, none at the end; an error is raised after the rows before it were taken."""
+        """Return the next rows, none at the end. An error is raised after the rows before it were taken."""
         if self._error is not None:
             raise self._error
         rows: list[Row] = []
@@ -115,7 +115,7 @@ class AsyncInput:
         return None
 
     async def take(self, most: int) -> list[Row]:
-        """Wait for a row, and return it with those that need no further waiting; none at the end.
+        """Wait for a row, and return it with those that need no further waiting. None at the end.
 
         Raises:
             TypeError: a draft is not a CardDraft.
@@ -146,7 +146,7 @@ class AsyncInput:
             self._task.cancel()
 
     async def aclose(self) -> None:
-        """Close a generator, in the task that ran it; cancellations of the caller are passed on to it.
+        """Close a generator, in the task that ran it. Cancellations of the caller are passed on to it.
 
         Raises:
             BaseException: what the generator's cleanup raised.
@@ -196,7 +196,7 @@ class AsyncInput:
                 await self._close(iterator)
 
     async def _step(self, iterator: AsyncIterator[object]) -> object:
-        """Wait until a row is wanted, and return the next draft; _END where there is none, or the run closes the input."""
+        """Wait until a row is wanted, and return the next draft. _END where there is none, or the run closes the input."""
         try:
             while not (self._wanted > 0 or self._is_closing):
                 self._asked.clear()

@@ -35,7 +35,7 @@ class Ledger(Protocol):
         ...
 
     async def admit(self, rows: Sequence[Row]) -> None:
-        """Say what is to be done with rows; those to be sent are on record when this returns."""
+        """Say what is to be done with rows. Those to be sent are on record when this returns."""
         ...
 
     def release(self, row: Row) -> None:
@@ -51,7 +51,7 @@ class Ledger(Protocol):
         ...
 
     async def baseline(self) -> IdSet | None:
-        """Return the cards that were there before the first row, None where nobody has looked yet."""
+        """Return the cards that were there before the first row. It is None where nobody has looked yet."""
         ...
 
     async def set_baseline(self, ids: Sequence[str]) -> None:
@@ -147,7 +147,7 @@ class JournalLedger:
             row.is_earlier = decision.action == "doubtful"
 
     def release(self, row: Row) -> None:
-        """Note that a row may be sent; one that was logged and not released is known to be unsent.
+        """Note that a row may be sent. One that was logged and not released is known to be unsent.
 
         Raises:
             JournalError: the journal is no longer where it was. The row may not be sent.
@@ -171,7 +171,7 @@ class JournalLedger:
             self._journal.note(row.seq, "waiting", "not sent")
 
     async def baseline(self) -> IdSet | None:
-        """Return the cards that were there before the first row, None where nobody has looked."""
+        """Return the cards that were there before the first row. It is None where nobody has looked."""
         return None if self._journal.baseline is None else IdSet(await self._journal.baseline_ids())
 
     async def set_baseline(self, ids: Sequence[str]) -> None:

@@ -65,7 +65,7 @@ _ANY: Final = len(_FORMS)
 
 @lru_cache(512)
 def kinds(text: str) -> Kinds:
-    """Return the kinds of characters of a text: a service that shows some of them unchanged may still change others."""
+    """Return the kinds of characters of a text. A service that shows some of them unchanged may still change others."""
     found = {kind_of(char) for char in set(text)}
     if text:
         found.add(("first", kind_of(text[0])))
@@ -137,7 +137,7 @@ class TextRule:
         return self.cut is not None or len(text) > self.longest
 
     def pieces(self, text: str) -> list[str] | None:
-        """Return what must be left of a text with unseen kinds of characters, None where it has none of them.
+        """Return what must be left of a text with unseen kinds of characters. It is None where it has none of them.
 
         Services replace such characters by nothing, by a question mark, by a name of theirs; but not ASCII letters and digits.
         """

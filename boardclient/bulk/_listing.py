@@ -18,7 +18,7 @@ FIELDS: Final = ("name", "desc", "list_id", "due")
 
 
 def find_limit(count: int) -> str | None:
-    """Return why a listing of so many cards may be cut off, None where nothing speaks for that."""
+    """Return why a listing of so many cards may be cut off. It is None where nothing speaks for that."""
     if count not in _LIKELY_LIMITS:
         return None
     return f"the listing shows exactly {count:,} cards, which may be all that it ever shows"
@@ -117,7 +117,7 @@ class Listing:
         return len(self._seen_confirmed) - self.confirmed
 
     def incompleteness(self, recognised: int) -> str | None:
-        """Return why the listing may lack cards, None where those of the run show that it doesn't.
+        """Return why the listing may lack cards. It is None where those of the run show that it doesn't.
 
         `recognised` is how many rows in doubt were found in it.
         """

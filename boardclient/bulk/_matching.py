@@ -328,7 +328,7 @@ class Suspects:
 
 
 def _like(rule: TextRule, sent: str, looks: dict[str, str], lengths: Iterable[int]) -> str | None:
-    """Return the card whose text may be the one that was sent, None where there is none."""
+    """Return the card whose text may be the one that was sent. It is None where there is none."""
     whole = bare(sent)
     if whole in looks:
         return looks[whole]

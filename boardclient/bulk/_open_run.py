@@ -189,7 +189,7 @@ class OpenRun:
             raise Halted from None
 
     def _withdraw(self) -> list[Row]:
-        """Take back the rows that wait to be sent; return those that were sent before and are in doubt."""
+        """Take back the rows that wait to be sent. Return those that were sent before and are in doubt."""
         rows = self._backlog.give_up()
         self._ledger.withdraw([row for row in rows if row.error is None])
         return [row for row in rows if row.error is not None]

@@ -35,7 +35,7 @@ class BulkOptions:
 
     @property
     def batch(self) -> int:
-        """How many rows are logged together in a journal: a few times what is under way; so few are in doubt after a crash."""
+        """How many rows are logged together in a journal. A few times what is under way; so few are in doubt after a crash."""
         return min(_LARGEST_BATCH, 4 * self.workers)
 
 
@@ -81,7 +81,7 @@ def make_options(
 
 
 def _marking(marker: Marking) -> Marking:
-    """Return a marker whose truth says whether there is one: an object that can be called may be empty, too."""
+    """Return a marker whose truth says whether there is one. An object that can be called may be empty, too."""
     return (lambda draft: marker(draft)) if callable(marker) else marker
 
 

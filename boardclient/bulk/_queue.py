@@ -29,7 +29,7 @@ class ResultQueue:
         self._changed.set()
 
     async def wait(self) -> bool:
-        """Wait until there is a result to be taken; return False where none will come any more."""
+        """Wait until there is a result to be taken. Return False where none will come any more."""
         while not self.untaken:
             if self._is_closed:
                 return False

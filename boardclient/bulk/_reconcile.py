@@ -1,4 +1,4 @@
-"""What became of rows in doubt: the board is read, once for all of them, and says which exist (interface 4.4, 4.5)."""
+"""What became of rows in doubt. The board is read, once for all of them, and says which exist (interface 4.4, 4.5)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Marking: TypeAlias = bool | Callable[[CardDraft], str] | None
 
 
 class RowFinding(NamedTuple):
-    """What a listing says of a row in doubt: the card where there is one, why nothing can be said, or that it is absent.
+    """What a listing says of a row in doubt. The card where there is one, why nothing can be said, or that it is absent.
 
     `is_open` is set where the row is to be asked for again, once others were created.
     """
@@ -116,7 +116,7 @@ class Reconciler:
         return row.draft.desc if marker is None else with_marker(row.draft.desc, marker)
 
     def _marker(self, row: Row) -> str | None:
-        """Return what the description of a row's card holds, None where rows have no markers."""
+        """Return what the description of a row's card holds. It is None where rows have no markers."""
         if row.marker is None and callable(self._marking):
             row.marker = check_marker(self._marking(row.draft))
         elif row.marker is None and self._marking:

@@ -38,7 +38,7 @@ class CardResult:
 
     @classmethod
     def of_error(cls, index: int, draft: CardDraft, error: BoardClientError) -> CardResult:
-        """Say what an error means for the card: a success without a usable id leaves it unknown."""
+        """Say what an error means for the card. A success without a usable id leaves it unknown."""
         is_open = error.effect in {Effect.UNKNOWN, Effect.DONE} or isinstance(error, DecodeError)
         return cls(index=index, draft=draft, error=error, state="unknown" if is_open else "failed")
 

@@ -96,11 +96,11 @@ class BulkRun:
         return self.report
 
     def take_ready(self) -> list[CardResult]:
-        """Return the results that wait to be taken, without waiting; also after the block."""
+        """Return the results that wait to be taken, without waiting. Also after the block."""
         return [] if self._open is None else self._open.results.take_all()
 
     async def _more(self) -> bool:
-        """Wait for a result and return True; at the end return False, or raise what ended the run early."""
+        """Wait for a result and return True. At the end return False, or raise what ended the run early."""
         if await self._running().results.wait():
             return True
         self._running()

@@ -159,7 +159,7 @@ class Sender:
             self._recorder.settle(row, unknown(row, row.error))
 
     def _pause(self, row: Row, failure: BoardClientError, *, is_held: bool) -> float | None:
-        """Return the pause before a row is sent again that was refused or not sent; None where it fails instead."""
+        """Return the pause before a row is sent again that was refused or not sent. It is None where it fails instead."""
         if not (is_held or is_throttling(failure)):
             return None
         now = self._loop.time()

@@ -16,7 +16,7 @@ from boardclient.bulk._tally import Tally
 
 
 class FixedConcurrency:
-    """Let a fixed number of workers start at once until the service refuses; from then on a `Pace` limits them as well.
+    """Let a fixed number of workers start at once until the service refuses. From then on a `Pace` limits them as well.
 
     Until then it need not be entered. `sent` returns the number of requests that have ended. Owned by a run.
     """
@@ -49,7 +49,7 @@ class FixedConcurrency:
             await self._pace.__aexit__(exc_type, exc, traceback)
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Take the result of an attempt; those that began before the pace say nothing new to it."""
+        """Take the result of an attempt. Those that began before the pace say nothing new to it."""
         if self._pace is not None:
             if asyncio.current_task() in self._paced:
                 self._pace.report(status, retry_after, seconds)
@@ -61,7 +61,7 @@ class FixedConcurrency:
 
 
 def make_turns(caller: CallRunner, options: BulkOptions, tally: Tally) -> Pace | FixedConcurrency | None:
-    """Return the limiter of a run besides the session's, None where that is a pace itself."""
+    """Return the limiter of a run besides the session's. It is None where that is a pace itself."""
     if isinstance(caller.limiter, Pace):
         return None
     if options.concurrency is None:

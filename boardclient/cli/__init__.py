@@ -1,4 +1,4 @@
-"""The command line's entry point; the commands need the extra `boardclient[cli]` and are imported when they are called."""
+"""The command line's entry point. The commands need the extra `boardclient[cli]` and are imported when they are called."""
 
 import os
 

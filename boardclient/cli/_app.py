@@ -1,4 +1,4 @@
-"""The commands and their parameters; what a command does is imported when it is called."""
+"""The commands and their parameters. What a command does is imported when it is called."""
 
 from __future__ import annotations
 

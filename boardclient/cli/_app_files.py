@@ -1,4 +1,4 @@
-"""The commands that read or write many cards at once, and their parameters; what they do is imported when they are called."""
+"""The commands that read or write many cards at once, and their parameters. What they do is imported when they are called."""
 
 from __future__ import annotations
 

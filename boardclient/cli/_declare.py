@@ -1,4 +1,4 @@
-"""How commands are declared: where a command's function is, its parameters, its help; a call imports the function."""
+"""How commands are declared. Where a command's function is, its parameters, its help; a call imports the function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded service on the command line: a tour that needs no other service, and the service alone."""
+"""The embedded service on the command line. A tour that needs no other service, and the service alone."""
 
 import asyncio
 from importlib.resources import as_file, files

@@ -1,4 +1,4 @@
-"""The cards of a board in the form that an import reads; what it could not read back as it was is named, not written."""
+"""The cards of a board in the form that an import reads. What it could not read back as it was is named, not written."""
 
 import csv
 import json
@@ -46,7 +46,7 @@ class LeftOut:
 
 
 def choose_format(said: Format | None, output: Path | None) -> Format:
-    """Return the format that the caller named or the extension of the output; CSV by default.
+    """Return the format that the caller named or the extension of the output. CSV by default.
 
     Raises:
         UsageError: nothing says it, or the two contradict each other, so that `import` would read the file as what it is not.

@@ -1,4 +1,4 @@
-"""The run of an import: check every row, then send the drafts, then count; what is drawn is the caller's affair."""
+"""The run of an import: check every row, then send the drafts, then count. What is drawn is the caller's affair."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What earlier runs of an import did, read from its journal without changing it; eight bytes a row and set."""
+"""What earlier runs of an import did, read from its journal without changing it. Eight bytes a row and set."""
 
 import asyncio
 import os

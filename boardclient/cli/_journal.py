@@ -1,4 +1,4 @@
-"""What `journal` shows of the journal of an import; the file is never changed, and may be in use."""
+"""What `journal` shows of the journal of an import. The file is never changed, and may be in use."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What the commands do that are one or two calls: what is called and what is printed."""
+"""What the commands do that are one or two calls. What is called and what is printed."""
 
 import datetime
 from collections.abc import Awaitable, Callable, Mapping

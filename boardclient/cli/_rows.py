@@ -1,4 +1,4 @@
-"""The file of an import: CSV or JSON Lines to checked drafts, lazily; no terminal, no network, no event loop.
+"""The file of an import: CSV or JSON Lines to checked drafts, lazily. No terminal, no network, no event loop.
 
 A row's number is what an editor or a spreadsheet shows: in CSV the header is row 1, in JSON Lines it is the line.
 """

@@ -1,4 +1,4 @@
-"""The embedded service alone: what it is made of, the environment that it needs, a line for each request."""
+"""The embedded service alone. What it is made of, the environment that it needs, a line for each request."""
 
 import asyncio
 import random

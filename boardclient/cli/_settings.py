@@ -1,4 +1,4 @@
-"""What the environment and the global options say; credentials come from the environment alone."""
+"""What the environment and the global options say. Credentials come from the environment alone."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Run one coroutine until it ends or SIGINT or SIGTERM comes; nothing is printed here."""
+"""Run one coroutine until it ends or SIGINT or SIGTERM comes. Nothing is printed here."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Plain lines on the terminal, without rich; every text of the service or a file passes `escape`."""
+"""Plain lines on the terminal, without rich. Every text of the service or a file passes `escape`."""
 
 import json
 import os

@@ -16,20 +16,20 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Lease:
-    """The right to renew, from `since` until just before `until`; without a holder it is a cool-down, or over."""
+    """The right to renew, from `since` until just before `until`. Without a holder it is a cool-down, or over."""
 
     holder: str | None = None
     since: float = 0.0
     until: float = 0.0
 
     def is_running(self, now: float) -> bool:
-        """Return True if it runs now: a clock that was set back to before its beginning ends it too."""
+        """Return True if it runs now. A clock that was set back to before its beginning ends it too."""
         return self.since <= now < self.until
 
 
 @attrs.frozen
 class Account:
-    """The record of one account; each method returns the result of a step and the record after it (itself: no change).
+    """The record of one account. Each method returns the result of a step and the record after it (itself: no change).
 
     `deletion` is the generation of the last deletion, where no token is stored. It keeps generations from repeating: a renewal
     that began before the deletion can't publish after it.
@@ -72,7 +72,7 @@ Change: TypeAlias = Callable[[Account, float], tuple[T, Account]]
 
 
 class AccountStore(abc.ABC):
-    """The methods of a `TokenStore` that keeps records of accounts; a subclass reads and changes one record."""
+    """The methods of a `TokenStore` that keeps records of accounts. A subclass reads and changes one record."""
 
     @abc.abstractmethod
     async def _look(self, account: str) -> Account:
@@ -93,14 +93,14 @@ class AccountStore(abc.ABC):
         return (await self._look(account)).generation
 
     async def publish(self, account: str, token: Token, after: int) -> bool:
-        """Keep the token as generation `after + 1` if the generation now is `after`; return whether it was."""
+        """Keep the token as generation `after + 1` if the generation now is `after`. Return whether it was."""
         try:
             return await self._change(account, partial(Account.publish, token=token, after=after))
         finally:
             del token  # it doesn't stay in the frame that an error carries
 
     async def delete(self, account: str) -> None:
-        """Drop the token of the account; a publish that began before does not bring it back."""
+        """Drop the token of the account. A publish that began before does not bring it back."""
         await self._change(account, Account.delete)
 
     async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
@@ -108,5 +108,5 @@ class AccountStore(abc.ABC):
         return await self._change(account, partial(Account.ask, holder=holder, seconds=seconds))
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
-        """End the lease of `holder` and begin a cool-down of so many seconds; another holder's lease stays as it is."""
+        """End the lease of `holder` and begin a cool-down of so many seconds. Another holder's lease stays as it is."""
         await self._change(account, partial(Account.release, holder=holder, cooldown=cooldown))

@@ -22,7 +22,7 @@ EXCHANGE_SECONDS: Final = 30.0
 
 @attrs.frozen(kw_only=True)
 class AuthorizationRequest:
-    """Tell the application why it is asked for an authorization code; nothing in it is secret.
+    """Tell the application why it is asked for an authorization code. Nothing in it is secret.
 
     `first_time` is True if no token is stored for `account`; `attempt` counts from 1 how often a code was asked for since the
     service last accepted a token.
@@ -68,7 +68,7 @@ class OAuthClientConfig:
 async def exchange_code(
     config: OAuthClientConfig, code: str, exchange: Exchange, timeout: float | None, extra: Mapping[str, str] = {}
 ) -> Token | RenewalFailure:
-    """Send the code once, within `timeout` seconds, and return the token of the answer; `extra` are further form fields."""
+    """Send the code once, within `timeout` seconds. Return the token of the answer; `extra` are further form fields."""
     fields = {
         "client_id": config.client_id,
         "client_secret": config.client_secret,

@@ -87,7 +87,7 @@ class EncryptedTokenStore:
         return Token(self._fernet.encrypt(sealed.encode()).decode())
 
     def _opened(self, account: str, sealed: Token) -> Token | None:
-        """Return the token of a row, None where no key opens it or it is another account's."""
+        """Return the token of a row. It is None where no key opens it or it is another account's."""
         from cryptography.fernet import InvalidToken
 
         try:

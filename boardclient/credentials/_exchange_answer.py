@@ -49,7 +49,7 @@ _PLAIN_WORD: Final = re.compile(r"[('\"]?(?:[A-Za-z]+(?:[_'-][A-Za-z]+){0,3}|[0-
 def read_token(
     answer: Response, now: float, parse: ParseToken | None = None, secrets: Sequence[str] = ()
 ) -> Token | RenewalFailure:
-    """Return the token of a response, or why it has none; `now` is on `time.time`, and `secrets` are what the form held.
+    """Return the token of a response, or why it has none. `now` is on `time.time`, and `secrets` are what the form held.
 
     Known are a JSON object as of RFC 6749, one with a field `token`, and the same form-encoded, under any content type.
     """
@@ -106,7 +106,7 @@ def _own_words(answer: Response, fields: Mapping[str, JsonValue], secrets: Seque
 
 
 def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | RenewalFailure:
-    """Call the application's function; its error loses the frames that hold the response."""
+    """Call the application's function. Its error loses the frames that hold the response."""
     try:
         token = parse(fields)
     except (KeyboardInterrupt, SystemExit):

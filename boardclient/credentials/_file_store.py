@@ -139,7 +139,7 @@ class FileTokenStore(AccountStore):
         return result
 
     def _make_file(self) -> int:
-        """Make the folder and the file where they are missing, check them, and return the file's size."""
+        """Make the folder and the file where they are missing, check them. Return the file's size."""
         folder = self._path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_folder(folder)

@@ -22,7 +22,7 @@ class Outcome:
 
 
 def begin(awaitable: Awaitable[object]) -> tuple[asyncio.Task[None], Outcome]:
-    """Await it in a task of its own, which never fails and returns nothing; the outcome is filled in when it ends."""
+    """Await it in a task of its own, which never fails and returns nothing. The outcome is filled in when it ends."""
     outcome = Outcome()
     return asyncio.create_task(_fill(awaitable, outcome)), outcome
 
@@ -37,7 +37,7 @@ async def _fill(awaitable: Awaitable[object], outcome: Outcome) -> None:
 
 
 async def outcome_of(awaitable: Awaitable[object], seconds: float, grace_seconds: float = 0.0) -> Outcome:
-    """Return the outcome, at the latest after so many seconds; then the task is cancelled and not waited for.
+    """Return the outcome, at the latest after so many seconds. Then the task is cancelled and not waited for.
 
     A caller that is cancelled gives a step under way `grace_seconds` to end.
     """

@@ -173,7 +173,7 @@ class OAuthCredentials(CredentialObserver):
         return credentials
 
     async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
-        """Return what replaces credentials that were answered with 401: a newer token that is held, or that of a renewal.
+        """Return what replaces credentials that were answered with 401. A newer token that is held, or that of a renewal.
 
         The same ones are returned, and the 401 is final, where the service refused a token as soon as it was new.
 
@@ -186,7 +186,7 @@ class OAuthCredentials(CredentialObserver):
         return await self._renewed(exchange)
 
     def current(self) -> Credentials | None:
-        """Return the token that is held, None where there is none or `acquire` has something to do first."""
+        """Return the token that is held. It is None where there is none or `acquire` has something to do first."""
         return None if self._token_state.is_due or self._is_stale else self._token_state.credentials
 
     def is_current(self, credentials: Credentials) -> bool:
@@ -227,7 +227,7 @@ class OAuthCredentials(CredentialObserver):
         return "good" if state.credentials is not None and not state.has_expired else "needs consent"
 
     async def wait_for_token(self) -> None:
-        """Return once the account has a usable token, which any worker may publish; the store is looked at 5 times a second.
+        """Return once the account has a usable token, which any worker may publish. The store is looked at 5 times a second.
 
         Raises:
             CredentialError: the store failed.
@@ -364,14 +364,14 @@ class OAuthCredentials(CredentialObserver):
         return verdict.is_final
 
     async def _share_cooldown(self, seconds: float) -> None:
-        """Let the other workers of the store rest as well; where that fails they find out by themselves."""
+        """Let the other workers of the store rest as well. Where that fails they find out by themselves."""
         steps, holder = self._config.steps, secrets.token_hex(8)
         with contextlib.suppress(CredentialError):
             if await steps.lease(holder, self._config.lease_seconds) == "granted":
                 await steps.release(holder, seconds)
 
     async def _renewed(self, exchange: Exchange) -> Credentials:
-        """Wait for the renewal under way on this loop, or begin one; where its session closes meanwhile, begin another."""
+        """Wait for the renewal under way on this loop, or begin one. Where its session closes meanwhile, begin another."""
         state = self._token_state
         while (credentials := state.credentials) is None:
             with waiting_for(self._config.store, self._config.account):

@@ -57,7 +57,7 @@ class CredentialProvider(Protocol):
         ...
 
     async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
-        """Return what replaces the credentials that the service answered with 401; equal ones mean that the 401 is final."""
+        """Return what replaces the credentials that the service answered with 401. Equal ones mean that the 401 is final."""
         ...
 
 
@@ -78,7 +78,7 @@ class CredentialObserver:
         return None
 
     def waiting_for(self) -> str:
-        """Return what `acquire` and `renew` wait for now, in words: an error of the call's deadline says it."""
+        """Return what `acquire` and `renew` wait for now, in words. An error of the call's deadline says it."""
         return "credentials"
 
     def is_current(self, credentials: Credentials) -> bool:
@@ -86,7 +86,7 @@ class CredentialObserver:
         return True
 
     def note_accepted(self, credentials: Credentials) -> None:
-        """Note that the service accepted the credentials; called once for each object that the provider gave."""
+        """Note that the service accepted the credentials. Called once for each object that the provider gave."""
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
         """Note a 401 that is not followed by `renew`, since the call has renewed its credentials already."""

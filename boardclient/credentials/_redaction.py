@@ -31,7 +31,7 @@ _SHORT_ESCAPES: Final = dict(zip(b"bfnrt", (b"\b", b"\f", b"\n", b"\r", b"\t"), 
 
 
 def redacted(text: bytes, secrets: Sequence[str], kept_bytes: int | None = None) -> bytes:
-    """Return the text with `***` in place of each secret; of a longer one only its first `kept_bytes`, without half a secret."""
+    """Return the text with `***` in place of each secret. Of a longer one only its first `kept_bytes`, without half a secret."""
     forms = {form for secret in secrets for form in _forms(secret)}
     if kept_bytes is not None:
         text = text[: kept_bytes + _LONGEST_FORM * max(map(len, forms))]
@@ -59,7 +59,7 @@ def _forms(secret: str) -> set[bytes]:
 
 
 def _places(text: bytes, forms: set[bytes]) -> list[tuple[int, int]]:
-    """Return where the forms are in the text, in order; those that overlap are one place."""
+    """Return where the forms are in the text, in order. Those that overlap are one place."""
     found: list[tuple[int, int]] = []
     passes: list[_Unescaped] = []
     searched = text

@@ -41,7 +41,7 @@ class Renewal:
         self._seen = token_state.held
 
     async def run(self) -> RenewalFailure | None:
-        """Hold another token than before, or return why not; neither where the session closes meanwhile."""
+        """Hold another token than before, or return why not. Neither where the session closes meanwhile."""
         self._scope.enter()
         try:
             return await self._look_or_renew()
@@ -111,7 +111,7 @@ class Renewal:
         return None
 
     async def _lease(self) -> LeaseState:
-        """Ask for the right to renew; a session that closes meanwhile does not leave it behind."""
+        """Ask for the right to renew. A session that closes meanwhile does not leave it behind."""
         try:
             return await self._steps.lease(self._holder, self._config.lease_seconds)
         except asyncio.CancelledError:
@@ -190,7 +190,7 @@ class Renewal:
         return RenewalFailure("the token store took no new token, and holds no other")
 
     async def _new_token(self, *, is_first: bool) -> Token | RenewalFailure | None:
-        """Ask for a code and exchange it; once more where the effect of the exchange is unknown: each code is sent once.
+        """Ask for a code and exchange it. Once more where the effect of the exchange is unknown: each code is sent once.
 
         None where another worker published a token meanwhile.
         """
@@ -260,7 +260,7 @@ class Renewal:
         return text
 
     def _failure_of(self, error: BaseException) -> RenewalFailure:
-        """Return what an exception of the callback means: a user who has to sign in is no failure."""
+        """Return what an exception of the callback means. A user who has to sign in is no failure."""
         if isinstance(error, ConsentRequired):
             return self._config.consent_needed(error.login_url, error.__cause__)
         if isinstance(error, asyncio.CancelledError):

@@ -7,7 +7,7 @@ from boardclient.credentials._values import Credentials
 
 
 class StaticCredentials(CredentialObserver):
-    """Sign with one token, and one key where it is given; a 401 is final (interface section 5)."""
+    """Sign with one token, and one key where it is given. A 401 is final (interface section 5)."""
 
     def __init__(self, token: str, key: str | None = None) -> None:
         self._credentials = Credentials(token, key)

@@ -79,7 +79,7 @@ class StoreSteps:
         await self._step("release", holder, cooldown, seconds=at_most, grace_seconds=_GRACE_SECONDS)
 
     async def release_at_once(self, holder: str) -> None:
-        """Release the lease while the session closes; a store that hangs is left behind, where the lease runs out."""
+        """Release the lease while the session closes. A store that hangs is left behind, where the lease runs out."""
         await self.release(holder, at_most=_GRACE_SECONDS)
 
     async def _step(self, name: str, *arguments: Any, seconds: float = _STEP_SECONDS, grace_seconds: float = 0.0) -> Any:
@@ -105,7 +105,7 @@ class StoreSteps:
 
 
 def _error_of(failure: BaseException) -> CredentialError:
-    """Return an error for what a store raised: its own CredentialError says what to do, anything else is the cause."""
+    """Return an error for what a store raised. Its own CredentialError says what to do, anything else is the cause."""
     if isinstance(failure, CredentialError):
         error = CredentialError(str(failure))
         error.__cause__ = failure.__cause__

@@ -1,4 +1,4 @@
-"""The token of one account in this process: which one is held, whether it is good, how long no renewal begins.
+"""The token of one account in this process. Which one is held, whether it is good, how long no renewal begins.
 
 Synchronous throughout, and safe for several loops in several threads; the awaiting is in `_renewal` and `_oauth`.
 """
@@ -26,7 +26,7 @@ LOOK_SECONDS: Final = 0.05
 
 @attrs.frozen(eq=False)
 class HeldToken:
-    """A token in use, and its credentials; `obtained_at` is when a renewal of this process got it, if it did."""
+    """A token in use, and its credentials. `obtained_at` is when a renewal of this process got it, if it did."""
 
     stored: StoredToken
     credentials: Credentials
@@ -72,7 +72,7 @@ class TokenState:
         self._rests_until = self._looked_at = clock() - 2 * LOOK_SECONDS
 
     def adopt(self, stored: StoredToken, instead_of: HeldToken | None, *, is_own: bool = False) -> bool:
-        """Hold a token of the store; return True if a good one is held now, other than `instead_of`.
+        """Hold a token of the store. Return True if a good one is held now, other than `instead_of`.
 
         The token held stays where it is the same one, or a good one of a later generation. An earlier generation replaces only
         `instead_of`, the token held when the store was asked: the store was restored, or lost its file. With `is_own` a renewal
@@ -95,7 +95,7 @@ class TokenState:
             self._rests_until = self._looked_at = self.clock()
 
     def drop(self, generation: int) -> None:
-        """Hold no token, where the store has deleted the one held: its generation is a later one."""
+        """Hold no token, where the store has deleted the one held. Its generation is a later one."""
         with self._lock:
             if self.held is not None and generation > self.held.stored.generation:
                 self.held = self.credentials = self._renew_at = None
@@ -149,7 +149,7 @@ class TokenState:
                 self._failures = self.asked = 0
 
     def lose(self, code: str) -> None:
-        """Note that the exchange of a code had an unknown effect: it is not sent a second time."""
+        """Note that the exchange of a code had an unknown effect. It is not sent a second time."""
         self._lost_codes.add(_digest(code))
 
     def is_lost(self, code: str) -> bool:
@@ -157,7 +157,7 @@ class TokenState:
         return _digest(code) in self._lost_codes
 
     def fail(self, failure: RenewalFailure) -> float:
-        """Note a renewal that failed; return the seconds of the cool-down that this begins."""
+        """Note a renewal that failed. Return the seconds of the cool-down that this begins."""
         with self._lock:
             return self._fail(failure)
 

@@ -54,7 +54,7 @@ def text_of_end(token: Token) -> str | None:
 
 @attrs.frozen
 class StoredToken:
-    """A token as a store keeps it; `generation` counts the tokens and deletions of an account from 1."""
+    """A token as a store keeps it. `generation` counts the tokens and deletions of an account from 1."""
 
     token: Token
     generation: int
@@ -82,7 +82,7 @@ class TokenStore(Protocol):
         ...
 
     async def publish(self, account: str, token: Token, after: int) -> bool:
-        """Keep the token as generation `after + 1` if the generation now is `after`; return whether it was.
+        """Keep the token as generation `after + 1` if the generation now is `after`. Return whether it was.
 
         It succeeds whoever holds the lease, and ends a cool-down of the account.
         """

@@ -37,7 +37,7 @@ class IncomingRequest:
 
     @classmethod
     def of_scope(cls, scope: Mapping[str, Any]) -> Self:
-        """Return the request of an ASGI connection scope; that of a websocket counts as GET."""
+        """Return the request of an ASGI connection scope. That of a websocket counts as GET."""
         path, root, query = scope["path"], scope.get("root_path", ""), scope.get("query_string", b"").decode("latin-1")
         if not path.startswith(root):  # servers before ASGI 3.0 2.4 left it out
             path = root + path

@@ -72,7 +72,7 @@ def redirect(location: str, set_cookies: Iterable[str] = ()) -> OutgoingResponse
 
 
 def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse | None:
-    """Return the response to an error of this package, or to a group of them; None where anything else is in it.
+    """Return the response to an error of this package, or to a group of them. It is None where anything else is in it.
 
     `ConsentRequired` leads a page to the login, with 303, and is a 401 with `login_url` for any other request. Everything else
     becomes a problem document with the error's `suggested_status`.

@@ -36,7 +36,7 @@ class _Opened:
 
 
 class BoardSessions:
-    """One session, with one pool, for the life of an application; a view of it for each user who signs in.
+    """One session, with one pool, for the life of an application. A view of it for each user who signs in.
 
     `make` is called once in each event loop that the application starts in, when it starts. The session is closed when the
     application ends, in whatever task.

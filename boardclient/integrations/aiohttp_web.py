@@ -46,7 +46,7 @@ class AiohttpBoards(BoardSessions):
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Answer with the response to an error of this package; others, and those amid a response, are raised again."""
+        """Answer with the response to an error of this package. Others, and those amid a response, are raised again."""
         try:
             return await handler(request)
         except HANDLED as error:

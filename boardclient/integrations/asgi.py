@@ -92,7 +92,7 @@ class _Lifespan:
         return self._waiting.pop() if self._waiting else await self._receive()
 
     async def send(self, message: Message) -> None:
-        """Send on what the inner application sends; the session is closed before the server hears of the end."""
+        """Send on what the inner application sends. The session is closed before the server hears of the end."""
         self._sent = message["type"]
         if self._sent != "lifespan.startup.complete":
             await self._close()

@@ -1,4 +1,4 @@
-"""FastAPI: Starlette's adapter; its routes stay out of the OpenAPI document, and its dependencies serve `Depends`."""
+"""FastAPI: Starlette's adapter. Its routes stay out of the OpenAPI document, and its dependencies serve `Depends`."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class StarletteBoards(BoardSessions):
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """Open the session when the application starts and close it when it ends; pass it as `lifespan=`.
+        """Open the session when the application starts and close it when it ends. Pass it as `lifespan=`.
 
         A lifespan of the application's own enters it: `async with boards.lifespan(): yield`.
         """

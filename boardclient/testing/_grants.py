@@ -1,4 +1,4 @@
-"""Members, tokens and codes: who may do what, the token exchange, and what a consent grants. No I/O."""
+"""Members, tokens and codes. Who may do what, the token exchange, and what a consent grants. No I/O."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_does_not_resurrect_a_deleted_token(self, store: TokenStore) -> None:
-        """A publish that began before a deletion fails; one after the generation that the deletion made succeeds."""
+        """A publish that began before a deletion fails. One after the generation that the deletion made succeeds."""
         await store.delete("a")
         _expect("generation of an unknown account after a deletion", await store.generation("a"), 1)
         _expect("publish of one who began before it", await store.publish("a", Token("late"), 0), False)

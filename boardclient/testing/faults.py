@@ -1,4 +1,4 @@
-"""Faults as values, and the plan that decides which call meets which fault; a fault acts on a `Stage`, without sockets."""
+"""Faults as values, and the plan that decides which call meets which fault. A fault acts on a `Stage`, without sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of a bulk run: one SQLite file that says which rows were logged for sending, and what became of them.
+"""The journal of a bulk run. One SQLite file that says which rows were logged for sending, and what became of them.
 
 Applications and the command line read one with `read_journal` and `read_rows`. Only a run writes it.
 """

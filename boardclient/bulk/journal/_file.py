@@ -142,7 +142,7 @@ class JournalFile:
         return f"{self.path} is closed"
 
     def release_to(self, seq: int) -> None:
-        """Let logged rows up to this number be sent; callable while another thread uses the journal.
+        """Let logged rows up to this number be sent. Callable while another thread uses the journal.
 
         Raises:
             JournalError: that can't be noted, or the file is not where it was.
@@ -173,7 +173,7 @@ class JournalFile:
         return decisions
 
     def record(self, outcomes: Sequence[RowOutcome], facts: Facts = _NO_FACTS) -> None:
-        """Record what became of rows, and what was learnt; the last outcome of a row holds, and the last value of a fact."""
+        """Record what became of rows, and what was learnt. The last outcome of a row holds, and the last value of a fact."""
         with self._transaction():
             self._record(outcomes, facts)
 
@@ -334,7 +334,7 @@ class JournalFile:
 
 
 def _decision(row: _Known, digest: bytes) -> RowDecision:
-    """Return what is to be done with a row that an earlier run met; a state that nobody knows counts as doubtful."""
+    """Return what is to be done with a row that an earlier run met. A state that nobody knows counts as doubtful."""
     if row.state == "done":
         return RowDecision(row.seq, "done", row.detail)
     if row.state == "failed" and row.digest == digest:

@@ -85,7 +85,7 @@ class Journal:
         return self._file.is_new
 
     async def admit(self, entries: Sequence[Entry]) -> list[RowDecision]:
-        """Look rows up, log those that are to be sent, and return what to do with each, in the order of the rows.
+        """Look rows up, log those that are to be sent. Return what to do with each, in the order of the rows.
 
         Rows that were logged for a caller who was cancelled meanwhile are noted as not sent.
 
@@ -153,7 +153,7 @@ class Journal:
         await _result(self._submit(self._file.record, *self._take_noted()))
 
     async def rows(self, *states: RowState) -> AsyncGenerator[JournalRow, None]:
-        """Yield the rows in these states, in the order of logging; what was noted is written first.
+        """Yield the rows in these states, in the order of logging. What was noted is written first.
 
         Raises:
             JournalError: the file can't be written or read.

@@ -17,7 +17,7 @@ _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Mark(NamedTuple):
-    """How far the rows of a journal's last run were released: none above the number `released` was sent.
+    """How far the rows of a journal's last run were released. None above the number `released` was sent.
 
     `is_sure` says whether that can be relied on. A write without a sync outlives its process, and not a power failure.
     """

@@ -95,7 +95,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Path, sqlite3.Conne
 
 
 def _recover(target: Path) -> None:
-    """Undo a commit that was cut off; where a run is at work, it is that run's affair."""
+    """Undo a commit that was cut off. Where a run is at work, it is that run's affair."""
     try:
         lock = RunLock.acquire(target)
     except JournalError:
