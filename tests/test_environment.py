@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from boardclient import AsyncSession, StaticCredentials
+from boardclient import AsyncSession, CredentialError, Credentials, FileTokenStore, StaticCredentials
 from boardclient.testing import BoardService
+from boardclient.web import NoCredentials, SignIn
 
 
 async def test_a_session_is_built_from_the_environment(board_service: BoardService, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +41,49 @@ def test_a_variable_that_is_not_set_is_named(name: str, value: str | None, monke
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"{name} is not set"):
         AsyncSession.from_env()
+
+
+async def test_a_sign_in_is_built_from_the_environment(
+    board_service: BoardService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine variables make a sign-in and its session, which has no credentials of its own; what is given wins."""
+    for name, value in {**board_service.environment, "BOARDCLIENT_COOKIE_SECRET": "s" * 32}.items():
+        monkeypatch.setenv(name, f" {value}\n")
+    monkeypatch.setenv("BOARDCLIENT_TOKENS", str(tmp_path / "tokens.db"))
+    sign_in = SignIn.from_env(login_path="/in")
+    async with sign_in.session as session:
+        begun = sign_in.begin()
+        assert begun.location.startswith(board_service.authorize_url)
+        state = begun.location.partition("state=")[2]
+        cookies = "; ".join(cookie.partition(";")[0] for cookie in begun.set_cookies)
+        done = await sign_in.complete({"code": board_service.new_code(), "state": state}, cookies)
+        assert await FileTokenStore(tmp_path / "tokens.db").read(done.account) is not None
+        assert (await sign_in.session_for(done.account).members.me()).id == done.member.id
+        assert (sign_in.login_path, sign_in.callback_path) == ("/in", "/callback")
+        with pytest.raises(CredentialError, match=r"sign_in\.session_for"):
+            await session.members.me()
+    async with board_service.session() as session:
+        monkeypatch.delenv("BOARDCLIENT_TOKENS")
+        monkeypatch.delenv("BOARDCLIENT_BASE_URL")
+        assert SignIn.from_env(session, key=None).session is session
+
+
+@pytest.mark.parametrize(
+    "name", ["AUTH_URL", "AUTHORIZE_URL", "CLIENT_ID", "CLIENT_SECRET", "REDIRECT_URI", "COOKIE_SECRET", "BASE_URL"]
+)
+def test_a_sign_in_names_the_variable_that_is_missing(
+    board_service: BoardService, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names it before a session is made."""
+    for variable, value in {**board_service.environment, "BOARDCLIENT_COOKIE_SECRET": "s" * 32}.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.delenv(f"BOARDCLIENT_{name}")
+    with pytest.raises(ValueError, match=f"BOARDCLIENT_{name} is not set"):
+        SignIn.from_env()
+
+
+async def test_no_credentials_are_not_renewed_either() -> None:
+    """A session for users only says how to call through it."""
+    async with AsyncSession(NoCredentials(), "https://boards.example") as session:
+        with pytest.raises(CredentialError, match=r"sign_in\.session_for"):
+            await NoCredentials().renew(Credentials("t"), session.exchange)

@@ -38,11 +38,12 @@ class IncomingRequest:
     @classmethod
     def of_scope(cls, scope: Mapping[str, Any]) -> Self:
         """Return the request of an ASGI connection scope. That of a websocket counts as GET."""
-        path, root, query = scope["path"], scope.get("root_path", ""), scope.get("query_string", b"").decode("latin-1")
-        if not path.startswith(root):  # servers before ASGI 3.0 2.4 left it out
+        path, root, query = scope["path"], scope.get("root_path", "").rstrip("/"), scope.get("query_string", b"")
+        if not f"{path}/".startswith(f"{root}/"):  # the path holds it since ASGI 2.4; some servers still leave it out
             path = root + path
         headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
-        return cls.of(scope.get("method", "GET"), quote(path, _SAFE) + (f"?{query}" if query else ""), headers)
+        target = quote(path, _SAFE, errors="replace") + (f"?{query.decode('latin-1')}" if query else "")
+        return cls.of(scope.get("method", "GET"), target, headers)
 
     @property
     def path(self) -> str:

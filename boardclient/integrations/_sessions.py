@@ -70,7 +70,7 @@ class BoardSessions:
         loop = asyncio.get_running_loop()
         if loop not in self._opened:
             made = self._make()
-            opened = self._checked(await made if inspect.isawaitable(made) else made)
+            opened = await self._checked(await made if inspect.isawaitable(made) else made)
             if loop not in self._opened:
                 self._opened[loop] = opened
                 return
@@ -97,7 +97,7 @@ class BoardSessions:
         finally:
             await self.aclose()
 
-    def _checked(self, made: object) -> _Opened:
+    async def _checked(self, made: object) -> _Opened:
         if isinstance(made, AsyncSession):
             return _Opened(made, None)
         if not isinstance(made, SignIn):
@@ -107,6 +107,7 @@ class BoardSessions:
             ("redirect_uri", made.callback_path, self.callback_path),
         ):
             if not path.endswith(route):  # where the application is mounted, more stands before it
+                await made.session.aclose()
                 raise ValueError(f"the sign-in's {name} leads to {path}, and the route is {route}")
         return _Opened(made.session, made)
 
@@ -179,6 +180,8 @@ class BoardSessions:
         Raises:
             SignInError: nobody is signed in.
         """
+        if request.method != "GET":  # frameworks add HEAD to a route: it would use up the code
+            return OutgoingResponse(405, (("Allow", "GET"), ("Content-Length", "0")))
         done = await self.sign_in.complete(request.query, request.cookies)
         return redirect(done.return_to, done.set_cookies)
 

@@ -1,14 +1,29 @@
 """Each framework's adapter: sign-in, users, errors, and the life of the session, seen from a browser."""
 
-from __future__ import annotations
+# Without `from __future__ import annotations`: FastAPI and Litestar read the annotations of local functions.
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Annotated, Any
 
+import aiohttp
+import httpx2
+import litestar
 import pytest
-from web_apps import FETCH, PAGE, Browser, MakeSignIn, Running
+from aiohttp import web
+from aiohttp.test_utils import TestClient as AiohttpClient
+from aiohttp.test_utils import TestServer
+from fastapi import Depends, FastAPI
+from litestar.di import NamedDependency
+from starlette.testclient import TestClient
+from web_apps import FETCH, PAGE, Browser, MakeSignIn, Running, litestar_client, starlette_client
 
+from boardclient import AsyncSession
+from boardclient.integrations.aiohttp_web import AiohttpBoards
+from boardclient.integrations.fastapi import FastAPIBoards
+from boardclient.integrations.litestar import LitestarBoards
 from boardclient.testing import BoardService, assert_no_secrets, faults
+from boardclient.web import SignIn
 
 
 async def test_two_users_sign_in_and_never_mix(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
@@ -108,6 +123,9 @@ async def test_redirects_that_sign_nobody_in(consenting: BoardService, running: 
         begun = await browser.open("/login")
         refused = await browser.open(await browser.consent(begun.header("Location") or "", "refuse"))
         assert (refused.status, refused.json()["reason"]) == (400, "refused")
+        begun = await browser.open("/login")
+        back = await browser.consent(begun.header("Location") or "", ada)
+        assert (await browser.open(back, "HEAD")).status == 405
         assert (await browser.open("/callback")).status == 400
         assert (await browser.open("/callback?code=1&code=2")).json()["reason"] == "failed"
         assert (await browser.fetch("/me")).json()["id"] == ada
@@ -123,3 +141,67 @@ async def test_signing_out_takes_a_post(consenting: BoardService, running: Runni
         assert (await browser.fetch("/me")).status == 200
         assert (await browser.open("/logout", "POST")).status == 303
         assert (await browser.open("/logout", "POST")).status == 303
+
+
+async def test_an_application_uses_its_own_session(board_service: BoardService) -> None:
+    """An application without users gives its one session to handlers."""
+    boards = FastAPIBoards(board_service.session)
+    app = FastAPI(lifespan=boards.lifespan)
+
+    @app.get("/who")
+    async def who(session: Annotated[AsyncSession, Depends(boards.app_session)]) -> Any:
+        return (await session.members.me()).id
+
+    plugin = LitestarBoards(board_service.session)
+
+    @litestar.get("/who")
+    async def who_litestar(app_session: NamedDependency[AsyncSession]) -> str:
+        return (await app_session.members.me()).id or ""
+
+    async with starlette_client(app) as send, litestar_client(litestar.Litestar([who_litestar], plugins=[plugin])) as other:
+        for client in (send, other):
+            assert board_service.members[0].id in (await Browser(client).fetch("/who")).text
+
+
+async def test_dependencies_are_overridden(board_service: BoardService) -> None:
+    """A test of an application may put a session of its own in place of the user's, without a sign-in or a lifespan."""
+    boards = FastAPIBoards(SignIn.from_env)
+    app = FastAPI(lifespan=boards.lifespan)
+    boards.install(app)
+
+    @app.get("/who")
+    async def who(session: Annotated[AsyncSession, Depends(boards.user_session)]) -> Any:
+        return (await session.members.me()).id
+
+    ada = board_service.members[0].id
+    async with board_service.session() as session:
+        app.dependency_overrides[boards.user_session] = lambda: session
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
+            assert (await client.get("/who")).json() == ada
+
+    async def in_its_loop() -> AsyncIterator[AsyncSession]:
+        async with board_service.session() as session:
+            yield session
+
+    app.dependency_overrides[boards.user_session] = in_its_loop
+    assert TestClient(app).get("/who").json() == ada
+
+
+async def test_an_error_amid_a_response_ends_the_connection(board_service: BoardService) -> None:
+    """A second response would be read as a part of the first."""
+    boards = AiohttpBoards(board_service.session)
+    app = web.Application()
+    boards.install(app)
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"begun")
+        await boards.session.cards.get("nowhere")
+        return response
+
+    app.router.add_get("/stream", stream)
+    async with AiohttpClient(TestServer(app)) as client, client.get("/stream") as response:
+        assert response.status == 200
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.read()

@@ -1,0 +1,153 @@
+"""BoardSessions: one session for each event loop an application runs in, whatever the order and the tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from aiohttp import web
+from web_apps import MakeSignIn, aiohttp_app, quart_app, starlette_app
+
+from boardclient import AsyncSession, StaticCredentials
+from boardclient.integrations._sessions import BoardSessions
+from boardclient.testing import BoardService
+from boardclient.web import SignIn
+
+
+class Made:
+    """Makes sessions, slowly where it is asked to, and remembers them."""
+
+    def __init__(self) -> None:
+        self.sessions: list[AsyncSession] = []
+        self.gate: asyncio.Event | None = None
+
+    def new(self) -> AsyncSession:
+        self.sessions.append(AsyncSession(StaticCredentials("t", "k"), "https://boards.example"))
+        return self.sessions[-1]
+
+    async def slowly(self) -> AsyncSession:
+        session = self.new()
+        if self.gate is not None:
+            await self.gate.wait()
+        return session
+
+    @property
+    def states(self) -> list[str]:
+        return ["open" if "open" in repr(session) else "closed" for session in self.sessions]
+
+
+async def test_opened_in_one_task_and_closed_in_another() -> None:
+    """A server may end an application in another task than the one that started it."""
+    made = Made()
+    boards = BoardSessions(made.new)
+    await asyncio.create_task(boards.open())
+    assert boards.session is made.sessions[0]
+    assert not boards.has_sign_in
+    await asyncio.create_task(boards.aclose())
+    assert made.states == ["closed"]
+    await boards.aclose()
+    with pytest.raises(RuntimeError, match="lifespan has not run"):
+        _ = boards.session
+
+
+async def in_tasks(*steps: Callable[[], object]) -> None:
+    for step in steps:
+        await asyncio.create_task(step())  # type: ignore[arg-type]  # -- they are coroutine functions
+
+
+async def test_frameworks_open_in_one_task_and_close_in_another(consenting: BoardService) -> None:
+    """Each adapter's hooks may run in a task each."""
+    made: list[SignIn] = []
+
+    def make() -> SignIn:
+        made.append(SignIn.from_env())
+        return made[-1]
+
+    starlette, quart = starlette_app(make), quart_app(make)
+    context = starlette.router.lifespan_context(starlette)
+    await in_tasks(context.__aenter__, lambda: context.__aexit__(None, None, None))
+    runner = web.AppRunner(aiohttp_app(make))
+    await in_tasks(runner.setup, runner.cleanup)
+    await in_tasks(quart.startup, quart.shutdown)
+    assert ["closed" in repr(sign_in.session) for sign_in in made] == [True, True, True]
+
+
+async def test_parts_of_an_application_share_a_session() -> None:
+    """An outer and an inner lifespan open it once, and the last one to end closes it."""
+    made = Made()
+    boards = BoardSessions(made.new)
+    async with boards.running():
+        async with boards.running():
+            assert made.states == ["open"]
+        assert made.states == ["open"]
+    assert made.states == ["closed"]
+    async with boards.running():
+        assert made.states == ["closed", "open"]
+
+
+async def test_two_starts_at_once_share_a_session() -> None:
+    """Where making it takes time, the slower start uses the faster one's."""
+    made = Made()
+    made.gate = asyncio.Event()
+    boards = BoardSessions(made.slowly)
+    starts = [asyncio.create_task(boards.open()) for _ in range(3)]
+    await asyncio.sleep(0)
+    made.gate.set()
+    await asyncio.gather(*starts)
+    assert sorted(made.states) == ["closed", "closed", "open"]
+    for _ in range(2):
+        await boards.aclose()
+    assert "open" in made.states
+    await boards.aclose()
+    assert "open" not in made.states
+
+
+async def test_each_event_loop_has_a_session_of_its_own() -> None:
+    """A test client's loop never uses the session of another."""
+    made = Made()
+    boards = BoardSessions(made.new)
+
+    async def elsewhere() -> AsyncSession:
+        with pytest.raises(RuntimeError, match="lifespan has not run"):
+            _ = boards.session
+        async with boards.running():
+            return boards.session
+
+    async with boards.running():
+        other = await asyncio.to_thread(asyncio.run, elsewhere())
+        assert other is not boards.session
+        assert made.states == ["open", "closed"]
+        with pytest.raises(RuntimeError, match="make the function async"):
+            await asyncio.to_thread(lambda: boards.session)
+
+
+async def test_a_session_alone_signs_nobody_in() -> None:
+    """What needs a sign-in says that there is none."""
+    boards = BoardSessions(Made().new)
+    async with boards.running():
+        with pytest.raises(RuntimeError, match="not a SignIn"):
+            _ = boards.sign_in
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [({"login_path": "/in"}, "login_path"), ({"callback_path": "/back"}, "redirect_uri")]
+)
+async def test_routes_that_the_sign_in_does_not_lead_to_are_refused(make: MakeSignIn, options: dict[str, str], name: str) -> None:
+    """A wrong path shows at the start, not when the first user comes back."""
+    made: list[SignIn] = []
+
+    def kept() -> SignIn:
+        made.append(make())
+        return made[-1]
+
+    boards = BoardSessions(kept, **options)
+    with pytest.raises(ValueError, match=f"the sign-in's {name} leads to"):
+        await boards.open()
+    assert "closed" in repr(made[0].session)
+
+
+def test_a_session_instead_of_a_function_is_refused() -> None:
+    """Each start makes its own, in its own event loop."""
+    with pytest.raises(TypeError, match="make must be a function"):
+        BoardSessions(object())  # type: ignore[arg-type]  # -- wrong on purpose
