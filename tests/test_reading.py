@@ -377,10 +377,20 @@ def test_a_long_array_is_cut_into_small_parts(separators: tuple[str, str]) -> No
 def test_an_array_without_a_cut_to_be_found_is_walked_in_small_parts() -> None:
     """Where inner arrays look like seams time and again the elements are found one by one, and parts stay small."""
     inner = b'"x":[{"id":"1","x":1},{"id":"2","x":2}],' * 3 + b'"z":"' + b"]" * 500 + b'"'
-    with mock.patch.multiple(_json, PART_BYTES=1000, _CUTS_TRIED=0):
+    with mock.patch.multiple(_json, PART_BYTES=1000, _CUTS_TRIED=0, _REST_ELEMENTS=0):
         parts = list(_json.split_array(b"[" + b",".join(b'{"id":"%d",%s}' % (number, inner) for number in range(9)) + b"]"))
     assert [json.loads(bytes(piece))["id"] for part in parts for piece in part.elements] == [*"012345678"]
     assert max(len(part.elements) for part in parts) < 3
+
+
+@pytest.mark.parametrize(
+    "more", ['"x": [' + ",".join(['{"id": "i"}'] * 60_000) + "]", ",".join(f'"f{n}": {n}' for n in range(60_000))]
+)
+def test_a_few_large_cards_are_not_read_by_the_standard_library(more: str) -> None:
+    """A card of a megabyte is split off by msgspec: the standard library holds the loop for a tenth of a second."""
+    body = ("[" + ",".join(f'{{"id": "c{number}", {more}}}' for number in range(2)) + "]").encode()
+    with mock.patch.object(_json, "_scan", side_effect=AssertionError):
+        assert [card.id for card in _convert.cards(body)] == ["c0", "c1"]
 
 
 def test_cards_full_of_objects_that_begin_alike_are_read_in_small_parts() -> None:

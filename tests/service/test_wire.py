@@ -128,7 +128,7 @@ async def test_a_dead_service_is_not_hammered(policy: Any, dead_url: str, attemp
 async def test_connection_refused_is_not_sent(policy: Any, pauses: Any, dead_url: str) -> None:
     """A refused connection is phase connect and NOT_SENT, so that even a create is repeated."""
     async with AsyncSession(StaticCredentials("t"), dead_url, retry=policy) as session:
-        with pytest.raises(TransportError, match="Connection refused") as caught:
+        with pytest.raises(TransportError, match="refused") as caught:
             await session.boards.create("plans")
     assert (caught.value.phase, caught.value.effect) == ("connect", Effect.NOT_SENT)
     assert (len(caught.value.attempts), len(pauses)) == (3, 2)
