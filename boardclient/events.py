@@ -6,7 +6,7 @@ What it raises is logged under `boardclient` and does not disturb the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 import attrs
@@ -22,11 +22,17 @@ class RequestSent:
     method: str
     path: str
     attempt: int
+    call_id: str = attrs.field(default="", eq=False)
+    account: str | None = None
 
 
 @attrs.frozen(kw_only=True)
-class AnswerReceived:
-    """Tell how an attempt ended. `status` is None where no whole answer came, `why` says it in words."""
+class ResponseReceived:
+    """Tell how an attempt ended.
+
+    `status` is None where no whole response came; `why` says it in words. `headers` are those of the response, with `***` in
+    place of credentials.
+    """
 
     operation: str
     method: str
@@ -36,6 +42,13 @@ class AnswerReceived:
     seconds: float
     effect: Effect
     why: str
+    call_id: str = attrs.field(default="", eq=False)
+    account: str | None = None
+    headers: Mapping[str, str] = attrs.field(factory=dict, eq=False, repr=False)
+
+
+AnswerReceived = ResponseReceived
+"""The earlier name."""
 
 
 @attrs.frozen(kw_only=True)
@@ -48,6 +61,8 @@ class RetryScheduled:
     attempt: int
     pause_seconds: float
     why: str
+    call_id: str = attrs.field(default="", eq=False)
+    account: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -55,6 +70,8 @@ class CredentialsRenewed:
     """Tell that new credentials replace those that the service answered with 401."""
 
     operation: str
+    call_id: str = attrs.field(default="", eq=False)
+    account: str | None = None
 
 
 WaitReason: TypeAlias = Literal["outage", "consent", "retry-after", "settling"]
@@ -88,5 +105,5 @@ class BulkProgress:
         return max(0, self.total - self.done) / self.rate
 
 
-Event: TypeAlias = RequestSent | AnswerReceived | RetryScheduled | CredentialsRenewed | BulkProgress
+Event: TypeAlias = RequestSent | ResponseReceived | RetryScheduled | CredentialsRenewed | BulkProgress
 Observer: TypeAlias = Callable[[Event], object]

@@ -12,6 +12,7 @@ from urllib.parse import quote_plus, urlencode
 import attrs
 
 from boardclient._messages import Response, response_of
+from boardclient._pipeline._following import end_form, form_of
 from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._pipeline._places import Places
 from boardclient._transport import RawResponse, Settings
@@ -86,8 +87,12 @@ class SessionCore:
             raise
         body = urlencode(fields, quote_via=quote_plus).encode()
         context.started = time.time()
+        followed = form_of(target)
         try:
-            outcome = await self.pool.send("POST", target, body, context, "application/x-www-form-urlencoded")
+            outcome = await self.pool.send(
+                "POST", target, body, context, "application/x-www-form-urlencoded", headers=followed.headers
+            )
+            end_form(followed, outcome)
         except asyncio.CancelledError as cancellation:
             interrupted = context.interruption_error(host_of(target))
             if interrupted is None:
@@ -101,6 +106,7 @@ class SessionCore:
             )
         finally:
             self.in_flight.end(context)
+            followed.end(asyncio.CancelledError())
             del fields, body
         raise error
 

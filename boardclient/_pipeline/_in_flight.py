@@ -11,12 +11,13 @@ import math
 import os
 import time
 from asyncio import current_task, get_running_loop
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal, Protocol, TypeAlias
 
 import attrs
 
+from boardclient._activities import Activity
 from boardclient._pipeline._guards import GuardedLimiter, guarded
 from boardclient._pipeline._options import CallOptions
 from boardclient._transport import Progress
@@ -58,6 +59,12 @@ class CallContext(Progress):
     last_error: BoardClientError | None = None
     limiter: GuardedLimiter | None = None
     """The limiter in place of the session's."""
+    activity: Activity | None = None
+    """The call as instruments see it."""
+    attempt_activity: Activity | None = None
+    """The attempt under way as instruments see it."""
+    headers: Mapping[str, str] | None = None
+    """What the attempt under way is sent with beside the session's own headers."""
     waits_for: Callable[[], str] | None = None
     """What the call waits for outside of the transport, in words; None where it does not."""
     waits_count = True
@@ -92,6 +99,9 @@ class CallContext(Progress):
             self.limiter = GuardedLimiter(options.limiter)
         self.waits_count = options.waits_count
         self.leaves_throttling = options.leaves_throttling
+        if options.activity is not None:
+            self.activity = options.activity
+            self.is_noted = True
         options.context = self
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import attrs
 
+from boardclient._activities import Activity
 from boardclient._messages import Request
 from boardclient._pace import Limiter
 from boardclient._pipeline._places import Places
@@ -29,6 +30,7 @@ class CallOptions:
         waits_count: whether waiting for the limiter and for credentials counts for the deadline.
         history: takes the attempts of a call that succeeded; empty where the first attempt sufficed and no one asked for it.
         context: the call that is under way with these options, None between calls.
+        activity: the call as instruments see it, None where nothing follows it.
     """
 
     limiter: Limiter | None = None
@@ -36,6 +38,7 @@ class CallOptions:
     waits_count: bool = attrs.field(default=True, kw_only=True)
     history: list[Attempt] = attrs.field(factory=list, kw_only=True)
     context: CallContext | None = attrs.field(default=None, kw_only=True, repr=False)
+    activity: Activity | None = attrs.field(default=None, kw_only=True, repr=False)
 
 
 class CallRunner(Protocol):

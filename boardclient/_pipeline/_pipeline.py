@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import time
 from collections.abc import Iterable, Mapping
+from time import monotonic, time
 from typing import Any, TypeVar, cast
 
+import attrs
+
 from boardclient import retry as _retry
+from boardclient._activities import INSTALLED, Activity
 from boardclient._curl import ShownRequest
 from boardclient._messages import Request
 from boardclient._operations import error_of, interpret_in_steps, unreadable, value_of
 from boardclient._pace import Limiter
 from boardclient._pipeline._core import SessionCore
+from boardclient._pipeline._following import ObserverInstrument, attempt_of, call_of, end_attempt
 from boardclient._pipeline._guards import GuardedLimiter, guarded, log_failure, notify_all, own_error
 from boardclient._pipeline._in_flight import CallContext
 from boardclient._pipeline._options import CallOptions
@@ -35,7 +39,8 @@ from boardclient.errors import (
     Effect,
     SessionClosedError,
 )
-from boardclient.events import AnswerReceived, CredentialsRenewed, Event, Observer, RequestSent, RetryScheduled
+from boardclient.events import CredentialsRenewed, Event, Observer, RetryScheduled
+from boardclient.logs import is_info_logged
 
 T = TypeVar("T")
 
@@ -73,10 +78,11 @@ class Pipeline:
         self.observers = tuple(observers)
         self.credentials_in: CredentialsIn = credentials_in
         self._core = core
+        self._follower = ObserverInstrument(self.observers) if self.observers else None
         self._limiter = None if limiter is None else GuardedLimiter(limiter)
         self._hooks = provider if isinstance(provider, CredentialObserver) else CredentialObserver()
         self._accepted: Credentials | None = None
-        is_heard = self.observers or (self._limiter is not None and self._limiter.is_reporting)
+        is_heard = self._limiter is not None and self._limiter.is_reporting
         self._enters_policy_first = policy is not None and policy.needs_first_attempt
         self._needs_every_result = bool(is_heard) or self._enters_policy_first
 
@@ -89,7 +95,9 @@ class Pipeline:
 
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
         """Make one call within one deadline, and return the value of its response."""
-        in_flight, began = self._core.in_flight, time.monotonic()
+        if (self.observers or INSTALLED or is_info_logged()) and (options is None or options.activity is None):
+            return await self._followed(request, options)
+        in_flight, began = self._core.in_flight, monotonic()
         context = in_flight.begin(request, self.timeout, options)
         outcome: T | BoardClientError
         try:
@@ -100,7 +108,7 @@ class Pipeline:
             else:
                 # tenacity is entered after a first failure only: passing through it costs 13 microseconds.
                 outcome = await self._attempt(request, context)
-                if isinstance(outcome, BoardClientError):
+                if context.is_noted and isinstance(outcome, BoardClientError):  # every error is noted
                     outcome = await self._mended(request, context, outcome, began)
                 elif self.policy is not None:
                     self.policy.note_success()
@@ -122,11 +130,28 @@ class Pipeline:
             outcome.effect = Effect.worst([outcome.effect, *(attempt.effect for attempt in context.attempts)])
             outcome.attempts = context.attempts
             outcome.shown_request = self._shown(request, context)
+            if context.activity is not None:
+                outcome.call_id = context.activity.call_id
             del context  # it holds credentials, and this frame stays with the error
             raise outcome
         if options is not None:
             options.history.extend(context.attempts)
         return outcome  # type: ignore[return-value]  # -- an error of ours only where a callback returned it as the value
+
+    async def _followed(self, request: Request[T], options: CallOptions | None) -> T:
+        """Make a call that something follows."""
+        activity = call_of(request, self._core.base_url, self.identity.get("account"), self._follower)
+        options = options or CallOptions()
+        options.activity, error = activity, None
+        try:
+            return await self.call(request, options)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            options.activity = None
+            activity.end(error)
+            del error
 
     async def _attempt(
         self, request: Request[T], context: CallContext, credentials: Credentials | None = None
@@ -152,7 +177,7 @@ class Pipeline:
         self, request: Request[T], context: CallContext, rejected: Credentials | None
     ) -> Credentials | CredentialError:
         """Ask the provider for credentials, or for others than the rejected ones. A failure goes into the history."""
-        provider, core, started = self.provider, self._core, time.time()
+        provider, core, started = self.provider, self._core, time()
         core.in_flight.suspend(context)
         context.waits_for = self._hooks.waiting_for
         try:
@@ -201,15 +226,20 @@ class Pipeline:
         """Sign and send the request. Return the value or the error that its response stands for."""
         if not context.may_send:
             closed = SessionClosedError(f"{request.line}: the session was closed during the call")
-            context.record(time.time(), closed, None, Effect.NOT_SENT)
+            context.record(time(), closed, None, Effect.NOT_SENT)
             return closed
-        if self.observers:
-            self._notify_sent(request, context)
-        core = self._core
         context.credentials = credentials
-        context.started = time.time()
+        context.started = time()
         signed = credentials.sign(request, self.credentials_in)
-        response = await core.pool.send(request.definition.method, core.base_url + signed.target, signed.body, context)
+        if context.activity is None:
+            response = await self._core.pool.send(
+                request.definition.method, self._core.base_url + signed.target, signed.body, context
+            )
+        else:
+            headers = self._begin_attempt(context, context.activity)
+            response = await self._core.pool.send(
+                request.definition.method, self._core.base_url + signed.target, signed.body, context, headers=headers
+            )
         if not isinstance(response, RawResponse) or response.status // 100 != 2:
             outcome = self._error_of(request, context, response)
         else:
@@ -221,7 +251,7 @@ class Pipeline:
                 outcome = await _read_in_steps(request, context, response)
         if context.is_noted or isinstance(outcome, BoardClientError):
             if isinstance(outcome, DecodeError) and isinstance(response, RawResponse):
-                outcome = unreadable(outcome, _without_secrets(context, response), core.host)
+                outcome = unreadable(outcome, _without_secrets(context, response), self._core.host)
             self._note(request, context, response, outcome)
         return outcome
 
@@ -254,8 +284,8 @@ class Pipeline:
         if renewed == refused:
             return outcome
         context.rejected = refused
-        if self._core.announce(renewed):
-            self.notify(CredentialsRenewed(operation=request.operation))
+        if self._core.announce(renewed) and (call := context.activity) is not None:
+            call.note(CredentialsRenewed(operation=request.operation, call_id=call.call_id, account=call.account))
         again = await self._attempt(request, context, renewed)
         if isinstance(again, AuthenticationError):
             return await self._refused(context.credentials or renewed, again)
@@ -298,8 +328,8 @@ class Pipeline:
             raise _beyond_deadline(request, context, pause, remaining or 0.0)
         context.note_pause(pause)
         context.waits_for = _repeat
-        if self.observers:
-            self.notify(
+        if (call := context.activity) is not None:
+            call.note(
                 RetryScheduled(
                     operation=request.operation,
                     method=request.method,
@@ -307,6 +337,8 @@ class Pipeline:
                     attempt=last.number,
                     pause_seconds=pause,
                     why=last.why,
+                    call_id=call.call_id,
+                    account=call.account,
                 )
             )
 
@@ -321,7 +353,7 @@ class Pipeline:
         """Return the error that a response stands for, without the credentials that it may echo."""
         if isinstance(response, RawResponse):
             response = _without_secrets(context, response)
-        return error_of(request, response, context.effect, time.time(), self._core.host)
+        return error_of(request, response, context.effect, time(), self._core.host)
 
     def _accept(self, credentials: Credentials) -> None:
         """Tell the provider, once, that the service took its credentials."""
@@ -335,11 +367,15 @@ class Pipeline:
         else:
             status, effect = None, response.effect
         attempt = context.record(context.started, outcome, status, effect)
+        followed = context.attempt_activity
+        if followed is not None:
+            if isinstance(response, RawResponse):
+                followed.response_headers = _without_secrets(context, attrs.evolve(response, body=b"")).headers
+            self._end_attempt(context, attempt)
         retry_after = outcome.retry_after if isinstance(outcome, ApiError) and is_throttling(outcome) else None
         limiter = context.limiter or self._limiter
         if limiter is not None:
             limiter.report(status, retry_after, attempt.seconds)
-        self._notify_ended(request, attempt)
 
     def _ended_early(self, request: Request[T], context: CallContext) -> BoardClientError | None:
         """Return the error of a call that the session ended, None for any other. An attempt under way ends here for observers."""
@@ -349,28 +385,18 @@ class Pipeline:
             cancelled = BoardClientError("the call was cancelled")
             context.record(context.started, cancelled, None, context.effect_under_way)
         for attempt in context.attempts[known:]:
-            self._notify_ended(request, attempt)
+            self._end_attempt(context, attempt)
         return error
 
-    def _notify_sent(self, request: Request[T], context: CallContext) -> None:
-        self.notify(
-            RequestSent(operation=request.operation, method=request.method, path=request.path, attempt=len(context.attempts) + 1)
-        )
+    def _begin_attempt(self, context: CallContext, call: Activity) -> Mapping[str, str]:
+        """Tell of an attempt, and return what is sent with it beside the session's own headers."""
+        context.attempt_activity = attempt = attempt_of(call, len(context.attempts) + 1)
+        return attempt.headers
 
-    def _notify_ended(self, request: Request[T], attempt: Attempt) -> None:
-        if self.observers:
-            self.notify(
-                AnswerReceived(
-                    operation=request.operation,
-                    method=request.method,
-                    path=request.path,
-                    attempt=attempt.number,
-                    status=attempt.status,
-                    seconds=attempt.seconds,
-                    effect=attempt.effect,
-                    why=attempt.why,
-                )
-            )
+    def _end_attempt(self, context: CallContext, attempt: Attempt) -> None:
+        if context.attempt_activity is not None:
+            end_attempt(context.attempt_activity, attempt, context.last_error)
+            context.attempt_activity = None
 
     def notify(self, event: Event) -> None:
         """Pass an event to the observers."""

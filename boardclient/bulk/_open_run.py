@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from boardclient._activities import PARENT, Activity
 from boardclient._pipeline._options import CallRunner
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._doubts import MOST_SENDS, Doubts, failed, unknown
@@ -27,6 +28,7 @@ from boardclient.bulk._tally import Tally
 from boardclient.bulk._turns import make_turns
 from boardclient.errors import BoardClientError, Effect
 from boardclient.events import WaitReason
+from boardclient.logs import followers
 from boardclient.models import Card
 
 
@@ -76,6 +78,7 @@ class OpenRun:
         )
         self._places = caller.places
         self._is_settling = False
+        self._followed: Activity | None = None
         self._conductor: asyncio.Task[None] | None = None
         tally.reason = self._waiting_for
         halt.on_set(self._input.give_up)
@@ -149,6 +152,10 @@ class OpenRun:
 
     async def _conduct(self) -> None:
         # A task for each worker and not for each card: 10 microseconds a card less, and memory that doesn't grow with the input.
+        followed = self._followed = Activity(
+            kind="run", operation="cards.create_many", instruments=followers(), parent=PARENT.get()
+        )
+        PARENT.set(followed.begin())  # in the context of this task, which its workers take over
         workers = [asyncio.create_task(self._sender.work()) for _ in range(self._options.workers)]
         try:
             await self._phases()
@@ -159,25 +166,35 @@ class OpenRun:
             for worker in workers:
                 worker.cancel()
             await asyncio.wait(workers)
+            followed.counts = self._tally.counts
+            followed.end(self._halt.error)
             self.results.close()
 
     async def _phases(self) -> None:
         is_doubted = False
         try:
+            self._note_phase("rows are sent")
             await self._unless_halted(self._feed())
             while self._doubts.rows:
                 is_doubted = True
+                self._note_phase(f"{len(self._doubts.rows)} rows are in doubt, the board is read")
                 await self._unless_halted(self._settle_doubts())
                 await self._unless_halted(self._feed())
             # A proxy that repeats a POST answers as if nothing had happened, so that only the board shows the second card.
             if is_doubted or (self._options.journal is not None and self._options.unknown == "reconcile"):
                 with contextlib.suppress(BoardClientError):  # what is settled stays so without it
+                    self._note_phase("the board is read for the audit")
                     self._tally.audit = await self._halt.unless_set(self._reconciler.audit())
         except Halted:
+            self._note_phase("the run is stopped")
             self._doubts.rows += self._withdraw()
             await self._backlog.drained()
             for row in self._doubts.rows:
                 self._recorder.settle(row, unknown(row, row.error))
+
+    def _note_phase(self, words: str) -> None:
+        if self._followed is not None:
+            self._followed.note(words)
 
     async def _unless_halted(self, phase: Coroutine[Any, Any, None]) -> None:
         """Run a phase; an error of it halts the run."""

@@ -42,6 +42,11 @@ class Tally:
             self._rejected += attempt.status is not None and status_of(attempt.status).is_throttling
 
     @property
+    def counts(self) -> dict[str, int]:
+        """How many rows came to which end."""
+        return {str(state): number for state, number in self._states.items()}
+
+    @property
     def waiting_for(self) -> WaitReason | None:
         """What the run waits for, None where it goes on."""
         return None if self.reason is None else self.reason()

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import Final
 
+from boardclient._activities import PARENT, Activity
 from boardclient.credentials._code_exchange import EXCHANGE_SECONDS, AuthorizationRequest, OAuthClientConfig, exchange_code
 from boardclient.credentials._failure import RenewalFailure
 from boardclient.credentials._guard import Outcome, begin
@@ -18,6 +19,7 @@ from boardclient.credentials._token_state import TokenState
 from boardclient.credentials._tokens import LeaseState, StoredToken, Token
 from boardclient.credentials._waiting import RenewalScope
 from boardclient.errors import ConsentRequired, CredentialError, SessionClosedError
+from boardclient.logs import followers
 from boardclient.models import check_text
 
 _POLL_SECONDS: Final = (0.05, 0.2)
@@ -43,8 +45,14 @@ class Renewal:
     async def run(self) -> RenewalFailure | None:
         """Hold another token than before, or return why not. Neither where the session closes meanwhile."""
         self._scope.enter()
+        followed = Activity(
+            kind="renewal", operation="credentials.renew", instruments=followers(), account=self._config.account
+        ).begin()
+        PARENT.set(followed)  # in the context of this task
+        failure: RenewalFailure | None = None
         try:
-            return await self._look_or_renew()
+            failure = await self._look_or_renew()
+            return failure
         except SessionClosedError:
             return None
         except CredentialError as error:
@@ -55,6 +63,7 @@ class Renewal:
             failure = RenewalFailure(f"the renewal failed: {type(error).__name__}", error)
         finally:
             self._scope.is_over = True
+            followed.end(None if failure is None else failure.error())
         self._note(failure)
         return failure
 

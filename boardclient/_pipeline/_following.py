@@ -1,0 +1,128 @@
+"""Calls as instruments see them: what is told of each, and when. Only calls that something follows come here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from boardclient._activities import PARENT, Activity, Instrument, new_call_id
+from boardclient._pipeline._guards import notify_all
+from boardclient._statuses import status_of
+from boardclient._transport import RawResponse, TransportResult
+from boardclient.events import Event, Observer, RequestSent, ResponseReceived
+from boardclient.logs import followers
+
+if TYPE_CHECKING:
+    from boardclient._messages import Request
+    from boardclient.errors import Attempt
+
+
+class ObserverInstrument(Instrument):
+    """Passes the attempts and events of calls on to a session's observers."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    def begin(self, activity: Activity) -> None:
+        """Tell of a request."""
+        if activity.kind == "attempt":
+            notify_all(self._observers, RequestSent(**_facts(activity)))
+
+    def note(self, activity: Activity, event: Event | str) -> None:
+        """Pass an event on."""
+        if not isinstance(event, str):
+            notify_all(self._observers, event)
+
+    def end(self, activity: Activity) -> None:
+        """Tell how an attempt ended."""
+        if activity.kind == "attempt":
+            event = ResponseReceived(
+                **_facts(activity),
+                status=activity.status,
+                seconds=activity.seconds,
+                effect=activity.effect,
+                why=activity.why,
+                headers=activity.response_headers,
+            )
+            notify_all(self._observers, event)
+
+
+def _facts(activity: Activity) -> dict[str, Any]:
+    return {
+        "operation": activity.operation,
+        "method": activity.method,
+        "path": activity.path,
+        "attempt": activity.number,
+        "call_id": activity.call_id,
+        "account": activity.account,
+    }
+
+
+def instruments_of(observers: ObserverInstrument | None) -> tuple[Instrument, ...]:
+    """Return what follows an activity that begins now."""
+    return followers() if observers is None else (*followers(), observers)
+
+
+def call_of(request: Request[Any], root: str, account: str | None, observers: ObserverInstrument | None) -> Activity:
+    """Return the activity of a call, begun."""
+    return Activity(
+        kind="call",
+        operation=request.operation,
+        instruments=instruments_of(observers),
+        call_id=new_call_id(),
+        account=account,
+        parent=PARENT.get(),
+        method=request.method,
+        path=request.path,
+        url=root + request.path,
+        template=None if request.operation == "request" else request.definition.path,
+    ).begin()
+
+
+def attempt_of(call: Activity, number: int) -> Activity:
+    """Return the activity of an attempt of a call, begun."""
+    return Activity(
+        kind="attempt",
+        operation=call.operation,
+        instruments=call.instruments,
+        call_id=call.call_id,
+        account=call.account,
+        parent=call,
+        method=call.method,
+        path=call.path,
+        url=call.url,
+        template=call.template,
+        number=number,
+    ).begin()
+
+
+def form_of(url: str) -> Activity:
+    """Return the activity of a form of a credential provider, begun."""
+    path = "/" + url.partition("://")[2].partition("/")[2]
+    return Activity(
+        kind="attempt",
+        operation="token exchange",
+        instruments=followers(),
+        parent=PARENT.get(),
+        method="POST",
+        path=path,
+        url=url,
+        template=path,
+    ).begin()
+
+
+def end_form(activity: Activity, outcome: TransportResult) -> None:
+    """End the activity of a form as its response says; no header is shown: the service may echo what was sent."""
+    if isinstance(outcome, RawResponse):
+        activity.status, activity.effect = outcome.status, status_of(outcome.status).effect
+        activity.why = f"status {outcome.status}"
+    else:
+        activity.effect, activity.why = outcome.effect, outcome.why
+    activity.end()
+
+
+def end_attempt(activity: Activity, attempt: Attempt, error: BaseException | None) -> None:
+    """End the activity of an attempt as the history says."""
+    activity.status, activity.effect, activity.why = attempt.status, attempt.effect, attempt.why
+    activity.seconds = attempt.seconds
+    activity.end(error)

@@ -1,0 +1,121 @@
+"""What the client logs, under `boardclient`: calls, retries, renewals and bulk runs at INFO, attempts at DEBUG.
+
+Nothing is configured on import, unless the environment asks for it: `BOARDCLIENT_LOG=info` or `debug` writes to standard error.
+No record holds a credential.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from functools import partial
+from typing import Any, Final, Literal, TextIO
+
+from boardclient._activities import INSTALLED, Activity, Instrument, request_id_of
+from boardclient.errors import BoardClientError
+from boardclient.events import CredentialsRenewed, Event, RetryScheduled
+
+__all__ = ["log_to_stderr"]
+
+_root: Final = logging.getLogger("boardclient")
+_root.addHandler(logging.NullHandler())
+_calls: Final = logging.getLogger("boardclient.calls")
+_LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO}
+
+is_info_logged: Final = partial(_calls.isEnabledFor, logging.INFO)
+
+
+class LogInstrument(Instrument):
+    """Writes a line for each call, retry, renewal and run at INFO, for each attempt at DEBUG. Cards of a run are at DEBUG."""
+
+    def begin(self, activity: Activity) -> None:
+        """Log the beginning of an attempt or a run."""
+        if activity.kind == "attempt":
+            _log(logging.DEBUG, activity, "attempt %d: %s %s", activity.number, activity.method, activity.url)
+        elif activity.kind != "call":
+            _log(logging.INFO, activity, "begins")
+
+    def note(self, activity: Activity, event: Event | str) -> None:
+        """Log a retry, a renewal or a phase."""
+        if isinstance(event, RetryScheduled):
+            _log(logging.INFO, activity, "pause of %.3f s after attempt %d: %s", event.pause_seconds, event.attempt, event.why)
+        elif isinstance(event, CredentialsRenewed):
+            _log(logging.INFO, activity, "credentials renewed")
+        elif isinstance(event, str):
+            _log(logging.INFO, activity, "%s", event)
+
+    def end(self, activity: Activity) -> None:
+        """Log what came of it."""
+        error = activity.error
+        why = str(error) if isinstance(error, BoardClientError) else type(error).__name__ if error is not None else ""
+        if activity.kind == "attempt":
+            _log(logging.DEBUG, activity, "attempt %d: %s", activity.number, activity.why or why or "ended")
+        else:
+            level = logging.DEBUG if activity.kind == "call" and activity.parent is not None else logging.INFO
+            counts = "".join(f", {number} {name}" for name, number in activity.counts.items())
+            _log(level, activity, "%s%s", f"failed: {why}" if why else "done", counts)
+
+
+LOGS: Final = LogInstrument()
+
+
+def followers() -> tuple[Instrument, ...]:
+    """Return what follows an activity that begins now, beside a session's observers."""
+    return (*INSTALLED, LOGS) if is_info_logged() else tuple(INSTALLED)
+
+
+def log_to_stderr(level: Literal["debug", "info"] = "info") -> None:
+    """Write the records of `boardclient` to standard error; a second call changes the level.
+
+    Args:
+        level: "info" for calls, retries, renewals and runs, "debug" for each attempt as well.
+
+    Raises:
+        ValueError: there is no such level.
+    """
+    if level not in _LEVELS:
+        raise ValueError('the log level must be "debug" or "info"')
+    _root.setLevel(_LEVELS[level])
+    if not any(isinstance(handler, _StderrHandler) for handler in _root.handlers):
+        _root.addHandler(_StderrHandler())
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+
+def _log(level: int, activity: Activity, message: str, *values: object) -> None:
+    if not _calls.isEnabledFor(level):
+        return
+    extra: dict[str, Any] = {
+        "call_id": activity.call_id,
+        "operation": activity.operation,
+        "account": activity.account,
+        "attempt": activity.number,
+        "status": activity.status,
+        "seconds": round(activity.seconds, 6),
+        "effect": activity.effect.value,
+        "request_id": request_id_of(activity.response_headers),
+    }
+    parts = ["%s", "(%s)"] if activity.call_id else ["%s"]
+    ends = [f"{name} {extra[name]}" for name in ("status", "account", "request_id") if extra[name] is not None]
+    if activity.seconds:
+        ends.append(f"{activity.seconds:.3f} s")
+    named = [activity.operation, activity.call_id] if activity.call_id else [activity.operation]
+    text = " ".join([*parts, message, *(["[%s]"] if ends else [])])
+    _calls.log(level, text, *named, *values, *([", ".join(ends)] if ends else []), extra=extra)
+
+
+def _configure() -> None:
+    """Do what the environment asks for."""
+    wanted = os.environ.get("BOARDCLIENT_LOG", "").strip().lower()
+    if wanted:
+        log_to_stderr("debug" if wanted == "debug" else "info")
+    if wanted and wanted not in _LEVELS:
+        _root.warning("BOARDCLIENT_LOG must be debug or info: taken for info")
+
+
+_configure()

@@ -1,0 +1,171 @@
+"""What logs and observers are told of calls: all that happens, with the call's identifier, and no credential."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from boardclient import ApiError, AsyncSession, BoardClientError, CardDraft, OAuthCredentials, StaticCredentials, logs
+from boardclient._activities import INSTALLED, Activity, Instrument
+from boardclient.events import CredentialsRenewed, RequestSent, ResponseReceived, RetryScheduled
+from boardclient.testing import BoardService, assert_no_secrets, faults
+
+
+def oauth(service: BoardService, **options: Any) -> OAuthCredentials:
+    async def authorize(request: object) -> str:
+        return service.new_code()
+
+    given = {
+        "client_id": service.client_id,
+        "client_secret": service.client_secret,
+        "redirect_uri": service.redirect_uri,
+        "auth_url": service.auth_url,
+        "key": service.key,
+    }
+    return OAuthCredentials(**given, authorize=authorize, **options)
+
+
+async def test_logs_tell_of_a_call(service: BoardService, policy: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A call with a renewal and a retry is logged with its identifier, account, statuses, pause and the service's request id."""
+    caplog.set_level(logging.DEBUG, "boardclient")
+    async with AsyncSession(oauth(service, account="ada"), service.base_url, retry=policy) as session:
+        await session.members.me()
+        service.faults.add(faults.status(503, headers={"X-Request-Id": "r-77"}), "members.me", times=1)
+        caplog.clear()
+        await session.members.me()
+    texts = [record.getMessage() for record in caplog.records if record.name == "boardclient.calls"]
+    ids = {record.call_id for record in caplog.records if hasattr(record, "call_id")}
+    assert len(ids) == 1
+    (call_id,) = ids
+    assert texts[0] == f"members.me ({call_id}) attempt 1: GET {service.base_url}/1/members/me [account ada]"
+    assert "status 503" in texts[1]
+    assert "request_id r-77" in texts[1]
+    assert texts[2].startswith(f"members.me ({call_id}) pause of ")
+    assert "after attempt 1" in texts[2]
+    assert "attempt 2: success [status 200, account ada" in texts[4]
+    assert texts[5].startswith(f"members.me ({call_id}) done [account ada")
+    levels = [record.levelname for record in caplog.records if record.name == "boardclient.calls"]
+    assert levels == ["DEBUG", "DEBUG", "INFO", "DEBUG", "DEBUG", "INFO"]
+
+
+async def test_logs_tell_of_renewals_and_failures(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:
+    """The renewal, its token exchange and an error are logged; no credential is in any record."""
+    caplog.set_level(logging.DEBUG, "boardclient")
+    async with AsyncSession(oauth(service), service.base_url) as session:
+        with pytest.raises(ApiError) as caught:
+            await session.cards.get("none")
+    texts = [record.getMessage() for record in caplog.records]
+    assert "credentials.renew begins [account default]" in texts
+    assert any(text.startswith("token exchange attempt 1: status 200") for text in texts)
+    assert any(text.startswith("credentials.renew done") for text in texts)
+    assert any(f"({caught.value.call_id}) failed: GET /1/cards/none: status 404" in text for text in texts)
+    assert_no_secrets(caplog.records, secrets=[service.key, service.client_secret, *_tokens(service)])
+
+
+def _tokens(service: BoardService) -> list[str]:
+    found = {str(call.query.get("token")) for call in service.calls if call.query.get("token")}
+    return [*found, *(str(call.body["code"]) for call in service.calls if isinstance(call.body, dict) and "code" in call.body)]
+
+
+async def test_cards_of_a_run_are_logged_at_debug(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:
+    """A bulk run is one story at INFO: its beginning, its phases and its sums."""
+    caplog.set_level(logging.INFO, "boardclient")
+    board = service.seed({"To Do": []})
+    async with service.session() as session:
+        await session.cards.create_many([CardDraft(f"c{n}", board.lists["To Do"]) for n in range(5)]).wait()
+    texts = [record.getMessage() for record in caplog.records if record.name == "boardclient.calls"]
+    assert texts[:2] == ["cards.create_many begins", "cards.create_many rows are sent"]
+    assert texts[-1].startswith("cards.create_many done, 5 created [")
+    assert not [text for text in texts if text.startswith("cards.create (")]
+
+
+async def test_events_name_call_account_and_headers(service: BoardService, policy: Any) -> None:
+    """The events of one call carry its identifier, its account and the headers of responses; a view has observers of its own."""
+    seen: list[Any] = []
+    echo = {"X-Echo": service.key, "X-Kind": "canned"}
+    async with AsyncSession(oauth(service, account="ada"), service.base_url, retry=policy) as session:
+        view = session.with_options(observers=[seen.append])
+        await view.members.me()
+        service.faults.add(faults.status(503, headers=echo), "members.me", times=1)
+        seen.clear()
+        await view.members.me()
+        await session.members.me()
+    assert [type(event) for event in seen] == [RequestSent, ResponseReceived, RetryScheduled, RequestSent, ResponseReceived]
+    assert {event.account for event in seen} == {"ada"}
+    assert len({event.call_id for event in seen}) == 1
+    assert (seen[1].headers["X-Echo"], seen[1].headers["X-Kind"]) == ("***", "canned")
+
+
+class Failing(Instrument):
+    """An instrument that always raises."""
+
+    def begin(self, activity: Activity) -> None:
+        raise ValueError
+
+    def end(self, activity: Activity) -> None:
+        raise ValueError
+
+
+async def test_an_instrument_that_fails_disturbs_nothing(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:
+    """What an instrument raises is logged, and the call goes on; one that is cancelled ends its activities."""
+    INSTALLED.append(Failing())
+    try:
+        async with service.session() as session:
+            await session.members.me()
+            service.faults.add(faults.hang())
+            call = asyncio.ensure_future(session.members.me())
+            while len(service.calls) < 2:
+                await asyncio.sleep(0)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+    finally:
+        INSTALLED.pop()
+    assert "an instrument failed" in caplog.text
+
+
+@pytest.mark.parametrize(("level", "lines"), [("info", 1), ("debug", 5), ("loud", 2), ("", 0)])
+def test_the_environment_asks_for_logs(level: str, lines: int) -> None:
+    """BOARDCLIENT_LOG writes to standard error; without it nothing is configured."""
+    program = """
+import asyncio
+from boardclient.testing import playground
+async def main():
+    async with playground() as (service, session):
+        await session.members.me()
+asyncio.run(main())
+"""
+    environment = {"BOARDCLIENT_LOG": level, "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert len([line for line in done.stderr.splitlines() if "boardclient" in line]) == lines, done.stderr
+
+
+def test_levels_are_named() -> None:
+    """A level that is none is refused; setting it again changes it without a second handler."""
+    with pytest.raises(ValueError, match="debug"):
+        logs.log_to_stderr("loud")  # type: ignore[arg-type]  # -- the point
+    logger = logging.getLogger("boardclient")
+    before, level = list(logger.handlers), logger.level
+    try:
+        logs.log_to_stderr()
+        logs.log_to_stderr("debug")
+        assert len(logger.handlers) == len(before) + 1
+        assert logger.level == logging.DEBUG
+    finally:
+        logger.handlers[:] = before
+        logger.setLevel(level)
+
+
+async def test_errors_name_their_call(service: BoardService) -> None:
+    """An error has the identifier that events and logs have; without them it has none."""
+    seen: list[Any] = []
+    async with AsyncSession(StaticCredentials("wrong"), service.base_url, observers=[seen.append]) as session:
+        with pytest.raises(BoardClientError) as caught:
+            await session.members.me()
+    assert caught.value.call_id == seen[0].call_id != ""
+    assert not [event for event in seen if isinstance(event, CredentialsRenewed)]
