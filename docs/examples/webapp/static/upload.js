@@ -1,0 +1,26 @@
+// Shows the progress as it comes; where more than numbers changes, the server renders the page again.
+const stream = new EventSource(document.getElementById("upload").dataset.events);
+const progress = document.getElementById("progress");
+const status = document.getElementById("status");
+const waits = {
+  outage: "the service is away",
+  "retry-after": "the service is busy",
+  settling: "looking at what the board holds",
+  consent: "sign in again to go on",
+};
+let before = null;
+
+stream.onmessage = ({ data }) => {
+  const state = JSON.parse(data);
+  if (state.ended || (before && (state.waiting_for === "consent") !== (before.waiting_for === "consent"))) {
+    stream.close();
+    location.reload();
+    return;
+  }
+  before = state;
+  progress.value = state.done;
+  status.textContent = `${state.done} of ${state.total}` + (state.waiting_for ? `: ${waits[state.waiting_for]}` : "");
+};
+stream.onerror = () => {
+  if (stream.readyState === EventSource.CLOSED) location.reload(); // not signed in any more, or at the end
+};

@@ -1,0 +1,322 @@
+"""The example web application, by the framework's test client, over a running service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from webapp_helpers import COOKIE_SECRET, environment, load_app, need
+
+from boardclient.testing import BoardService, assert_no_secrets, faults
+
+need("fastapi", "jinja2", "python_multipart", "httpx2")
+
+from fastapi.testclient import TestClient  # noqa: E402 -- only where it is installed
+
+PAGE = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+JSON = {"accept": "application/json"}
+CALLBACK = "http://testserver/callback"
+
+
+@pytest.fixture(scope="module")
+def webapp() -> ModuleType:
+    return load_app()
+
+
+@pytest.fixture
+def service() -> Iterator[BoardService]:
+    with BoardService(members=["Ada Lovelace", "Alan Turing"], redirect_uri=CALLBACK) as running:
+        yield running
+
+
+OpenClient = Callable[[], TestClient]
+
+
+@pytest.fixture
+def open_client(webapp: ModuleType, service: BoardService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenClient:
+    """Return a function that makes a browser of the application; entered, it starts the application."""
+    tmp_path.chmod(0o700)
+    for name, value in environment(service, tmp_path / "tokens").items():
+        monkeypatch.setenv(name, value)
+    return lambda: TestClient(webapp.app, headers=PAGE, follow_redirects=False)
+
+
+@pytest.fixture
+def client(open_client: OpenClient) -> Iterator[TestClient]:
+    with open_client() as opened:
+        yield opened
+
+
+def begin(client: TestClient, return_to: str = "/") -> str:
+    """Begin a sign-in; return its state."""
+    response = client.get("/login", params={"return_to": return_to})
+    assert response.status_code == 303
+    return parse_qs(urlsplit(response.headers["location"]).query)["state"][0]
+
+
+def sign_in(client: TestClient, service: BoardService, member: int = 0, return_to: str = "/"):
+    code = service.new_code(member=service.members[member].id)
+    return client.get("/callback", params={"code": code, "state": begin(client, return_to)})
+
+
+def upload(client: TestClient, board, content: bytes = b"name,desc\nOne,first\nTwo,\nThree,\n"):
+    return client.post(
+        f"/boards/{board.id}/uploads", data={"list_id": board.lists["To Do"]}, files={"file": ("cards.csv", content)}
+    )
+
+
+def states(client: TestClient, path: str, last: str = "") -> list[dict]:
+    response = client.get(f"{path}/events", headers={"accept": "text/event-stream", "last-event-id": last})
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/event-stream")
+    found = []
+    for event in response.text.strip().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in event.splitlines())
+        found.append(json.loads(fields["data"]))
+        assert int(fields["id"]) == found[-1]["number"]
+    return found
+
+
+def test_a_user_signs_in_and_out(client: TestClient, service: BoardService) -> None:
+    """The user is known from the sign-in to the sign-out, to people and to programs; nothing secret is shown."""
+    assert client.get("/").status_code == 200
+    assert 'href="/login?return_to=/"' in client.get("/").text
+    done = sign_in(client, service, return_to="/me?x=1")
+    assert (done.status_code, done.headers["location"]) == (303, "/me?x=1")
+    assert client.get("/me", headers=JSON).json() == {"id": service.members[0].id}
+    page = client.get("/me")
+    assert service.members[0].id in page.text
+    assert page.headers["cache-control"] == "no-store"
+    shown = [page.text, *(str(value) for value in [*page.headers.values(), *client.cookies.values(), done.headers])]
+    assert_no_secrets(shown, secrets=[service.client_secret, service.key, COOKIE_SECRET])
+    out = client.post("/logout")
+    assert (out.status_code, out.headers["location"]) == (303, "/")
+    assert client.get("/me", headers=JSON).status_code == 401
+    assert client.get("/logout").status_code == 405
+
+
+def test_a_board_is_a_page_or_json(client: TestClient, service: BoardService) -> None:
+    board = service.seed({"To Do": ["Book <b>the</b> hall", "Invite"], "Done": ["Plan"]})
+    sign_in(client, service)
+    page = client.get(f"/boards/{board.id}")
+    assert "Book &lt;b&gt;the&lt;/b&gt; hall" in page.text
+    assert {"To Do", "Done", "Invite", "Plan"} <= set(page.text.replace("<", ">").split(">"))
+    found = client.get(f"/boards/{board.id}", headers=JSON).json()
+    assert [card["name"] for card in found["cards"]] == ["Book <b>the</b> hall", "Invite", "Plan"]
+    assert board.id in client.get("/").text
+
+
+def test_a_board_whose_cards_do_not_name_their_list(client: TestClient, service: BoardService) -> None:
+    """The interface does not show what a listing holds: cards without a list are shown all the same."""
+    board = service.seed({"To Do": ["Book the hall"]})
+    service.rules.shape = lambda operation, answer: (
+        [{"id": card["id"], "name": card["name"]} for card in answer] if operation == "boards.cards" else answer
+    )
+    sign_in(client, service)
+    page = client.get(f"/boards/{board.id}")
+    assert "Elsewhere on the board" in page.text
+    assert "Book the hall" in page.text
+
+
+def test_a_board_is_created_and_remembered(client: TestClient, service: BoardService) -> None:
+    sign_in(client, service)
+    created = client.post("/boards", data={"name": "Fête <1>"})
+    assert created.status_code == 303
+    assert "Fête &lt;1&gt;" in client.get(created.headers["location"]).text
+    assert "Fête &lt;1&gt;" in client.get("/").text
+    opened = client.get("/boards", params={"board_id": " a/b?c "})
+    assert opened.headers["location"] == "/boards/a%2Fb%3Fc"
+    assert client.get("/boards").headers["location"] == "/"
+    sign_in(client, service, member=1)
+    assert "Fête" not in client.get("/").text
+
+
+@pytest.mark.parametrize("value", ["x", "bnVsbA==", "W10=", "WzEsMl0=", "////", "eyJhIjoxfQ=="])
+def test_a_cookie_that_is_not_ours_is_no_error(client: TestClient, service: BoardService, value: str) -> None:
+    sign_in(client, service)
+    client.cookies.set("boards", value)
+    assert client.get("/").status_code == 200
+
+
+def test_cards_are_added_and_moved(client: TestClient, service: BoardService) -> None:
+    board = service.seed({"To Do": [], "Done": []})
+    sign_in(client, service)
+    to_do, done = board.lists["To Do"], board.lists["Done"]
+    added = client.post(f"/boards/{board.id}/cards", data={"name": "Book", "list_id": to_do})
+    assert (added.status_code, added.headers["location"]) == (303, f"/boards/{board.id}#add-{to_do}")
+    (card,) = service.rules.cards_of(board.id)
+    moved = client.post(f"/boards/{board.id}/moves", data={"card_id": card.id, "list_id": done})
+    assert (moved.status_code, moved.headers["location"]) == (303, f"/boards/{board.id}#card-{card.id}")
+    assert [card.list_id for card in service.rules.cards_of(board.id)] == [done]
+    assert client.post(f"/boards/{board.id}/cards", data={"name": "", "list_id": to_do}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"origin": "https://evil.example"}, {"origin": "null"}],
+)
+def test_forms_of_other_sites_are_refused(client: TestClient, service: BoardService, headers: dict[str, str]) -> None:
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    path, data = f"/boards/{board.id}/cards", {"name": "Book", "list_id": board.lists["To Do"]}
+    assert client.post(path, data=data, headers=headers).status_code == 403
+    assert client.post("/logout", headers=headers).status_code == 403
+    assert service.calls_of("cards.create") == []
+    for own in ({"sec-fetch-site": "same-origin"}, {"origin": "http://testserver"}):
+        assert client.post(path, data=data, headers=own).status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (faults.status(503, {"Retry-After": "30"}), 502),
+        (faults.status(429, {"Retry-After": "30"}), 503),
+        (faults.foreign_body(b"<p>Away</p>", "text/html"), 502),
+    ],
+)
+def test_a_service_that_fails(client: TestClient, service: BoardService, fault: faults.Fault, status: int) -> None:
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    service.faults.add(fault, operation="boards.cards")
+    page = client.get(f"/boards/{board.id}")
+    assert (page.status_code, "<h1>" in page.text) == (status, True)
+    problem = client.get(f"/boards/{board.id}", headers=JSON)
+    assert problem.headers["content-type"] == "application/problem+json"
+    assert (problem.status_code, problem.json()["status"]) == (status, status)
+
+
+def test_a_service_that_does_not_answer(
+    client: TestClient, service: BoardService, webapp: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    monkeypatch.setattr(webapp, "PAGE_SECONDS", 0.1)
+    service.faults.add(faults.hang(), operation="boards.cards")
+    assert client.get(f"/boards/{board.id}").status_code == 504
+
+
+def test_a_card_that_may_have_been_added(client: TestClient, service: BoardService) -> None:
+    """The page says so: the user looks before the card is added twice."""
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    service.faults.add(faults.drop(commit=True), operation="cards.create")
+    page = client.post(f"/boards/{board.id}/cards", data={"name": "Book", "list_id": board.lists["To Do"]})
+    assert (page.status_code, "look before you send it again" in page.text) == (502, True)
+
+
+@pytest.mark.parametrize("path", ["/boards/unknown", "/boards/%0A", "/boards/a%5Cb", "/uploads/0", "/uploads/..%2E", "/nowhere"])
+def test_what_does_not_exist(client: TestClient, service: BoardService, path: str) -> None:
+    sign_in(client, service)
+    page = client.get(path)
+    assert (page.status_code, "<h1>" in page.text) in {(404, True), (400, True)}
+    assert client.get(path, headers=JSON).status_code == page.status_code
+
+
+def test_redirects_that_sign_nobody_in(client: TestClient, service: BoardService, open_client: OpenClient) -> None:
+    """Replayed, foreign, refused and malformed redirects are answered with 400, and exchange nothing."""
+    code, state = service.new_code(), begin(client)
+    query = {"code": code, "state": state}
+    bad = [
+        client.get("/callback", params={**query, "state": "other"}),
+        client.get("/callback", params={"error": "access_denied", "state": begin(client)}),
+        client.get("/callback", params={"state": begin(client)}),
+        client.get("/callback"),
+        client.get(f"/callback?code={code}&code={code}&state={state}"),
+    ]
+    assert {response.status_code for response in bad} == {400}
+    assert all("You are not signed in" in response.text for response in bad)
+    assert service.calls_of("token.exchange") == []
+    assert client.get("/callback", params=query).status_code == 303
+    assert client.get("/callback", params=query).status_code == 400
+    assert len(service.calls_of("token.exchange")) == 1
+
+
+@pytest.mark.parametrize(
+    "address", ["https://evil.example/", "//evil.example", "/\\evil.example", "/%2f/evil.example", "javascript:x"]
+)
+def test_return_addresses_are_local(client: TestClient, service: BoardService, address: str) -> None:
+    assert sign_in(client, service, return_to=address).headers["location"] == "/"
+
+
+def test_an_expired_token_leads_to_the_login_and_back(client: TestClient, service: BoardService) -> None:
+    board = service.seed({"To Do": ["Book"]})
+    path = f"/boards/{board.id}"
+    sign_in(client, service)
+    assert client.get(path).status_code == 200
+    service.rules.expire_tokens()
+    page = client.get(path)
+    assert (page.status_code, page.headers["location"]) == (303, f"/login?return_to={path}")
+    program = client.get(path, headers=JSON)
+    assert (program.status_code, program.json()["login_url"]) == (401, "/login")
+    assert sign_in(client, service, return_to=path).headers["location"] == path
+    assert client.get(path).status_code == 200
+
+
+def test_an_upload_is_watched(client: TestClient, service: BoardService) -> None:
+    """Events tell how far it is; a browser that comes back gets what it has not seen, and is not kept at the end."""
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    response = upload(client, board)
+    path = response.headers["location"]
+    assert (response.status_code, path.startswith("/uploads/")) == (303, True)
+    seen = states(client, path)
+    assert {"done": 3, "total": 3, "failed": [], "ended": "finished"}.items() <= seen[-1].items()
+    assert [card.name for card in service.rules.cards_of(board.id)] == ["One", "Two", "Three"]
+    number = seen[-1]["number"]
+    assert [state["number"] for state in states(client, path, str(number - 1))] == [number]
+    assert states(client, path, "rubbish") == [seen[-1]]
+    page = client.get(path)
+    assert "3 of 3" in page.text
+    assert "upload.js" not in page.text
+    sign_in(client, service, member=1)
+    assert client.get(path).status_code == client.get(f"{path}/events").status_code == 404
+
+
+def test_cards_that_fail_are_named(client: TestClient, service: BoardService) -> None:
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    service.faults.add(faults.status(400), operation="cards.create", times=1)
+    path = upload(client, board).headers["location"]
+    (failed,) = states(client, path)[-1]["failed"]
+    assert failed["state"] == "failed"
+    assert failed["name"] in client.get(path).text
+
+
+def test_an_upload_that_a_worker_left_goes_on(open_client: OpenClient, service: BoardService) -> None:
+    """The worker that is asked for the progress runs it; each card is created once."""
+    board = service.seed({"To Do": []})
+    busy = service.faults.add(faults.status(429, {"Retry-After": "60"}), operation="cards.create", call=[2, 3])
+    with open_client() as client:
+        sign_in(client, service)
+        path = upload(client, board).headers["location"]
+        while "1 of 3" not in client.get(path).text:
+            pass
+        cookies = client.cookies
+    service.faults.remove(busy)
+    with open_client() as client:
+        client.cookies = cookies
+        assert states(client, path)[-1]["ended"] == "finished"
+    assert sorted(card.name for card in service.rules.cards_of(board.id)) == ["One", "Three", "Two"]
+
+
+@pytest.mark.parametrize("content", [b"", b"name\n", b"title\nOne\n", b"name\n\xff\n", b"name,desc\n,x\n", b'name\n"One'])
+def test_files_that_are_no_cards(client: TestClient, service: BoardService, content: bytes) -> None:
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    assert upload(client, board, content).status_code == 400
+    assert service.calls_of("cards.create") == []
+
+
+def test_a_file_that_is_too_large(client: TestClient, service: BoardService) -> None:
+    sign_in(client, service)
+    assert upload(client, service.seed({"To Do": []}), b"name\n" + b"x" * 2**20).status_code == 413
+
+
+def test_events_without_a_sign_in_are_an_error(client: TestClient) -> None:
+    """The status comes first: an event source can't follow a redirect to another site."""
+    response = client.get("/uploads/0/events", headers={"accept": "text/event-stream"})
+    assert (response.status_code, response.json()["login_url"]) == (401, "/login")

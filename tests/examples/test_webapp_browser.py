@@ -1,0 +1,263 @@
+"""The example web application in a browser: two worker processes on one token store, over a running service."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from webapp_helpers import FOLDER, environment, need
+
+from boardclient.testing import BoardService, faults
+
+need("fastapi", "jinja2", "python_multipart", "uvicorn", "playwright.sync_api")
+
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright  # noqa: E402 -- only where it is installed
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PHONE = {"width": 375, "height": 740}
+LIMIT_MILLISECONDS = 15_000
+
+if not Path(CHROMIUM).exists() and os.environ.get("CI") != "true":
+    pytest.skip("chromium is not installed", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def service(port: int) -> Iterator[BoardService]:
+    with BoardService(members=["Ada Lovelace", "Alan Turing"], redirect_uri=f"http://127.0.0.1:{port}/callback") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(service: BoardService, port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the application with two workers."""
+    folder = tmp_path_factory.mktemp("webapp")
+    folder.chmod(0o700)
+    given = {**os.environ, **environment(service, folder / "tokens")}
+    command = [sys.executable, "-m", "uvicorn", "app:app", "--workers", "2", "--port", str(port), "--log-level", "warning"]
+    with subprocess.Popen(command, cwd=FOLDER, env=given, start_new_session=True) as running:
+        try:
+            wait_until_it_answers(running, f"http://127.0.0.1:{port}")
+            yield running
+            assert end(running) in (0, -signal.SIGTERM)
+        finally:
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def site(server: subprocess.Popen[bytes], port: int) -> str:
+    """Return the address of the application."""
+    return f"http://127.0.0.1:{port}"
+
+
+def end(server: subprocess.Popen[bytes]) -> int:
+    """End the server as a process manager does; return its exit code."""
+    server.terminate()
+    return server.wait(30)
+
+
+def wait_until_it_answers(server: subprocess.Popen[bytes], address: str) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            urllib.request.urlopen(address, timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError("the application did not start")
+
+
+@pytest.fixture
+def context(browser: Browser, site: str) -> Iterator[BrowserContext]:
+    with browser.new_context(base_url=site, viewport=PHONE, color_scheme="light") as opened:
+        opened.set_default_timeout(LIMIT_MILLISECONDS)
+        expect.set_options(timeout=LIMIT_MILLISECONDS)
+        yield opened
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A page where nothing fails: no script error, and nothing that the content security policy refuses."""
+    opened, problems = context.new_page(), []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda message: problems.append(message.text) if "Content Security" in message.text else None)
+    yield opened
+    assert problems == []
+
+
+def show(page: Page, name: str) -> None:
+    """Keep pictures at the widths of a phone and of a desk, where a folder for them is named."""
+    folder = os.environ.get("BOARDCLIENT_SCREENSHOTS")
+    if folder:
+        for width, height in ((375, 740), (1280, 800)):
+            page.set_viewport_size({"width": width, "height": height})
+            page.screenshot(path=f"{folder}/{name}-{width}.png", full_page=True)
+        page.set_viewport_size(PHONE)
+
+
+def sign_in(page: Page, member: str = "Ada Lovelace") -> None:
+    page.get_by_role("button", name=f"Continue as {member}").click()
+
+
+def fits(page: Page) -> bool:
+    """Return whether nothing needs sideways scrolling."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+
+def press_until(page: Page, name: str, key: str = "Tab") -> None:
+    """Press a key until what has this name has the focus, and see that the focus shows."""
+    for _ in range(60):
+        page.keyboard.press(key)
+        focused = page.locator(":focus")
+        if focused.count() and name in " ".join((focused.inner_text() or label_of(page)).split()):
+            outline = focused.evaluate("element => getComputedStyle(element).outlineStyle")
+            assert outline != "none", f"the focus of {name} does not show"
+            return
+    raise AssertionError(f"{key} does not lead to {name}")
+
+
+def label_of(page: Page) -> str:
+    return str(page.evaluate("document.activeElement.labels?.[0]?.textContent ?? ''"))
+
+
+def test_all_of_it_by_keyboard(page: Page, service: BoardService) -> None:
+    """A user signs in, creates a board, adds cards, moves one and signs out, without a mouse, on a phone's width."""
+    page.goto("/")
+    show(page, "landing")
+    press_until(page, "Sign in")
+    page.keyboard.press("Enter")
+    press_until(page, "Continue as Ada Lovelace")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Your boards")).to_be_visible()
+    press_until(page, "Name")
+    page.keyboard.type("Summer fête")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Summer fête", level=1)).to_be_visible()
+    expect(page).to_have_title(re.compile("^Summer fête"))
+    press_until(page, "New card in To Do")
+    for name in ("Book the hall", "Invite"):
+        page.keyboard.type(name)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("listitem").filter(has_text=name)).to_be_visible()
+        expect(page.get_by_label("New card in To Do")).to_be_focused()
+    press_until(page, "Book the hall Move", "Shift+Tab")
+    page.keyboard.press("Enter")
+    show(page, "board")
+    press_until(page, "Move Book the hall to Done")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Done").get_by_role("listitem")).to_contain_text("Book the hall")
+    assert fits(page)
+    press_until(page, "Account")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text(service.members[0].id)).to_be_visible()
+    show(page, "account")
+    press_until(page, "To your boards")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name=re.compile("Summer fête"))).to_be_visible()
+    show(page, "home")
+    press_until(page, "Sign out")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="Sign in")).to_be_visible()
+    assert page.request.get("/me", headers={"accept": "application/json"}).status == 401
+
+
+def test_an_upload_goes_on_after_the_token_expired(page: Page, service: BoardService) -> None:
+    """The page shows the progress live, asks for a sign-in when the token has expired, and shows the rest afterwards."""
+    board = service.seed({"To Do": [], "Done": []})
+    service.faults.rate_limit = faults.rate_limit(20, burst=10)
+    page.goto(f"/boards/{board.id}")
+    sign_in(page)
+    rows = "\n".join(f"Card {number}" for number in range(120))
+    page.get_by_label("CSV file").set_input_files(
+        {"name": "cards.csv", "mimeType": "text/csv", "buffer": f"name\n{rows}\n".encode()}
+    )
+    page.get_by_role("button", name="Upload").click()
+    status = page.get_by_role("status")
+    expect(status).to_have_text(re.compile(r"^[1-9]\d* of 120"))
+    show(page, "upload")
+    assert page.get_by_role("progressbar").get_attribute("max") == "120"
+    service.rules.expire_tokens()
+    page.get_by_role("link", name="Sign in again to go on").click()
+    service.faults.rate_limit = None
+    sign_in(page)
+    expect(page.get_by_role("heading", name="Uploaded")).to_be_visible()
+    expect(status).to_have_text("120 of 120")
+    show(page, "uploaded")
+    page.get_by_role("link", name="To the board").click()
+    expect(page.get_by_role("region", name="To Do").get_by_role("listitem")).to_have_count(120)
+    assert len({card.name for card in service.rules.cards_of(board.id)}) == 120
+
+
+def test_five_tabs_after_the_token_expired(context: BrowserContext, service: BoardService) -> None:
+    """Each tab comes back to its own board, whichever worker completes its sign-in."""
+    boards = [service.seed({"To Do": [f"Card of tab {number}"]}) for number in range(5)]
+    tabs = [context.new_page() for _ in boards]
+    for tab, board in zip(tabs, boards, strict=True):
+        tab.goto(f"/boards/{board.id}")
+        expect(tab.get_by_role("heading", name="Allow access to your boards?")).to_be_visible()
+    for tab in reversed(tabs):
+        sign_in(tab)
+    for tab, board in zip(tabs, boards, strict=True):
+        expect(tab.get_by_text(f"Card of tab {boards.index(board)}", exact=True)).to_be_visible()
+
+
+def test_errors_are_pages(page: Page, service: BoardService) -> None:
+    """An unknown board, a refusal and a service that fails are told in words, with a way on."""
+    page.goto("/login?return_to=/boards/unknown")
+    page.get_by_role("button", name="Refuse").click()
+    expect(page.get_by_role("heading", name="You are not signed in")).to_be_visible()
+    show(page, "refused")
+    page.get_by_role("link", name="Sign in").click()
+    sign_in(page)
+    response = page.goto("/boards/unknown")
+    assert response is not None
+    assert response.status == 404
+    show(page, "unknown")
+    page.get_by_role("link", name="To your boards").click()
+    expect(page.get_by_role("heading", name="Your boards")).to_be_visible()
+    assert fits(page)
+
+
+def test_the_server_ends_while_a_page_watches(page: Page, service: BoardService, server: subprocess.Popen[bytes]) -> None:
+    """It does not wait for open event streams, which would stay open as long as the upload takes: forever."""
+    board = service.seed({"To Do": []})
+    service.faults.add(faults.hang(), operation="cards.create", times=None)
+    page.goto(f"/boards/{board.id}")
+    sign_in(page)
+    page.get_by_label("CSV file").set_input_files({"name": "c.csv", "mimeType": "text/csv", "buffer": b"name\nOne\n"})
+    with page.expect_response(re.compile("/events$")):
+        page.get_by_role("button", name="Upload").click()
+    assert end(server) in (0, -signal.SIGTERM)

@@ -1,0 +1,50 @@
+"""What the tests of the example web application share."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from boardclient.testing import BoardService
+
+FOLDER = Path(__file__).parent.parent.parent / "docs" / "examples" / "webapp"
+COOKIE_SECRET = "cookie-secret-canary-3"
+
+
+def need(*modules: str) -> None:
+    """Skip the tests of a module where what they need is not installed; in CI that is a failure."""
+    for name in modules:
+        if os.environ.get("CI") == "true":
+            importlib.import_module(name)
+        else:
+            pytest.importorskip(name)
+
+
+def environment(service: BoardService, tokens: Path) -> dict[str, str]:
+    """Return what configures the application."""
+    return {
+        "BOARDCLIENT_BASE_URL": service.base_url,
+        "BOARDCLIENT_AUTH_URL": service.auth_url,
+        "BOARDCLIENT_AUTHORIZE_URL": service.authorize_url,
+        "BOARDCLIENT_CLIENT_ID": service.client_id,
+        "BOARDCLIENT_CLIENT_SECRET": service.client_secret,
+        "BOARDCLIENT_REDIRECT_URI": service.redirect_uri,
+        "BOARDCLIENT_KEY": service.key,
+        "BOARDCLIENT_COOKIE_SECRET": COOKIE_SECRET,
+        "BOARDCLIENT_TOKENS": str(tokens),
+    }
+
+
+def load_app() -> ModuleType:
+    """Import the application as a server does that is started in its folder."""
+    spec = importlib.util.spec_from_file_location("webapp_example", FOLDER / "app.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
