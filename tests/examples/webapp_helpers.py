@@ -27,17 +27,7 @@ def need(*modules: str) -> None:
 
 def environment(service: BoardService, tokens: Path) -> dict[str, str]:
     """Return what configures the application."""
-    return {
-        "BOARDCLIENT_BASE_URL": service.base_url,
-        "BOARDCLIENT_AUTH_URL": service.auth_url,
-        "BOARDCLIENT_AUTHORIZE_URL": service.authorize_url,
-        "BOARDCLIENT_CLIENT_ID": service.client_id,
-        "BOARDCLIENT_CLIENT_SECRET": service.client_secret,
-        "BOARDCLIENT_REDIRECT_URI": service.redirect_uri,
-        "BOARDCLIENT_KEY": service.key,
-        "BOARDCLIENT_COOKIE_SECRET": COOKIE_SECRET,
-        "BOARDCLIENT_TOKENS": str(tokens),
-    }
+    return {**service.environment, "BOARDCLIENT_COOKIE_SECRET": COOKIE_SECRET, "BOARDCLIENT_TOKENS": str(tokens)}
 
 
 def load_app() -> ModuleType:
