@@ -22,6 +22,7 @@ from boardclient._transport._progress import Progress
 from boardclient._transport._reading import read_whole
 from boardclient._transport._requests import LARGE_BODY_BYTES, Prototype, SignedRequest
 from boardclient._transport._values import RawResponse, TransportResult
+from boardclient._transport._writes import Writes
 
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
@@ -63,6 +64,7 @@ class DirectTransport:
         self._headers = headers
         self._limit = limit
         self._at_hand = min(limit, _AT_HAND_BYTES)
+        self._writes: Final = Writes()
         self._prototypes: Final[dict[tuple[str, str, str | None], Prototype]] = {}
         self._heads: Final[dict[tuple[str, str, str | None], tuple[Prototype, bytes]]] = {}
 
@@ -122,8 +124,11 @@ class DirectTransport:
             if protocol is None or transport is None or transport.is_closing() or len(protocol):
                 raise aiohttp.ClientConnectionResetError
             protocol.expect_response()
-            progress.stage = "send"
-            transport.write(wire)
+            if len(self._connector._acquired) > 1:
+                self._writes.add(protocol, wire, progress)
+            else:  # alone: waiting for others would cost a turn of the event loop
+                progress.stage = "send"
+                transport.write(wire)
             message, content = await protocol.read()
             while 100 <= message.code < 200 and message.code != 101:
                 message, content = await protocol.read()

@@ -20,6 +20,7 @@ from boardclient._transport._progress import Progress
 from boardclient._transport._protocol import Protocol
 from boardclient._transport._settings import Settings
 from boardclient._transport._values import RawResponse, TransportFailure, TransportResult
+from boardclient._transport._writes import is_given_up
 
 _URL: Final = "http://127.0.0.1:9/1/probe"
 _REQUEST: Final = b"POST /1/probe HTTP/1.1\r\nHost: 127.0.0.1:9\r\nAccept: application/json\r\n"
@@ -97,6 +98,8 @@ def _try_case(direct: DirectTransport, connector: Connector, case: int) -> bool:
         protocol.connection_made(transport)
         connector._acquired.add(protocol)
         connector._release(plan[0].connection_key, protocol)
+        if is_given_up(protocol):  # looks at what aiohttp waits on
+            return False
         for _ in range(2 if expected else 1):  # a connection that is still good serves the next request
             outcome = _finished(direct, plan)
             if not transport.written.startswith(_REQUEST) or not transport.written.endswith(_END):

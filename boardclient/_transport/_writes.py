@@ -1,0 +1,43 @@
+"""Write the requests of one turn of the event loop together: the Python of many calls runs without system calls in between."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp.client_proto import ResponseHandler
+
+from boardclient._transport._progress import Progress
+
+
+class Writes:
+    """The requests that wait to be written until the other callbacks of this turn of the event loop have run.
+
+    A request whose call is cancelled before, or whose connection ends, is never written. Owned by its `DirectTransport`.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[ResponseHandler, bytes, Progress]] = []
+
+    def add(self, protocol: ResponseHandler, wire: bytes, progress: Progress) -> None:
+        """Have a request written after this turn; the caller waits for the response, and until then its stage stays as it is."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._waiting.append((protocol, wire, progress))
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for protocol, wire, progress in waiting:
+            transport = protocol.transport
+            if transport is None or transport.is_closing() or is_given_up(protocol):
+                continue
+            progress.stage = "send"
+            try:
+                transport.write(wire)
+            except Exception:  # of a transport that is not asyncio's; the others must be written
+                transport.abort()
+
+
+def is_given_up(protocol: ResponseHandler) -> bool:
+    """Return True if the task that waits for a response was cancelled; it learns that after this turn of the event loop."""
+    waiter = protocol._waiter
+    return waiter is not None and waiter.cancelled()

@@ -1,0 +1,120 @@
+"""Requests of one turn of the event loop are written together, and what is given up before is not written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from boardclient._transport import Progress, RawResponse, TransportFailure
+from boardclient._transport._pool import Pool
+from boardclient._transport._settings import Settings
+from boardclient._transport._writes import Writes
+from boardclient.errors import Effect
+
+
+async def read_request(reader: asyncio.StreamReader) -> bytes:
+    """Read a request whole."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    return head + await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+
+
+class Service:
+    """A service that keeps the bodies it was sent, and answers when it is let."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                self.bodies.append((await read_request(reader)).partition(b"\r\n\r\n")[2])
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+
+async def open_connections(pool: Pool, url: str, number: int) -> None:
+    """Leave so many idle connections in the pool."""
+    await asyncio.gather(*(pool.send("POST", f"{url}/1/x", b"%d" % one, Progress()) for one in range(number)))
+
+
+async def begun(*calls: asyncio.Task[Any]) -> None:
+    """Wait until the tasks have reached their first wait: nothing that they scheduled has run."""
+    assert calls
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("way", ["direct"], indirect=True)
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_what_ends_before_it_is_written_was_not_sent(raw_server: Any, is_lost: bool) -> None:
+    """A call that is cancelled in the turn in which it would be written is not sent, nor is one whose connection ends there."""
+    service, pool, progress = Service(), Pool(Settings()), Progress()
+    async with raw_server.run(service.handle) as url:
+        await open_connections(pool, url, 3)
+        service.bodies.clear()
+        others = [asyncio.create_task(pool.send("POST", f"{url}/1/x", body, Progress())) for body in (b"[1]", b"[2]")]
+        call = asyncio.create_task(pool.send("POST", f"{url}/1/x", b"[3]", progress))
+        await begun(*others, call)
+        assert progress.effect_under_way is Effect.NOT_SENT
+        if is_lost:
+            assert pool._connector is not None
+            for protocol in list(pool._connector._acquired):
+                protocol.close()
+        else:
+            call.cancel()
+        outcomes = await asyncio.gather(*others, call, return_exceptions=True)
+        await pool.aclose()
+    if is_lost:
+        assert b"[2]" not in service.bodies
+        assert b"[3]" not in service.bodies
+        for outcome in outcomes[1:]:  # the first was alone when it began, and written at once
+            assert isinstance(outcome, TransportFailure)
+            assert (outcome.phase, outcome.effect) == ("connect", Effect.NOT_SENT)
+    else:
+        assert sorted(service.bodies) == [b"[1]", b"[2]"]
+        assert [type(outcome) for outcome in outcomes] == [RawResponse, RawResponse, asyncio.CancelledError]
+        assert progress.effect_under_way is Effect.NOT_SENT
+
+
+@pytest.mark.parametrize("way", ["direct"], indirect=True)
+async def test_a_request_that_was_written_may_have_been_done(raw_server: Any) -> None:
+    """A call that is cancelled after the turn in which it was written is of unknown effect."""
+    arrived, progress = asyncio.Event(), Progress()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        arrived.set()
+        await asyncio.Event().wait()
+
+    async with raw_server.run(handle) as url:
+        pool = Pool(Settings())
+        calls = [asyncio.create_task(pool.send("POST", f"{url}/1/x", b"{}", progress)) for progress in (progress, Progress())]
+        await arrived.wait()
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await pool.aclose()
+    assert progress.effect_under_way is Effect.UNKNOWN
+
+
+async def test_all_of_a_turn_are_written_together() -> None:
+    """Nothing is written before the turn ends; then all are, in order, also where one transport raises."""
+    written: list[bytes] = []
+    writes, progress = Writes(), [Progress() for _ in range(3)]
+    protocols = [Mock(_waiter=None) for _ in range(3)]
+    for protocol in protocols:
+        protocol.transport.is_closing.return_value = False
+        protocol.transport.write.side_effect = written.append
+    protocols[1].transport.write.side_effect = RuntimeError
+    for number in range(3):
+        writes.add(protocols[number], b"%d" % number, progress[number])
+    assert (written, {one.stage for one in progress}) == ([], {"idle"})
+    await asyncio.sleep(0)
+    assert (written, {one.stage for one in progress}) == ([b"0", b"2"], {"send"})
+    assert [protocol.transport.abort.called for protocol in protocols] == [False, True, False]
+    protocols[0].transport = None  # its connection was lost
+    writes.add(protocols[0], b"3", progress[0])
+    await asyncio.sleep(0)
+    assert written == [b"0", b"2"]
