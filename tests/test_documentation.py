@@ -46,7 +46,7 @@ def test_each_program_runs_as_pasted(source: str, tmp_path: Path, monkeypatch: p
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stdout
     else:
-        exec(compile(source, "block.py", "exec"), {"__name__": "__main__"})
+        exec(compile(source, "block.py", "exec", dont_inherit=True), {"__name__": "__main__"})
 
 
 @pytest.mark.parametrize("page", _PAGES)
