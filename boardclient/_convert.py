@@ -35,7 +35,7 @@ _Hook: TypeAlias = Callable[[Any, object], Any]
 
 
 class _Misfit(Exception):  # noqa: N818 -- never leaves this module
-    """Name the place of a value that the document does not allow, within the element of that index where it is in an array."""
+    """Name the place of a value that the document does not allow. In an array, `index` is its element."""
 
     def __init__(self, path: str, index: int = 0) -> None:
         super().__init__(path)
@@ -75,12 +75,12 @@ class _Build(Protocol):
 
 
 def _careful_hook(model: type, fields: tuple[Field, ...], raw_fields: type[RawFields], *, strict: bool) -> _Hook:
-    """Make the structure hook of a model for a decoded object or its JSON text, which reads field by field."""
+    """Make the structure hook that reads a model field by field. It takes an object or its JSON text."""
     wires = [field.wire for field in fields]
 
     @lru_cache(_SHAPES)
     def others(*kinds: type) -> list[tuple[int, Field, bool]]:
-        """Return the fields whose values, where they are of these types, are not used unchanged, and whether they must fit."""
+        """Return the fields whose values, of these types, are not used unchanged. The flag says that they must fit."""
         return [
             (index, field, NoneType not in field.kinds or (strict and field.documented))
             for index, (field, kind) in enumerate(zip(fields, kinds, strict=True))
@@ -105,7 +105,7 @@ _TEXTS: Final = (bytes, msgspec.Raw)
 
 
 def _struct(model: type, fields: tuple[Field, ...]) -> type[msgspec.Struct] | None:
-    """Make what msgspec decodes the fields of a model into, None where one of them is a model itself."""
+    """Make the type that msgspec decodes the fields into. None where a field is a model itself."""
     if any(dict in field.asked for field in fields):
         return None
     members: list[tuple[str, Any, None] | tuple[str, Any]] = [
@@ -117,7 +117,7 @@ def _struct(model: type, fields: tuple[Field, ...]) -> type[msgspec.Struct] | No
 
 
 def _constructor(model: type) -> Callable[..., Any]:
-    """Make a constructor that takes all fields of a model by position, in a third of the time of its own.
+    """Make a constructor that takes all fields by position. It takes a third of the time of the model's own.
 
     The `__init__` of a frozen class sets each field by `object.__setattr__`. A class with the same slots that is not frozen sets
     them directly, and its instance may become one of the model: https://docs.python.org/3/reference/datamodel.html#object.__class__
@@ -134,7 +134,7 @@ def _constructor(model: type) -> Callable[..., Any]:
 
 
 def _builder(model: type, fields: tuple[Field, ...], raw_fields: type[RawFields]) -> _Build:
-    """Make the function that builds a model from what msgspec decoded, with the text that `extra` is read from."""
+    """Make the function that builds a model from what msgspec decoded. `extra` is read from the text."""
     construct = _constructor(model)
     asked = [(index, field.fit) for index, field in enumerate(fields) if field.asked]
     if not asked:
@@ -251,7 +251,7 @@ SLICE_ELEMENTS: Final = 256
 
 
 def _slices(model: type[T], body: bytes) -> Iterator[list[T]]:
-    """Build the models of an array, a few hundred at a time and each slice when it is asked for.
+    """Build the models of an array, a few hundred each time a slice is asked for.
 
     The first element that is not as documented ends the models. It is reported once all of the body has been found to be JSON;
     until then the slices are empty.
@@ -317,7 +317,7 @@ changed_list: Final[Callable[[str, bytes], BoardList]] = _changed(BoardList)
 
 
 def with_sent(card: Card, list_id: str, due: datetime | None) -> Card:
-    """Fill in what was sent of a card that was just created and that its response does not show; return the same card.
+    """Fill in what was sent of a new card and its response does not show. The card is changed in place.
 
     The response need not show `idList` and `due` (section 4.3). A field that it has as null, or in another form, stays as it is.
     """

@@ -1,4 +1,4 @@
-"""Requests as curl commands that anyone may see: variables of the shell stand where the credentials were. No I/O."""
+"""Requests as curl commands. Variables of the shell stand in place of the credentials. No I/O."""
 
 from __future__ import annotations
 

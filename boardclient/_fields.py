@@ -1,4 +1,4 @@
-"""The wire form of the models: the name and the types of each field (interface section 4). No I/O."""
+"""The name and the types of each field on the wire (interface section 4). No I/O."""
 
 from __future__ import annotations
 

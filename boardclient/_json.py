@@ -111,7 +111,7 @@ _NAMES: Final = re.compile(rb"(\{" + _SPACE + rb'"[^"]*")(?:' + _TO_NEXT_NAME + 
 
 
 def split_array(body: bytes) -> Iterator[Part]:
-    """Split an array into its elements, a part at a time, so that other work can run in between.
+    """Split an array into its elements, a part at a time. Other tasks can run in between.
 
     A part may be empty. Elements are valid JSON, but for numbers beyond the range of a float.
 
@@ -172,7 +172,7 @@ def _read_whole(array: bytes) -> Part | None:
 
 
 def _seams(body: bytes, start: int) -> list[re.Pattern[bytes]]:
-    """Return what to look for between two elements, the most telling first: objects that begin as the first element does."""
+    """Return what to look for between two elements, the most telling first. Objects begin as the first one does."""
     # Two names save most of the cuts that would be tried in vain: inner objects often begin with an identifier, too.
     names = _NAMES.match(body, start)
     first, second = map(re.escape, names.groups(b"")) if names else (b"", b"")
@@ -208,7 +208,7 @@ _AFTER: Final = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
 
 
 def _walk(body: bytes, start: int) -> Generator[Part, None, int | None]:
-    """Yield the elements of the next `PART_BYTES` or more as the standard library finds them.
+    """Yield the elements of the next `PART_BYTES` or more, with the standard library.
 
     It serves where msgspec can't read an element or no cut is found. Return where the following element begins, None at the end.
 
@@ -235,7 +235,7 @@ def _walk(body: bytes, start: int) -> Generator[Part, None, int | None]:
 
 
 def _scan(text: str) -> tuple[list[bytes], int, bool]:
-    """Return the elements that a text begins with, where the following one begins, and whether the array ends there."""
+    """Return the elements a text begins with, the next beginning, and if it ended."""
     elements: list[bytes] = []
     position = len(text) - len(text.lstrip(" \t\n\r"))
     while True:

@@ -24,7 +24,7 @@ ReadInSteps: TypeAlias = "Callable[[RawResponse], Generator[None, None, T]]"
 
 @attrs.frozen
 class Response(RawResponse):
-    """The answer to `session.request`: `status`, `headers` (case-insensitive) and `body`, unpacked."""
+    """The response to `session.request`. `status`, `headers` (case-insensitive) and `body`, unpacked."""
 
     def json(self) -> JsonValue:
         """Return the JSON value of the body.
@@ -72,7 +72,7 @@ class Operation(Generic[T]):
             object.__setattr__(self, name, value)
 
     def request(self, identifier: str | None = None, /, **values: object) -> Request[T]:
-        """Build the request; a value that is None is not sent, any other is, `""` and False included.
+        """Build the request. A value that is None is not sent. Any other is sent, `""` and False included.
 
         Raises:
             TypeError, ValueError: a value can't be sent, or a required one is missing.

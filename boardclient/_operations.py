@@ -1,4 +1,4 @@
-"""Sections 4 and 7 of the interface as values: how a request is built, and what an answer means. No I/O, no clock, no asyncio."""
+"""How each request is built, and what a response means (interface 4 and 7). No I/O, no clock, no asyncio."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def build_request(
 
 
 def _exactly(json: JsonValue) -> JsonValue:
-    """Return an application's own value if JSON can express it as it is: the codec lets NaN, bytes and sets pass as others."""
+    """Return a value if JSON can express it as it is. msgspec would write NaN, bytes and sets as something else."""
     try:
         return _json(json)
     except RecursionError:
@@ -242,7 +242,7 @@ def value_of(request: Request[T], answer: RawResponse) -> T | BoardClientError:
 
 
 def interpret_in_steps(request: Request[T], answer: RawResponse) -> Generator[None, None, T | BoardClientError]:
-    """Return the value of a success as `value_of` does, in steps of a millisecond or two where it is a long list."""
+    """Return the value of a success. A long list is read in steps of a millisecond or two."""
     steps = request.definition.read_in_steps
     if steps is None or len(answer.body) <= AT_ONCE_BYTES:
         return value_of(request, answer)
@@ -253,14 +253,14 @@ def interpret_in_steps(request: Request[T], answer: RawResponse) -> Generator[No
 
 
 def _unusable(request: Request[T], error: DecodeError) -> DecodeError:
-    """Make the error of an answer that can't be read, without the frames that hold it."""
+    """Make the error of a response that can't be read. No frame of it holds the response."""
     unusable = DecodeError(f"{request.line}: {error.message}", error.path, request.line)
     unusable.repeatable = request.repeatable
     return unusable
 
 
 def api_error(line: str, answer: RawResponse, now: float, host: str = "the service") -> ApiError:
-    """Build the error of an answer that is no success, from an answer that holds no credential any more."""
+    """Build the error of an unsuccessful response that holds no credentials any more."""
     meaning, asked = status_of(answer.status), retry_after(answer.headers, now)
     body = answer.body[:BODY_KEPT_BYTES]
     wait = "" if asked is None else f"it asks to wait {asked:g} s"
@@ -273,7 +273,7 @@ def api_error(line: str, answer: RawResponse, now: float, host: str = "the servi
 
 
 def unreadable(error: DecodeError, answer: RawResponse, host: str) -> DecodeError:
-    """Return the error of a success that can't be read, with the beginning of one that is another thing altogether.
+    """Return the error of a success that can't be read. It shows the beginning of another kind of body.
 
     The answer holds no credential any more.
     """
@@ -284,7 +284,7 @@ def unreadable(error: DecodeError, answer: RawResponse, host: str) -> DecodeErro
 
 
 def _excerpt(answer: RawResponse) -> str:
-    """Return the beginning of a body in printable ASCII, and its type where that is not JSON."""
+    """Return the beginning of a body in printable ASCII. Its type is named where it is not JSON."""
     text = " ".join(answer.body[:_EXCERPT_BYTES].decode("utf-8", "replace").split())
     kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()[:_KIND_LENGTH]
     named = f"{ascii(kind)[1:-1]}: " if kind and "json" not in kind.lower() else ""

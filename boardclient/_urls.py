@@ -25,7 +25,7 @@ def check_url(url: object, name: str, *, allow_insecure: bool) -> str:
 
 
 def check_root(url: object, name: str, *, allow_insecure: bool) -> str:
-    """Return the root that the paths of the interface are appended to (sections 1, 9), without a "/" at its end.
+    """Return the root of all paths, without a final "/" (sections 1, 9).
 
     Raises:
         ValueError: as `check_url` says, or it ends in "/1", with which those paths start.

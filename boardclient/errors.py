@@ -1,4 +1,4 @@
-"""The exception tree, what a failed call may have done, and the history of its attempts. No I/O, no wire names.
+"""The exceptions, the effect of a failed call, and the history of its attempts. No I/O, no wire names.
 
 BoardClientError
 ├── ApiError                     the service answered, and not with success
@@ -152,7 +152,7 @@ class BadRequestError(ApiError):
 
 
 class AuthenticationError(ApiError):
-    """Report status 401: the key or token is invalid or expired, and renewing did not help."""
+    """Report status 401: the key or token is invalid, and renewing did not help."""
 
     suggested_status = 401
 

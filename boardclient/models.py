@@ -1,4 +1,4 @@
-"""The values of the service (interface section 2): frozen, slotted, without I/O and without wire names."""
+"""The values of the service (interface section 2), without I/O and wire names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Position(enum.StrEnum):
 
 
 class RawFields(bytes):
-    """The JSON text of an object, from which `extra` is read when it is first asked for.
+    """The JSON text of an object. `extra` is read from it when it is first asked for.
 
     Bytes of a type without slots are not tracked by the cyclic garbage collector: many models cost it nothing.
     """
@@ -47,7 +47,7 @@ class _Model:
     __slots__ = ("__weakref__",)
 
     def to_dict(self) -> dict[str, JsonValue]:
-        """Return the fields by name as values that JSON can express: `due` in ISO 8601, undocumented ones under `extra`.
+        """Return the fields by name, as values for JSON. `due` is ISO 8601, and undocumented fields are under `extra`.
 
         Raises:
             DecodeError: what the service sent is malformed within an undocumented field.
@@ -78,12 +78,12 @@ def _plain(value: object) -> JsonValue:
 
 
 def _extra() -> Extra:
-    """Declare the undocumented fields of a response: kept, but no part of the value or its repr."""
+    """Declare the undocumented fields of a response. They are no part of the value or its repr."""
     return attrs.field(factory=dict, eq=False, repr=False, kw_only=True)
 
 
 def _lazy_extra(cls: type[M]) -> type[M]:
-    """Let `extra` be given as `RawFields`, which are read at the first access and replaced by what they hold.
+    """Let `extra` be given as `RawFields`. The first access replaces them by what they hold.
 
     The setter is that of the slot which attrs made, so that building a model runs no code but `__init__`.
     """
@@ -146,7 +146,7 @@ class BoardList(_Model):
 @_lazy_extra
 @attrs.frozen
 class Card(_Model):
-    """A card (interface 2.3); `list_id`, `due` (aware) and `pos` as far as an answer has them."""
+    """A card (interface 2.3). `list_id`, `due` (aware) and `pos` are None where a response lacks them."""
 
     id: str
     name: str | None = None
@@ -161,7 +161,7 @@ class Card(_Model):
 @_lazy_extra
 @attrs.frozen
 class Member(_Model):
-    """The authenticated member (interface 2.5), whose fields are not documented: they are in `extra`."""
+    """The authenticated member (interface 2.5). Its fields are not documented, and are in `extra`."""
 
     id: str | None = None
     extra: Extra = _extra()
@@ -208,7 +208,7 @@ def check_identifier(value: object, name: str, /) -> str:
 
 
 def utc_timestamp(value: object, name: str = "due", /) -> str:
-    """Return an aware date-time as ISO 8601 in UTC, `2027-01-02T03:04:05Z`, with its fraction where it has one.
+    """Return an aware date-time as ISO 8601 in UTC, such as `2027-01-02T03:04:05Z`.
 
     Raises:
         TypeError: it is not a datetime.

@@ -1,4 +1,4 @@
-"""The operations of the service by resource: one short method each, over whatever can make a call."""
+"""The operations of the service by resource, as one short method each."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Cards(_Resource):
     async def find(
         self, name: str, *, board_id: str, list_id: str, desc: str | None = None, due: datetime | None = None
     ) -> FoundCards:
-        """Look for the cards that `create` may have made (interface 4.4): after an error with an unknown effect.
+        """Look for cards that `create` may have made, after an unknown effect (4.4).
 
         Returns a list of the cards that show exactly what was sent, in the board's order. Where there are none it holds those
         that may be it in another form: services trim, escape, cut and round, people move and rename. Its `is_exact` says which

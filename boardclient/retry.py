@@ -86,7 +86,7 @@ class wait_retry_after(wait_base):  # noqa: N801 -- named as tenacity names its 
 
 
 class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
-    """Stop when failures have used up the retries: a bucket shared by all calls of the policy.
+    """Stop when failures have used up the retries. All calls of the policy share the bucket.
 
     A retry costs `transport` tokens after a transport error or 5xx and `throttled` after a 429. A call that succeeds at once
     gives back `success`, one that succeeds after retries what its last retry had cost. Combine it with `|` to other stops; it
@@ -173,7 +173,7 @@ def _parts(stop: object) -> Iterator[object]:
 
 
 def _sees_only_failures(retry: object) -> bool:
-    """Tell whether a predicate is sure to answer a success with no. One that is not known is not."""
+    """Return True if a predicate surely refuses successes. An unknown one is not sure."""
     if isinstance(retry, retry_any | retry_all | _async_retry.retry_any | _async_retry.retry_all):
         return all(_sees_only_failures(part) for part in retry.retries)
     known = (retry_if_exception.__call__, _async_retry.retry_if_exception.__call__, type(retry_never).__call__)
@@ -186,7 +186,7 @@ Paused = Callable[[float], None]
 
 @attrs.frozen
 class FirstOutcome(Generic[T]):
-    """An attempt made before tenacity was entered: what it gave, and when it began on `time.monotonic`."""
+    """An attempt made before tenacity was entered. `began` is on `time.monotonic`."""
 
     outcome: T | BoardClientError
     started: float
@@ -302,5 +302,5 @@ def _last_error(state: RetryCallState) -> BoardClientError:
 
 
 def is_pause_possible(pause: float, remaining: float | None) -> bool:
-    """Tell whether a pause ends before the deadline. `remaining` seconds, None without one."""
+    """Return True if a pause ends before the deadline. `remaining` seconds, None without one."""
     return remaining is None or (math.isfinite(pause) and pause < remaining)

@@ -1,4 +1,4 @@
-"""AsyncSession: owns the pool and the credential provider, and gives out the resources. What a call does is in `_pipeline`."""
+"""AsyncSession, which owns the pool and the provider and gives out the resources. What a call does is in `_pipeline`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 class AsyncSession:
-    """A board service as an application drives it: one connection pool, one credential provider.
+    """A session with a board service. It owns one connection pool and one credential provider.
 
     It may be built anywhere; the loop and process of its first call are its own from then on. Use it as an asynchronous context
     manager, or end it with `aclose`; one session serves any number of tasks.
@@ -203,11 +203,11 @@ class AsyncSession:
 
     @property
     def exchange(self) -> Exchange:
-        """The session's way to send forms, for `OAuthCredentials.exchange_code` and other work of credentials."""
+        """The session's means to send forms, for `OAuthCredentials` outside a call."""
         return self._core
 
     async def aclose(self) -> None:
-        """Close the session: calls under way end with `SessionClosedError`, as every later one does. Idempotent."""
+        """Close the session. Calls under way and later ones end with `SessionClosedError`. Idempotent."""
         if self._owns_core:
             await self._core.aclose()
 

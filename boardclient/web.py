@@ -1,4 +1,4 @@
-"""Sign-in for web applications of any framework: consent in the user's browser, tokens in the store.
+"""Sign users in, in web applications of any framework. Tokens go to the store.
 
 Needs the extra `web` (itsdangerous). Nothing here does I/O but the exchange of the code and one read of the member record.
 """
@@ -53,7 +53,7 @@ _SERVICE_ERRORS: Final = frozenset(
 
 
 class SignInError(BoardClientError):
-    """Report a redirect that signs nobody in: answer with status 400, and send `set_cookies` along.
+    """Report a redirect that signs nobody in. Respond with status 400 and send `set_cookies`.
 
     `reason` is "refused" (by the user), "expired" (begun more than ten minutes ago), "replayed" (used before), "foreign" (begun
     in another browser, or nowhere) or "failed" (anything else, such as an exchange that the service refuses). Only "failed" may
@@ -77,7 +77,7 @@ class SignInError(BoardClientError):
 
 @attrs.frozen
 class Begun:
-    """Where to send the browser (status 303), and the `Set-Cookie` header values that go with it."""
+    """Where to send the browser (status 303), with the values for `Set-Cookie`."""
 
     location: str = attrs.field(repr=False)
     set_cookies: tuple[str, ...] = attrs.field(repr=False)
@@ -85,7 +85,7 @@ class Begun:
 
 @attrs.frozen
 class SignedIn:
-    """Who has signed in, where to send the browser (status 303), and the `Set-Cookie` header values that go with it."""
+    """Who has signed in and where to send the browser (status 303). `set_cookies` are for `Set-Cookie`."""
 
     account: str
     member: Member
@@ -94,7 +94,7 @@ class SignedIn:
 
 
 class SignIn:
-    """Sign users in at the service's consent page, and give sessions that act for them.
+    """Sign users in at the service's consent page, and give sessions for them.
 
     Each attempt is a flow in a signed cookie: bound to the browser, open for ten minutes, five at a time, so that tabs finish in
     any order. The server remembers nothing, so any worker may complete what another began. The tokens go to `store`, under the
@@ -229,7 +229,7 @@ class SignIn:
         return Begun(self._authorize_url + urlencode(query, quote_via=quote), (self._set_flows(flows),))
 
     async def complete(self, query: Query, cookies: Cookies) -> SignedIn:
-        """Complete a sign-in with the query of the redirect and the cookies of its request.
+        """Complete a sign-in with the query and the cookies of the redirect's request.
 
         The code is exchanged once, the member record (interface 4.11) is read with the new token, and the token goes to the store
         under the account. A request that is cancelled meanwhile does not lose the token.
@@ -303,7 +303,7 @@ class SignIn:
         return set_cookie(self._flows_cookie, self._signer.write_flows(flows), KEPT_SECONDS, is_secure=self._is_secure)
 
     def _checked(self, query: Query, cookies: Cookies) -> tuple[Flow, str, str]:
-        """Return the open flow of a redirect, its code, and the cookie that ends the flow; take note that it is used.
+        """Return a redirect's open flow, its code, and the cookie that ends it. The flow counts as used.
 
         Raises:
             SignInError: there is no such flow, or no code.
@@ -327,7 +327,7 @@ class SignIn:
         return found, code, ended
 
     def _use(self, flow: Flow) -> bool:
-        """Return False where this worker has completed the flow: the browser, or an old copy of its cookie, sent it again."""
+        """Return False where this worker has completed the flow. A browser, or an old cookie, sent it again."""
         if flow.state in self._used:
             return False
         self._used[flow.state] = None

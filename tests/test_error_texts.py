@@ -1,4 +1,4 @@
-"""What errors say: the host, the cause in the words of whoever found it, what was waited for, and what to do."""
+"""What errors say: the host, the cause in the words of the library that found it, what was waited for, and what to do."""
 
 from __future__ import annotations
 

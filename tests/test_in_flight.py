@@ -120,7 +120,7 @@ async def test_close_ends_what_is_under_way() -> None:
 
 
 async def test_a_task_may_close_amid_its_own_call() -> None:
-    """Whoever closes during a call of its own is not interrupted and waits for nobody."""
+    """A task that closes during a call of its own is not interrupted and waits for nobody."""
     calls, seen = InFlightCalls(), []
     other = asyncio.ensure_future(_fly(calls, 60, seen))
     await asyncio.sleep(0)

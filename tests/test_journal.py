@@ -1,4 +1,4 @@
-"""The journal as a run uses it: armed rows are durable, notes cost no waiting, no cancellation and no kill loses a row."""
+"""The journal as a run uses it: logged rows are durable, notes cost no waiting, no cancellation and no kill loses a row."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ async def begun(work: Any) -> asyncio.Task[Any]:
 
 
 async def test_rows_are_on_the_disk_when_they_are_admitted(journal: Journal, path: Path) -> None:
-    """What is to be sent is armed in the file; a note is not there before it is written."""
+    """What is to be sent is logged in the file; a note is not there before it is written."""
     assert await journal.admit(entries("a", "b")) == [RowDecision(1, "send"), RowDecision(2, "send")]
     journal.note(1, "done", "c1")
     assert states(path) == {"a": ("logged", None), "b": ("logged", None)}
 
 
 async def test_notes_are_written_with_the_next_admission(journal: Journal, path: Path) -> None:
-    """Recording what happened costs no commit of its own while rows go on being armed."""
+    """Recording what happened costs no commit of its own while rows are being logged."""
     await journal.admit(entries("a", "b"))
     journal.note(2, "failed", "status 400")
     await journal.admit(entries("c"))
@@ -94,7 +94,7 @@ async def test_notes_are_written_with_the_next_admission(journal: Journal, path:
 
 
 async def test_notes_are_written_on_their_own_after_a_while(path: Path) -> None:
-    """Where nothing more is armed, a timer writes them, and the next ones again."""
+    """Where nothing more is logged, a timer writes them, and the next ones again."""
     journal = await Sending.open(path, IDENTITY, note_seconds=0)
     await journal.admit(entries("a", "b"))
     for seq in (1, 2):
@@ -146,7 +146,7 @@ async def test_a_reason_that_utf8_cannot_carry_is_noted(journal: Journal, path: 
 async def test_rows_in_doubt_are_those_of_which_nothing_is_known(
     journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Armed and unknown rows of every run are in doubt, page after page; notes count, and the run that armed a row is told."""
+    """Logged and unknown rows of every run are in doubt, page after page; notes count, and the run that logged a row is told."""
     monkeypatch.setattr(_journal, "_PAGE", 2)
     await journal.admit(entries(*"abcdef"))
     journal.note(1, "done", "c1")
@@ -177,7 +177,7 @@ async def test_the_baseline_and_the_secret_come_from_the_file(journal: Journal, 
 
 
 async def test_rows_armed_for_a_caller_who_left_are_not_in_doubt(journal: Journal, path: Path) -> None:
-    """Whoever is cancelled while rows are armed sends none of them: they wait for the next run, and the rest stands as it was."""
+    """A task that is cancelled while rows are logged sends none of them. They wait for the next run."""
     await journal.admit(entries("before"))
     with held_up(journal):
         task = await begun(journal.admit(entries("a", "b")))
@@ -283,7 +283,7 @@ async def test_opening_that_is_cancelled_leaves_nothing_open(
 
 
 async def test_a_journal_that_cannot_be_opened_says_why_and_keeps_no_thread(journal: Journal, path: Path) -> None:
-    """The error of the file reaches whoever opens it."""
+    """The error of the file reaches the task that opens it."""
     before = set(threading.enumerate())
     with pytest.raises(JournalError, match="in use by another run"):
         await Sending.open(path, IDENTITY)
@@ -301,7 +301,7 @@ def fill_the_disk(journal: Journal) -> None:
 async def test_an_error_of_the_writer_shows_at_the_next_call(
     journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A note that could not be written is told to the next caller, whatever it asks, and nothing is armed afterwards."""
+    """A note that could not be written is told to the next caller, whatever it asks, and nothing is logged afterwards."""
     monkeypatch.setattr(_journal, "_NOTES", 1)
     await journal.admit(entries("a"))
     fill_the_disk(journal)
@@ -376,7 +376,7 @@ def kill(process: subprocess.Popen[str]) -> list[str]:
 
 
 def test_a_kill_between_arming_and_noting_leaves_the_rows_in_doubt(path: Path) -> None:
-    """A second process is refused while the first lives; after its death the journal is free and holds what was armed."""
+    """A second process is refused while the first lives; after its death the journal is free and holds what was logged."""
     with start(path, 200) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "200\n"

@@ -125,7 +125,7 @@ def test_a_position_and_a_reference_are_different_rows(path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["waiting", "failed"])
 def test_a_row_of_which_nothing_was_done_may_change(path: Path, state: Any) -> None:
-    """What the service refused is sent again with other content, and is then in doubt with that content, armed by this run."""
+    """What the service refused is sent again with other content, and is then in doubt with that content, logged by this run."""
     with opened(path) as journal:
         journal.admit(entries("a"), ())
         journal.record([RowOutcome(1, state, "status 400")])
@@ -226,7 +226,7 @@ def test_the_baseline_is_set_once_and_before_the_first_row(path: Path, is_armed:
 def test_a_key_that_comes_twice_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch, recent: int, indexed_per_entry: int, key: RowKey
 ) -> None:
-    """A key of any earlier batch of this run is known, wherever the file keeps it by now, and nothing of the batch is armed."""
+    """A key of any earlier batch of this run is known, wherever the file keeps it by now, and nothing of the batch is logged."""
     monkeypatch.setattr(_file, "_RECENT", recent)
     monkeypatch.setattr(_file, "_INDEXED_PER_ENTRY", indexed_per_entry)
     with opened(path) as journal:
@@ -271,7 +271,7 @@ def test_a_row_of_an_earlier_run_that_comes_twice_is_refused(path: Path, state: 
 
 
 def test_a_key_that_comes_twice_in_one_batch_is_refused(path: Path) -> None:
-    """Nothing of the batch is armed, and what was to be recorded with it is recorded."""
+    """Nothing of the batch is logged, and what was to be recorded with it is recorded."""
     with opened(path) as journal:
         journal.admit(entries("z"))
         with pytest.raises(JournalError, match="the reference 'a' comes twice"):
@@ -281,7 +281,7 @@ def test_a_key_that_comes_twice_in_one_batch_is_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["done", "unknown", None])
 def test_changed_content_under_a_reference_is_refused(path: Path, state: Any) -> None:
-    """A row that may have been sent can't be sent with other content; nothing of its batch is armed, and the journal goes on."""
+    """A row that may have been sent can't be sent with other content; nothing of its batch is logged. The journal stays usable."""
     with opened(path) as journal:
         journal.admit(entries("a"))
         journal.record([RowOutcome(1, state, "x")] if state else [])
@@ -676,7 +676,7 @@ def test_damage_that_shows_later_ends_the_run(path: Path) -> None:
 
 
 def test_a_program_that_keeps_the_file_locked_is_named_as_the_cause(path: Path) -> None:
-    """A foreign writer ends the run, with nothing armed."""
+    """A foreign writer ends the run, with nothing logged."""
     with opened(path) as journal, closing(sqlite3.connect(path, isolation_level=None)) as other:
         journal._connection.execute("PRAGMA busy_timeout = 0")
         other.execute("BEGIN IMMEDIATE")
@@ -686,7 +686,7 @@ def test_a_program_that_keeps_the_file_locked_is_named_as_the_cause(path: Path) 
 
 
 def test_a_full_disk_ends_the_run_with_nothing_armed(path: Path) -> None:
-    """What did not fit is not armed, nothing is armed afterwards, and the next run goes on from what is there."""
+    """What did not fit is not logged, nothing is logged afterwards, and the next run resumes what is there."""
     with opened(path) as journal:
         journal.admit(entries(*range(100)))
         (pages,) = journal._connection.execute("PRAGMA page_count").fetchone()
@@ -724,7 +724,7 @@ except JournalError as error:
 
 @pytest.mark.parametrize("limit", [1000, 300_000])
 def test_a_write_that_the_system_refuses_loses_nothing(path: Path, limit: int) -> None:
-    """What was armed before is there, and a journal that could not be created leaves nothing behind."""
+    """What was logged before is there, and a journal that could not be created leaves nothing behind."""
     done = subprocess.run([sys.executable, "-c", LIMITED, str(path), str(limit)], capture_output=True, text=True, timeout=120)
     *armed, error = done.stdout.splitlines()
     assert "run again, which resumes it" in error, done.stderr
@@ -741,7 +741,7 @@ def test_a_write_that_the_system_refuses_loses_nothing(path: Path, limit: int) -
 
 
 def test_a_summary_tells_what_a_journal_holds(path: Path) -> None:
-    """The rows are counted by state, armed ones included, and its identity, age and runs are told."""
+    """The rows are counted by state, logged ones included, and its identity, age and runs are told."""
     with opened(path) as journal:
         journal.admit(entries(*"abcdef"))
         journal.record([RowOutcome(1, "done", "c"), RowOutcome(2, "failed"), RowOutcome(3, "waiting"), RowOutcome(4, "unknown")])

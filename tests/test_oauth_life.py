@@ -47,7 +47,7 @@ def ending(wall: SimpleNamespace, value: str, seconds: float) -> Callable[[Mappi
 
 @virtual
 async def test_a_token_is_renewed_before_its_end(wall: SimpleNamespace) -> None:
-    """The first to come when it is due renews; others go on with the token meanwhile."""
+    """The first to come when it is due renews; others use the token meanwhile."""
     application = Application("code", lambda: asyncio.sleep(0.5, "another code"))
     provider = provider_of(application, renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
     session = FakeSession(token_answer("t1"), token_answer("t2"))
@@ -65,7 +65,7 @@ async def test_a_token_is_renewed_before_its_end(wall: SimpleNamespace) -> None:
 
 @virtual
 async def test_an_early_renewal_that_takes_long(wall: SimpleNamespace) -> None:
-    """The call that began it goes on with the old token after a second; the renewal goes on as well."""
+    """The call that began it uses the old token after a second; the renewal goes on as well."""
     application = Application("code", lambda: asyncio.sleep(5, "another code"))
     provider = provider_of(application, renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
     session = FakeSession(token_answer("t1"), token_answer("t2"))

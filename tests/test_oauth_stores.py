@@ -113,7 +113,7 @@ async def test_a_store_that_keeps_nothing() -> None:
 
 @virtual
 async def test_another_holder_that_was_faster() -> None:
-    """Whoever publishes second uses the token of the first."""
+    """The second one to publish uses the token of the first."""
     store = MemoryTokenStore()
 
     async def overtaken() -> str:

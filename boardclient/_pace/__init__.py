@@ -1,4 +1,4 @@
-"""The limiter that finds a service's limit by itself, for sessions, calls and bulk runs. It imports nothing of the package."""
+"""The limiter that finds a service's limit, for sessions, calls and bulk runs. It imports nothing of the package."""
 
 from boardclient._pace._limiter import Limiter, ReportingLimiter
 from boardclient._pace._pace import Pace

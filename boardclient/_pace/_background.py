@@ -1,4 +1,4 @@
-"""Refusals that have nothing to do with the rate: how many are usual, and when there are more. No I/O, no clock, no asyncio."""
+"""Refusals that do not depend on the rate. How many are usual, and when there are more. No I/O, no clock, no asyncio."""
 
 from __future__ import annotations
 

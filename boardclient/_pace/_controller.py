@@ -21,7 +21,7 @@ _PLACES: Final = 16
 
 
 class Controller:
-    """Decides when the next attempt may start, and learns from what became of the earlier ones. Owned by a `Pace`.
+    """Decide when the next attempt may start, and learn from the results of others. Owned by a `Pace`.
 
     Times are seconds of one clock that does not go back. `rate` is the start rate, None to begin with a burst.
     """
@@ -60,7 +60,7 @@ class Controller:
     # --- starts and ends
 
     def next_start(self) -> float:
-        """Return the moment from which an attempt may start, infinity as long as one has to end before."""
+        """Return when an attempt may start. It is infinity while one in flight has to end before."""
         if self.in_flight >= self.places or self._trial is not None:
             return math.inf
         return self._schedule.next_at
@@ -121,7 +121,7 @@ class Controller:
                 self._end_round(now, delivered)
 
     def _end_round(self, now: float, delivered: float) -> None:
-        """Where no more may be in flight, start no more than came back: more would only wait."""
+        """Start no more than came back where the number in flight may not grow. More would only wait."""
         search = self._search
         if self._was_full and (search.aim < HIGHEST or self._latency.is_slow):
             search.aim = min(search.aim, max(LOWEST, 1.05 * delivered))

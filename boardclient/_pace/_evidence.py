@@ -16,7 +16,7 @@ _MEMORY_SECONDS: Final = 60.0
 
 
 class Mark(NamedTuple):
-    """The serial number of an attempt, the moment of its start, and how many had been refused until then."""
+    """One attempt: its number, when it started, and how many were refused before."""
 
     serial: int
     moment: float
@@ -24,7 +24,7 @@ class Mark(NamedTuple):
 
 
 class Evidence:
-    """The course of the starts, and the moments at which the service had nothing left. Owned by a `Controller`."""
+    """The course of the starts, and when the service had no capacity left. Owned by a `Controller`."""
 
     __slots__ = ("_best", "_best_at", "_marks", "_refusals", "begun", "last_refused", "refused")
 
@@ -56,24 +56,24 @@ class Evidence:
             self.last_refused = Mark(serial, started_at, self.refused)
 
     def end_block(self, serial: int, moment: float) -> None:
-        """Keep a moment at which the service had nothing left, after the attempt of that number."""
+        """Keep when the service had no capacity left, after the attempt of that number."""
         self.last_refused = Mark(serial, moment, self.refused)
         self._refusals.append(self.last_refused)
 
     @property
     def anchor(self) -> Mark:
-        """Return the last moment at which the service had nothing left, the beginning where there was none."""
+        """Return when the service last had no capacity left. It is the beginning where that never was."""
         return self.last_refused or self.begun
 
     def anchor_before(self, serial: int) -> Mark:
-        """Return the last such moment from which on enough was accepted, or the first one."""
+        """Return the last such moment since which enough was accepted, or the first one."""
         for mark in reversed(self._refusals):
             if serial - mark.serial >= _COUNT:
                 return mark
         return self._refusals[0] if self._refusals else self.begun
 
     def recent_rate(self, serial: int, started_at: float, rate: float, since: float) -> float:
-        """Return the rate of the second before an attempt: where it grows, nearer to the limit than that of the moment."""
+        """Return the rate of the second before an attempt. A growing rate is taken near its present value."""
         begin = max(started_at - 1.0, since)
         for mark in self._marks:
             if begin <= mark.moment < started_at:
@@ -93,7 +93,7 @@ class Evidence:
         return serial - before.serial - part * (after.serial - before.serial) - (self.refused - before.refused)
 
     def usual(self, serial: int) -> float:
-        """Return after how many attempts one is refused: the most between two of the last blocks."""
+        """Return after how many attempts one is refused. It is the most between two of the last blocks."""
         serials = [self.begun.serial, *(mark.serial for mark in self._refusals), serial][-4:]
         return float(max(later - earlier for earlier, later in itertools.pairwise(serials)))
 
@@ -105,7 +105,7 @@ class Evidence:
     # --- what the service is known to take
 
     def note_possible(self, serial: int, now: float) -> None:
-        """Take what was accepted since the first of the last moments at which the service had nothing left."""
+        """Measure what was accepted since the first of the last exhausted moments."""
         first = self._refusals[0] if self._refusals else self.begun
         count, seconds = serial - first.serial - (self.refused - first.refused), now - first.moment
         if self._refusals and count >= _MANY and seconds >= 1.0 and count / seconds >= self.possible(now):

@@ -13,7 +13,7 @@ _RECOVERY: Final = 0.25
 
 
 class Failures:
-    """Counts 5xx, 408 and lost responses, and says which part of the rate is used meanwhile. Owned by a `Controller`."""
+    """Count 5xx, 408 and lost responses, and say how far to slow down for them. Owned by a `Controller`."""
 
     __slots__ = ("_noted", "_share", "health")
 

@@ -17,7 +17,7 @@ _SPARE: Final = 4
 
 
 class Latency:
-    """Averages the seconds of responses in rounds, and knows what they take without a queue. Owned by a `Controller`.
+    """Average response times in rounds, and know what they are without a queue. Owned by a `Controller`.
 
     When responses have been slow for some time, few are let in flight for a moment (`is_draining`): what the next round takes is
     then the service's own time, be it that a queue is gone or that the service has become slower for good.
@@ -88,7 +88,7 @@ class Latency:
 
     @property
     def is_slow(self) -> bool:
-        """Return True while responses take so much longer than usual that they must have waited."""
+        """Return True while responses take so long that they must have waited in a queue."""
         return self._slow_since is not None
 
     def is_draining(self, now: float) -> bool:

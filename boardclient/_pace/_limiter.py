@@ -1,4 +1,4 @@
-"""What limits the attempts of a call: the protocols that `Pace`, a fixed concurrency and any aiolimiter fit."""
+"""The protocols of limiters. `Pace`, a fixed concurrency and any aiolimiter fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Limiter(AbstractAsyncContextManager[object, "bool | None"], Protocol):
 
 
 class ReportingLimiter(Limiter, Protocol):
-    """A limiter that also receives the result of each attempt, from within its block and by the same task."""
+    """A limiter that also gets each result, within its block and from the same task."""
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> object:
         """Take the result of the attempt.

@@ -18,7 +18,7 @@ _Waiter = asyncio.Future[Attempt]
 
 
 class Pace:
-    """Find the limit of a service from its responses, and stay just below it (interface 8: the limits are not shown).
+    """Find the limit of a service from its responses, and stay just below it. The service shows none (section 8).
 
     It starts with 16 attempts in flight and allows more as long as nothing is refused and responses don't get slower. After a
     refusal it measures how much the service accepts, and probes for more from time to time. While refusals continue, all attempts

@@ -1,4 +1,4 @@
-"""The phases of the search for a limit: small values with the facts that each needs. No I/O, no clock, no asyncio.
+"""The phases of the search for a limit. Each is a small value with the facts that it needs. No I/O, no clock, no asyncio.
 
 A phase says how the rate grows while all is well. What a refusal does to it is in `_controller`; the table in
 `docs/design/pace.md` gives the reason of each rule.
@@ -33,7 +33,7 @@ def bounded(rate: float) -> float:
 
 
 def cruise(limit: float) -> float:
-    """Return the rate that is used between two probes: jitter fills a small window earlier than a large one."""
+    """Return the rate between two probes. Jitter fills a small window earlier than a large one."""
     return limit * min(0.985, max(0.98, 0.97 + 0.0003 * limit))
 
 
@@ -44,7 +44,7 @@ def climb(rate: float, speed: float, step: float) -> float:
 
 @attrs.define
 class Open:
-    """Nothing was refused yet: only the number of attempts in flight is limited, unless a start rate was given."""
+    """Nothing was refused yet. Only the number in flight is limited, unless a start rate was given."""
 
     places: float
     speed: float = _DOUBLING
@@ -62,7 +62,7 @@ class Open:
 
 @attrs.define
 class Approach:
-    """The limit was measured roughly, with a bucket's savings or a part of a window in it: grow until it is refused again."""
+    """The limit is known roughly, so grow until refused again. Savings of a bucket or a part window are in it."""
 
     refused_rate: float
     speed: float
@@ -80,7 +80,7 @@ class Approach:
 
 @attrs.define
 class Settle:
-    """The limit was measured once without savings: see whether a little more is refused, soon."""
+    """The limit was measured once without savings. Soon see whether a little more is refused."""
 
     patience: float = 1.5
     progress: float = 0.0
@@ -94,7 +94,7 @@ class Settle:
 
 @attrs.define
 class Steady:
-    """The limit is known: stay below it, and probe a little above it from time to time."""
+    """The limit is known. Stay below it, and probe a little above it from time to time."""
 
     limit: float
     refused: int
@@ -123,7 +123,7 @@ class Climb:
 
 @attrs.define
 class Experiment:
-    """Refusals came where none were to be expected: go slower, and see whether there are fewer.
+    """Refusals came unexpectedly. Go slower, and see whether there are fewer.
 
     `limit` is what was believed before, `usual` the attempts for each refusal that were seen then, `share` the share of refusals.
     """

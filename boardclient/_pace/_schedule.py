@@ -1,4 +1,4 @@
-"""When the next attempt may start: evenly spaced moments, held back as long as refusals say. No I/O, no clock, no asyncio."""
+"""When the next attempt may start. Starts are evenly spaced, and held back as refusals say. No I/O, no clock, no asyncio."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ _OVERLOAD: Final = 0.2
 
 
 class Attempt:
-    """One attempt that was started and has not ended. Owned by whoever started it, until it is given back."""
+    """One attempt that was started and has not ended. Owned by the task that started it, until it is given back."""
 
     __slots__ = ("outer", "rate", "serial", "started_at")
 
@@ -101,7 +101,7 @@ class Search:
             self._begin_experiment(phase.limit * (1 - self._background.share), self.aim, 1 / self._background.share, now)
 
     def _is_risen(self, limit: float, now: float, in_flight: int) -> bool:
-        """Return True if more was accepted since the last refusal than a limit and all savings allow."""
+        """Return True if more was accepted than the limit and all savings allow."""
         anchor = self.evidence.anchor
         accepted = self.serial - in_flight - anchor.serial
         savings = limit * (now - anchor.moment) - accepted
@@ -173,7 +173,7 @@ class Search:
             self._schedule.hold(now + min(_LONGEST_PAUSE, max(self._pause, 1.5 / (self.limit or HIGHEST))))
 
     def _lower(self, phase: Phase, known: float, rate: float, measured: float, count: int, seconds: float) -> None:
-        """Take the limit from what was accepted since the last refusal and the rate that is refused."""
+        """Take the limit from what was accepted since the last refusal, and is refused."""
         is_sure = isinstance(phase, Settle | Steady)
         is_near = is_sure and rate <= 1.12 * known
         limit, is_agreed = judge(known, rate, measured, count, seconds, is_near=is_near)
@@ -203,7 +203,7 @@ class Search:
             self._schedule.hold(now + told)
 
     def _unblock(self, block: Block, attempt: Attempt, now: float) -> None:
-        """Take note that the service accepts again: what it accepted until then, over that time, is a measure as well."""
+        """Note that the service accepts again. What it accepted until then is a measure as well."""
         evidence = self.evidence
         anchor = evidence.anchor_before(attempt.serial)
         span = Span(max(evidence.anchor.moment, block.told_until - 1.0), attempt.started_at)
@@ -256,7 +256,7 @@ class Search:
             self._last_end = end
 
     def _fill_window(self, window: Window, block: Block, measured: float, serial: int) -> bool:
-        """Take the limit from what the window that has just ended has accepted, if that fits what is known besides."""
+        """Take the limit from what the last window accepted, if other facts allow it."""
         end = (window.end.low + window.end.high) / 2
         anchor = self.evidence.anchor_before(serial)
         if 0.7 < (end - anchor.moment) / window.seconds < 1.3:  # what came after the end of the window before is exact
@@ -274,7 +274,7 @@ class Search:
         return True
 
     def _open_block_ended(self, block: Block, attempt: Attempt, measured: float, count: int, seconds: float, now: float) -> None:
-        """Begin with what the first block has measured: nothing where nothing had been accepted before it."""
+        """Begin with what the first block measured, if anything was accepted before it."""
         if count <= 0:
             self.evidence.begin(attempt.serial - 1, attempt.started_at)
             self.phase = Open(self._first_places)
@@ -299,7 +299,7 @@ class Search:
     # --- refusals that may have another cause than the rate
 
     def _doubt(self, block: Block, now: float) -> None:
-        """Let a first refusal that contradicts what was accepted before pass, and make an experiment at the second."""
+        """Let a first unexpected refusal pass, and begin an experiment at the second."""
         self._doubts += 1
         if self._doubts > 2:
             self._doubts = 0
@@ -349,7 +349,7 @@ class Search:
 
 
 def judge(known: float, rate: float, measured: float, count: int, seconds: float, *, is_near: bool) -> tuple[float, bool]:
-    """Return the limit that lies between what was measured and the rate that was refused, and whether they agree on it."""
+    """Return the limit between the measured and the refused rate. The flag says whether these agree on it."""
     if count >= 5 and 0.9 * measured <= rate <= 1.25 * measured:
         weight = min(max(known / 40, 0.3), 0.75 if rate <= 1.12 * measured else 0.5)
         return min(rate, weight * rate + (1 - weight) * measured), True

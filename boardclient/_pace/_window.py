@@ -1,4 +1,4 @@
-"""A fixed window, told from other limits by when a service that refuses accepts again. No I/O, no clock, no asyncio.
+"""A fixed window, recognised by when a service that refuses accepts again. No I/O, no clock, no asyncio.
 
 A token bucket that ran empty accepts the next request as soon as one token is there. A window refuses until it ends, and then
 accepts as many as before. The ends of two long blocks are therefore a whole number of windows apart.
@@ -51,7 +51,7 @@ class Window:
 
 
 def window_between(first: Span, second: Span) -> Window | None:
-    """Return the window of a usual length whose ends two spans can be, one window apart."""
+    """Return the window of a usual length that ended in two spans, one window apart."""
     middle = (second.low + second.high - first.low - first.high) / 2
     fitting = [seconds for seconds in _USUAL_SECONDS if second.low - first.high <= seconds <= second.high - first.low]
     if not fitting:

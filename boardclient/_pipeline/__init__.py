@@ -1,1 +1,1 @@
-"""How a call runs: credentials, limiter, send, interpret, renew once, retry, under one deadline."""
+"""How a call runs. The stages are credentials, limiter, send, interpret, renew and retry."""

@@ -58,7 +58,7 @@ class SessionCore:
         self._background: set[asyncio.Task[Any]] = set()
 
     def announce(self, renewed: Credentials) -> bool:
-        """Return whether observers have yet to hear of these credentials: many calls may share one renewal."""
+        """Return True if observers have not heard of these credentials. Many calls may share one renewal."""
         is_news = renewed not in self._announced
         self._announced.add(renewed)
         return is_news
@@ -78,7 +78,7 @@ class SessionCore:
         return task
 
     async def post_form(self, url: str, fields: Mapping[str, str], timeout: float | None = None) -> Response:
-        """Send a form once on the session's own pool: the `Exchange` of credential providers."""
+        """Send a form once on the session's own pool. This is the `Exchange` of providers."""
         try:
             target = self.check_url(url, "the URL of the form")
             context = self.in_flight.begin(_FORM, timeout)

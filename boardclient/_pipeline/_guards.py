@@ -56,7 +56,7 @@ def own_error(error: CredentialError) -> CredentialError:
 
 
 class GuardedLimiter:
-    """An application's limiter, whose end of a turn changes nothing of the attempt that it ends.
+    """An application's limiter. Its errors at the end of a turn do not change the result.
 
     What entering raises is the caller's: without a turn nothing is sent.
     """
@@ -67,7 +67,7 @@ class GuardedLimiter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether attempts need not enter it now, nor report successes, as the limiter says by `needs_every_result`."""
+        """Whether attempts can skip it now and need not report. The limiter says so by `needs_every_result`."""
         return not getattr(self._limiter, "needs_every_result", True)
 
     @property

@@ -1,4 +1,4 @@
-"""The calls under way: their deadlines, their histories, and their end when the session closes.
+"""The calls under way, with deadlines and histories, until the session closes.
 
 State changes here are synchronous. One timer per session looks after all deadlines (half a microsecond per call, where a timer
 per call costs five to nine): it interrupts a call by cancelling its task, and the call turns that into the error it stands for.
@@ -116,7 +116,7 @@ class CallContext(Progress):
 
     @property
     def effect(self) -> Effect:
-        """Return the worst of what the attempts may have done, the one under way included."""
+        """Return the worst of what the attempts, also the one under way, may have done."""
         return Effect.worst([self.effect_under_way, *(attempt.effect for attempt in self.attempts)])
 
     def interrupt(self, interruption: Interruption) -> None:
@@ -229,7 +229,7 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch -- Windows has no fork
 
 
 class InFlightCalls:
-    """The calls under way of a session and all its views, on the one loop and in the one process where it was first used."""
+    """The calls under way of a session and its views, on one loop and in one process."""
 
     def __init__(self) -> None:
         self._under_way: set[CallContext] = set()

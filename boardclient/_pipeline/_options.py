@@ -1,4 +1,4 @@
-"""What one call may bring along, and what resources and bulk runs need of whatever makes calls."""
+"""The options of one call, and what resources and bulk runs need to make calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way of a call, stage after stage: credentials, limiter, send, interpret, renew once, retry, all under one deadline.
+"""Run a call in stages under one deadline. They are credentials, limiter, send, interpret, renew once and retry.
 
 Errors travel as values until `call` raises them, in a frame that has no credential in reach.
 """
@@ -51,7 +51,7 @@ class _Turn(enum.Enum):
 
 
 class Pipeline:
-    """Makes the calls of a session or a view, with its credentials, policy, deadline, limiter and observers.
+    """Make the calls of a session or view, with its credentials, policy and limiter.
 
     Owned by the session or view; it is the `CallRunner` of resources and bulk runs.
     """
@@ -91,7 +91,7 @@ class Pipeline:
         names = ("provider", "policy", "timeout", "limiter", "observers", "credentials_in")
         return Pipeline(self._core, **({name: getattr(self, name) for name in names} | changes))
 
-    # --- the way of a call
+    # --- the stages of a call
 
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
         """Make one call within one deadline, and return the value of its response."""
@@ -156,7 +156,7 @@ class Pipeline:
     async def _attempt(
         self, request: Request[T], context: CallContext, credentials: Credentials | None = None
     ) -> T | BoardClientError:
-        """Send the request once, with these credentials or those of now, when the limiter lets it."""
+        """Send the request once when the limiter lets it, with these or new credentials."""
         while True:
             if credentials is None:
                 credentials = self._hooks.current()
@@ -202,7 +202,7 @@ class Pipeline:
     async def _send_in_turn(
         self, request: Request[T], context: CallContext, credentials: Credentials, limiter: GuardedLimiter
     ) -> T | BoardClientError | _Turn:
-        """Send the request within the limiter's block, unless its credentials were refused meanwhile."""
+        """Send the request in the limiter's block, unless its credentials are outdated."""
         in_flight = self._core.in_flight
         outcome: T | BoardClientError | _Turn = _Turn.OUTDATED
         in_flight.suspend(context)
@@ -258,7 +258,7 @@ class Pipeline:
     async def _mended(
         self, request: Request[T], context: CallContext, error: BoardClientError, began: float
     ) -> T | BoardClientError:
-        """Do what may mend the error of a first attempt: renew the credentials, then retry as the policy says."""
+        """Renew the credentials after a failed first attempt, then retry by the policy."""
         outcome = await self._renewed(request, context, error)
         if self.policy is None:
             return outcome
@@ -270,7 +270,7 @@ class Pipeline:
         return await self._retried(request, context, _retry.FirstOutcome(outcome, began))
 
     async def _renewed(self, request: Request[T], context: CallContext, outcome: T | BoardClientError) -> T | BoardClientError:
-        """Send a request that was answered with 401 once more with other credentials, once in a call."""
+        """Send a request that met a 401 once more with other credentials, once in a call."""
         if not isinstance(outcome, AuthenticationError):
             return outcome
         refused = context.credentials
@@ -302,7 +302,7 @@ class Pipeline:
     async def _retried(
         self, request: Request[T], context: CallContext, first: _retry.FirstOutcome[T] | None
     ) -> T | BoardClientError:
-        """Attempt the request as often as the policy wants, after a first attempt or from the first one on."""
+        """Attempt the request as often as the policy wants."""
 
         async def attempt() -> T | BoardClientError:
             context.waits_for = None
@@ -319,7 +319,7 @@ class Pipeline:
     # --- what the stages tell others
 
     def _pause(self, request: Request[T], context: CallContext, pause: float) -> None:
-        """Note a pause before it begins, or raise the error to give up with where none may begin."""
+        """Note a pause before it begins, or raise the last error where none may begin."""
         last = context.attempts[-1]
         if context.last_error is not None and context.leaves_throttling and is_throttling(context.last_error):
             raise context.last_error
@@ -350,7 +350,7 @@ class Pipeline:
         return context.credentials.show(request, root, place, *([] if rejected is None else [rejected]))
 
     def _error_of(self, request: Request[T], context: CallContext, response: TransportResult) -> T | BoardClientError:
-        """Return the error that a response stands for, without the credentials that it may echo."""
+        """Return the error of a response, without the credentials that it may repeat."""
         if isinstance(response, RawResponse):
             response = _without_secrets(context, response)
         return error_of(request, response, context.effect, time(), self._core.host)

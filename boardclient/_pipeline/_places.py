@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Line:
-    """A line of tasks, of which at most so many are served at a time, in the order in which they came."""
+    """A queue of tasks that serves at most so many at a time, in their order."""
 
     def __init__(self, most: Callable[[], int]) -> None:
         self._most = most

@@ -15,7 +15,7 @@ _CALLBACK_SECONDS: Final = 30.0
 
 
 async def account_of_member(member: Member, account_of: AccountOf | None) -> str:
-    """Return the account of a member, by the application's function or the member's id (interface 4.11).
+    """Return the account of a member. The application's function or the member's id names it (interface 4.11).
 
     Raises:
         ValueError: there is none; its cause is what the function raised.

@@ -1,4 +1,4 @@
-"""What a sign-in reads from browsers and writes to them: cookies, queries and return addresses. No I/O."""
+"""What a sign-in reads from browsers and writes: cookies, queries, addresses. No I/O."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def parameters(query: object) -> dict[str, str] | None:
 
 
 def _pairs_of(query: Mapping[object, object]) -> list[tuple[object, object]]:
-    """Return all pairs of a mapping, those of multi-valued ones (Starlette, multidict, Werkzeug) included."""
+    """Return all pairs of a mapping. It may be multi-valued (Starlette, multidict, Werkzeug)."""
     getlist, items = getattr(query, "getlist", None), getattr(query, "multi_items", query.items)
     if callable(getlist) and items == query.items:
         return [(name, value) for name in query for value in cast("Iterable[object]", getlist(name))]
@@ -86,7 +86,7 @@ def cookie_of(cookies: object, name: str) -> str | None:
 
 
 def set_cookie(name: str, value: str, max_age_seconds: int, *, is_secure: bool) -> str:
-    """Return the value of a `Set-Cookie` header: for the whole site, not for scripts, not with requests of other sites' forms.
+    """Return the value of a `Set-Cookie` header. Scripts and forms of other sites do not get the cookie.
 
     `Lax` and not `Strict`: the redirect from the service comes from another site.
     """

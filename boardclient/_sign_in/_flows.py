@@ -1,4 +1,4 @@
-"""The sign-ins that a browser has begun, in a signed cookie of its own: the server remembers none. No I/O."""
+"""The sign-ins that a browser has begun, in a signed cookie. The server remembers none. No I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Problem: TypeAlias = Literal["expired", "replayed", "foreign"]
 
 @attrs.frozen
 class Flow:
-    """One sign-in of one browser tab, from the redirect to the consent page to the one back."""
+    """One sign-in in one browser tab, from the redirect to the consent page and back."""
 
     state: str = attrs.field(repr=False)
     begun_at: int

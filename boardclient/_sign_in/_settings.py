@@ -1,4 +1,4 @@
-"""What `SignIn` takes from the environment, and the credentials of a session that only users call through."""
+"""What `SignIn` takes from the environment, and credentials for users alone."""
 
 from __future__ import annotations
 

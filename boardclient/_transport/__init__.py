@@ -1,4 +1,4 @@
-"""Send one request, read its whole response, and say what failed: the only client-side package that imports aiohttp.
+"""Send one request, read its whole response, and say what failed. Only here and in `testing` is aiohttp imported.
 
 It knows nothing of calls. The names below are plain values that need no aiohttp; `_pool.Pool`, which does the I/O, is imported
 from its module. A pool has two transports: `ClientSessionTransport` over `ClientSession.request`, which always works, and

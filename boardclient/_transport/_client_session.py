@@ -1,4 +1,4 @@
-"""The transport over `ClientSession.request`: it always works, also with an application's own session, proxies and wrappers."""
+"""The transport over `ClientSession.request`. It works with any session, also an application's own, and proxies."""
 
 from __future__ import annotations
 

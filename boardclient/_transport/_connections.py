@@ -1,4 +1,4 @@
-"""The connections of a session's own pool: how long they are kept, and what a fork does to them."""
+"""The connections of a session's own pool. They are kept for some seconds, and not across a fork."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Connector(aiohttp.TCPConnector):
             self._factory = cast("functools.partial[ResponseHandler]", functools.partial(Protocol, loop=self._loop))
 
     def abandon(self) -> None:
-        """Count as closed, and leave the connections to the loop or process that they belong to."""
+        """Count as closed, and leave the connections to their loop or process."""
         self._closed = True
 
     def __del__(self, *held: object) -> None:

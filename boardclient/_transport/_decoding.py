@@ -1,4 +1,4 @@
-"""Unpack bodies: content codings by name, in bounded steps, with truncation reported. No I/O.
+"""Unpack bodies by content coding, in bounded steps. A truncated body is reported. No I/O.
 
 aiohttp takes half a gzip stream under a correct `Content-Length` for the whole, though a member ends in a checksum and a length
 (https://www.rfc-editor.org/rfc/rfc1952#section-2.2).
@@ -19,7 +19,7 @@ class DecodingError(Exception):
 
 
 class _Member(Protocol):
-    """A part of a packed body that ends by itself, as `zlib.decompressobj` unpacks it."""
+    """One member of a packed body, as `zlib.decompressobj` unpacks it. It ends by itself."""
 
     @property
     def eof(self) -> bool: ...
@@ -67,7 +67,7 @@ def _steps(member: _Member, data: bytes) -> Iterator[bytes]:
 
 
 def _inflate(first: bytes) -> _Member:
-    """Unpack `deflate`: zlib, or raw as some servers send it (https://www.rfc-editor.org/rfc/rfc9110#section-8.4.1.2)."""
+    """Unpack `deflate`, with or without zlib's header. See https://www.rfc-editor.org/rfc/rfc9110#section-8.4.1.2."""
     is_zlib = first[0] & 0xF == zlib.DEFLATED
     return zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
 
@@ -77,7 +77,7 @@ def _gunzip(_: bytes) -> _Member:
 
 
 class _Brotli:
-    """Brotli, by the packages that aiohttp takes it from, with the methods of `zlib.decompressobj`."""
+    """Brotli by the packages that aiohttp uses, like `zlib.decompressobj`."""
 
     unused_data = b""
 

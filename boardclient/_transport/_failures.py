@@ -1,4 +1,4 @@
-"""What an exception of aiohttp's means, in words that hold nothing of the request. No I/O."""
+"""What an exception of aiohttp means, in words that hold nothing of the request. No I/O."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def shown_url(url: str) -> URL:
 
 @attrs.frozen
 class TracedResponse:
-    """What `on_request_end` sees of a response over `DirectTransport`: its head, with the names of `aiohttp.ClientResponse`."""
+    """The head of a response over `DirectTransport` as `on_request_end` sees it. It has `ClientResponse`'s names."""
 
     method: str
     url: URL
@@ -107,7 +107,7 @@ class _Guarded:
 
 
 class Traces:
-    """The traces of one request over `DirectTransport`, in the order in which `ClientSession` would play them."""
+    """The traces of a request over `DirectTransport`, in `ClientSession`'s order."""
 
     def __init__(self, http: aiohttp.ClientSession, method: str, url: str, headers: CIMultiDict[str]) -> None:
         self.headers = headers

@@ -38,7 +38,7 @@ class _Transports:
 
 
 class Pool:
-    """The connections of a session: its own, made at first use and closed with it, or an application's, which is only used."""
+    """The connections of a session. It owns and closes them, or uses an application's session."""
 
     _may_be_direct: ClassVar[bool] = True
     """Tests and benchmarks turn it off, to see `ClientSessionTransport` where the direct one would be taken."""
@@ -89,7 +89,7 @@ class Pool:
         return transports.general.round_trip(method, url, body, progress, content_type, headers)
 
     def _open(self) -> _Transports:
-        """Make the transports; again where instruments have changed how sessions are made, over the same connections."""
+        """Make the transports, and again where instruments changed how sessions are made. The connections stay."""
         if self._avoids_proxy:
             self._unproxied = self._transports(trust_env=False)
         self._usual = self._transports(trust_env=self._settings.trust_env)
@@ -171,7 +171,7 @@ def _own_session(connector: Connector, *, trust_env: bool, proxy: str | None) ->
 
 @cache
 def _keep_receive_buffers() -> None:
-    """Keep glibc from giving asyncio's 256 KiB receive buffers back to the kernel after each response.
+    """Keep glibc from returning asyncio's receive buffers after each response. They have 256 KiB.
 
     One large allocation, freed, raises its threshold for mmap: 16 microseconds per request on plain http.
     """

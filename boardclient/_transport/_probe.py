@@ -1,4 +1,4 @@
-"""Try, once in a process, whether this aiohttp does what `DirectTransport` and `Protocol` need. Nothing leaves the process.
+"""Try, once in a process, whether this aiohttp does what `DirectTransport` needs. Nothing leaves the process.
 
 A version number proves nothing, and each new one would have to be named first. Instead, requests are sent through the real code
 to a transport that answers at once with canned bytes, so that no step waits. A step that waits, raises or gives another result
@@ -129,7 +129,7 @@ _verdicts: Final[list[str]] = []
 
 
 def fault() -> str:
-    """Return what this aiohttp does otherwise than `DirectTransport` needs, "" if nothing; needs a running loop at first."""
+    """Return what `DirectTransport` misses in this aiohttp, "" if nothing. The first call needs a running loop."""
     if not _verdicts:
         _verdicts.append(_fault())
         _logger.debug("requests go over aiohttp's connections directly%s", _verdicts[0] and f": no, {_verdicts[0]}")

@@ -10,7 +10,7 @@ Stage = Literal["idle", "handed", "connect", "send", "receive"]
 
 
 class Progress:
-    """How far one request is; the transport writes it, and the context of a call extends it.
+    """How far one request is. The transport writes it, and the context of a call extends it.
 
     It is read when a cancellation or a deadline ends the request, since then nothing is returned.
     """

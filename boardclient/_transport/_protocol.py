@@ -1,4 +1,4 @@
-"""The protocol of a session's own connections: aiohttp's, with five faults of connections handled here for both transports."""
+"""The protocol of a session's own connections. It handles four faults of connections for both transports."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Protocol(ResponseHandler):
         return not self._has_input()
 
     def _has_input(self) -> bool:
-        """Return True if the system knows of an end or of bytes that the loop has not read yet."""
+        """Return True if the system holds an end or bytes that the loop has not read yet."""
         if self._input is None:
             if self.transport is None or not _HAS_POLL:  # pragma: no cover -- Windows has no poll
                 return False
@@ -91,7 +91,7 @@ class Protocol(ResponseHandler):
         super().connection_lost(exc)
 
     def _read_before_junk(self) -> None:
-        """Read the response that the packet begins with, where it is whole and what follows it is not HTTP."""
+        """Read the whole response that a packet begins with, if no HTTP follows it."""
         packet = self._packet
         head, end, rest = packet.partition(_END_OF_HEAD)
         if not packet.startswith(b"HTTP/") or not end or len(self):
@@ -114,7 +114,7 @@ class Protocol(ResponseHandler):
             body.set_exception(aiohttp.ClientPayloadError("the connection failed within the body"))
 
     def _read_rest(self) -> None:
-        """Read what the system still holds for a connection that can't be written to any more; TLS bytes can't be read here."""
+        """Read what the system still holds for a connection that can't be written to. TLS can't be read here."""
         transport = self.transport
         if transport is None or not _HAS_POLL or transport.get_extra_info("ssl_object") is not None:
             return

@@ -52,7 +52,7 @@ async def read_whole(status: int, headers: Mapping[str, str], content: StreamRea
 
 
 class _AtHand:
-    """A body that was read before, with the methods of `StreamReader` that `read_whole` calls."""
+    """A body that was read before, with the methods of `StreamReader` that are used."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -71,7 +71,7 @@ async def unpack_whole(status: int, headers: Mapping[str, str], body: bytes, lim
 
 @contextlib.contextmanager
 def watched(response: aiohttp.ClientResponse) -> Iterator[None]:
-    """End the reading of a body when its connection failed, on connections of an application's own.
+    """End the reading of a body when its connection failed. The session is an application's.
 
     aiohttp's reader waits forever there (see `Protocol`, which needs no watching). An application's session may use a connector
     of its own, so that all that is asked of its connection is what each of aiohttp's has.

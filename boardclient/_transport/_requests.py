@@ -1,4 +1,4 @@
-"""Requests as aiohttp's connector and session take them, with what is sent kept apart from what instruments see."""
+"""Requests as aiohttp takes them. What is sent is kept apart from what instruments see."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Prototype(aiohttp.ClientRequest):
 
 @attrs.frozen
 class Outgoing:
-    """What a request sends in place of the URL and the body that `ClientSession.request` was given."""
+    """What a request sends in place of the URL and body that instruments were shown."""
 
     url: str = attrs.field(repr=False)
     body: bytes | None = attrs.field(repr=False)
@@ -58,7 +58,7 @@ class SignedRequest(aiohttp.ClientRequest):
     """A request that is signed below `ClientSession`. What wraps or traces the session sees neither credentials nor the body."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        """Write the request with its own URL and body, and hand the response out under the URL that was shown."""
+        """Write the request with its own URL and body. The response gets the URL that was shown."""
         outgoing = OUTGOING.get()
         if outgoing is None:
             return await super().send(conn)

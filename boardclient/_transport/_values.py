@@ -29,7 +29,7 @@ class RawResponse:
 
 @attrs.frozen
 class TransportFailure:
-    """No whole response: how far the request got, what it may have done, and why in words without any address.
+    """No whole response came. It says how far the request got, its effect, and why, without any address.
 
     Failures are returned, never raised: the frames of the transport hold credentials, and aiohttp's exceptions print URLs.
     """

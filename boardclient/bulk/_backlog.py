@@ -1,4 +1,4 @@
-"""The rows on their way to the workers: taken from the input as they are asked for, admitted in batches, kept for later."""
+"""The rows on their way to the workers. They are taken as needed, admitted in batches and kept for later."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Backlog:
         self.is_exhausted = False
 
     @property
-    def room(self) -> int:
-        """How many rows there is room for."""
+    def capacity(self) -> int:
+        """How many more rows may be taken from the input."""
         return 2 * self._workers - self._under_way - len(self._results.untaken)
 
     @property
@@ -56,7 +56,7 @@ class Backlog:
             waiting = self._ready.get_nowait()
             self._weigh()
             return waiting
-        if self._ahead or self.room <= 0:
+        if self._ahead or self.capacity <= 0:
             return None
         row = self._input.next_at_once()
         if row is not None:
@@ -75,14 +75,14 @@ class Backlog:
             self._waiting -= 1
 
     def _weigh(self) -> None:
-        """Want rows as long as more workers wait than rows, or half of what is put on record together is left."""
+        """Want rows while more workers wait than rows are ready, or half a batch is left."""
         if self._ready.qsize() < max(self._waiting, self._ahead // 2):
             self._wanted.set()
         else:
             self._wanted.clear()
 
     async def take(self) -> Sequence[Row]:
-        """Return new rows once a worker waits for one and there is room for it, none at the end of the input.
+        """Return new rows once a worker waits for one, none at the end of the input.
 
         They count as under way, and those that are to be sent are on record.
         """
@@ -90,9 +90,9 @@ class Backlog:
         if self._ahead:
             rows = await self._take_ahead()
         else:
-            while self.room <= 0:
+            while self.capacity <= 0:
                 await self._change()
-            rows = await self._input.take(min(self.room, max(1, self._waiting - self._ready.qsize())))
+            rows = await self._input.take(min(self.capacity, max(1, self._waiting - self._ready.qsize())))
         self.is_exhausted = not rows
         self._under_way += len(rows)
         return rows
@@ -117,7 +117,7 @@ class Backlog:
         self._weigh()
 
     def put_later(self, row: Row, seconds: float) -> None:
-        """Let a row that is under way be sent after a pause, which keeps no worker waiting."""
+        """Let a row be sent again after a pause. No worker waits for it."""
         self._later[row] = asyncio.get_running_loop().call_later(seconds, self._ripen, row)
 
     def _ripen(self, row: Row) -> None:

@@ -1,4 +1,4 @@
-"""The end of a run before its input's end, and what has to be done to the end although its task is cancelled."""
+"""Ending a run early, and finishing what must be done despite cancellations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Halt:
         self._callbacks.append(callback)
 
     def set(self, error: BaseException | None = None) -> None:
-        """Halt the run, with an error that its owner meets after the last result, or without one."""
+        """Halt the run. `error`, if any, is raised after the last result."""
         if self.error is None:
             self.error = error
         if not self.is_set:
@@ -60,7 +60,7 @@ class Halt:
 
 
 async def to_the_end(task: asyncio.Task[T]) -> T:
-    """Wait for a task even if the caller is cancelled, and raise the cancellation afterwards."""
+    """Wait for a task to its end. Where the caller is cancelled, raise that afterwards."""
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -1,4 +1,4 @@
-"""The hold: while nothing gets through to the service, a run tries one request at a time and lets the others wait.
+"""Hold a run in an outage. One request is tried at a time, and the others wait.
 
 Any response that says something of its request ends the hold. A request that was never sent is made again, so that nothing of
 an outage shows in the results; after a time without any success requests fail as they do without a hold.
@@ -60,7 +60,7 @@ class Hold:
         self.end()
 
     def note_failure(self, error: BoardClientError, *, failures: int = _UNKNOWN_FAILURES) -> bool:
-        """Take note of a failure; return True if the request, where it may be made again, is to be.
+        """Note a failure. Return True if the request should be repeated, where it may be.
 
         So many `failures` with an unknown effect in a row begin a hold; one that was not sent begins it at once.
         """
@@ -90,7 +90,7 @@ class Hold:
         return PATIENCE_SECONDS if self._has_contact else self._first_patience
 
     async def turn(self) -> None:
-        """Wait until the running task may send: at once without a hold, one task after each pause during one."""
+        """Wait until the running task may send. During a hold one task may, after each pause."""
         while not self.lets_pass():
             if self._is_due:
                 self._tries.add(asyncio.current_task())

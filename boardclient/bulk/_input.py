@@ -1,4 +1,4 @@
-"""The input of a bulk run: drafts become numbered rows, no more than are asked for. Here stands what an input may do wrong."""
+"""The input of a bulk run. Drafts become numbered rows, no more than are asked for. Here stands what an input may do wrong."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def open_input(drafts: Drafts) -> Input:
 
 
 class SyncInput:
-    """The rows of a synchronous iterable, which always runs in the context variables of the run's beginning."""
+    """The rows of an iterable. It runs in the context variables of the run's beginning."""
 
     def __init__(self, drafts: Iterable[CardDraft]) -> None:
         self._drafts = drafts
@@ -90,7 +90,7 @@ class SyncInput:
 
 
 class AsyncInput:
-    """The rows of an asynchronous iterable, which one task runs from the first step to the end of its cleanup.
+    """The rows of an asynchronous iterable. One task runs it from the first step to the end of its cleanup.
 
     Timeouts, cancel scopes and context variables of a generator belong to the task that runs it, so each step has to be run by
     the same one. A cancellation that is not the run's is thrown into the generator, whose own timeout may be its cause.

@@ -1,4 +1,4 @@
-"""What is known of rows and cards besides the run's own memory: in a journal, or for as long as the run lasts."""
+"""What is known of rows and cards, in a journal or while the run lasts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Ledger(Protocol):
 
     @property
     def is_new(self) -> bool:
-        """Tell whether no row was ever on record."""
+        """Return True if no row was ever on record."""
         ...
 
     async def admit(self, rows: Sequence[Row]) -> None:
@@ -110,7 +110,7 @@ class MemoryLedger:
 
 
 class JournalLedger:
-    """What is known in a journal, which the next run goes on with."""
+    """What is known in a journal, which the next run resumes."""
 
     def __init__(self, journal: Journal, batch: int) -> None:
         self.batch = batch
@@ -132,7 +132,7 @@ class JournalLedger:
 
     @property
     def is_new(self) -> bool:
-        """Tell whether no row was ever on record."""
+        """Return True if no row was ever on record."""
         return self._journal.is_new
 
     async def admit(self, rows: Sequence[Row]) -> None:

@@ -33,7 +33,7 @@ def _exact(text: str) -> str:
 
 @lru_cache(512)
 def tidy(text: str) -> str:
-    """Return a text without what services commonly change: spaces, case, HTML escapes, Unicode forms, control characters."""
+    """Return a text without what services change, such as spaces, case and escapes."""
     if "&" in text:
         for _ in range(3):  # some services escape what was escaped already
             text = html.unescape(text)
@@ -96,7 +96,7 @@ def _special_kinds(texts: Iterable[str]) -> Kinds:
 
 
 def is_beginning(sent: str, shown: str) -> bool:
-    """Return True if a shown text is the beginning of what was sent, and long enough to tell."""
+    """Return True if a shown text is a long enough beginning of what was sent."""
     return _SHORTEST_CUT <= len(shown) < len(sent) and sent.startswith(shown)
 
 
@@ -129,7 +129,7 @@ class TextRule:
         return form if self.cut is None else form[: self.cut]
 
     def predicts(self, text: str) -> bool:
-        """Return True if texts of this kind and length were seen, so that it is known how this one is shown."""
+        """Return True if it is known how a text of this kind and length is shown."""
         return self.is_usable and kinds(text) <= self.seen and (self.cut is not None or len(text) <= self.longest)
 
     def may_cut(self, text: str) -> bool:
@@ -165,7 +165,7 @@ def _changes_characters(sent: str, shown: str | None) -> bool:
 
 
 def learn_text(pairs: Sequence[tuple[str, str | None]]) -> TextRule:
-    """Learn how a field is shown from pairs of what was sent and what is shown, None where it is not shown."""
+    """Learn how a field is shown from pairs of sent and shown. Shown is None where it is missing."""
     fitting: list[tuple[int, bool, str, str]] = []
     changed: list[str] = []
     for sent, shown in pairs:
@@ -207,7 +207,7 @@ def _rounded(due: datetime, unit: timedelta, *, is_nearest: bool) -> datetime:
 
 
 def _roundings(due: datetime) -> list[datetime]:
-    """Return how services may show a date: rounded down, and to the nearest, in each unit."""
+    """Return how services may show a date. It is rounded down or to the nearest of each unit."""
     found = []
     for unit in _UNITS:
         for is_nearest in (False, True):
@@ -220,7 +220,7 @@ def _roundings(due: datetime) -> list[datetime]:
 
 @attrs.frozen
 class DateRule:
-    """How a service shows due dates: the roundings, by number, that explain all that was seen; none where it shows none."""
+    """How a service shows due dates, as the numbers of the roundings that fit. None means that it shows none."""
 
     roundings: tuple[int, ...] = ()
 
@@ -264,6 +264,6 @@ def learn_dates(pairs: Sequence[tuple[datetime | None, datetime | None]]) -> Dat
 
 
 def fit_often(pairs: Iterable[tuple[str | None, str | None]]) -> bool:
-    """Return True if what is shown is what was sent, but for a few cards that people may have changed."""
+    """Return True if all but a few cards show what was sent. People may have changed those."""
     fits = [sent == shown for sent, shown in pairs]
     return fits.count(False) * _MISFITS <= len(fits)

@@ -1,4 +1,4 @@
-"""The cards of a board as they are read, sorted by what is known of them (interface 4.4). No I/O."""
+"""The cards of a board as they are read, sorted by what is known of them (4.4). No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markers: short references in descriptions by which the cards of a run are recognised. No I/O."""
+"""Markers, short references in descriptions by which a run recognises its cards. No I/O."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def markers(desc: str | None) -> set[str]:
 
 
 def with_marker(desc: str | None, marker: str) -> str:
-    """Return the description between two copies of the marker, each on a line of its own.
+    """Return the description between two copies of the marker, each on its own line.
 
     A service that cuts long descriptions keeps the first copy, one that shows their ends keeps the second.
     """

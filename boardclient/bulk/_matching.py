@@ -46,7 +46,7 @@ class Content:
 
     @classmethod
     def of(cls, draft: CardDraft, desc: str | None = None) -> Content:
-        """Take the content of a draft, with the description that is sent in place of its own."""
+        """Take the content of a draft, with the description that is really sent."""
         due = None if draft.due is None else draft.due.astimezone(UTC)
         return cls(draft.name, (draft.desc if desc is None else desc) or "", draft.list_id, due)
 
@@ -76,7 +76,7 @@ class Shown:
 
     @classmethod
     def learn(cls, samples: Sequence[tuple[Content, Card]], fields: Container[str]) -> Shown:
-        """Learn from cards that are known to be rows', of a listing that shows these fields."""
+        """Learn from cards that are known to be rows'. The listing shows these fields."""
         return cls(
             is_learned=bool(samples),
             name=_learn([(sent.name, card.name) for sent, card in samples], is_shown="name" in fields),
@@ -104,7 +104,7 @@ class Shown:
         )
 
     def coarse(self, content: Content | Card) -> Hashable:
-        """Return what is left of a card in whatever way the service shows it, if it is not cut."""
+        """Return what is left of a card however the service shows it, if it is not cut."""
         return (
             bare(self.name.form(content.name or "")) if self.name.is_usable else None,
             bare(self.desc.form(content.desc or "")) if self.desc.is_usable else None,
@@ -112,7 +112,7 @@ class Shown:
         )
 
     def tells(self, row: Content) -> bool:
-        """Return True if the listing shows any text of a row by which its card is told from others."""
+        """Return True if the listing shows a text that tells a row's card from others."""
         return self.name.is_usable or (self.desc.is_usable and len(bare(row.desc)) >= _TELLING)
 
     def may_be(self, row: Content, card: Card) -> bool:
@@ -156,7 +156,7 @@ class MatchResult:
 
 
 def match(rows: Sequence[Content], wholes: Sequence[Hashable], cards: Sequence[Card], shown: Shown) -> MatchResult:
-    """Give rows in doubt their cards, each card to one row, and say which rows have none.
+    """Match rows in doubt with cards, each card with one row. Rows without one are named.
 
     `wholes` are all that was sent of each row: rows of equal wholes are interchangeable.
     """
@@ -241,7 +241,7 @@ def _share(group: _Group, result: MatchResult) -> None:
 
 
 def _assign_possible(group: _Group, result: MatchResult) -> None:
-    """Give rows their cards where it isn't known how each is shown: part by part of those that have to do with each other."""
+    """Give rows their cards where it isn't known how each is shown. Related rows are matched together."""
     possible = group.possible()
     rows_of: defaultdict[str, list[int]] = defaultdict(list)
     for place, cards in possible.items():
@@ -288,7 +288,7 @@ def _matched(places: Sequence[int], possible: dict[int, list[Card]]) -> dict[int
 
 
 class Suspects:
-    """Cards that nobody has accounted for, by what tells whether a row may be among them."""
+    """Cards of unknown origin, by what tells whether a row may be among them."""
 
     def __init__(self, cards: Iterable[Card], shown: Shown) -> None:
         self._shown = shown
@@ -343,7 +343,7 @@ def _like(rule: TextRule, sent: str, looks: dict[str, str], lengths: Iterable[in
 
 
 def resembling(cards: Iterable[Card], names: Iterable[str]) -> list[Card]:
-    """Return the cards whose name may be one of these, whole or cut, or whose name is not shown."""
+    """Return the cards whose name may be one of these, whole or cut, or is not shown."""
     wanted = {bare(name) for name in names}
     looks = {card.id: {bare(text), bare(without_ellipsis(text))} for card in cards if (text := card.name) is not None}
     beginnings: set[str] = set(wanted)

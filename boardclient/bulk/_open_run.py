@@ -116,7 +116,7 @@ class OpenRun:
         return run
 
     async def aclose(self) -> None:
-        """Cancel what is under way, give the journal back and close the input, even if the caller is cancelled meanwhile.
+        """Cancel what is under way, close the journal and the input. A cancellation does not cut this short.
 
         Raises:
             JournalError: the journal could not be written.
@@ -212,7 +212,7 @@ class OpenRun:
         return [row for row in rows if row.error is not None]
 
     async def _feed(self) -> None:
-        """Take rows as workers ask for them, until the input is at its end or too many are in doubt, and none is under way."""
+        """Take rows as workers ask for them, until none is left and none is under way. Too many in doubt end it too."""
         while not (self._backlog.is_exhausted or self._doubts.is_full or self._halt.is_set):
             for row in await self._backlog.take():
                 self._direct(row)
@@ -244,7 +244,7 @@ class OpenRun:
         self._backlog.end()
 
     async def _settle_doubts(self) -> None:
-        """Read the board once whatever was sent must have arrived, and settle what is in doubt or send it again."""
+        """Read the board once all that was sent must have arrived. What is in doubt is settled or sent again."""
         rows = list(self._doubts.rows)
         self._is_settling = True
         self._recorder.announce()
@@ -273,7 +273,7 @@ class OpenRun:
 
 
 async def _open_ledger(caller: CallRunner, options: BulkOptions) -> Ledger:
-    """Open the journal where there is one, and give it back if the caller is cancelled meanwhile."""
+    """Open the journal, if any. It is closed again if the caller is cancelled meanwhile."""
     if options.journal is None:
         return MemoryLedger(keeps_cards=options.unknown == "reconcile")
     identity = journal_identity(caller.identity, options.board_id, options.marker)

@@ -1,4 +1,4 @@
-"""What the caller of a bulk run asked for, checked before anything is opened or sent."""
+"""The options of a bulk run, checked before anything is opened or sent."""
 
 from __future__ import annotations
 
@@ -96,6 +96,6 @@ def _unknown(unknown: str | None, board_id: str | None) -> Unknown:
 
 
 def journal_identity(caller: Mapping[str, str], board_id: str | None, marker: Marking = None) -> dict[str, str]:
-    """Return what a journal is bound to: service, account, board, and how cards are recognised."""
+    """Return what a journal is bound to. That is service, account, board and the way cards are recognised."""
     board = {} if board_id is None else {"board": board_id}
     return {**caller, **board, "cards known by": "their marker" if marker else "what they say"}

@@ -14,7 +14,7 @@ class ResultQueue:
     def __init__(self) -> None:
         self.untaken: deque[CardResult] = deque()
         self.freed = asyncio.Event()
-        """Set when there may be room for further rows; the task that waits for it clears it."""
+        """Set when further rows may be taken. The task that waits for it clears it."""
         self._changed = asyncio.Event()
         self._is_closed = False
 

@@ -1,4 +1,4 @@
-"""The reads of a run: they take their turns as its cards do, and wait as patiently."""
+"""The reads of a run. They take turns as its cards do, and wait as patiently."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Reconciler:
         self._probes = 1
 
     async def prepare(self, *, reads_cards: bool) -> None:
-        """Read the lists of the board and, before the first row of a ledger, the cards that are there."""
+        """Read the board's lists, and its cards before the first row of a ledger."""
         if self._board_id is None:
             return
         self._lists = frozenset(item.id for item in await self._reader.call(operations.BOARD_LISTS.request(self._board_id)))
@@ -158,7 +158,7 @@ class Reconciler:
         return findings
 
     def _absent(self, absent: Sequence[Row], listing: Listing) -> list[RowFinding]:
-        """Say which rows that are not listed may be sent again: those between listed cards, and a few of the others at first.
+        """Say which rows that are not listed may be sent again. At first few without listed neighbours are.
 
         A listing of the oldest cards that has just become full lacks whatever was created last, one of the newest whatever was
         created first. What was created last is sent again one by one, until a card of those is listed.
@@ -202,7 +202,7 @@ class Reconciler:
         return {card.id for card in cards if not wanted.isdisjoint(markers(card.desc))}
 
     async def _listing(self) -> Listing:
-        """Read the board, and once more where it lacks cards that may be too new to be listed."""
+        """Read the board, once more where it lacks cards that may be too new."""
         confirmed = await self._ledger.confirmed()
         samples = dict(self._samples)
         listing = await self._read(confirmed, samples)
@@ -220,7 +220,7 @@ class Reconciler:
         return listing
 
     async def _cards(self, board_id: str) -> AsyncIterator[Card]:
-        """Yield the cards of the board, decoded slice by slice, and let other tasks run in between."""
+        """Yield the cards of the board, slice by slice. Other tasks run in between."""
         for cards in await self._reader.call(operations.CARDS_IN_SLICES.request(board_id)):
             for card in cards:
                 yield card

@@ -1,4 +1,4 @@
-"""Where results go: onto record, into the counts, to whoever takes them, and to the listeners."""
+"""Hand results to the ledger, the counts, the queue and the listeners."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Recorder:
             self._tell()
 
     def announce(self) -> None:
-        """Tell the listeners if the run waits for something else than they were told last."""
+        """Tell the listeners if what the run waits for has changed."""
         if self._listeners and self._tally.waiting_for != self._announced:
             self._tell()
 

@@ -62,13 +62,13 @@ class BulkAudit:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every confirmed card is listed, and none that could be a second one of a row."""
+        """Whether every confirmed card is listed and no card may be a row's second one."""
         return not (self.lost or self.duplicated or self.resembling)
 
 
 @attrs.frozen(kw_only=True)
 class BulkReport:
-    """The sum of a bulk run: cards by state, `seconds` it took, `rate` in cards per second.
+    """The sum of a bulk run, with cards by state, `seconds`, and `rate` a second.
 
     `requests` counts the requests for cards that left, repeated ones included, `rejected` those answered with 429. `audit` is set
     where cards were in doubt and the board was read.

@@ -1,4 +1,4 @@
-"""The rows of a bulk run: a draft with its number, and what is known of it until it is settled."""
+"""The rows of a bulk run. Each is a draft, its number, and what is known of it."""
 
 from __future__ import annotations
 

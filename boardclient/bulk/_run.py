@@ -18,7 +18,7 @@ from boardclient.events import BulkProgress
 
 
 class BulkRun:
-    """A bulk creation: an asynchronous context manager and a stream of `CardResult` in the order of completion.
+    """A bulk creation, as a context manager and a stream of results. Each `CardResult` comes when its card is done.
 
     Leaving the block cancels what is in flight and closes the input, where that is a generator. A journal stays resumable, and
     can be used by another run as soon as the block is left, also by a cancellation. Refused credentials, a closed session, a
@@ -64,7 +64,7 @@ class BulkRun:
         await run.aclose()
 
     def stop(self) -> None:
-        """Send no further card: those in flight come to their end, then the iteration ends; a journal stays resumable.
+        """Send no further card. Those in flight end, then the iteration does. A journal stays resumable.
 
         What waits for its turn, for the end of a pause or for a connection is not sent. Callable at any time, from the run's
         event loop.

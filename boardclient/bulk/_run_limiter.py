@@ -1,4 +1,4 @@
-"""What each attempt of a run waits for: the end of a hold, its turn of a pace or limiter, and a place among the connections."""
+"""What each attempt of a run waits for. These are a hold, the turn of its limiters, and a connection."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Sender:
         self._calls: list[CallOptions] = []
 
     def withdraw_unsent(self) -> None:
-        """End the calls that wait for their turn, a pause or a connection: nothing was sent."""
+        """End the calls that wait for a turn, a pause or a connection. Nothing of them was sent."""
         for call in self._calls:
             if call.context is not None:
                 call.context.withdraw()
@@ -180,7 +180,7 @@ class Sender:
             self._give_back(row)
 
     def _give_back(self, row: Row) -> None:
-        """Take note that a row was not sent: the next run sends it, unless it was sent before and is in doubt."""
+        """Note that a row was not sent. The next run sends it, unless it was sent before and is in doubt."""
         if row.error is None:
             self._ledger.withdraw([row])
         else:

@@ -1,4 +1,4 @@
-"""What limits the requests of a run: a fixed number of workers, or a pace that finds the limit."""
+"""What limits the requests of a run. It is a fixed concurrency, or a pace that finds the limit."""
 
 from __future__ import annotations
 

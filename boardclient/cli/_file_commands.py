@@ -1,4 +1,4 @@
-"""What the commands do that read or write many cards at once: import, export, and the journal of an import."""
+"""The commands on many cards at once: import, export, and the import's journal."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -36,7 +36,7 @@ class Earlier:
     exists: bool = False
 
     def standing(self, index: int, draft: CardDraft) -> Standing:
-        """Say what a run that goes on with the journal makes of a row."""
+        """Return what a run that resumes the journal does with a row."""
         if not self.exists:
             return "new"
         key = repr(key_of(index, draft))

@@ -1,4 +1,4 @@
-"""What an import shows: a bar while it runs, each row that failed, the counts at its end."""
+"""What an import shows: a bar while it runs, failed rows, the counts at its end."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One run of the command line: arguments in, an exit code out, and every way to fail as one line."""
+"""One run of the command line, from arguments to an exit code. Each failure is one line."""
 
 import errno
 import os

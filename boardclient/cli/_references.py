@@ -1,4 +1,4 @@
-"""Whether a reference comes twice in a file: told from hashes, so that a million rows take eight bytes each."""
+"""Whether a reference comes twice in a file. It is told from hashes of eight bytes."""
 
 from array import array
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""How a command is run: with a session of the caller's settings, until it ends or a signal comes, to an exit code."""
+"""How a command is run, with a session, until it ends or a signal comes."""
 
 import os
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,4 +1,4 @@
-"""Credentials of requests: the provider protocol, static and OAuth credentials, token stores.
+"""Credential providers, the renewal of tokens, and the stores that keep them.
 
 `boardclient` imports what only OAuth needs when it is first used, so that programs with static credentials don't load it.
 """

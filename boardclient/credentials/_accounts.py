@@ -1,4 +1,4 @@
-"""The record that a store keeps of an account, its steps, and the methods of the stores that keep such records. No I/O."""
+"""The record that a store keeps of an account, its steps, and store methods. No I/O."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Account:
         return self.deletion if self.stored is None else self.stored.generation
 
     def publish(self, now: float, token: Token, after: int) -> tuple[bool, Account]:
-        """Keep the token if `after` is the generation, whoever holds the lease, and end a cool-down."""
+        """Keep the token if `after` is the generation, whatever the lease. It ends a cool-down."""
         if after != self.generation:
             return False, self
         return True, Account(StoredToken(token, after + 1), Lease() if self.lease.holder is None else self.lease)
@@ -104,7 +104,7 @@ class AccountStore(abc.ABC):
         await self._change(account, Account.delete)
 
     async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
-        """Grant `holder` the right to renew for so many seconds from now, unless another holder has it."""
+        """Grant `holder` the right to renew for so many seconds, unless another has it."""
         return await self._change(account, partial(Account.ask, holder=holder, seconds=seconds))
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""The exchange of an authorization code for a token (interface 4.12), and what an OAuth client is registered with."""
+"""The exchange of a code for a token, and a client's settings (interface 4.12)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Authorize = Callable[[AuthorizationRequest], Awaitable[str]]
 
 @attrs.frozen(kw_only=True)
 class OAuthClientConfig:
-    """What credentials work with: the registered client, the application's callbacks, where the token is kept."""
+    """The registered client, the application's callbacks, and where tokens are kept."""
 
     client_id: str = attrs.field(repr=False)
     client_secret: str = attrs.field(repr=False)

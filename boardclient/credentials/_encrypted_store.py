@@ -17,7 +17,7 @@ _logger: Final = logging.getLogger("boardclient")
 
 
 class EncryptedTokenStore:
-    """Keep tokens in another store, encrypted and authenticated by Fernet (https://cryptography.io/en/latest/fernet/).
+    """Keep tokens in another store, encrypted. The cipher is Fernet (https://cryptography.io/en/latest/fernet/).
 
     The inner store sees the names of accounts, generations and leases, and of a token nothing but its ciphertext. A row is bound
     to its account: moved to another one, it can't be opened.
@@ -65,7 +65,7 @@ class EncryptedTokenStore:
         return await self._inner.generation(account)
 
     async def publish(self, account: str, token: Token, after: int) -> bool:
-        """Encrypt the token, and keep it as generation `after + 1` if the generation now is `after`; return whether it was."""
+        """Encrypt and keep the token as generation `after + 1`. Return False if the generation now is not `after`."""
         sealed = self._sealed(account, token)
         del token  # it doesn't stay in the frame that an error carries
         return await self._inner.publish(account, sealed, after)

@@ -1,4 +1,4 @@
-"""What the response of the token exchange means (interface 4.12, whose response is not shown, 5.9). No I/O.
+"""What the response of the token exchange means (interface 4.12, 5.9). The interface does not show it. No I/O.
 
 No message holds a value of a success: names only, and of those only what can't be a token itself. Of a refusal it holds the words
 for people, with `***` in place of what may be a secret.
@@ -95,7 +95,7 @@ def _refusal(answer: Response, fields: Mapping[str, JsonValue] | None, secrets: 
 
 
 def _own_words(answer: Response, fields: Mapping[str, JsonValue], secrets: Sequence[str]) -> str:
-    """Return what a refusal says to people, without the secrets of the form and without whatever may be a token."""
+    """Return a refusal's description, without secrets and what may be a token."""
     texts = [text for name in _WORDS if isinstance(text := fields.get(name), str) and (name != "error" or " " in text)]
     if not texts and answer.headers.get("Content-Type", "").startswith("text/plain"):
         texts = [answer.body.decode("utf-8", "replace")]
@@ -119,14 +119,14 @@ def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | Renew
 
 
 def _names(fields: Mapping[str, JsonValue]) -> str:
-    """Return the names of a response in words, without those that may be values, such as a bare token read as a form."""
+    """Return the names of a response in words. What may be a value, such as a bare token, is left out."""
     shown = sorted(name for name, value in fields.items() if _PLAIN_NAME.fullmatch(name) and not _is_padding(value))
     hidden = len(fields) - len(shown)
     return f"the names in its answer are {', '.join(shown) or 'none'}" + (f" and {hidden} not shown" if hidden else "")
 
 
 def _is_padding(value: JsonValue) -> bool:
-    """Return True if a value may be the end of a token in base 32 or 64, whose beginning was taken for a name."""
+    """Return True if a value may be the end of a base 32 or 64 token read as a field."""
     return isinstance(value, str) and not value.strip("=")
 
 

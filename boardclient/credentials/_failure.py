@@ -1,4 +1,4 @@
-"""Why no token could be had: a value, from which every caller that waited gets an error object of its own."""
+"""Why no token could be had. Every caller that waited gets an error object of its own."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def consent_needed(account: str, login_url: str | None, cause: BaseException | N
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Remove the frames of an error and of its causes, contexts and members: their locals may hold secrets."""
+    """Remove the frames of an error and of all that it holds. Their locals may hold secrets."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:

@@ -1,4 +1,4 @@
-"""Where a file of tokens may be: the user's data folder, and checks that no other user can read or replace the file."""
+"""Where a file of tokens may be. No other user may read or replace it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def app_path(name: str, platform: str = sys.platform, environment: Mapping[str, 
 
 
 def check_folder(folder: Path) -> None:
-    """Check that no other user can put a file into the folder, or that it can be made where it is missing.
+    """Check that no other user can put a file into the folder. It may also be missing.
 
     Raises:
         CredentialError: it can't hold tokens; the message says what to do.
@@ -74,7 +74,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_file(path: Path, found: os.stat_result) -> None:
-    """Check that the file is a plain one that only its owner, the user of this process, may read.
+    """Check that the file is a plain one that only this process's user may read.
 
     Raises:
         CredentialError: it can't hold tokens; the message says what to do.

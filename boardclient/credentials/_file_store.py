@@ -55,7 +55,7 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch -- only Windows has no 
 
 
 class FileTokenStore(AccountStore):
-    """Keep tokens in a file, for all processes, threads and event loops of one user on one machine.
+    """Keep tokens in a file, for all processes, threads and loops of one user.
 
     The file, and its folder, are made where they are missing. Only its owner may read the file, and change files in its folder:
     the folder is checked at once, both are in each step (not on Windows). The file must be on a local disk. Nothing is open
@@ -78,7 +78,7 @@ class FileTokenStore(AccountStore):
 
     @classmethod
     def for_app(cls, name: str) -> FileTokenStore:
-        """Return the store of an application in the user's data folder, such as `~/.local/share/NAME/tokens.sqlite3`.
+        """Return the store in the user's data folder. On Linux it is `~/.local/share/NAME/tokens.sqlite3`.
 
         Raises:
             ValueError: the name can't be that of a folder.

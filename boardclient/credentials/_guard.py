@@ -1,4 +1,4 @@
-"""Await what applications supply: callbacks and stores may raise anything, cancel themselves, hang or return anything."""
+"""Await what applications supply. It may raise anything, cancel itself, hang or return anything."""
 
 from __future__ import annotations
 

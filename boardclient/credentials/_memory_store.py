@@ -10,7 +10,7 @@ from boardclient.credentials._accounts import Account, AccountStore, Change, T
 
 
 class MemoryTokenStore(AccountStore):
-    """Keep tokens for one process, for all its threads and event loops, until it ends.
+    """Keep tokens for all threads and event loops of one process, until it ends.
 
     Sessions that share the store share renewals. A forked process has a copy of its own. `clock` gives seconds; only differences
     count.

@@ -1,4 +1,4 @@
-"""OAuthCredentials: the OAuth 2.0 code exchange (interface 4.12, 5), with one renewal for all requests that need one."""
+"""The OAuth 2.0 code exchange, with one renewal for all requests (4.12, 5)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HasExchange(Protocol):
 
 
 class OAuthCredentials(CredentialObserver):
-    """Sign with a token that the user's consent obtains, on first use and when the service refuses the last one.
+    """Sign with a token that the user consents to, and renew it when it is refused.
 
     `authorize` is asked for an authorization code, which is exchanged once and kept as a token in `store`. However many tasks,
     sessions, loops or processes (through one store) meet a 401, one of them renews and all use its token:
@@ -202,13 +202,13 @@ class OAuthCredentials(CredentialObserver):
         self._token_state.accept(credentials)
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
-        """Note a 401 after which the session asks for no renewal, since the call has had its one."""
+        """Note a 401 that is not followed by a renewal, since the call has had its one."""
         await self._is_final(credentials, exchange)
 
     # --- what applications call
 
     async def state(self) -> ConsentState:
-        """Return whether the account has a usable token, from the store and without a request to the service.
+        """Return whether the store has a usable token, without a request to the service.
 
         "never": no token is stored. "good": one is, and nothing is known against it. "needs consent": this process has seen it
         refused, or its known end is over.
@@ -236,10 +236,10 @@ class OAuthCredentials(CredentialObserver):
             await asyncio.sleep(random.uniform(*_WAIT_SECONDS))  # noqa: S311 -- no secret depends on it
 
     async def exchange_code(self, code: str, session: HasExchange | Exchange, *, code_verifier: str | None = None) -> None:
-        """Exchange an authorization code that is at hand, on the session's pool, and use its token from now on.
+        """Exchange a code on the session's pool, and use its token from now on.
 
         The token replaces a good one too, as for more scopes. It ends cool-downs and leases of the account, and all calls and
-        workers that wait for a token go on with it. A caller that is cancelled does not lose the token. `code_verifier` is sent
+        workers that wait for a token use it. A caller that is cancelled does not lose the token. `code_verifier` is sent
         along where the authorization request held a code challenge (RFC 7636).
 
         Raises:
@@ -252,7 +252,7 @@ class OAuthCredentials(CredentialObserver):
         await exchanged
 
     async def request_token(self, code: str, session: HasExchange | Exchange, *, code_verifier: str | None = None) -> Token:
-        """Exchange a code as `exchange_code` does, but return the token instead of using it: whose it is may not be known yet.
+        """Exchange a code, and return the token instead of using it. Whose it is may not be known yet.
 
         Raises:
             CredentialError: the service gave no token.
@@ -281,7 +281,7 @@ class OAuthCredentials(CredentialObserver):
         raise CredentialError("the token store took no new token")
 
     async def authorize_again(self, session: HasExchange | Exchange) -> None:
-        """Ask `authorize` for a code although the token may be good, as for more scopes, and replace the token.
+        """Ask `authorize` for a code, also while the token is good. Its token is used from then on.
 
         Raises:
             ConsentRequired: there is no `authorize`, or it raised this.
@@ -319,11 +319,11 @@ class OAuthCredentials(CredentialObserver):
 
     @property
     def _is_stale(self) -> bool:
-        """Return True if other workers may have replaced or deleted the token since the last look at the store."""
+        """Return True if other workers may have changed the token since the last look."""
         return self._config.authorize is None and self._token_state.is_look_older_than(_FRESH_SECONDS)
 
     async def _exchanged(self, code: str, exchange: Exchange, code_verifier: str | None, *, is_kept: bool) -> Token:
-        """Exchange a code in a task of its own, which a caller that is cancelled leaves running."""
+        """Exchange a code in its own task, which a cancelled caller leaves running."""
         _check_filled(code, "the code")
         if self._token_state.is_lost(code):
             raise CredentialError("the code was sent before, with unknown effect: send each code once")
@@ -385,7 +385,7 @@ class OAuthCredentials(CredentialObserver):
         return credentials
 
     async def _renewed_early(self, credentials: Credentials, exchange: Exchange) -> Credentials:
-        """Renew a token that may still be good: other calls use it meanwhile, and all do where that takes long or fails."""
+        """Renew a token that may still be good. Calls use it meanwhile, and where renewing fails."""
         loop, state = asyncio.get_running_loop(), self._token_state
         if loop in self._renewals or state.failure is not None or is_within_renewal(self._config.store, self._config.account):
             return credentials

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Exchange(Protocol):
-    """Send forms on the session's own pool, with its TLS, proxy and limits, and run a provider's work beside the calls."""
+    """Send forms on the session's pool, and run a provider's tasks beside the calls."""
 
     @property
     def timeout(self) -> float | None:
@@ -29,7 +29,7 @@ class Exchange(Protocol):
         ...
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run the coroutine in a task of its own, which the session cancels when it closes.
+        """Run the coroutine in its own task, which the session cancels when it closes.
 
         Raises:
             SessionClosedError: the session is closed.
@@ -37,7 +37,7 @@ class Exchange(Protocol):
         ...
 
     async def post_form(self, url: str, fields: Mapping[str, str], timeout: float | None = None) -> Response:
-        """Send the form to an absolute URL once and return the response, whatever its status; `timeout` is in seconds.
+        """Send the form to an absolute URL once, and return any response. `timeout` is in seconds.
 
         Raises:
             TransportError: no whole response came; `effect` says whether the form was sent.
@@ -68,13 +68,13 @@ class CredentialObserver:
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Drop an inherited `current` where a subclass has its own `acquire`: it would pass that by."""
+        """Drop an inherited `current` where a subclass has its own `acquire`. It would bypass it."""
         super().__init_subclass__(**options)
         if "acquire" in vars(cls) and "current" not in vars(cls):
             cls.current = CredentialObserver.current  # type: ignore[method-assign]  # -- the class has none of its own
 
     def current(self) -> Credentials | None:
-        """Return the credentials to sign with if they are known at once, None to have `acquire` awaited."""
+        """Return the credentials if they are known at once. None makes the call await `acquire`."""
         return None
 
     def waiting_for(self) -> str:
@@ -82,11 +82,11 @@ class CredentialObserver:
         return "credentials"
 
     def is_current(self, credentials: Credentials) -> bool:
-        """Return whether a request may still be signed with credentials that were given a while ago."""
+        """Return whether a request may still be signed with credentials given earlier."""
         return True
 
     def note_accepted(self, credentials: Credentials) -> None:
         """Note that the service accepted the credentials. Called once for each object that the provider gave."""
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
-        """Note a 401 that is not followed by `renew`, since the call has renewed its credentials already."""
+        """Note a 401 that is not followed by `renew`, since the call has renewed already."""

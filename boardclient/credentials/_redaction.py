@@ -46,7 +46,7 @@ def redacted(text: bytes, secrets: Sequence[str], kept_bytes: int | None = None)
 
 
 def _forms(secret: str) -> set[bytes]:
-    """Return what to search for: the secret, and what the passes make of one that holds escapes itself."""
+    """Return the texts to search for: the secret, and its forms after each pass."""
     form: bytes | None = secret.encode()
     forms: set[bytes] = set()
     for _ in range(_PASSES + 1):
@@ -87,7 +87,7 @@ def _places(text: bytes, forms: set[bytes]) -> list[tuple[int, int]]:
 
 @attrs.frozen
 class _Unescaped:
-    """A text after one pass, with the places of what was unescaped: here, and in the text before."""
+    """A text after one pass, with the places of what was unescaped in it and before."""
 
     text: bytes
     starts: list[int]

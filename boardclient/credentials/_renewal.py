@@ -1,4 +1,4 @@
-"""One renewal, from the first look at the store to the token that all callers use. It runs in a task of its own."""
+"""One renewal, from a first look at the store to the token that all callers use. It runs in a task of its own."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Renewal:
         return failure
 
     async def _look_or_renew(self) -> RenewalFailure | None:
-        """Look at the store while no renewal may begin, and where users sign in by themselves; otherwise renew."""
+        """Renew, or only look at the store. That is so in a cool-down, or where users sign in by themselves."""
         state = self._token_state
         state.note_look()
         if (resting := state.failure) is not None:
@@ -83,14 +83,14 @@ class Renewal:
         return await self._lead_or_follow()
 
     def _note(self, failure: RenewalFailure) -> float:
-        """Return the cool-down that a failure begins: none where the user signs in elsewhere."""
+        """Note a failure, and return its cool-down. There is none where the user signs in elsewhere."""
         if failure.consent is None and self._config.authorize is not None:
             return self._token_state.fail(failure)
         self._token_state.note_consent(failure)
         return 0.0
 
     async def _is_published(self) -> bool:
-        """Look at the store; return True if a good token is held now, other than at the beginning."""
+        """Look at the store, and return True if another good token is held now."""
         stored = await self._steps.read()
         if stored is not None:
             return self._token_state.adopt(stored, self._seen)
@@ -106,7 +106,7 @@ class Renewal:
             return False
 
     async def _lead_or_follow(self) -> RenewalFailure | None:
-        """Use the token that another holder of the account publishes, or become the holder and obtain one."""
+        """Use the token that another holder publishes, or become the holder and get one."""
         while not await self._is_published():
             state = await self._lease()
             if state == "granted":
@@ -128,7 +128,7 @@ class Renewal:
             raise
 
     async def _lead(self) -> RenewalFailure | None:
-        """Obtain a token as the holder of the lease, and release it with the cool-down of a failure."""
+        """Obtain a token as the holder of the lease, then release it. A failure begins a cool-down."""
         cooldown = 0.0
         try:
             async with self._lease_kept():
@@ -175,7 +175,7 @@ class Renewal:
                 await self._steps.lease(self._holder, seconds, grace_seconds=0.0)
 
     async def _obtain(self) -> RenewalFailure | None:
-        """Get a token and publish it, unless another worker was faster: then theirs is used."""
+        """Get and publish a token. If another worker was faster, its token is used."""
         before = await self._steps.read()
         if before is not None and self._token_state.adopt(before, self._seen):
             return None
@@ -218,7 +218,7 @@ class Renewal:
         return outcome
 
     async def _code(self, request: AuthorizationRequest) -> str | RenewalFailure | None:
-        """Ask the application for a code, unless another worker publishes a token first: then None.
+        """Ask the application for a code. Return None if another worker publishes a token first.
 
         The callback has a task of its own; one that does not end when cancelled is left behind.
         """
@@ -277,7 +277,7 @@ class Renewal:
         return RenewalFailure(f"authorize raised {type(error).__name__}", error)
 
     async def _exchanged(self, code: str) -> Token | RenewalFailure:
-        """Exchange the code, early enough that callers learn of it, and of a second one, before their own deadline."""
+        """Exchange the code within the callers' deadlines. So they learn why it failed."""
         timeout = EXCHANGE_SECONDS if self._exchange.timeout is None else self._exchange.timeout / 3
         self._token_state.waits_for = f"the token exchange at {self._config.auth_url}"
         token = await exchange_code(self._config, code, self._exchange, timeout)

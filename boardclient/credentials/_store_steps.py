@@ -1,4 +1,4 @@
-"""The steps of a renewal at an application's token store: each guarded, bounded and checked."""
+"""The steps of a renewal at an application's token store, guarded and bounded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StoreSteps:
         raise CredentialError(f"the token store failed: read returned {type(stored).__name__}, not a StoredToken or None")
 
     async def generation(self) -> int:
-        """Return the generation, which a store without the method shows by its token alone."""
+        """Return the generation. A store without the method shows it by its token."""
         if not callable(getattr(self.store, "generation", None)):
             stored = await self.read()
             return 0 if stored is None else stored.generation

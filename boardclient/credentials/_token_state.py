@@ -35,7 +35,7 @@ class HeldToken:
 
 @attrs.frozen
 class RefusalVerdict:
-    """What a 401 means: `is_final` where a token was refused as soon as it was new, with the cool-down that this begins."""
+    """What a 401 means. `is_final` where a new token was refused, with the cool-down that begins."""
 
     is_final: bool
     cooldown_seconds: float = 0.0
@@ -88,7 +88,7 @@ class TokenState:
             return self.credentials is not None and self.held is not instead_of
 
     def replace(self, stored: StoredToken) -> None:
-        """Hold a token that the user has just consented to, whatever was held and whatever failed."""
+        """Hold a token that the user has just consented to, whatever was held before."""
         with self._lock:
             self._hold(stored, None)
             self._failures = self.asked = 0
@@ -122,7 +122,7 @@ class TokenState:
         return moment is not None and time.time() >= moment
 
     def _renewal_time(self, token: Token) -> float | None:
-        """Return when to renew early: the margin before the end, and not before half of the time that is left."""
+        """Return when to renew early. Half of the time that is left passes first."""
         end = _end_of(token)
         if self._margin is None or end is None:
             return None
@@ -169,7 +169,7 @@ class TokenState:
         return seconds
 
     def note_consent(self, failure: RenewalFailure) -> None:
-        """Note that the user has to sign in: no failure, and no cool-down but the time until the next look at the store."""
+        """Note that the user has to sign in. This is no failure, and the next look at the store is soon."""
         with self._lock:
             self._failure = failure
             self._rests_until = self.clock() + LOOK_SECONDS

@@ -1,4 +1,4 @@
-"""Tokens, and the protocol of the stores that keep them for tasks, sessions, event loops and processes. No I/O."""
+"""Tokens, and the protocol of the stores that keep them for all that renew. No I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _aware(instance: object, attribute: attrs.Attribute[datetime | None], value:
 
 @attrs.frozen
 class Token:
-    """An access token as the exchange gave it (interface 4.12), and when it ends, where that is known.
+    """An access token from the exchange (interface 4.12), and when it ends, if known.
 
     Its repr doesn't show it, and it can't be pickled: a store that writes it down takes its `value`.
     """
@@ -61,7 +61,7 @@ class StoredToken:
 
 
 class TokenStore(Protocol):
-    """Keep the token of each account, for all tasks, sessions, event loops and processes that may renew it.
+    """Keep the token of each account, for all tasks, sessions, loops and processes.
 
     Every method is one short, atomic step and waits for no other party. What one raises reaches the callers as the cause of a
     `CredentialError`; one that does not return within 30 seconds fails the call. `boardclient.testing.TokenStoreSuite` tests a
@@ -78,18 +78,18 @@ class TokenStore(Protocol):
         ...
 
     async def generation(self, account: str) -> int:
-        """Return the number of tokens and deletions that the account has had: 0 for an unknown one."""
+        """Return the number of tokens and deletions of the account, 0 for an unknown one."""
         ...
 
     async def publish(self, account: str, token: Token, after: int) -> bool:
         """Keep the token as generation `after + 1` if the generation now is `after`. Return whether it was.
 
-        It succeeds whoever holds the lease, and ends a cool-down of the account.
+        It succeeds whatever the lease, and ends a cool-down of the account.
         """
         ...
 
     async def delete(self, account: str) -> None:
-        """Drop the token, raise the generation by one, and end a lease or cool-down of the account.
+        """Drop the token, raise the generation by one, and end a lease or cool-down.
 
         `read` returns None from then on. Generations never repeat, so a renewal that began before the deletion fails to publish.
         """

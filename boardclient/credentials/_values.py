@@ -1,4 +1,4 @@
-"""Credentials, and how they sign a request or are taken out of an answer (interface section 5). No I/O."""
+"""Credentials, how they sign a request, and how they are redacted (section 5). No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CredentialsIn = Literal["body", "query"]
 
 @attrs.define
 class SignedRequest:
-    """A request with its credentials: what goes on the wire, and must not stay in any frame that an error carries."""
+    """A request with its credentials, as it is sent. No frame that an error carries may hold it."""
 
     target: str = attrs.field(repr=False)
     body: bytes | None = attrs.field(repr=False)
@@ -54,7 +54,7 @@ class Credentials:
         object.__setattr__(self, "_fields", _json.encode(pairs)[:-1])
 
     def sign(self, request: Request[Any], place: CredentialsIn = "body") -> SignedRequest:
-        """Return the request with the credentials: in its JSON body where it has one, otherwise in the query.
+        """Return the request with the credentials. They go into a JSON body, otherwise the query.
 
         A token without a key always goes into the query (5.6).
         """
@@ -66,7 +66,7 @@ class Credentials:
         return SignedRequest(f"{request.path}?{query}", body)
 
     def show(self, request: Request[Any], root: str, place: CredentialsIn = "body", *others: Credentials) -> ShownRequest:
-        """Return the request as errors show it, at this root: with `***` in place of these and other credentials in its data."""
+        """Return the request as errors show it, at this root. `***` stands for these and other credentials."""
         secrets = _secrets(self, *others)
         target = f"{request.path}?{request.query}" if request.query else request.path
         body = request.body
@@ -79,7 +79,7 @@ class Credentials:
         )
 
     def redact(self, response: RawResponse, *others: Credentials) -> RawResponse:
-        """Return the response with `***` in place of these and other credentials, in headers and body.
+        """Return the response with `***` in place of these and other credentials.
 
         They are found plain, percent-encoded, as JSON and HTML write them, and in nested forms. Of a large body only the
         beginning is left that an error keeps; no half of a credential is at its end.

@@ -1,4 +1,4 @@
-"""Which renewals wait for which: callbacks that use other accounts must not wait for each other in a circle."""
+"""Which renewals wait for which. Callbacks that use other accounts must not wait in a circle."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _lock: Final = threading.Lock()
 
 
 class RenewalScope:
-    """The part of a program that a renewal runs: its own task, the callback, and the tasks that the callback starts."""
+    """The tasks of a renewal: its own, the callback's, and those that one starts."""
 
     def __init__(self, store: TokenStore, account: str) -> None:
         self.key: AccountKey = (id(store), account)
         self.is_over = False
 
     def enter(self) -> None:
-        """Make the running task, and those that it starts from now on, a part of this scope."""
+        """Make the running task part of this scope, and those that it starts from now on."""
         _chain.set((*_chain.get(), self))
 
 
@@ -63,7 +63,7 @@ def is_within_renewal(store: TokenStore, account: str) -> bool:
 
 
 def _leads_to(start: AccountKey, goals: list[AccountKey]) -> bool:
-    """Return True if one of the goals is the start, or is waited for on a way from it."""
+    """Return True if a goal is the start, or one of its waits leads there."""
     reached = {start}
     while not reached.intersection(goals):
         further = {awaited for waiter, awaited in _waits if waiter in reached} - reached

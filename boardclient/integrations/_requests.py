@@ -17,7 +17,7 @@ _UNWANTED: Final = re.compile(r";q=0(\.0*)?(;|$)")
 
 @attrs.frozen
 class IncomingRequest:
-    """A request that the application got: its method, its target (path and query, percent-encoded) and its headers.
+    """A request to the application. `target` is its path and query, percent-encoded.
 
     The names of the headers are lower case. Several headers of a name are joined, cookies by a semicolon (RFC 9113 8.2.3).
     """
@@ -67,7 +67,7 @@ class IncomingRequest:
 
     @property
     def page(self) -> str:
-        """The page that the user sees: the target of a GET, otherwise the page that the form was on."""
+        """The page that the user sees: the target of a GET, or the page of the form."""
         if self.method in {"GET", "HEAD"}:
             return self.target
         try:
@@ -80,7 +80,7 @@ class IncomingRequest:
 
     @property
     def wants_page(self) -> bool:
-        """Whether a browser navigates: only then a redirect leads the user to the login page.
+        """Whether a browser navigates. Otherwise no redirect leads the user to the login page.
 
         A fetch, an HTMX request or an EventSource would follow the redirect itself, and fail at the other origin.
         """
@@ -93,6 +93,6 @@ class IncomingRequest:
 
 
 def _takes_html(accept: str) -> bool:
-    """Return whether an `Accept` header names HTML itself (RFC 9110 12.5.1): `*/*` is what programs send."""
+    """Return whether an `Accept` header names HTML (RFC 9110 12.5.1). Programs send `*/*`."""
     entries = (entry.replace(" ", "") for entry in accept.lower().split(","))
     return any(_PAGE.match(entry) and not _UNWANTED.search(entry) for entry in entries)

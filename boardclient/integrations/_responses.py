@@ -1,4 +1,4 @@
-"""What the integrations answer with, whatever the framework: redirects, and errors as problem documents (RFC 9457). No I/O."""
+"""The responses of all integrations: redirects and problem documents (RFC 9457). No I/O."""
 
 from __future__ import annotations
 

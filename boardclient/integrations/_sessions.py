@@ -1,4 +1,4 @@
-"""The session of an application's life, and the sign-in routes, whatever the framework."""
+"""The session of an application's life and the sign-in routes, for any framework."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class BoardSessions:
     # --- life
 
     async def open(self) -> None:
-        """Make the session; where another part of the application has done so in this event loop, share it.
+        """Make the session, or share the one that this event loop has already.
 
         Raises:
             TypeError: `make` returned something else.
@@ -170,7 +170,7 @@ class BoardSessions:
     # --- routes
 
     async def log_in(self, request: IncomingRequest) -> OutgoingResponse:
-        """Send the browser to the consent page, and afterwards to `return_to` of the query."""
+        """Send the browser to the consent page. It comes back to `return_to` of the query."""
         begun = self.sign_in.begin(request.return_to, request.cookies)
         return redirect(begun.location, begun.set_cookies)
 

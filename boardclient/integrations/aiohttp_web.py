@@ -1,4 +1,4 @@
-"""aiohttp.web: the cleanup context, the routes, a middleware for errors, and a view of the session per user."""
+"""aiohttp.web: the session's life, the routes, a middleware, and a view per user."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AiohttpBoards(BoardSessions):
     """
 
     def install(self, app: web.Application) -> None:
-        """Add the cleanup context, the middleware, and the routes `/login`, `/callback` and `/logout` (POST)."""
+        """Add the session's life, the middleware and the routes. These are `/login`, `/callback` and `/logout` (POST)."""
         app.cleanup_ctx.append(self.cleanup_context)
         app.middlewares.append(self.middleware)
         app.router.add_get(self.login_path, _handler(self.log_in), allow_head=False)

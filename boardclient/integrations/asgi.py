@@ -1,4 +1,4 @@
-"""Any ASGI application, Django's and mounted ones too: a wrapper that keeps one session for the application's life."""
+"""Any ASGI application, also Django's. A wrapper keeps one session for its life."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class BoardLifespan:
-    """An ASGI application around another one, which opens the session at the server's start and closes it at its end.
+    """Wrap an ASGI application. The session opens when the server starts and closes at its end.
 
     Each request has the session in `scope["state"]["board_session"]` (in Starlette and FastAPI `request.state.board_session`, in
     Django `request.scope["state"]["board_session"]`), and the sign-in, where there is one, in `scope["state"]["board_sign_in"]`.
@@ -61,7 +61,7 @@ class _Lifespan:
         self._is_open = False
 
     async def run(self, app: App, scope: Scope) -> None:
-        """Open the session, run the inner application's lifespan, or one in its place, and close the session."""
+        """Open the session, run the inner lifespan if it has one, close the session."""
         self._waiting.append(await self._receive())
         try:
             await self._boards.open()

@@ -1,4 +1,4 @@
-"""Litestar: a plugin with the lifespan, the dependencies, the routes and the exception handlers."""
+"""Litestar: a plugin with the lifespan, dependencies, routes and error handlers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Request = Request[Any, Any, Any]
 
 
 class LitestarBoards(BoardSessions, InitPlugin):
-    """The session of a Litestar application, and a view of it for each user: `Litestar(plugins=[boards])`.
+    """The session of a Litestar application, and a view per user. Use it as `Litestar(plugins=[boards])`.
 
     Handlers get it by the name of a parameter: `user_session`, `user_account`, or `app_session` for the application's own. The
     plugin adds the routes `/login`, `/callback` and `/logout` (POST) and the exception handlers.

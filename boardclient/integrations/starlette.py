@@ -1,4 +1,4 @@
-"""Starlette and FastAPI: the lifespan, the dependencies, the routes and the exception handlers."""
+"""Starlette and FastAPI: the lifespan, dependencies, routes and error handlers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["StarletteBoards"]
 
 
 class StarletteBoards(BoardSessions):
-    """The session of a Starlette or FastAPI application, and a view of it for each user.
+    """The session of a Starlette or FastAPI application, and a view of it per user.
 
     ```python
     boards = StarletteBoards(SignIn.from_env)
@@ -41,7 +41,7 @@ class StarletteBoards(BoardSessions):
             yield
 
     def install(self, app: Starlette) -> None:
-        """Add the exception handlers and the routes `/login`, `/callback` and `/logout` (POST) to an application."""
+        """Add the exception handlers and the routes. These are `/login`, `/callback` and `/logout` (POST)."""
         for kind in HANDLED:
             app.add_exception_handler(kind, self.handle)
         app.router.routes += self.routes
@@ -63,7 +63,7 @@ class StarletteBoards(BoardSessions):
         return _response(answer)
 
     async def user_session(self, connection: HTTPConnection) -> AsyncSession:
-        """Return a session that acts for the signed-in user: a dependency, or a function to call with the request.
+        """Return a session for the signed-in user. Use it as a dependency, or call it with the request.
 
         Raises:
             ConsentRequired: nobody is signed in.
@@ -71,7 +71,7 @@ class StarletteBoards(BoardSessions):
         return self.session_of(IncomingRequest.of_scope(connection.scope))
 
     async def user_account(self, connection: HTTPConnection) -> str:
-        """Return the signed-in user's account: a dependency, or a function to call with the request.
+        """Return the signed-in user's account. Use it as a dependency, or call it with the request.
 
         Raises:
             ConsentRequired: nobody is signed in.

@@ -1,4 +1,4 @@
-"""Tools for an application's tests: the embedded service and its faults, the search for secrets, tests of token stores.
+"""Tools for an application's tests: the embedded service, faults, and suites.
 
 A name is imported when it is first used: the pytest plugin costs nothing in a run that doesn't use it.
 """

@@ -1,4 +1,4 @@
-"""The consent page: where a user of an application is sent to allow it, as RFC 6749 (section 4.1) and RFC 7636 describe. No I/O.
+"""The consent page, where a user allows an application (RFC 6749 4.1, RFC 7636). No I/O.
 
 The interface shows no such page (5.10): this is the service's own, with the usual parameters.
 """
@@ -51,7 +51,7 @@ def decide(grants: Grants, fields: Fields) -> Answer:
 
 
 def _checked(grants: Grants, query: Mapping[str, str], then: Callable[[frozenset[str]], Answer]) -> Answer:
-    """Check a request, and go on with the scopes that it asks for."""
+    """Check a request, and hand the scopes that it asks for to `then`."""
     # Without a client and a redirect URI that are known nothing may be redirected: RFC 6749, section 4.1.2.1.
     if query.get("client_id") != grants.client_id:
         return _broken("The client identifier is missing or unknown.")

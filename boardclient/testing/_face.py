@@ -1,4 +1,4 @@
-"""What an application's tests call on the service: sessions, codes, boards to begin with, time travel, checks."""
+"""What tests call on the service: sessions, codes, boards, time travel, checks."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class ServiceFace(Protocol):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables that lead an application to this service: all but `BOARDCLIENT_COOKIE_SECRET`."""
+        """The environment variables that lead an application here. `BOARDCLIENT_COOKIE_SECRET` is not among them."""
         return {
             "BOARDCLIENT_BASE_URL": self.base_url,
             "BOARDCLIENT_AUTH_URL": self.auth_url,

@@ -1,4 +1,4 @@
-"""ISO 8601 date-times in all their forms: calendar, ordinal and week dates, basic and extended, with or without a fraction."""
+"""ISO 8601 date-times in all forms, basic and extended, with or without fraction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame and the style of the service's pages: plain HTML that fits a phone, without anything from elsewhere."""
+"""The frame and style of the service's pages. They are plain HTML, fit a phone and load nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for secrets in whatever an application may print, log, pickle or send to an error tracker."""
+"""Search for secrets in what an application prints, logs, pickles or reports."""
 
 from __future__ import annotations
 

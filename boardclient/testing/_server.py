@@ -1,4 +1,4 @@
-"""The service's HTTP face on a real loopback socket: requests to the rules, faults to the wire, a record of every call."""
+"""The service's HTTP face on a loopback socket. It applies rules and faults and records every call."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _ACCOUNTS: Final = (
 
 
 def _in_a_loop(body: _Body) -> Callable[[TokenStoreSuite], None]:
-    """Make a synchronous test of an asynchronous one: it runs as well without a plugin as with any."""
+    """Make a synchronous test of an asynchronous one. It needs no plugin, and runs with any."""
 
     def test(suite: TokenStoreSuite) -> None:
         # With a factory the runner leaves the thread's own event loop alone.
@@ -52,7 +52,7 @@ def _expect(what: str, found: object, expected: object) -> None:
 
 
 class TokenStoreSuite:
-    """Test a `TokenStore` of your own: subclass it in a test module, under a name that begins with `Test`.
+    """Test a `TokenStore` of your own. Subclass it under a name that begins with `Test`.
 
         class TestMyStore(TokenStoreSuite):
             async def make_store(self) -> TokenStore:
@@ -87,7 +87,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_begins_empty(self, store: TokenStore) -> None:
-        """Nothing is read before something is published, also while somebody has the lease."""
+        """Nothing is read before something is published, also while there is a lease."""
         _expect("read of an unknown account", await store.read("a"), None)
         await store.lease("a", "x", self.lease_seconds)
         _expect("read of an account with nothing but a lease", await store.read("a"), None)
@@ -102,7 +102,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_refuses_another_generation(self, store: TokenStore) -> None:
-        """What does not follow the generation that is kept changes nothing, be it behind or ahead."""
+        """A publish that does not follow the kept generation changes nothing."""
         _expect("publish after 1 into an empty account", await store.publish("a", Token("early"), 1), False)
         _expect("read after that", await store.read("a"), None)
         await store.publish("a", Token("first"), 0)
@@ -113,7 +113,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_publishes_whoever_has_the_lease(self, store: TokenStore) -> None:
-        """A publish succeeds whoever holds the lease, which goes on, and in a cool-down, which it ends."""
+        """A publish succeeds under any lease, which stays. It ends a cool-down."""
         await self._expect_lease(store, "x", "granted", "first")
         _expect("publish while x has the lease", await store.publish("a", Token("first"), 0), True)
         await self._expect_lease(store, "y", "held", "after a publish")
@@ -123,7 +123,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_counts_generations(self, store: TokenStore) -> None:
-        """The generation is that of the token, 0 for an unknown account, and a lease does not change it."""
+        """The generation is the token's, 0 for an unknown account. A lease does not change it."""
         _expect("generation of an unknown account", await store.generation("a"), 0)
         await store.lease("a", "x", self.lease_seconds)
         _expect("generation of an account with nothing but a lease", await store.generation("a"), 0)
@@ -158,7 +158,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_a_deletion_ends_lease_and_cool_down(self, store: TokenStore) -> None:
-        """After a deletion the lease is free, and its former holder can't release it for another."""
+        """A deletion frees the lease. Its former holder can't release another's."""
         await self._expect_lease(store, "x", "granted", "first")
         await store.delete("a")
         await self._expect_lease(store, "y", "granted", "after a deletion")
@@ -181,7 +181,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_keeps_accounts_apart(self, store: TokenStore) -> None:
-        """Accounts share neither token nor generation nor lease, however alike or odd their names are."""
+        """Accounts share no token, generation or lease, however alike their names are."""
         for number, account in enumerate(_ACCOUNTS):
             _expect(f"read of {account!r} before", await store.read(account), None)
             _expect(f"lease of {account!r}", await store.lease(account, f"holder {number}", 60 * self.lease_seconds), "granted")
@@ -231,7 +231,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_release_of_another_does_nothing(self, store: TokenStore) -> None:
-        """A release by another than the holder neither ends the lease nor begins or ends a cool-down."""
+        """A release by another than the holder changes neither lease nor cool-down."""
         await self._expect_lease(store, "x", "granted", "first")
         for cooldown in (0.0, self.lease_seconds):
             await store.release("a", "y", cooldown)
@@ -266,7 +266,7 @@ class TokenStoreSuite:
 
     @_in_a_loop
     async def test_one_of_many_publishes(self, store: TokenStore) -> None:
-        """Of many that follow the same generation at the same time one wins, and its token is what is kept."""
+        """Of many publishes of one generation at a time one succeeds. Its token is kept."""
         for after in range(3):
             tokens = [Token(f"token {after}.{number}") for number in range(_CONTENDERS)]
             won = await asyncio.gather(*(store.publish("a", token, after) for token in tokens))

@@ -80,7 +80,7 @@ async def test_settle_is_kept(moments: Moments) -> None:
 
 
 async def test_settle_counts_from_the_opening_for_earlier_runs(moments: Moments, path: Path) -> None:
-    """Whoever sent a row of an earlier run has ended when the journal is opened: only then the waiting begins."""
+    """The run that sent a row has ended when the journal is opened. Only then the waiting begins."""
     memory = Memory(moments)
     memory.script = {"a": ["hang"]}
     async with memory.run("a", journal=path):

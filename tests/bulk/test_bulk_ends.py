@@ -289,7 +289,7 @@ async def test_a_slow_input_takes_no_place_for_good(has_journal: bool, path: Pat
     )  # fmt: skip
     async with BulkRun(memory, rows, plan, []) as run:
         report = await run.wait()
-        assert run._open._backlog.room == 2 * 3
+        assert run._open._backlog.capacity == 2 * 3
     assert (report.created, report.failed) == (11, 1)
 
 

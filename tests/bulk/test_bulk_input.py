@@ -261,7 +261,7 @@ async def test_a_slow_input_gives_what_is_there() -> None:
 
 
 async def test_an_error_of_a_slow_input() -> None:
-    """An error of a step that was begun ahead is raised by whoever asks next."""
+    """An error of a step that was begun ahead is raised to the task that asks next."""
     slow = Slow()
     source = open_input(slow.drafts())
     slow.put(draft(0))

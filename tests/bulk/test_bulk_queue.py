@@ -1,4 +1,4 @@
-"""The results of a run on their way to whoever takes them: in order, each once, until the end."""
+"""The results of a run on their way to the tasks that take them: in order, each once, until the end."""
 
 import asyncio
 
@@ -77,7 +77,7 @@ async def test_one_of_two_that_wait_is_cancelled() -> None:
 
 @pytest.mark.parametrize("take", [ResultQueue.take, ResultQueue.take_all])
 async def test_taking_makes_room(take: object) -> None:
-    """Whoever waits for room is told of each result that is taken, and of nothing else."""
+    """A task that waits for capacity is woken for each result that is taken, and for nothing else."""
     queue = filled(0, 1)
     assert not queue.freed.is_set()
     assert callable(take)

@@ -35,7 +35,7 @@ _CODES = 80
 
 
 class Importer:
-    """The process that forks imports. Owned by whoever enters it."""
+    """The process that forks imports. Owned by the block that enters it."""
 
     def __enter__(self) -> Self:
         place = Path(__file__).with_name("importer.py")
@@ -59,7 +59,7 @@ class Importer:
 
 
 class Crew:
-    """Threads with an importer each, which do several runs at a time. Owned by whoever enters it."""
+    """Threads with an importer each, which do several runs at a time. Owned by the block that enters it."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -194,7 +194,7 @@ class Run:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the last process left rows unknown."""
+        """Return whether the last process left rows unknown."""
         return any(result["state"] == "unknown" for result in self._processes[-1].results)
 
     def check(self) -> Findings:

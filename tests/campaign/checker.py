@@ -57,7 +57,7 @@ class Findings:
 
     @property
     def is_clean(self) -> bool:
-        """Tell whether nothing is lost, duplicated, unexpected or untrue."""
+        """Return whether nothing is lost, duplicated, unexpected or untrue."""
         return not (self.lost or self.duplicated or self.unexpected or self.untrue)
 
 
@@ -71,7 +71,7 @@ class Process:
 
     @property
     def is_refused(self) -> bool:
-        """Tell whether it ended because a token was refused."""
+        """Return whether it ended because a token was refused."""
         return self.last.get("fatal", "").startswith("AuthenticationError")
 
     @property

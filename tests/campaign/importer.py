@@ -197,7 +197,7 @@ async def _in_time(drafts: Iterable[CardDraft]) -> AsyncIterator[CardDraft]:
 
 def _code_of(folder: Path) -> Callable[[AuthorizationRequest], Any]:
     async def authorize(request: AuthorizationRequest) -> str:
-        """Take an unused code: each is a file, and whoever removes it has it."""
+        """Take an unused code. Each is a file, and the process that removes it has it."""
         for place in sorted(folder.iterdir()):
             code = place.read_text()
             place.unlink()

@@ -37,7 +37,7 @@ class LatePublish(BlindPublish):
 
 
 class LeaseForAll(MemoryTokenStore):
-    """Grants the lease to whoever asks."""
+    """Grants the lease to all that ask."""
 
     async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
         return "granted"

@@ -316,7 +316,7 @@ class JournalFile:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Do all of it or nothing; on the way out it is on the disk, in a file that is where it was."""
+        """Do all of it or nothing. At the end it is on the disk, in a file that is where it was."""
         with self._guarded():
             self._lock.check_places()
             tokens = parts.next_tokens(self._tokens)

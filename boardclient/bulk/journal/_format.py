@@ -130,7 +130,7 @@ class Meta:
 
 
 def connect(path: Path, mode: Literal["ro", "rw"], timeout: float = 5.0) -> sqlite3.Connection:
-    """Open an existing SQLite file, to wait `timeout` seconds for the locks of others."""
+    """Open an existing SQLite file that waits `timeout` seconds for others' locks."""
     # The thread that closes a journal whose opening was cancelled need not be the one that opened it.
     return sqlite3.connect(f"{path.as_uri()}?mode={mode}", timeout, uri=True, isolation_level=None, check_same_thread=False)
 
@@ -204,7 +204,7 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    """Make sure that the file has all its pages, and that they hang together: 0.2 s for a million rows.
+    """Check that the file has all its pages and they fit. This takes 0.2 s for a million rows.
 
     Raises:
         JournalError: they do not.

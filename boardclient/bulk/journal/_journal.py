@@ -130,7 +130,7 @@ class Journal:
         self._write_soon()
 
     def note_fact(self, name: str, value: str) -> None:
-        """Note what was learnt of the service, without waiting, for this run and later ones."""
+        """Note, without waiting, what was learnt of the service, for later runs as well."""
         self._check_open()
         self._facts[name] = value
         self._write_soon()

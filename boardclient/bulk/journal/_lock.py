@@ -1,4 +1,4 @@
-"""The lock of a journal: who may write it, and the mark of how far its rows were released for sending."""
+"""The lock of a journal, and the mark of how far its rows were released."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _name(secret: bytes) -> bytes:
 
 
 def _boot() -> bytes:
-    """Return what names the time since the machine was started, zeros where the system doesn't say."""
+    """Return what identifies this boot of the machine. It is zeros where the system doesn't say."""
     try:
         return bytes.fromhex(_BOOT.read_text(encoding="ascii").strip().replace("-", ""))
     except (OSError, ValueError):

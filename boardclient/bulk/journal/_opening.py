@@ -19,7 +19,7 @@ from boardclient.errors import JournalError
 
 
 def create(path: Path, identity: Mapping[str, str]) -> None:
-    """Create a journal without rows: beside its path, and moved there whole, so that a creation cut off leaves none."""
+    """Create a journal without rows, beside its path and then moved there whole. One cut off leaves none."""
     unfinished = path.with_name(f"{path.name}-new")
     _clear(unfinished)
     location.create(unfinished)
@@ -59,7 +59,7 @@ def _initialise(path: Path, identity: Mapping[str, str]) -> None:
 
 
 def make_durable(connection: sqlite3.Connection, path: Path) -> None:
-    """Make what is committed outlive a power failure, and be in the file itself and nowhere else.
+    """Make commits outlive a power failure, and stand in the file itself.
 
     A write-ahead log would take one sync a commit instead of three, and would hold what is newest in a second file.
 

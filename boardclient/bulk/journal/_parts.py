@@ -65,7 +65,7 @@ def recover(connection: sqlite3.Connection, path: Path) -> form.Meta:
 
 
 def check_companions(path: Path, *, exists: bool) -> None:
-    """Make sure that what lies beside a journal, or beside the place of a new one, is its own.
+    """Check that the files beside a journal, or where it will be, are its own.
 
     Only for the holder of the lock.
 

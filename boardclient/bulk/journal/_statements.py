@@ -39,7 +39,7 @@ def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def padded(values: Sequence[T]) -> Sequence[T]:
-    """Repeat the last value until few chunks hold all, where doing a thing twice does no harm."""
+    """Repeat the last value until few chunks hold all. To do a thing twice must do no harm."""
     count = len(values)
     if not count:
         return values

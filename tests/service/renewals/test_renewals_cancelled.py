@@ -23,7 +23,7 @@ from boardclient.testing import BoardService
 
 @pytest.mark.parametrize("when", ["first use", "expired"])
 async def test_a_leader_cancelled_at_any_step(service: BoardService, when: str) -> None:
-    """Whichever step the call that began the renewal is cancelled at, the others go on with it, and nobody waits on."""
+    """Whichever step the call that began the renewal is cancelled at, the others use it, and nobody waits on."""
     cancelled = finished = 0
     for steps in range(500):
         consent, store = Consent(service), SteppingStore()

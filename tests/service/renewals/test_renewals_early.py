@@ -54,7 +54,7 @@ async def test_without_the_option_nothing_is_renewed_early(expiring: BoardServic
 
 
 async def test_others_go_on_during_an_early_renewal(expiring: BoardService, clock: Clock) -> None:
-    """While a good token is being renewed early, calls go on with it."""
+    """While a good token is being renewed early, calls use it."""
     consent = Consent(expiring)
     async with expiring.session(timed(expiring, consent, clock, renew_before_expiry=10.0)) as session:
         await session.members.me()
@@ -91,7 +91,7 @@ async def test_an_early_renewal_that_fails(expiring: BoardService, clock: Clock)
 
 
 async def test_an_early_renewal_that_outlasts_its_token(expiring: BoardService, clock: Clock) -> None:
-    """A token that ends while it is renewed early is waited for by whoever is refused: there is one callback."""
+    """A token that ends while it is renewed early is waited for by all that are refused: there is one callback."""
     consent = Consent(expiring)
     async with expiring.session(timed(expiring, consent, clock, renew_before_expiry=10.0)) as session:
         await session.members.me()

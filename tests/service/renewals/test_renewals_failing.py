@@ -99,7 +99,7 @@ async def test_a_cooldown_of_the_applications_choice(
 
 
 async def test_waiters_fail_with_their_renewal(service: BoardService, consent: Consent, clock: Clock) -> None:
-    """Whoever waited for a renewal that failed fails with it, also when they learn of it after the cool-down."""
+    """All that waited for a renewal that failed fail with it, also when they learn of it after the cool-down."""
 
     class Slow(MemoryTokenStore):
         """A store whose `release` takes longer than the cool-down."""
@@ -324,7 +324,7 @@ async def test_no_code_is_sent_twice(service: BoardService, clock: Clock) -> Non
 
 
 async def test_an_exchange_that_hangs(service: BoardService, consent: Consent) -> None:
-    """An exchange without an answer ends before the deadline of whoever waits, so that they learn why."""
+    """An exchange without an answer ends before the deadline of the calls that wait, so that they learn why."""
     service.faults.add(faults.hang(), "token.exchange")
     async with service.session(service.oauth_credentials(authorize=consent), timeout=1.5) as session:
         with pytest.raises(CredentialError, match=r"with unknown effect.*deadline of 0\.5 s") as caught:

@@ -1,0 +1,93 @@
+"""The prose of the package: docstrings begin with a short sentence, and words are those that the field uses."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_LONGEST = 79
+_WORDS = {
+    "whoever": "say who",
+    "nobody is told": "say what happens",
+    "nobody did": "say what happens",
+    "gone on with": "resumed, or used meanwhile",
+    "goes on with": "resumes, or uses meanwhile",
+    "go on with": "resume, or use meanwhile",
+    "tell whether": "return True if",
+    "armed": "logged",
+    "the way of a": "the stages of",
+    "a room of": "say where",
+    "room for": "capacity for",
+}
+"""Riddles and private metaphors, and what to write in their place."""
+
+
+def _package() -> Path:
+    spec = importlib.util.find_spec("boardclient")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+_PACKAGE = sorted(_package().rglob("*.py"))
+_HERE = Path(__file__).parent
+_TESTS = sorted(path for path in _HERE.rglob("*.py") if path != Path(__file__))
+_PAGES = sorted([*(_HERE.parent / "docs").rglob("*.md"), *_HERE.parent.glob("*.md")])
+
+
+def docstrings(source: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the docstring of each module, class and function that has one."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "name", "module"), text
+
+
+def first_sentence(docstring: str) -> str:
+    """Return the first sentence of a docstring on one line."""
+    return re.split(r"(?<=[.!?])\s", " ".join(docstring.partition("\n\n")[0].split()))[0]
+
+
+def odd_words(text: str) -> list[str]:
+    """Return the words of a text that have a plainer name."""
+    flat = " ".join(text.lower().split())
+    return [f"{word!r}: {plain}" for word, plain in _WORDS.items() if re.search(rf"\b{word}\b", flat)]
+
+
+@pytest.mark.parametrize("path", _PACKAGE, ids=[str(path.relative_to(_package())) for path in _PACKAGE])
+def test_docstrings_begin_with_a_short_sentence(path: Path) -> None:
+    """The first sentence of each docstring of the package has at most 79 characters."""
+    firsts = [(name, first_sentence(text)) for name, text in docstrings(path.read_text(encoding="utf-8"))]
+    assert [(name, first) for name, first in firsts if len(first) > _LONGEST] == []
+
+
+@pytest.mark.parametrize("path", [*_PACKAGE, *_TESTS], ids=lambda path: "/".join(path.parts[-2:]))
+def test_docstrings_have_no_odd_words(path: Path) -> None:
+    """Docstrings of the package and of the tests use plain words."""
+    found = [(name, odd_words(text)) for name, text in docstrings(path.read_text(encoding="utf-8"))]
+    assert [one for one in found if one[1]] == []
+
+
+@pytest.mark.parametrize("path", _PAGES, ids=lambda path: path.name)
+def test_pages_have_no_odd_words(path: Path) -> None:
+    """So do the pages for users and developers, but for examples in code."""
+    text = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert odd_words(text) == []
+
+
+def test_planted_prose_is_caught() -> None:
+    """The checks see a long first sentence over two lines, and odd words."""
+    long = f"Return {'a ' * 40}\n    thing. Another sentence."
+    assert len(first_sentence(long)) > _LONGEST
+    assert first_sentence("Return it.\n\nMore.") == "Return it."
+    assert odd_words("Tell\n  whether whoever came is armed.") == [
+        "'whoever': say who",
+        "'tell whether': return True if",
+        "'armed': logged",
+    ]
