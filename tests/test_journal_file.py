@@ -281,7 +281,7 @@ def test_a_key_that_comes_twice_in_one_batch_is_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["done", "unknown", None])
 def test_changed_content_under_a_reference_is_refused(path: Path, state: Any) -> None:
-    """A row that may have been sent can't be sent with other content; nothing of its batch is logged. The journal stays usable."""
+    """A row that may have been sent can't be sent with other content. Its batch is not logged, and the journal stays usable."""
     with opened(path) as journal:
         journal.admit(entries("a"))
         journal.record([RowOutcome(1, state, "x")] if state else [])
