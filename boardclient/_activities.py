@@ -1,4 +1,4 @@
-"""The one seam for whatever follows what the client does: observers, logs, OpenTelemetry. No I/O.
+"""The one interface that observers, logs and OpenTelemetry follow calls by. No I/O.
 
 An activity has a beginning, events and an end: a call, one of its attempts, a renewal, a token exchange, a bulk run. Instruments
 are told of each. Nothing in an activity is a credential.
@@ -31,12 +31,12 @@ REQUEST_ID_HEADERS: Final = ("X-Request-Id", "Request-Id", "X-Correlation-Id", "
 
 
 def new_call_id() -> str:
-    """Return an identifier for a call, unique among those of this process and most likely among those of others."""
+    """Return an identifier for a call. It is unique in this process, and most likely among others."""
     return f"{_prefix}-{next(_numbers)}"
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
-    """Return the service's own identifier of a request, from the headers of its response."""
+    """Return the service's identifier of a request, from its response's headers."""
     return next((headers[name] for name in REQUEST_ID_HEADERS if name in headers), None)
 
 
@@ -44,7 +44,7 @@ class Instrument:
     """What follows activities. It may raise, which is logged; it must not block."""
 
     def begin(self, activity: Activity) -> None:
-        """Take note of a beginning; the instrument may add to the `headers` of an attempt."""
+        """Note a beginning. The instrument may add to the `headers` of an attempt."""
 
     def note(self, activity: Activity, event: Event | str) -> None:
         """Take note of an event, or of a phase of a run."""

@@ -155,7 +155,7 @@ def split_array(body: bytes) -> Iterator[Part]:
 
 
 def _few_large(body: bytes, position: int) -> Elements | None:
-    """Return the rest of the elements where they are few and large: the standard library takes a second for each 10 MB of one."""
+    """Return the rest of the elements where they are few and large. The standard library takes a second for 10 MB of one."""
     if len(body) - position > _REST_BYTES or not body.startswith(b"{", position):
         return None
     part = _read_whole(b"".join((b"[", memoryview(body)[position:])))

@@ -1,4 +1,4 @@
-"""What the client logs, under `boardclient`: calls, retries, renewals and bulk runs at INFO, attempts at DEBUG.
+"""What the client logs under `boardclient`. Calls, retries, renewals and bulk runs are at INFO, attempts at DEBUG.
 
 Nothing is configured on import, unless the environment asks for it: `BOARDCLIENT_LOG=info` or `debug` writes to standard error.
 No record holds a credential.
@@ -27,7 +27,7 @@ is_info_logged: Final = partial(_calls.isEnabledFor, logging.INFO)
 
 
 class LogInstrument(Instrument):
-    """Writes a line for each call, retry, renewal and run at INFO, for each attempt at DEBUG. Cards of a run are at DEBUG."""
+    """Write a line for each call, retry, renewal and run, and at DEBUG for attempts. Cards of a run are at DEBUG."""
 
     def begin(self, activity: Activity) -> None:
         """Log the beginning of an attempt or a run."""
@@ -66,7 +66,7 @@ def followers() -> tuple[Instrument, ...]:
 
 
 def log_to_stderr(level: Literal["debug", "info"] = "info") -> None:
-    """Write the records of `boardclient` to standard error; a second call changes the level.
+    """Write the records of `boardclient` to standard error. A second call changes the level.
 
     Args:
         level: "info" for calls, retries, renewals and runs, "debug" for each attempt as well.

@@ -112,7 +112,7 @@ def form_of(url: str) -> Activity:
 
 
 def end_form(activity: Activity, outcome: TransportResult) -> None:
-    """End the activity of a form as its response says; no header is shown: the service may echo what was sent."""
+    """End the activity of a form as its response says. No header is shown, as the service may repeat what was sent."""
     if isinstance(outcome, RawResponse):
         activity.status, activity.effect = outcome.status, status_of(outcome.status).effect
         activity.why = f"status {outcome.status}"

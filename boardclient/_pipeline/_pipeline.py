@@ -389,7 +389,7 @@ class Pipeline:
         return error
 
     def _begin_attempt(self, context: CallContext, call: Activity) -> Mapping[str, str]:
-        """Tell of an attempt, and return what is sent with it beside the session's own headers."""
+        """Announce an attempt. Return what is sent with it beside the session's own headers."""
         context.attempt_activity = attempt = attempt_of(call, len(context.attempts) + 1)
         return attempt.headers
 
