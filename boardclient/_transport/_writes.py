@@ -1,4 +1,4 @@
-"""Write the requests of one turn of the event loop together: the Python of many calls runs without system calls in between."""
+"""Write the requests of one turn of the event loop together. The Python of many calls runs without system calls in between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from boardclient._transport._progress import Progress
 
 
 class Writes:
-    """The requests that wait to be written until the other callbacks of this turn of the event loop have run.
+    """The requests to be written once the other callbacks of this turn have run.
 
     A request whose call is cancelled before, or whose connection ends, is never written. Owned by its `DirectTransport`.
     """
@@ -19,7 +19,7 @@ class Writes:
         self._waiting: list[tuple[ResponseHandler, bytes, Progress]] = []
 
     def add(self, protocol: ResponseHandler, wire: bytes, progress: Progress) -> None:
-        """Have a request written after this turn; the caller waits for the response, and until then its stage stays as it is."""
+        """Have a request written after this turn. The caller waits for the response, and its stage stays until then."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
         self._waiting.append((protocol, wire, progress))
@@ -38,6 +38,6 @@ class Writes:
 
 
 def is_given_up(protocol: ResponseHandler) -> bool:
-    """Return True if the task that waits for a response was cancelled; it learns that after this turn of the event loop."""
+    """Return True if the task that waits for a response was cancelled. It learns that after this turn of the loop."""
     waiter = protocol._waiter
     return waiter is not None and waiter.cancelled()
