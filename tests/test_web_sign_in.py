@@ -271,7 +271,7 @@ async def _cancelled(member: Member) -> str:
 )
 async def test_names_that_are_none(service: BoardService, account_of: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that gives no name fails the sign-in with a clear error, and nothing is stored."""
-    monkeypatch.setattr("boardclient.web._CALLBACK_SECONDS", 0.01)
+    monkeypatch.setattr("boardclient._sign_in._accounts._CALLBACK_SECONDS", 0.01)
     browser = Browser()
     async with service.session() as session:
         sign_in = sign_in_of(service, session, account_of=account_of)
