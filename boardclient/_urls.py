@@ -36,6 +36,19 @@ def check_root(url: object, name: str, *, allow_insecure: bool) -> str:
     return root
 
 
+def check_proxy(proxy: str | None, root: str, *, allow_insecure: bool) -> None:
+    """Check that a proxy does not carry credentials unencrypted beyond this machine, as plain http through it would be.
+
+    Raises:
+        ValueError: it does; the message holds nothing of the URL.
+    """
+    if proxy is None or allow_insecure or root.startswith("https:"):
+        return
+    parsed = _parsed(proxy)
+    if parsed is None or not parsed.host or not _is_loopback(parsed.host):
+        raise ValueError("proxy would be sent the credentials of plain http unencrypted: use https or allow_insecure=True")
+
+
 def host_of(url: str) -> str:
     """Return the host of a checked URL, with the port where it names one."""
     return url.partition("://")[2].partition("/")[0]

@@ -35,7 +35,9 @@ from boardclient import (
     StaticCredentials,
     TransportError,
 )
+from boardclient._pipeline._in_flight import CallContext
 from boardclient.events import AnswerReceived, CredentialsRenewed, RequestSent, RetryScheduled
+from boardclient.testing import faults
 
 BASE = "https://boards.example"
 ANY = re.compile(r"https://boards\.example/1/.*")
@@ -785,3 +787,34 @@ async def test_the_clock_of_the_history(wire: Any) -> None:
     (attempt,) = caught.value.attempts
     assert attempt.started_at.utcoffset() is not None
     assert before - 1 <= attempt.started_at.timestamp() <= time.time() + 1
+
+
+async def test_a_cancelled_call_keeps_no_credentials(board_service: Any) -> None:
+    """The frames of a cancellation hold nothing that the request was signed with."""
+    board_service.faults.add(faults.hang(), "members.me")
+    async with board_service.session() as session:
+        call = asyncio.create_task(session.members.me())
+        await board_service.received("members.me")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await call
+    traceback, held = caught.value.__traceback__, []
+    while traceback is not None:
+        if "tests" not in traceback.tb_frame.f_code.co_filename:
+            held += [vars(value) for value in traceback.tb_frame.f_locals.values() if isinstance(value, CallContext)]
+        traceback = traceback.tb_next
+    assert [context["credentials"] for context in held] == [None]
+
+
+@pytest.mark.parametrize("proxy", ["http://proxy.example:3128", "proxy.example", "http://\x00"])
+async def test_a_proxy_far_away_is_no_way_around_https(proxy: str) -> None:
+    """Plain http to this machine is no reason to send its credentials unencrypted to a proxy elsewhere."""
+    provider, root = StaticCredentials(TOKEN), "http://127.0.0.1:9"
+    with pytest.raises(ValueError, match="proxy") as caught:
+        AsyncSession(provider, root, proxy=proxy)
+    assert proxy not in str(caught.value)
+    for options in ({"proxy": proxy, "allow_insecure": True}, {"proxy": "http://user:word@localhost:3128"}):
+        await AsyncSession(provider, root, **options).aclose()
+    async with AsyncSession(provider, "https://board.example", proxy=proxy) as session:
+        with pytest.raises(ValueError, match="proxy"):
+            session.exchange.check_url("http://127.0.0.1:9", "auth_url")

@@ -17,7 +17,7 @@ from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._pipeline._places import Places
 from boardclient._transport import RawResponse, Settings
 from boardclient._transport._pool import Pool
-from boardclient._urls import check_root, check_url, host_of
+from boardclient._urls import check_proxy, check_root, check_url, host_of
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
 
@@ -48,6 +48,7 @@ class SessionCore:
         timeout: float | None,
     ) -> None:
         self.base_url = check_root(base_url, "base_url", allow_insecure=settings.allow_insecure)
+        check_proxy(settings.proxy, self.base_url, allow_insecure=settings.allow_insecure)
         self.host = host_of(self.base_url)
         self.settings = settings
         self.pool = Pool(settings, lent)
@@ -65,7 +66,9 @@ class SessionCore:
 
     def check_url(self, url: str, name: str) -> str:
         """Return the URL if requests may go there."""
-        return check_url(url, name, allow_insecure=self.settings.allow_insecure)
+        checked = check_url(url, name, allow_insecure=self.settings.allow_insecure)
+        check_proxy(self.settings.proxy, checked, allow_insecure=self.settings.allow_insecure)
+        return checked
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run work of a credential provider in a task that ends with the session."""

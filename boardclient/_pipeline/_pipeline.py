@@ -115,6 +115,7 @@ class Pipeline:
         except BaseException as error:
             ended = self._ended_early(request, context)
             if ended is None:
+                context.credentials = context.rejected = None  # this frame stays with the exception
                 # The same exception; a cancellation without the frames that hold the signed request.
                 raise error.with_traceback(None) if isinstance(error, asyncio.CancelledError) else error  # noqa: B904 -- it is the one that is handled
             outcome = ended
