@@ -222,11 +222,11 @@ class Policy:
         self.is_enabled = retrying.enabled
         self.needs_first_attempt = retrying.before is not tenacity.before_nothing or not _sees_only_failures(retrying.retry)
 
-    def note_success(self, retry_state: RetryCallState | None = None) -> None:
-        """Give the budgets back what a success earns."""
+    def note_success(self) -> None:
+        """Give the budgets back what a first attempt that succeeds earns."""
         for part in self._budgets:
-            if retry_state is not None or part.tokens < part.capacity:
-                part.give_back(retry_state)
+            if part.tokens < part.capacity:
+                part.give_back(None)
 
     async def drive(
         self, name: str, attempt: Attempted[T], paused: Paused, first: FirstOutcome[T] | None
@@ -271,7 +271,8 @@ class Policy:
                     await pause
             else:
                 if _failure(state) is None:  # otherwise the value is a callback's, in place of the failure
-                    self.note_success(state)
+                    for part in self._budgets:
+                        part.give_back(state)
                 elif isinstance(step, BoardClientError):
                     return CallbackValue(cast("T", step))
                 return cast("T", step)

@@ -167,6 +167,18 @@ async def test_another_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls.close() is None
 
 
+async def test_a_process_that_does_not_fork_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook that ran without another process refuses nothing, and a closed session says so in a child as well."""
+    calls, process = InFlightCalls(), _in_flight._process
+    calls.end(calls.begin(LINE, None))
+    _in_flight._become_another_process()
+    monkeypatch.setattr(_in_flight, "_process", process)
+    calls.end(calls.begin(LINE, None))
+    calls.close()
+    with pytest.raises(SessionClosedError):
+        calls.begin(LINE, None)
+
+
 async def test_outside_a_task() -> None:
     """A call outside a task is a RuntimeError that says so."""
     calls, raised = InFlightCalls(), asyncio.get_running_loop().create_future()

@@ -10,6 +10,7 @@ import asyncio
 import math
 import os
 import time
+import weakref
 from asyncio import current_task, get_running_loop
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -217,11 +218,14 @@ _process = object()
 """Identity of the current process, replaced by an `os.register_at_fork` hook; cheaper than `os.getpid()` on each call.
 
 Forks that bypass Python's hooks are not detected."""
+_all: Final[weakref.WeakSet[InFlightCalls]] = weakref.WeakSet()
 
 
 def _become_another_process() -> None:
     global _process
     _process = object()
+    for calls in _all:
+        calls._open_on = None
 
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch -- Windows has no fork
@@ -234,11 +238,14 @@ class InFlightCalls:
     def __init__(self) -> None:
         self._under_way: set[CallContext] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._open_on: asyncio.AbstractEventLoop | None = None
+        """The loop that calls are accepted on: None before the first call, after closing and in a forked process."""
         self._process = _process
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = math.inf
         self._drained: asyncio.Event | None = None
         self.is_closed = False
+        _all.add(self)
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -250,11 +257,9 @@ class InFlightCalls:
             SessionClosedError: the session was closed.
             RuntimeError: this is another loop or process than the session's own.
         """
-        if self.is_closed:
-            raise SessionClosedError(f"{request.line}: the session is closed")
         loop = get_running_loop()
-        if loop is not self._loop or _process is not self._process:
-            self._bind(loop)
+        if loop is not self._open_on:
+            self._bind(loop, request)
         task = current_task(loop)
         if task is None:
             raise RuntimeError("a session is used from within an asyncio task")
@@ -288,14 +293,17 @@ class InFlightCalls:
         if self._drained is not None and not self._under_way:
             self._drained.set()
 
-    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Bind the session to the loop and process of its first call."""
+    def _bind(self, loop: asyncio.AbstractEventLoop, request: Lined) -> None:
+        """Bind the session to the loop and process of its first call, or refuse the call."""
+        if self.is_closed:
+            raise SessionClosedError(f"{request.line}: the session is closed")
         if self._loop is None:
             self._loop, self._process = loop, _process
         elif self._process is not _process:
             raise RuntimeError("this AsyncSession was used before the process forked: build one in each process")
-        else:
+        elif self._loop is not loop:
             raise RuntimeError("this AsyncSession belongs to another event loop: build one for each loop")
+        self._open_on = loop
 
     @property
     def is_at_home(self) -> bool:
@@ -323,7 +331,7 @@ class InFlightCalls:
 
     def close(self) -> asyncio.Event | None:
         """End every call under way but those of the running task. Return what to wait for until they are over."""
-        self.is_closed = True
+        self.is_closed, self._open_on = True, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

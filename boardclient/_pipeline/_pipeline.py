@@ -159,9 +159,7 @@ class Pipeline:
     ) -> T | BoardClientError:
         """Send the request once when the limiter lets it, with these or new credentials."""
         while True:
-            if credentials is None:
-                credentials = self._hooks.current()
-            if credentials is None:
+            if credentials is None and (credentials := self._hooks.current()) is None:
                 obtained = await self._obtain(request, context, None)
                 if isinstance(obtained, CredentialError):
                     return obtained
