@@ -17,6 +17,7 @@ from boardclient import (
     RateLimitError,
     SessionClosedError,
     StaticCredentials,
+    TransportError,
     events,
     retry,
 )
@@ -108,6 +109,15 @@ async def test_a_created_card_is_not_lost(
         leave, BaseException
     )
     assert [record.message for record in caplog.records] == expected
+
+
+async def test_an_attempt_that_sent_nothing_is_not_reported() -> None:
+    """A refused connection says nothing of what the service takes."""
+    limiter = Limiter()
+    async with AsyncSession(StaticCredentials("t", "k"), "http://127.0.0.1:1", limiter=limiter, retry=None) as session:
+        with pytest.raises(TransportError) as failed:
+            await session.cards.create("Card", list_id="l1")
+    assert (failed.value.effect, limiter.entered, limiter.reported) == (Effect.NOT_SENT, 1, 0)
 
 
 async def test_a_limiter_that_never_ends_its_turn_loses_nothing(board_service: BoardService) -> None:

@@ -159,6 +159,7 @@ def test_a_hold_is_obeyed_by_everybody_and_ends() -> None:
             pace.report(200, None, 0.1)
         assert pace.held_until is None
         assert pace.limit is not None
+        assert pace.rate is not None
         assert pace.rate < 100.0
 
     virtually(test)
@@ -252,7 +253,8 @@ def test_one_loop_at_a_time() -> None:
 
 
 def test_a_pace_shows_what_it_knows() -> None:
-    """The repr tells rate, limit and places."""
+    """The repr tells rate, limit and places; there is no rate while only places limit."""
+    assert (Pace().rate, Pace().limit, Pace(start_rate=100.0).rate) == (None, None, 100.0)
     assert repr(Pace()) == "<Pace no limit met, 0 of 16 in flight, 0 waiting>"
     assert repr(Pace(start_rate=100.0, max_in_flight=8)) == "<Pace 100/s, no limit met, 0 of 8 in flight, 0 waiting>"
 

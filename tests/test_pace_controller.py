@@ -14,7 +14,7 @@ from boardclient._pace._evidence import Evidence
 from boardclient._pace._phases import HIGHEST, LOWEST, Block, Settle
 from boardclient._pace._schedule import LONGEST_HOLD
 from boardclient._pace._search import Attempt, judge
-from boardclient._pace._window import Span, Window, window_between
+from boardclient._pace._window import Span, Window, usual_lengths, windows_between
 
 # --- refusals
 
@@ -34,7 +34,7 @@ def test_the_limit_lies_between_what_was_accepted_and_what_was_refused(
     rate: float, measured: float, count: int, seconds: float, limit: float, is_sure: bool
 ) -> None:
     """What was accepted between two refusals and the rate that was refused bound the limit, the closer the surer."""
-    judged = judge(100.0, rate, measured, count, seconds, is_near=False)
+    judged = judge(100.0, rate, measured, count, seconds, is_near=False, is_repeated=False)
     assert judged == (pytest.approx(limit, rel=0.001), is_sure)
 
 
@@ -197,10 +197,12 @@ def test_no_answers_whatever_bring_a_pace_to_a_stop(
 
 
 def test_a_window_is_told_by_the_ends_of_two_blocks() -> None:
-    """Two ends that lie a usual length apart are ends of a window; further ends make it more exact or refute it."""
-    window = window_between(Span(9.0, 10.0), Span(19.5, 19.7))
+    """Two ends that lie some usual lengths apart are ends of a window; further ends make it more exact or refute it."""
+    *shorter, window = windows_between(Span(9.0, 10.0), Span(19.5, 19.7))
     assert window == Window(10.0, Span(19.5, 19.7))
-    assert window_between(Span(9.0, 9.1), Span(16.0, 16.1)) is None
+    assert [other.seconds for other in shorter] == [2.0, 5.0]
+    assert windows_between(Span(9.0, 9.1), Span(16.0, 16.1)) == []
+    assert usual_lengths(2.5, 10.0) == [3.0, 5.0, 10.0]
     later = window.followed_by(Span(39.6, 40.5))
     assert later == Window(10.0, Span(39.6, 39.7))
     assert window.followed_by(Span(35.0, 35.1)) is None
@@ -215,7 +217,7 @@ def test_what_was_accepted_is_counted_from_any_moment() -> None:
     for serial, moment in ((1, 0.0), (11, 1.0), (21, 2.0)):
         evidence.note_start(serial, moment)
     assert evidence.accepted_between(0.5, 21) == pytest.approx(15.0)
-    evidence.note_refused(21, 2.0)
+    evidence.note_refused(21, 2.0, is_usual=False)
     assert evidence.accepted_between(1.0, 21) == pytest.approx(9.0)
     assert evidence.accepted_between(-1.0, 21) == 20
     assert evidence.accepted_between(5.0, 31) == 9

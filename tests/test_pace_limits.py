@@ -120,6 +120,14 @@ def test_a_limit_is_found_among_refusals_at_any_rate(share: float, part: float) 
     assert uses[0] > 0.3
 
 
+@pytest.mark.parametrize("changed_at", [33.0, 36.0, 39.0, 42.0])
+@pytest.mark.parametrize("limit", [10, 20])
+def test_a_low_limit_that_is_halved_is_no_background(limit: int, changed_at: float) -> None:
+    """The refusals after it are not taken for usual ones: 20 s later they are few."""
+    outcome = served(Bucket(limit), changed_at + 45, changes=[(changed_at, limit / 2)])
+    assert outcome.refused(changed_at + 20, changed_at + 45) <= 0.1
+
+
 def test_an_overload_is_not_taken_for_refusals_at_any_rate() -> None:
     """At a plain limit no share of refusals is ever believed to be usual."""
     for service in (Bucket(20), Window(50), Bucket(100, burst=5.0), SlidingWindow(20)):
@@ -139,6 +147,14 @@ def test_long_windows_are_told_by_their_ends(limit: float, seconds: float, tells
     assert outcome.accepted(40, 120) >= 0.9 * limit
     assert outcome.refused(15, 75) <= 0.035
     assert outcome.refused(60, 120) <= 0.03
+
+
+@pytest.mark.parametrize("seconds", [3.0, 10.0])
+def test_a_long_window_is_used_although_the_growth_took_long(seconds: float) -> None:
+    """The first window that was used up says what it takes, not the average since the start."""
+    outcome = served(Window(1000, seconds=seconds), latency=0.2, tells=True)
+    assert outcome.accepted(15, 75) >= 0.87 * 1000
+    assert outcome.refused(15, 75) <= 0.03
 
 
 @pytest.mark.parametrize(("limit", "seconds"), [(20, 1.0), (20, 10.0), (5, 10.0)])
@@ -177,7 +193,7 @@ def test_a_service_that_never_refuses_gets_all_that_may_be_in_flight() -> None:
     assert outcome.accepted(10, 20) == pytest.approx(50 / 0.1, rel=0.05)
 
 
-@pytest.mark.parametrize(("servers", "latency"), [(4, 0.05), (16, 0.05), (4, 0.2)])
+@pytest.mark.parametrize(("servers", "latency"), [(4, 0.05), (16, 0.05), (4, 0.2), (40, 0.2)])
 def test_a_queue_ends_the_growth(servers: int, latency: float) -> None:
     """A service that lets wait what it can't serve at once is kept busy, with a short queue."""
     outcome = simulate(Controller(None, 1000), Open(), 60.0, latency=latency, servers=servers)
@@ -205,6 +221,13 @@ def test_failures_slow_down_and_pass() -> None:
     sent = [sum(begin <= at < begin + 5 for at, _ in outcome.arrivals) / 5 for begin in (15, 25, 50)]
     assert sent[1] < 0.3 * sent[0]
     assert sent[2] >= 0.95 * 100
+
+
+def test_the_pace_is_the_same_after_an_outage() -> None:
+    """A time in which hardly anything was sent and nothing came back says nothing of what the service delivers."""
+    options: dict[str, Any] = {"latency": 0.02, "servers": 4, "rests": (20.0, 25.0)}
+    outcome = served(Open(), 32.0, **options, status=lambda now: None if 20 < now < 25 else 200)
+    assert outcome.accepted(26, 32) >= 0.8 * outcome.accepted(15, 20)
 
 
 def test_a_single_failure_is_an_accident() -> None:

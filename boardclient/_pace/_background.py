@@ -13,8 +13,8 @@ _DRIFT: Final = 1.5
 """The share grows to at most so many times what an experiment has shown: an overload is no background."""
 _EXCESS: Final = 0.15
 """An overload is at least so much more than the usual share."""
-_ALARM: Final = 3.0
-"""The log-likelihood ratio from which refusals count as an overload: about 20 to 1."""
+_ALARM: Final = 4.0
+"""The log-likelihood ratio from which refusals count as an overload: about 50 to 1."""
 
 
 class Background:

@@ -150,9 +150,10 @@ class Controller:
 
     def _apply(self, now: float) -> None:
         """Make rate and places follow from the aim."""
-        self.rate = rate = max(LOWEST, self._search.aim * self._failures.health)
+        aim = self._search.aim
+        self.rate = rate = max(LOWEST, aim * self._failures.health) if aim < HIGHEST else HIGHEST
         self._schedule.spacing = 1 / rate if rate < HIGHEST else 0.0
-        if self._search.aim < HIGHEST or self._latency.is_draining(now):
+        if aim < HIGHEST or self._latency.is_draining(now):
             self.places = self._latency.room(now, rate, self.places, self._most)
         elif isinstance(self._search.phase, Open):  # pragma: no branch -- only this phase has no rate
             self.places = int(self._search.phase.places)

@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 
 _COUNT: Final = 8
 """Accepted attempts that make a measure; fewer are within one of nothing."""
-_MANY: Final = 40
-"""Accepted attempts beside which the savings of a pause don't count."""
+_FEW: Final = 12
+"""Accepted attempts from which on they show what is possible."""
+_DELIVERED_SECONDS: Final = 2.0
 _MEMORY_SECONDS: Final = 60.0
 """How long what was once accepted counts as possible."""
 
@@ -49,9 +50,11 @@ class Evidence:
         if not self._marks or now - self._marks[-1].moment >= 0.1:
             self._marks.append(Mark(serial, now, self.refused))
 
-    def note_refused(self, serial: int, started_at: float) -> None:
-        """Take a refused attempt."""
+    def note_refused(self, serial: int, started_at: float, *, is_usual: bool) -> None:
+        """Take a refused attempt. One with another cause than the rate says nothing of what the service has left."""
         self.refused += 1
+        if is_usual:
+            return
         if self.last_refused is None or serial > self.last_refused.serial:
             self.last_refused = Mark(serial, started_at, self.refused)
 
@@ -92,15 +95,28 @@ class Evidence:
         part = (begin - before.moment) / (after.moment - before.moment) if after.moment > begin > before.moment else 0.0
         return serial - before.serial - part * (after.serial - before.serial) - (self.refused - before.refused)
 
+    def delivered(self, serial: int, now: float) -> float:
+        """Return the accepted attempts a second of the last 2 to 4 s, 0 if they were few."""
+        for mark in reversed(self._marks):
+            count = serial - mark.serial - (self.refused - mark.refused)
+            if now - mark.moment > 2 * _DELIVERED_SECONDS:
+                break
+            if count >= _FEW and now - mark.moment >= _DELIVERED_SECONDS:
+                return (count - 1) / (now - mark.moment)
+        return 0.0
+
     def usual(self, serial: int) -> float:
         """Return after how many attempts one is refused. It is the most between two of the last blocks."""
         serials = [self.begun.serial, *(mark.serial for mark in self._refusals), serial][-4:]
         return float(max(later - earlier for earlier, later in itertools.pairwise(serials)))
 
-    def recent_share(self, serial: int) -> float:
-        """Return the share of the attempts that was refused since the third last block."""
+    def recent(self, serial: int, now: float) -> tuple[float, float]:
+        """Return the refused share since the third last block, and the accepted a second."""
         first = self._refusals[-3] if len(self._refusals) > 2 else self.begun
-        return (self.refused - first.refused) / max(1, serial - first.serial)
+        count, refused = max(1, serial - first.serial), self.refused - first.refused
+        accepted = (count - refused) / max(1e-3, now - first.moment)
+        lately = self.delivered(serial, now)
+        return refused / count, min(accepted, lately or accepted)
 
     # --- what the service is known to take
 
@@ -108,8 +124,8 @@ class Evidence:
         """Measure what was accepted since the first of the last exhausted moments."""
         first = self._refusals[0] if self._refusals else self.begun
         count, seconds = serial - first.serial - (self.refused - first.refused), now - first.moment
-        if self._refusals and count >= _MANY and seconds >= 1.0 and count / seconds >= self.possible(now):
-            self._best, self._best_at = count / seconds, now
+        if self._refusals and count >= _FEW and seconds >= 0.3 and (count - 1) / seconds >= self.possible(now):
+            self._best, self._best_at = (count - 1) / seconds, now
 
     def possible(self, now: float) -> float:
         """Return the rate that was accepted lately, 0 where none was measured."""

@@ -7,6 +7,8 @@ from typing import Final
 
 _SAMPLES: Final = 16
 _ROUND_SECONDS: Final = 0.25
+_GAP: Final = 0.5
+"""Seconds without a response, if that is unusual, after which a round begins anew."""
 _LONGEST: Final = 3600.0
 _QUEUED: Final = 1.5
 """Responses that take so many times as long as usual, and 5 ms, have waited."""
@@ -27,6 +29,7 @@ class Latency:
         "_drain_room",
         "_drain_until",
         "_is_new_base",
+        "_noted_at",
         "_slow_since",
         "_started_at",
         "base",
@@ -44,6 +47,7 @@ class Latency:
         """Only attempts with a higher serial number count."""
         self.closes_at = -math.inf
         self._started_at = 0.0
+        self._noted_at = -math.inf
         self._slow_since: float | None = None
         self._drain_until = -math.inf
         self._drain_room = 1
@@ -53,6 +57,7 @@ class Latency:
         """Begin a round with the attempts after this one."""
         self.total, self.count, self.since = 0.0, 0, serial
         self._started_at = self.closes_at = now
+        self._noted_at = -math.inf
 
     def note(self, now: float, seconds: float, *, drifts: bool) -> float | None:
         """Take a response; at the end of a round return the responses a second.
@@ -61,6 +66,11 @@ class Latency:
         """
         if not 0 <= seconds <= _LONGEST:
             return None
+        since_last = now - self._noted_at
+        if since_last > _GAP and (not self.count or since_last > 8 * (self._noted_at - self._started_at) / self.count):
+            # After a time without responses, and at the beginning, what the service delivers is counted from the first one on.
+            self.total, self.count, self._started_at = 0.0, 0, now
+        self._noted_at = now
         self.total += seconds
         self.count += 1
         return self._close(now, drifts=drifts) if self.count >= _SAMPLES and now >= self.closes_at else None

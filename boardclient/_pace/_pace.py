@@ -70,9 +70,13 @@ class Pace:
     # --- what it found
 
     @property
-    def rate(self) -> float:
-        """The starts a second that are allowed now. The highest possible, 100,000, while only attempts in flight are limited."""
-        return self._controller.rate
+    def rate(self) -> float | None:
+        """The starts a second that are allowed now.
+
+        None while only the attempts in flight are limited.
+        """
+        rate = self._controller.rate
+        return rate if rate < HIGHEST else None
 
     @property
     def limit(self) -> float | None:
@@ -101,7 +105,7 @@ class Pace:
         return True
 
     def __repr__(self) -> str:
-        rate = "" if self.rate == HIGHEST else f"{self.rate:.3g}/s, "
+        rate = "" if self.rate is None else f"{self.rate:.3g}/s, "
         limit = "no limit met" if self.limit is None else f"limit about {self.limit:.3g}/s"
         waiting = sum(not waiter.done() for waiter in self._waiters)
         return f"<Pace {rate}{limit}, {self.in_flight} of {self.workers} in flight, {waiting} waiting>"

@@ -21,10 +21,15 @@ _GROWTH: Final = 1 / 16
 _PROBE: Final = 1.08
 _RAMP: Final = 0.025
 """How far above the known limit a probe goes as long as a bucket's savings may explain its success, and how fast."""
+_FOR_EACH: Final = 0.015
+"""Growth for each attempt, at most: at one a second, each refusal would else come after a few."""
 _SPARSE: Final = 165.0
 """Accepted attempts for each refused one, from one probe to the next."""
 _PROBE_SECONDS: Final = 5.0
 """About how long a probe lasts until it is refused."""
+
+_LEFT: Final = 0.2
+"""The part of the refusals by a limit that an experiment sees nevertheless: what is left of a burst, other clients."""
 
 
 def bounded(rate: float) -> float:
@@ -67,6 +72,8 @@ class Approach:
     refused_rate: float
     speed: float
     patience: float = 0.0
+    measured: float = math.inf
+    """What was accepted a second until the last refusal."""
 
     def grow(self, rate: float, step: float) -> float:
         """Return the rate after so many seconds. Beyond the rate that was refused it grows faster and faster."""
@@ -75,7 +82,7 @@ class Approach:
             return rate
         if rate > self.refused_rate:
             self.speed += 0.02 * step
-        return climb(rate, self.speed, step)
+        return climb(rate, min(self.speed, _FOR_EACH * rate), step)
 
 
 @attrs.define
@@ -123,21 +130,28 @@ class Climb:
 
 @attrs.define
 class Experiment:
-    """Refusals came unexpectedly. Go slower, and see whether there are fewer.
+    """Refusals came unexpectedly. Send less than was accepted, and see whether there are fewer.
 
-    `limit` is what was believed before, `usual` the attempts for each refusal that were seen then, `share` the share of refusals.
+    `limit` is what was believed before, `share` the part of the attempts that was refused then, `accepted` the others a second.
+    A limit takes what it took before, refusals with another cause stay as frequent. `score` is the log-likelihood ratio of the
+    two (a sequential probability ratio test).
     """
 
     limit: float | None
-    usual: float
     share: float
+    accepted: float
     serial: int
-    started_at: float
     refused: int = 0
+    score: float = 0.0
 
     def grow(self, rate: float, step: float) -> float:
         """Return the rate, which stays."""
         return rate
+
+    def note(self, *, is_refused: bool) -> None:
+        """Take an attempt that was started at the lower rate."""
+        self.refused += is_refused
+        self.score += -math.log(_LEFT) if is_refused else math.log((1 - self.share) / (1 - _LEFT * self.share))
 
 
 Phase: TypeAlias = Open | Approach | Settle | Steady | Climb | Experiment

@@ -27,30 +27,32 @@ from boardclient._pace._phases import (
     cruise,
 )
 from boardclient._pace._schedule import LONGEST_HOLD, Schedule
-from boardclient._pace._window import Span, Window, window_between
+from boardclient._pace._window import Span, Window, usual_lengths, windows_between
 
 _PAUSE: Final = 0.15
 """Seconds without a start after a refusal: what is left of a window that was used up by a small excess."""
 _LONGEST_PAUSE: Final = 30.0
 """Seconds between two attempts that ask whether refusals are over, where no `Retry-After` says more."""
-_SLOWER: Final = 0.75
-"""The part of the rate at which an experiment is made."""
-_EXPERIMENT: Final = 3.0
-"""An experiment lasts for so many times the attempts in which one refusal is to be expected."""
+_SLOWER: Final = 0.9
+"""The part of what was accepted at which an experiment is made."""
+_ODDS: Final = 2.5
+"""The log-likelihood ratio at which an experiment ends: 12 to 1."""
 _CONTRADICTED: Final = 0.96
 """A refusal at less than this part of a rate that was accepted lately has another cause, or the limit has become less."""
 _ISOLATED: Final = 0.9
 """The part of the rate that is kept after a refusal without neighbours."""
 _BELOW: Final = 0.99
 """A refusal below this part of a limit that was thought sure is unexpected."""
-_BELIEVED_SECONDS: Final = 20.0
-"""After so long, a background of refusals is looked for again at a lower rate."""
+_SAME: Final = 0.07
+"""Measures that differ by less agree; two of them in a row are no accident."""
+_MANY: Final = 40
+"""Accepted attempts from which on the savings of a bucket hardly count, and one measure is enough."""
+_ROUGH: Final = 8.0
+"""A limit up to so many a second is measured too roughly the first time to contradict anything."""
 _LONG: Final = 0.4
 """Seconds from which on a block may be the rest of a window."""
 _REST: Final = 0.25
 """The part of a window for which it may refuse: it is used evenly, at little more than it takes."""
-_RARE: Final = 40.0
-"""Of refusals that are rarer than one in so many, two tell; of others three."""
 _OVERLOAD: Final = 0.2
 """A share of refusals from which on they are no background, whatever an experiment says."""
 
@@ -97,8 +99,6 @@ class Search:
         self.aim = phase.grow(self.aim, step)
         if isinstance(phase, Steady) and self.aim > phase.limit and self._is_risen(phase.limit, now, in_flight):
             self.phase = Climb()
-        elif isinstance(phase, Steady) and self._background.share and phase.progress > _BELIEVED_SECONDS:
-            self._begin_experiment(phase.limit * (1 - self._background.share), self.aim, 1 / self._background.share, now)
 
     def _is_risen(self, limit: float, now: float, in_flight: int) -> bool:
         """Return True if more was accepted than the limit and all savings allow."""
@@ -122,13 +122,14 @@ class Search:
                 if block.limit is not None and block.is_isolated and block.accepted > min(4, in_flight // 4):
                     self._end_early(block, attempt, now)
         elif isinstance(phase, Experiment):
-            self._judge_experiment(phase, attempt, now)
+            self._judge_experiment(phase, attempt, now, is_refused=False)
 
     # --- refusals
 
     def note_refusal(self, attempt: Attempt, now: float, retry_after: float | None) -> None:
         """Lower the pace for the first of a burst. Hold all attempts when refusals go on among those started after it."""
-        self.evidence.note_refused(attempt.serial, attempt.started_at)
+        is_usual = self.block is None and not self._background.is_overload()
+        self.evidence.note_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
         block, phase = self.block, self.phase
         if attempt.serial <= self._lowered:
             if block is not None:
@@ -138,9 +139,10 @@ class Search:
         elif block is not None:
             self._prolong(block, attempt, now, retry_after)
         elif isinstance(phase, Experiment):
-            phase.refused += 1
-            self._judge_experiment(phase, attempt, now)
-        elif self._background.is_overload():
+            self._judge_experiment(phase, attempt, now, is_refused=True)
+        elif not is_usual:
+            if isinstance(phase, Approach | Settle):
+                self._background.set(0.0)  # lower, there are still too many: each counts, until an experiment shows what is usual
             self._begin_block(attempt, now)
 
     def _begin_block(self, attempt: Attempt, now: float) -> None:
@@ -159,8 +161,10 @@ class Search:
             possible = evidence.possible(now)
             if rate < _CONTRADICTED * possible and not isinstance(phase, Experiment):
                 self.block.possible = possible
-            elif isinstance(phase, Steady) and rate < _BELOW * phase.limit:
-                self.block.possible = phase.limit
+            elif (
+                isinstance(phase, Steady) or (isinstance(phase, Settle) and self.limit > _ROUGH)
+            ) and rate < _BELOW * self.limit:
+                self.block.possible = self.limit
             self._lower(phase, self.limit, rate, measured, count, seconds)
             evidence.note_possible(attempt.serial, attempt.started_at)
         self._pause = max(_PAUSE, 0.95 * self._pause)
@@ -170,18 +174,19 @@ class Search:
             self._schedule.hold(max(now, end))
         else:
             self._window = None
-            self._schedule.hold(now + min(_LONGEST_PAUSE, max(self._pause, 1.5 / (self.limit or HIGHEST))))
+            self._schedule.hold(now + min(_LONGEST_PAUSE, max(self._pause, 1.1 / (self.limit or HIGHEST))))
 
     def _lower(self, phase: Phase, known: float, rate: float, measured: float, count: int, seconds: float) -> None:
         """Take the limit from what was accepted since the last refusal, and is refused."""
         is_sure = isinstance(phase, Settle | Steady)
         is_near = is_sure and rate <= 1.12 * known
-        limit, is_agreed = judge(known, rate, measured, count, seconds, is_near=is_near)
+        is_repeated = isinstance(phase, Approach) and count < _MANY and abs(measured - phase.measured) < _SAME * measured
+        limit, is_agreed = judge(known, rate, measured, count, seconds, is_near=is_near, is_repeated=is_repeated)
         if is_sure and rate <= known:
             limit = min(limit, 0.98 * rate)  # it was refused below the limit that was believed
         self.limit = limit = bounded(limit)
         if not is_agreed:
-            self.phase = Approach(rate, min(0.4, max(0.03, math.log(rate / limit) / 4)))
+            self.phase = Approach(rate, min(0.4, max(0.03, math.log(rate / limit) / 4)), measured=measured)
         elif is_sure and limit > 0.9 * known:
             self.phase = Steady(limit, 1)
         else:
@@ -224,8 +229,10 @@ class Search:
                 self._background.set(0.0)
         elif not block.possible:
             self._doubts = 0
+        if not block.asks and block.refused == 1 and isinstance(self.phase, Approach | Settle | Steady):
+            self._keep(min(block.refused_rate, 0.98 * self.evidence.delivered(block.serial, block.since)))
         if block.limit is None:
-            self._open_block_ended(block, attempt, measured, count, end - block.since, now)
+            self._open_block_ended(block, attempt, measured, count, end, now)
         elif block.possible and block.is_isolated and evidence.usual(attempt.serial) * _OVERLOAD > 1:
             self._doubt(block, now)
         elif self._window is not None and self._fill_window(self._window, block, measured, attempt.serial):
@@ -241,19 +248,35 @@ class Search:
         self._schedule.release(now)
         if isinstance(block.origin, Approach) and block.accepted >= 3:
             block.possible = block.refused_rate
-        if self.limit is not None and self.limit < _ISOLATED * block.refused_rate:
-            self.limit = bounded(_ISOLATED * block.refused_rate)
-            self.aim = cruise(self.limit)
+        self._keep(_ISOLATED * block.refused_rate)
         self._unblock(block, attempt, now)
+
+    def _keep(self, limit: float) -> None:
+        """Keep this much of the rate after a single refusal, which says little."""
+        if self.limit is not None and self.limit < limit:
+            self.limit = limit = bounded(limit)
+            self.aim = cruise(limit)
+            if isinstance(self.phase, Steady):
+                self.phase.limit = limit
 
     def _look_for_window(self, end: Span, *, is_full: bool, is_long: bool) -> None:
         """Compare the end of a long block with the one before it."""
         if self._window is not None:
             self._window = self._window.followed_by(end)
         elif self._last_end is not None and is_long:
-            self._window = window_between(self._last_end, end)
+            self._window = self._fullest(windows_between(self._last_end, end), end)
         if is_full:
             self._last_end = end
+
+    def _fullest(self, windows: list[Window], end: Span) -> Window | None:
+        """Return the shortest window that accepted about as much a second as any."""
+        moment = (end.low + end.high) / 2
+        accepted = [self._accepted_within(window.seconds, moment) for window in windows]
+        return next((window for window, rate in zip(windows, accepted, strict=True) if rate >= 0.97 * max(accepted)), None)
+
+    def _accepted_within(self, seconds: float, end: float) -> float:
+        """Return how many were accepted a second before the end of a block."""
+        return self.evidence.accepted_between(end - seconds, self.serial - 1) / seconds
 
     def _fill_window(self, window: Window, block: Block, measured: float, serial: int) -> bool:
         """Take the limit from what the last window accepted, if other facts allow it."""
@@ -273,16 +296,20 @@ class Search:
         self.aim = cruise(limit)
         return True
 
-    def _open_block_ended(self, block: Block, attempt: Attempt, measured: float, count: int, seconds: float, now: float) -> None:
+    def _open_block_ended(self, block: Block, attempt: Attempt, measured: float, count: int, end: float, now: float) -> None:
         """Begin with what the first block measured, if anything was accepted before it."""
         if count <= 0:
             self.evidence.begin(attempt.serial - 1, attempt.started_at)
             self.phase = Open(self._first_places)
             return
         if block.accepted >= 3 * block.refused:
-            self._begin_experiment(None, measured, (attempt.serial - 1) / block.refused, now)
+            accepted = max(measured, self.evidence.delivered(block.serial, block.since))
+            self._begin_experiment(None, block.refused / (attempt.serial - 1), accepted)
             return
-        self.limit = limit = bounded(measured)
+        seconds = end - block.since
+        # The growth before it was slow, and a long block is the rest of a window: take the fullest that it can be.
+        lengths = usual_lengths(max(_LONG, seconds), end - self.evidence.begun.moment) if block.asks and seconds > _LONG else []
+        self.limit = limit = bounded(max([measured, *(self._accepted_within(length, end) for length in lengths)]))
         self.phase = Approach(1.3 * limit, min(0.06, 0.25 / max(1.0, seconds)), 2 * seconds)
         self.aim = cruise(limit)
 
@@ -303,32 +330,32 @@ class Search:
         self._doubts += 1
         if self._doubts > 2:
             self._doubts = 0
-            self._begin_experiment(block.possible, block.refused_rate, self.evidence.usual(self.serial), now)
+            self._begin_experiment(block.possible, *self.evidence.recent(self.serial, now))
         elif block.refused_rate < _CONTRADICTED * self.evidence.possible(now):
             self.limit, self.phase = block.limit, block.origin
             self.aim = bounded(block.refused_rate)
 
-    def _begin_experiment(self, limit: float | None, rate: float, usual: float, now: float) -> None:
-        share = min(_OVERLOAD, self.evidence.recent_share(self.serial))
-        self.phase = Experiment(limit, min(100.0, max(12.0, usual)), share, self.serial, now)
-        self.aim = bounded(_SLOWER * rate)
+    def _begin_experiment(self, limit: float | None, share: float, accepted: float) -> None:
+        """Go slower than what was accepted: a limit refuses nothing then."""
+        self.phase = Experiment(limit, share, accepted, self.serial)
+        self.aim = bounded(_SLOWER * accepted)
 
-    def _judge_experiment(self, phase: Experiment, attempt: Attempt, now: float) -> None:
+    def _judge_experiment(self, phase: Experiment, attempt: Attempt, now: float, *, is_refused: bool) -> None:
         """End an experiment as soon as it says something."""
-        count = attempt.serial - phase.serial
-        if count <= 0:
+        if attempt.serial <= phase.serial:
             return
-        share = phase.refused / count
-        is_told = phase.refused >= (2 if phase.usual > _RARE else 3) and count >= phase.usual
-        if phase.refused >= 3 and (share > _OVERLOAD or (is_told and share < phase.share / 2)):
+        phase.note(is_refused=is_refused)
+        share = phase.refused / (attempt.serial - phase.serial)
+        if phase.refused > 2 and share > max(_OVERLOAD, phase.share):
             self.evidence.forget_possible()
             self.phase = Open(self._first_places) if phase.limit is None else Approach(self.aim, 0.03)
             self._begin_block(attempt, now)
-        elif is_told:
+        elif phase.score > _ODDS and (attempt.serial - phase.serial) * phase.share >= 1:
+            share = min(share, _OVERLOAD)
             self._background.set(share)
             self._restore(phase, share)
-        elif count >= _EXPERIMENT * phase.usual:
-            self._believe(self.aim / _SLOWER)
+        elif phase.score < -_ODDS:
+            self._believe(phase.accepted)
 
     def _restore(self, phase: Experiment, share: float) -> None:
         """Return to the pace before the experiment. The refusals have nothing to do with it."""
@@ -348,13 +375,17 @@ class Search:
         self.phase, self.aim = Settle(), cruise(limit)
 
 
-def judge(known: float, rate: float, measured: float, count: int, seconds: float, *, is_near: bool) -> tuple[float, bool]:
+def judge(
+    known: float, rate: float, measured: float, count: int, seconds: float, *, is_near: bool, is_repeated: bool
+) -> tuple[float, bool]:
     """Return the limit between the measured and the refused rate. The flag says whether these agree on it."""
     if count >= 5 and 0.9 * measured <= rate <= 1.25 * measured:
         weight = min(max(known / 40, 0.3), 0.75 if rate <= 1.12 * measured else 0.5)
         return min(rate, weight * rate + (1 - weight) * measured), True
     if count >= 5 and is_near and rate < 1.35 * measured:
         return (measured + rate) / 2, True
+    if count >= 5 and is_repeated and measured < rate < 1.5 * measured:
+        return (3 * measured + rate) / 4, True
     if seconds < 4:
         return min(rate, math.sqrt(measured * rate) if count >= 8 else 0.8 * rate), False
     if rate > measured:

@@ -1,7 +1,9 @@
 """A fixed window, recognised by when a service that refuses accepts again. No I/O, no clock, no asyncio.
 
 A token bucket that ran empty accepts the next request as soon as one token is there. A window refuses until it ends, and then
-accepts as many as before. The ends of two long blocks are therefore a whole number of windows apart.
+accepts as many as before. The ends of two long blocks are therefore a whole number of windows apart. Of the lengths that fit, the
+window is the one in which most was accepted: a longer one holds whole windows that were not full, a shorter one too much of the
+block.
 """
 
 from __future__ import annotations
@@ -50,11 +52,11 @@ class Window:
         return Window(self.seconds, common) if apart >= 1 and common is not None else None
 
 
-def window_between(first: Span, second: Span) -> Window | None:
-    """Return the window of a usual length that ended in two spans, one window apart."""
-    middle = (second.low + second.high - first.low - first.high) / 2
-    fitting = [seconds for seconds in _USUAL_SECONDS if second.low - first.high <= seconds <= second.high - first.low]
-    if not fitting:
-        return None
-    seconds = min(fitting, key=lambda length: abs(length - middle))
-    return Window(seconds, first.shifted(seconds).within(second) or second)
+def windows_between(first: Span, second: Span) -> list[Window]:
+    """Return the windows of usual lengths that ended in both spans, shortest first."""
+    return [window for seconds in _USUAL_SECONDS if (window := Window(seconds, first).followed_by(second)) is not None]
+
+
+def usual_lengths(least: float, most: float) -> list[float]:
+    """Return the usual lengths between two, in seconds."""
+    return [seconds for seconds in _USUAL_SECONDS if least <= seconds <= most]

@@ -373,7 +373,7 @@ class Pipeline:
             self._end_attempt(context, attempt)
         retry_after = outcome.retry_after if isinstance(outcome, ApiError) and is_throttling(outcome) else None
         limiter = context.limiter or self._limiter
-        if limiter is not None:
+        if limiter is not None and (status is not None or effect is not Effect.NOT_SENT):  # else the service had nothing to do
             limiter.report(status, retry_after, attempt.seconds)
 
     def _ended_early(self, request: Request[T], context: CallContext) -> BoardClientError | None:

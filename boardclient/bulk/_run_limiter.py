@@ -32,7 +32,10 @@ class RunLimiter:
         self._report_shared = getattr(shared, "report", None)
 
     def _most_queued(self) -> int:
-        return 1 + int(self._shared.rate * _QUEUED_SECONDS) if isinstance(self._shared, Pace) else 1
+        if not isinstance(self._shared, Pace):
+            return 1
+        rate = self._shared.rate
+        return self._shared.workers if rate is None else 1 + int(rate * _QUEUED_SECONDS)
 
     @property
     def needs_every_result(self) -> bool:
