@@ -66,6 +66,37 @@ async def create_tuned(service: Service, concurrency: int) -> AsyncIterator[Work
 
 
 @contextlib.asynccontextmanager
+async def create_bare(service: Service, concurrency: int) -> AsyncIterator[Work]:
+    """Create cards by the bare exchange: aiohttp's connector and parser, prepared bytes, and nothing else."""
+    url = yarl.URL(f"{service.base_url}/1/cards", encoded=True)
+    encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
+    async with _tuned_session(service, concurrency) as http:
+        connector = http.connector
+        assert connector is not None
+        request = aiohttp.ClientRequest("POST", url, headers=http.headers, loop=asyncio.get_running_loop())
+        timeout = aiohttp.ClientTimeout(total=None)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items() if name != "Content-Length")
+        head = f"POST {url.raw_path} HTTP/1.1\r\n{lines}".encode()
+
+        async def one(position: int) -> object:
+            body = encode(draft(position))
+            connection = await connector.connect(request, [], timeout)
+            protocol = connection.protocol
+            assert protocol is not None
+            assert protocol.transport is not None
+            protocol.set_response_params(read_until_eof=True, auto_decompress=False)
+            protocol.transport.write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+            message, content = await protocol.read()
+            answer = await content.read()
+            connection.release()
+            if message.code != 200:
+                raise RuntimeError(message.code)
+            return decode(answer)
+
+        yield in_workers(concurrency, one)
+
+
+@contextlib.asynccontextmanager
 async def read_by_hand(service: Service, cards: int) -> AsyncIterator[Work]:
     """Read a board's cards as plain dictionaries."""
     async with plain_session(service, 1) as http:

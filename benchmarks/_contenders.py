@@ -90,6 +90,7 @@ def draft(position: int) -> dict[str, str]:
 CREATING = {
     "hand-written": Contender("_by_hand", "create_by_hand"),
     "hand-written, tuned": Contender("_by_hand", "create_tuned"),
+    "bare exchange": Contender("_by_hand", "create_bare"),
     "cards.create": Contender("_ours", "create_in_workers"),
     "cards.create, public": Contender("_ours", "create_in_workers_the_public_way"),
     "cards.create_many": Contender("_ours", "create_many"),

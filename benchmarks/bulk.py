@@ -236,7 +236,7 @@ def _options() -> argparse.Namespace:
         "--read",
         type=count,
         nargs="*",
-        default=[1, 1_000, 10_000, 100_000],
+        default=[1, 100, 1_000, 10_000],
         metavar="N",
         help="cards on the boards that are read",
     )

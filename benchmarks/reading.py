@@ -123,6 +123,16 @@ def _cpu(contender: str, cards: int) -> float:
     return best / at_once / cards * 1e6
 
 
+def _cold(contender: str, cards: int) -> float:
+    """Return microseconds of processor time per card of the first reading in this process, as a program that starts has it."""
+    body, read = _body(cards), _reader(contender)
+    start = time.process_time()
+    values = read(body)
+    seconds = time.process_time() - start
+    assert values
+    return seconds / cards * 1e6
+
+
 async def _hold(cards: int) -> dict[str, float]:
     """Return the longest time in milliseconds for which reading keeps the loop from another task, and the whole reading.
 
@@ -200,6 +210,8 @@ def _one(task: str) -> Any:
     kind, contender, cards = json.loads(task)
     if kind == "cpu":
         return _cpu(contender, cards)
+    if kind == "cold":
+        return _cold(contender, cards)
     if kind == "hold":
         return asyncio.run(_hold(cards))
     return _memory(contender, cards) if kind == "memory" else _extra(cards)
@@ -226,7 +238,7 @@ def _pydantic_python(*, is_wanted: bool) -> Iterator[str | None]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cards", type=count, nargs="+", default=[1, 1000, 10_000, 100_000], help="cards of a body")
+    parser.add_argument("--cards", type=count, nargs="+", default=[1, 100, 1000, 10_000], help="cards of a body")
     parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
@@ -237,24 +249,35 @@ def _options() -> argparse.Namespace:
     return options
 
 
+def _table(title: str, kind: str, pythons: dict[str, str | None], options: argparse.Namespace) -> dict[int, Any]:
+    """Measure every contender with every size, print a table, and return its figures; the contenders take turns in each round."""
+    print(f"\n{title}\n{'cards':>8}" + "".join(f"{name:>26}" for name in pythons))
+    figures: dict[int, Any] = {}
+    for cards in options.cards:
+        rounds = [{name: _measured(pythons[name], kind, name, cards) for name in pythons} for _ in range(options.rounds)]
+        found = {name: [one[name] for one in rounds] for name in pythons}
+        figures[cards] = {name: [statistics.median(them), min(them), max(them)] for name, them in found.items()}
+        cells = (f"{middle:.2f} ({low:.2f}-{high:.2f})" for middle, low, high in figures[cards].values())
+        print(f"{cards:>8}" + "".join(f"{cell:>26}" for cell in cells), flush=True)
+    return figures
+
+
 def main() -> None:
     """Measure every contender with every size, and print a table for each kind of figure."""
     options = _options()
     if options.one:
         print(json.dumps(_one(options.one)))
         return
-    figures: dict[str, Any] = {"python": platform.python_version(), "rounds": options.rounds, "cpu_us": {}, "memory": {}}
+    figures: dict[str, Any] = {"python": platform.python_version(), "rounds": options.rounds, "memory": {}}
     with _pydantic_python(is_wanted=not options.smoke) as python:
         mine = None if options.smoke else sys.executable
         pythons = dict.fromkeys((_OURS, "and every extra", "json.loads", "msgspec dicts", "cattrs"), mine)
         if python:
             pythons[_PYDANTIC] = python
-        print(f"Python {platform.python_version()}, {platform.system()}, median of {options.rounds} rounds; CPU us per card")
-        print(f"{'cards':>8}" + "".join(f"{name:>18}" for name in pythons))
-        for cards in options.cards:
-            rounds = [{name: _measured(pythons[name], "cpu", name, cards) for name in pythons} for _ in range(options.rounds)]
-            figures["cpu_us"][cards] = {name: statistics.median(found[name] for found in rounds) for name in pythons}
-            print(f"{cards:>8}" + "".join(f"{value:>18.2f}" for value in figures["cpu_us"][cards].values()), flush=True)
+        print(f"Python {platform.python_version()}, {platform.system()}; CPU us per card")
+        print(f"median of {options.rounds} rounds (lowest-highest)")
+        for kind, title in (("cpu", "warm: the best of some readings"), ("cold", "cold: the first reading of a process")):
+            figures[f"{kind}_us"] = _table(title, kind, pythons, options)
         most = options.cards[-1]
         for name, interpreter in pythons.items():
             figures["memory"][name] = row = _measured(interpreter, "memory", name, most)
