@@ -64,12 +64,21 @@ class Protocol(ResponseHandler):
 
     def _has_input(self) -> bool:
         """Return True if the system holds an end or bytes that the loop has not read yet."""
+        return bool(self._state())
+
+    def has_ended(self) -> bool:
+        """Return True if the system knows of an end. Bytes are none: TLS 1.3 sends tickets to a new connection."""
+        state = self._state()
+        return bool(state) and any(events & ~select.POLLIN for _, events in state)
+
+    def _state(self) -> list[tuple[int, int]]:
+        """Return what the system says of the socket, nothing where it is quiet."""
         if self._input is None:
             if self.transport is None or not _HAS_POLL:  # pragma: no cover -- Windows has no poll
-                return False
+                return []
             self._input = select.poll()
             self._input.register(self.transport.get_extra_info("socket").fileno(), _ENDS)
-        return bool(self._input.poll(0))
+        return self._input.poll(0)
 
     def set_exception(  # pyright: ignore[reportIncompatibleMethodOverride] -- aiohttp passes the cause by position
         self, exc: BaseException, *cause: BaseException

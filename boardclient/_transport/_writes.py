@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp.client_proto import ResponseHandler
-
 from boardclient._transport._progress import Progress
+from boardclient._transport._protocol import Protocol
 
 
 class Writes:
@@ -16,9 +15,9 @@ class Writes:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[ResponseHandler, bytes, Progress]] = []
+        self._waiting: list[tuple[Protocol, bytes, Progress]] = []
 
-    def add(self, protocol: ResponseHandler, wire: bytes, progress: Progress) -> None:
+    def add(self, protocol: Protocol, wire: bytes, progress: Progress) -> None:
         """Have a request written after this turn. The caller waits for the response, and its stage stays until then."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
@@ -30,6 +29,9 @@ class Writes:
             transport = protocol.transport
             if transport is None or transport.is_closing() or is_given_up(protocol):
                 continue
+            if protocol.has_ended():  # in the meantime: nothing is sent, and the call learns that it was not
+                transport.abort()
+                continue
             progress.stage = "send"
             try:
                 transport.write(wire)
@@ -37,7 +39,7 @@ class Writes:
                 transport.abort()
 
 
-def is_given_up(protocol: ResponseHandler) -> bool:
+def is_given_up(protocol: Protocol) -> bool:
     """Return True if the task that waits for a response was cancelled. It learns that after this turn of the loop."""
     waiter = protocol._waiter
     return waiter is not None and waiter.cancelled()

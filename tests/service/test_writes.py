@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,6 +12,7 @@ import pytest
 
 from boardclient._transport import Progress, RawResponse, TransportFailure
 from boardclient._transport._pool import Pool
+from boardclient._transport._protocol import Protocol
 from boardclient._transport._settings import Settings
 from boardclient._transport._writes import Writes
 from boardclient.errors import Effect
@@ -105,7 +107,7 @@ async def test_all_of_a_turn_are_written_together() -> None:
     writes, progress = Writes(), [Progress() for _ in range(3)]
     protocols = [Mock(_waiter=None) for _ in range(3)]
     for protocol in protocols:
-        protocol.transport.is_closing.return_value = False
+        protocol.transport.is_closing.return_value = protocol.has_ended.return_value = False
         protocol.transport.write.side_effect = written.append
     protocols[1].transport.write.side_effect = RuntimeError
     for number in range(3):
@@ -118,3 +120,20 @@ async def test_all_of_a_turn_are_written_together() -> None:
     writes.add(protocols[0], b"3", progress[0])
     await asyncio.sleep(0)
     assert written == [b"0", b"2"]
+    protocols[2].has_ended.return_value = True  # since the connection was taken from the pool
+    writes.add(protocols[2], b"4", later := Progress())
+    await asyncio.sleep(0)
+    assert (written, later.stage, protocols[2].transport.abort.called) == ([b"0", b"2"], "idle", True)
+
+
+@pytest.mark.parametrize("way", ["direct"], indirect=True)
+async def test_a_connection_that_ends_within_the_turn_is_not_written_on() -> None:
+    """What the peer closes between the look at a connection and the write was not sent; bytes of the peer's are no end."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        protocol = Protocol(asyncio.get_running_loop())
+        protocol.connection_made(Mock(get_extra_info=lambda name: ours))
+        theirs.send(b"a ticket of TLS 1.3")
+        assert not protocol.has_ended()
+        theirs.close()
+        assert protocol.has_ended()
