@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bulk_helpers import Memory, World, let_run, names
+from bulk_helpers import LOST, Memory, World, let_run, names
 
 from boardclient import (
     CardDraft,
     JournalError,
 )
+from boardclient._messages import Request
+from boardclient._pipeline._options import CallOptions
+from boardclient.bulk._ledger import JournalLedger
+from boardclient.bulk._rows import Row
 from boardclient.bulk.journal._file import JournalFile
 
 
@@ -119,3 +123,27 @@ async def test_rows_are_logged_ahead_of_the_workers(path: Path, monkeypatch: pyt
     assert [name for name, _ in memory.sent] == names
     assert max(sizes) == 256
     assert len(sizes) <= 40
+
+
+async def test_each_row_is_released_before_its_first_request(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that was logged and not released counts as unsent after a kill: one that is sent all the same has two cards."""
+    released: list[str] = []
+    release = JournalLedger.release
+
+    def note(ledger: JournalLedger, row: Row) -> None:
+        released.append(row.draft.name)
+        release(ledger, row)
+
+    class Watching(Memory):
+        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+            if request.operation == "cards.create":
+                assert len(released) >= min(4, len(self.sent) + 1)
+            return await super().call(request, bulk)
+
+    monkeypatch.setattr(JournalLedger, "release", note)
+    memory = Watching()
+    memory.script = {"b": [LOST]}
+    async with memory.run("abcd", journal=path, settle=0.0) as run:
+        await run.wait()
+    assert sorted(released) == ["a", "b", "c", "d"]
+    assert len(memory.sent) == 5
