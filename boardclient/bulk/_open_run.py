@@ -182,9 +182,8 @@ class OpenRun:
                 await self._unless_halted(self._feed())
             # A proxy that repeats a POST answers as if nothing had happened, so that only the board shows the second card.
             if is_doubted or (self._options.journal is not None and self._options.unknown == "reconcile"):
-                with contextlib.suppress(BoardClientError):  # what is settled stays so without it
-                    self._note_phase("the board is read for the audit")
-                    self._tally.audit = await self._halt.unless_set(self._reconciler.audit())
+                self._note_phase("the board is read for the audit")
+                await self._audit()
         except Halted:
             self._note_phase("the run is stopped")
             self._doubts.rows += self._withdraw()
@@ -195,6 +194,13 @@ class OpenRun:
     def _note_phase(self, words: str) -> None:
         if self._followed is not None:
             self._followed.note(words)
+
+    async def _audit(self) -> None:
+        """Compare the board with what is known; what is settled stays so where the board can't be read."""
+        try:
+            self._tally.audit = await self._halt.unless_set(self._reconciler.audit())
+        except BoardClientError as error:
+            self._tally.audit_error = error
 
     async def _unless_halted(self, phase: Coroutine[Any, Any, None]) -> None:
         """Run a phase; an error of it halts the run."""

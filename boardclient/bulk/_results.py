@@ -71,7 +71,7 @@ class BulkReport:
     """The sum of a bulk run, with cards by state, `seconds`, and `rate` a second.
 
     `requests` counts the requests for cards that left, repeated ones included, `rejected` those answered with 429. `audit` is set
-    where cards were in doubt and the board was read.
+    where cards were in doubt and the board was read. Where it could not be read at the end, `audit_error` says why.
     """
 
     created: int = 0
@@ -83,3 +83,4 @@ class BulkReport:
     requests: int = 0
     rejected: int = 0
     audit: BulkAudit | None = None
+    audit_error: BoardClientError | None = None

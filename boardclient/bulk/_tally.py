@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from boardclient._statuses import status_of
 from boardclient.bulk._results import BulkAudit, BulkReport, State
-from boardclient.errors import Attempt, Effect
+from boardclient.errors import Attempt, BoardClientError, Effect
 from boardclient.events import BulkProgress, WaitReason
 
 
@@ -19,6 +19,8 @@ class Tally:
         self.requests = 0
         """How many requests for cards have left."""
         self.audit: BulkAudit | None = None
+        self.audit_error: BoardClientError | None = None
+        """Why the board could not be read at the end."""
         self.reason: Callable[[], WaitReason | None] | None = None
         """Tells what the run waits for, while it is open."""
         self._rejected = 0
@@ -65,6 +67,7 @@ class Tally:
             requests=self.requests,
             rejected=self._rejected,
             audit=self.audit,
+            audit_error=self.audit_error,
         )
 
     @property

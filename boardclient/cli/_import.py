@@ -107,7 +107,7 @@ class Outcome:
     def is_complete(self) -> bool:
         """Whether every row of the file exists as a card, exactly once."""
         audit = self.report.audit
-        is_sound = audit is None or audit.is_sound
+        is_sound = self.report.audit_error is None and (audit is None or audit.is_sound)
         return self.stopped_by is None and not self.counts["failed"] and not self.counts["unknown"] and is_sound
 
 

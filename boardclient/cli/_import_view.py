@@ -120,6 +120,8 @@ def _show_end(outcome: _import.Outcome, failed: list[_import.FailedRow], *, as_j
     audit = outcome.report.audit
     for text in [] if audit is None else _complaints(audit):
         note(text, fg="red")
+    if outcome.report.audit_error is not None:
+        note(f"the board could not be read at the end: {outcome.report.audit_error}", fg="red")
     if as_json:
         out_json(_as_json(outcome, failed))
     else:
@@ -160,6 +162,8 @@ def _as_json(outcome: _import.Outcome, failed: list[_import.FailedRow]) -> dict[
     }
     if report.audit is not None:
         values["audit"] = _audit_values(report.audit)
+    if report.audit_error is not None:
+        values["audit_error"] = str(report.audit_error)
     return values
 
 

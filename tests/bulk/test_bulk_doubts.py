@@ -227,6 +227,7 @@ async def test_a_board_that_cannot_be_read_leaves_cards_unknown(moments: Moments
         states = {result.draft.name: result.state async for result in run}
     assert states == {"a": "unknown"}
     assert run.report.audit is None
+    assert run.report.audit_error is memory.unreadable
 
 
 async def test_a_board_that_cannot_be_read_sends_nothing_again(moments: Moments) -> None:

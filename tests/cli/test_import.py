@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from import_helpers import counts, into, names, summary
 
-from boardclient import BulkReport, Card, CardDraft
+from boardclient import BulkReport, Card, CardDraft, TransportError
 from boardclient.bulk._results import BulkAudit
 from boardclient.cli import _import, _import_view, _rows
 from boardclient.cli._import_journal import Earlier
@@ -324,3 +324,16 @@ def test_two_references_with_one_hash_are_not_taken_for_the_same() -> None:
         references.add(Text(row.draft.reference))
     assert references.suspects() == {7}
     assert list(doubles(rows, frozenset(map(hash, ("r-1", "r-2"))))) == [None, None]
+
+
+def test_a_board_that_cannot_be_read_at_the_end_is_told(capsys) -> None:
+    """Nobody knows then whether each row exists once: the import is not complete, and says so."""
+    outcome = _import.Outcome(lambda row: None)
+    outcome.report = BulkReport(audit_error=TransportError("reset"))
+
+    _import_view._show_end(outcome, [], as_json=True)
+
+    out, err = capsys.readouterr()
+    assert not outcome.is_complete
+    assert "the board could not be read at the end: reset" in err
+    assert summary(out)["audit_error"] == "reset"
