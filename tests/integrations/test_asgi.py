@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -245,13 +247,22 @@ async def test_one_application_runs_in_two_loops(consenting: BoardService, make:
             assert (await Browser(send).sign_in(member.id)).json()["id"] == member.id
 
 
-def test_imports_no_framework() -> None:
-    """The wrapper serves where none of the frameworks is installed."""
-    import subprocess
-    import sys
-
+@pytest.mark.parametrize(
+    ("module", "used"),
+    [
+        ("asgi", set()),
+        ("starlette", {"starlette"}),
+        ("fastapi", {"starlette"}),
+        ("litestar", {"litestar"}),
+        ("quart", {"quart"}),
+        ("aiohttp_web", {"aiohttp.web"}),
+    ],
+)
+def test_each_module_imports_its_own_framework_only(module: str, used: set[str]) -> None:
+    """An application installs one framework; the wrapper serves where none is."""
     code = (
-        "import sys, boardclient.integrations.asgi;"
-        "print(*{'starlette', 'fastapi', 'litestar', 'quart', 'itsdangerous', 'aiohttp.web'} & {*sys.modules})"
+        f"import sys, boardclient.integrations.{module};"
+        "print(*{'starlette', 'fastapi', 'litestar', 'quart', 'aiohttp.web'} & {*sys.modules})"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {*done.stdout.split()} == used
