@@ -82,6 +82,7 @@ class Approach:
             return rate
         if rate > self.refused_rate:
             self.speed += 0.02 * step
+            return climb(rate, self.speed, step)
         return climb(rate, min(self.speed, _FOR_EACH * rate), step)
 
 
