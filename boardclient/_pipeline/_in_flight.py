@@ -84,7 +84,8 @@ class CallContext(Progress):
     """Why the session ends the call."""
     _cancellations = 0
     """How often the session has cancelled the task."""
-    _insistence: asyncio.TimerHandle | None = None
+    _insistence: asyncio.TimerHandle
+    """Cancels the task again. An interrupted call has one."""
     may_send = True
     """Whether another request may be sent: not after an interruption, nor once the session is closed."""
 
@@ -181,9 +182,7 @@ class CallContext(Progress):
 
     def _take_back(self) -> None:
         """Leave no cancellation of the session's behind in the task."""
-        if self._insistence is not None:
-            self._insistence.cancel()
-            self._insistence = None
+        self._insistence.cancel()
         for _ in range(self._cancellations):
             self.task.uncancel()
         self._cancellations = 0

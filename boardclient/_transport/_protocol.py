@@ -101,7 +101,7 @@ class Protocol(ResponseHandler):
 
     def _read_before_junk(self) -> None:
         """Read the whole response that a packet begins with, if no HTTP follows it."""
-        packet = self._packet
+        packet, self._packet = self._packet, b""  # it is tried once
         head, end, rest = packet.partition(_END_OF_HEAD)
         if not packet.startswith(b"HTTP/") or not end or len(self):
             return
@@ -112,8 +112,6 @@ class Protocol(ResponseHandler):
             if len(lengths) != 1 or not lengths[0].strip().isdigit() or b"\r\ntransfer-encoding" in head.lower():
                 return
             body = rest[: int(lengths[0])]
-            if len(body) < int(lengths[0]):
-                return
         self.expect_response()
         ResponseHandler.data_received(self, head + end + body)
 

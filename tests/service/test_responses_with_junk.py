@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from boardclient import AsyncSession, StaticCredentials
 from boardclient._transport._pool import Pool
+from boardclient._transport._protocol import Protocol
 
 _CASES = [
     (b"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\n{}", (204, b"")),
@@ -20,6 +22,7 @@ _CASES = [
     (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n{}", "receive"),
     (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}junk", "receive"),
     (b"HTTP/1.1 200 OK\r\nA\x00: b\r\nContent-Length: 2\r\n\r\n{}junk", "receive"),
+    (b"HTTP/1.1 200 OK\r\nA\x00: b\r\nContent-Length: 9\r\n\r\n{}", "receive"),
     (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n", "receive"),
     (b"junk", "receive"),
 ]
@@ -30,7 +33,9 @@ _CASES = [
 async def test_a_response_that_is_whole_counts(
     answer: bytes, expected: Any, is_direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a packet holds behind a whole response neither spoils it nor reaches the next request."""
+    """What a packet holds behind a whole response neither spoils it nor reaches the next request, and is tried once."""
+    tried = Mock(side_effect=Protocol._read_before_junk, autospec=True)
+    monkeypatch.setattr(Protocol, "_read_before_junk", lambda self: tried(self))
     monkeypatch.setattr(Pool, "_may_be_direct", is_direct)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,6 +55,7 @@ async def test_a_response_that_is_whole_counts(
             else:
                 outcome = response.status, response.body
             assert outcome == expected
+    assert tried.call_count < 10  # not up to the limit of recursion
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
