@@ -135,7 +135,7 @@ def test_a_board_is_created_and_remembered(client: TestClient, service: BoardSer
     assert "Fête" not in client.get("/").text
 
 
-@pytest.mark.parametrize("value", ["x", "bnVsbA==", "W10=", "WzEsMl0=", "////", "eyJhIjoxfQ=="])
+@pytest.mark.parametrize("value", ["x", "bnVsbA==", "W10=", "WzEsMl0=", "////", "eyJhIjoxfQ==", "W1tb" * 1500])
 def test_a_cookie_that_is_not_ours_is_no_error(client: TestClient, service: BoardService, value: str) -> None:
     sign_in(client, service)
     client.cookies.set("boards", value)
@@ -157,7 +157,13 @@ def test_cards_are_added_and_moved(client: TestClient, service: BoardService) ->
 
 @pytest.mark.parametrize(
     "headers",
-    [{"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"origin": "https://evil.example"}, {"origin": "null"}],
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://["},
+    ],
 )
 def test_forms_of_other_sites_are_refused(client: TestClient, service: BoardService, headers: dict[str, str]) -> None:
     board = service.seed({"To Do": []})
@@ -184,6 +190,8 @@ def test_a_service_that_fails(client: TestClient, service: BoardService, fault: 
     service.faults.add(fault, operation="boards.cards")
     page = client.get(f"/boards/{board.id}")
     assert (page.status_code, "<h1>" in page.text) == (status, True)
+    assert page.headers.get("retry-after") == (None if isinstance(fault, faults.ForeignBody) else "30")
+    service.faults.add(fault, operation="boards.cards")
     problem = client.get(f"/boards/{board.id}", headers=JSON)
     assert problem.headers["content-type"] == "application/problem+json"
     assert (problem.status_code, problem.json()["status"]) == (status, status)
@@ -208,7 +216,10 @@ def test_a_card_that_may_have_been_added(client: TestClient, service: BoardServi
     assert (page.status_code, "look before you send it again" in page.text) == (502, True)
 
 
-@pytest.mark.parametrize("path", ["/boards/unknown", "/boards/%0A", "/boards/a%5Cb", "/uploads/0", "/uploads/..%2E", "/nowhere"])
+@pytest.mark.parametrize(
+    "path",
+    ["/boards/unknown", "/boards/%0A", "/boards/a%5Cb", "/uploads/0", "/uploads/" + "a" * 400, "/uploads/..%2E", "/nowhere"],
+)
 def test_what_does_not_exist(client: TestClient, service: BoardService, path: str) -> None:
     sign_in(client, service)
     page = client.get(path)
@@ -268,7 +279,10 @@ def test_an_upload_is_watched(client: TestClient, service: BoardService) -> None
     assert [card.name for card in service.rules.cards_of(board.id)] == ["One", "Two", "Three"]
     number = seen[-1]["number"]
     assert [state["number"] for state in states(client, path, str(number - 1))] == [number]
-    assert states(client, path, "rubbish") == [seen[-1]]
+    for rubbish in ("rubbish", "-1", "9" * 5000):
+        assert states(client, path, rubbish) == [seen[-1]]
+    gone = client.get(f"{path}/events", headers={"last-event-id": str(number)})
+    assert (gone.status_code, gone.content) == (204, b"")
     page = client.get(path)
     assert "3 of 3" in page.text
     assert "upload.js" not in page.text
@@ -308,6 +322,17 @@ def test_files_that_are_no_cards(client: TestClient, service: BoardService, cont
     board = service.seed({"To Do": []})
     sign_in(client, service)
     assert upload(client, board, content).status_code == 400
+    assert service.calls_of("cards.create") == []
+
+
+def test_a_list_that_can_not_be(client: TestClient, service: BoardService) -> None:
+    """The upload ends: nothing is left that runs forever."""
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    data, file = {"list_id": "../boards"}, {"file": ("cards.csv", b"name\nOne\n")}
+    path = client.post(f"/boards/{board.id}/uploads", data=data, files=file).headers["location"]
+    assert states(client, path)[-1]["ended"] == "failed"
+    assert "The upload failed" in client.get(path).text
     assert service.calls_of("cards.create") == []
 
 

@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import os
+import re
 import secrets
 import signal
 import threading
@@ -20,7 +21,7 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Form, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
@@ -117,7 +118,7 @@ class Guard:
 
         headers = Headers(scope=scope)
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-        is_foreign = site not in ("same-origin", "none") if site else origin and urlsplit(origin).netloc != headers.get("host")
+        is_foreign = site not in ("same-origin", "none") if site else origin and origin.partition("://")[2] != headers.get("host")
         if is_foreign and scope["method"] not in ("GET", "HEAD"):
             await Response("This form was sent by another site.", 403)(scope, receive, send_guarded)
         else:
@@ -163,8 +164,9 @@ async def show_error(request: Request, error: Exception) -> Response:
     if problem.status_code < 400 or "text/html" not in request.headers.get("accept", ""):
         return problem
     response = page(request, "error.html", problem.status_code, problem=json.loads(bytes(problem.body)))
-    for cookie in problem.headers.getlist("set-cookie"):
-        response.headers.append("set-cookie", cookie)
+    for name, value in problem.headers.items():
+        if name in ("allow", "retry-after", "set-cookie"):
+            response.headers.append(name, value)
     return response
 
 
@@ -245,7 +247,7 @@ def known_boards(request: Request) -> dict[str, str]:
         account, found = json.loads(base64.urlsafe_b64decode(request.cookies.get("boards", "")))
         is_own = account == boards.sign_in.account_of_request(request.cookies)
         return {str(board_id): str(name) for board_id, name in found.items()} if is_own else {}
-    except (ValueError, TypeError, AttributeError):  # no cookie, or one that this application did not write
+    except (ValueError, TypeError, AttributeError, RecursionError):  # no cookie, or one that this application did not write
         return {}
 
 
@@ -300,13 +302,13 @@ class Upload:
     async def run(self, session: AsyncSession) -> None:
         """Create the cards; what an earlier run has created is not created again."""
         plan = self.load("plan")
-        drafts = [CardDraft(name=row["name"], list_id=plan["list_id"], desc=row["desc"] or None) for row in plan["rows"]]
 
         def show(progress: BulkProgress) -> None:
             self.note(done=progress.done, waiting_for=progress.waiting_for)
 
-        run = session.cards.create_many(drafts, journal=self.folder / "journal", board_id=plan["board_id"], on_progress=show)
         try:
+            drafts = [CardDraft(name=row["name"], list_id=plan["list_id"], desc=row["desc"] or None) for row in plan["rows"]]
+            run = session.cards.create_many(drafts, journal=self.folder / "journal", board_id=plan["board_id"], on_progress=show)
             async with run:
                 bad = [{"name": result.draft.name, "state": result.state} async for result in run if result.error]
                 self.note(done=len(drafts), failed=bad, waiting_for=None, ended="finished")
@@ -337,7 +339,7 @@ class Upload:
 async def own_upload(upload_id: str, account: Account) -> Upload:
     """Return an upload of the signed-in user."""
     upload = Upload(upload_id)
-    if not upload_id.isalnum() or not upload.folder.is_dir() or upload.load("plan")["account"] != account:
+    if not re.fullmatch("[0-9a-f]{32}", upload_id) or not upload.folder.is_dir() or upload.load("plan")["account"] != account:
         raise HTTPException(404, "There is no such upload")
     return upload
 
@@ -383,7 +385,7 @@ async def stream_upload(request: Request, session: UploadSession, upload: OwnUpl
     """
     upload.start(session)
     last = request.headers.get("last-event-id", "")
-    states = upload.states(int(last) if last.isascii() and last.isdigit() else 0, request)
+    states = upload.states(int(last) if re.fullmatch("[0-9]{1,9}", last) else 0, request)
     first = await anext(states, None)
     if first is None:
         return Response(status_code=204)  # the browser does not come back
