@@ -200,6 +200,7 @@ def test_all_of_it_by_keyboard(page: Page, service: BoardService) -> None:
     show(page, "landing")
     press_until(page, "Sign in")
     page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Allow access to your boards?")).to_be_visible()
     press_until(page, "Continue as Ada Lovelace")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Your boards")).to_be_visible()
@@ -284,6 +285,7 @@ def test_errors_are_pages(page: Page, service: BoardService) -> None:
     show(page, "refused")
     page.get_by_role("link", name="Sign in").click()
     sign_in(page)
+    expect(page.get_by_role("heading", name="Your boards")).to_be_visible()
     response = page.goto("/boards/unknown")
     assert response is not None
     assert response.status == 404
