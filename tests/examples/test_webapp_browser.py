@@ -153,6 +153,7 @@ SOUND = """() => {
 
 def show(page: Page, name: str) -> None:
     """See that a page is accessible, in light and dark; keep pictures of it where a folder for them is named."""
+    page.wait_for_load_state("load")  # with the stylesheet
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
         found = page.evaluate(SOUND)
