@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterable, Mapping
 from ssl import SSLContext
@@ -15,6 +16,7 @@ from boardclient._operations import build_request
 from boardclient._pace import Limiter
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._pipeline import Pipeline
+from boardclient._stats import SessionStats
 from boardclient._transport import Settings
 from boardclient.credentials import CredentialProvider, Exchange, StaticCredentials
 from boardclient.credentials._values import CredentialsIn
@@ -116,6 +118,7 @@ class AsyncSession:
             observers=observers,
             credentials_in=credentials_in,
         )
+        core.limiter = limiter
         self._core, self._owns_core = core, True
 
     @classmethod
@@ -195,6 +198,22 @@ class AsyncSession:
         view._core, view._owns_core = self._core, False
         view._pipeline = self._pipeline.replace(**changes)
         return view
+
+    def stats(self) -> SessionStats:
+        """Return numbers of what the session and all its views have done and are doing; it costs nothing until it is called."""
+        return self._core.stats()
+
+    async def ping(self) -> float:
+        """Read the member record once (interface 4.11), and return how many seconds that took.
+
+        It shows that the service is reached and takes the credentials.
+
+        Raises:
+            BoardClientError: it does not.
+        """
+        began = time.perf_counter()
+        await self.with_options(retry=None).members.me()
+        return time.perf_counter() - began
 
     @property
     def identity(self) -> Mapping[str, str]:

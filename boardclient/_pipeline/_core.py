@@ -11,10 +11,13 @@ from urllib.parse import quote_plus, urlencode
 
 import attrs
 
+from boardclient._activities import SOURCES
 from boardclient._messages import Response, response_of
+from boardclient._pace import Pace
 from boardclient._pipeline._following import end_form, form_of
 from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._pipeline._places import Places
+from boardclient._stats import SessionStats
 from boardclient._transport import RawResponse, Settings
 from boardclient._transport._pool import Pool
 from boardclient._urls import check_proxy, check_root, check_url, host_of
@@ -55,14 +58,37 @@ class SessionCore:
         self.places = Places(self.pool.max_connections)
         self.in_flight = InFlightCalls()
         self.timeout = timeout
+        self.limiter: object = None
+        """The session's limiter, whose pace `stats` shows."""
+        self.retries = self.replays = self.renewals = self.forms = 0
+        SOURCES.add(self)
         self._announced: weakref.WeakSet[Credentials] = weakref.WeakSet()
         self._background: set[asyncio.Task[Any]] = set()
 
     def announce(self, renewed: Credentials) -> bool:
         """Return True if observers have not heard of these credentials. Many calls may share one renewal."""
         is_news = renewed not in self._announced
+        self.renewals += is_news
         self._announced.add(renewed)
         return is_news
+
+    def stats(self) -> SessionStats:
+        """Return what the session and its views have done and are doing."""
+        attempts = self.pool.sent - self.forms
+        pool_open, idle, waiting = self.pool.connections
+        return SessionStats(
+            calls=max(0, attempts - self.retries - self.replays),
+            attempts=attempts,
+            retries=self.retries,
+            renewals=self.renewals,
+            in_flight=len(self.in_flight),
+            pool_open=pool_open,
+            pool_idle=idle,
+            pool_waiting=waiting,
+            max_connections=self.pool.max_connections,
+            pace=self.limiter.rate if isinstance(self.limiter, Pace) else None,
+            transport=self.pool.transport_name,
+        )
 
     def check_url(self, url: str, name: str) -> str:
         """Return the URL if requests may go there."""
@@ -90,6 +116,7 @@ class SessionCore:
             raise
         body = urlencode(fields, quote_via=quote_plus).encode()
         context.started = time.time()
+        self.forms += 1
         followed = form_of(target)
         try:
             outcome = await self.pool.send(

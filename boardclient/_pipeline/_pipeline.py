@@ -285,6 +285,7 @@ class Pipeline:
         context.rejected = refused
         if self._core.announce(renewed) and (call := context.activity) is not None:
             call.note(CredentialsRenewed(operation=request.operation, call_id=call.call_id, account=call.account))
+        self._core.replays += 1
         again = await self._attempt(request, context, renewed)
         if isinstance(again, AuthenticationError):
             return await self._refused(context.credentials or renewed, again)
@@ -326,6 +327,7 @@ class Pipeline:
         if not _retry.is_pause_possible(pause, remaining):
             raise _beyond_deadline(request, context, pause, remaining or 0.0)
         context.note_pause(pause)
+        self._core.retries += 1
         context.waits_for = _repeat
         if (call := context.activity) is not None:
             call.note(

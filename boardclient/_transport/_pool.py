@@ -46,6 +46,8 @@ class Pool:
     def __init__(self, settings: Settings, lent: aiohttp.ClientSession | None = None) -> None:
         self._settings = settings
         self._lent = lent
+        self.sent = 0
+        """How many requests were sent, or tried."""
         self._connector: Connector | None = None
         self._sessions: list[aiohttp.ClientSession] = []
         self._usual: _Transports | None = None
@@ -73,6 +75,7 @@ class Pool:
         `headers` are sent with this request only, in place of the session's own of the same name. After a cancellation `progress`
         says how far the request got.
         """
+        self.sent += 1
         transports = self._usual
         if transports is None or transports.made_by is not SESSION_CLASS["__init__"]:
             transports = self._open()
@@ -93,7 +96,7 @@ class Pool:
         if self._avoids_proxy:
             self._unproxied = self._transports(trust_env=False)
         self._usual = self._transports(trust_env=self._settings.trust_env)
-        _logger.debug("requests take %s", self._transport_name)
+        _logger.debug("requests take %s", self.transport_name)
         return self._usual
 
     def _transports(self, *, trust_env: bool) -> _Transports:
@@ -117,6 +120,13 @@ class Pool:
         limits = () if connector is None else (connector.limit, connector.limit_per_host)
         return min([self._settings.max_connections, *(limit for limit in limits if limit)])
 
+    @property
+    def connections(self) -> tuple[int, int, int]:
+        """How many connections are open, how many of them are idle, and how many requests wait for one."""
+        connector: Any = self._connector if self._lent is None else self._lent.connector
+        idle, waiting = (sum(map(len, list(getattr(connector, name, {}).values()))) for name in ("_conns", "_waiters"))
+        return len(getattr(connector, "_acquired", ())) + idle, idle, waiting
+
     async def aclose(self) -> None:
         """Close the connections if they are the session's own."""
         sessions = self._forget()
@@ -135,7 +145,8 @@ class Pool:
         return sessions
 
     @property
-    def _transport_name(self) -> str:
+    def transport_name(self) -> str:
+        """What requests take now."""
         usual = self._usual
         is_direct = usual is not None and usual.direct is not None and self._may_be_direct
         return DirectTransport.__name__ if is_direct else ClientSessionTransport.__name__
@@ -145,7 +156,7 @@ class Pool:
             return "lent connections"
         if self._connector is None:
             return f"0/{self._settings.max_connections} connections"
-        return f"{len(self._connector._acquired)}/{self._settings.max_connections} connections, {self._transport_name}"
+        return f"{len(self._connector._acquired)}/{self._settings.max_connections} connections, {self.transport_name}"
 
 
 def _connector(settings: Settings) -> Connector:
