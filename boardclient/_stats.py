@@ -19,7 +19,7 @@ class SessionStats:
         pool_idle: how many of them no request uses.
         pool_waiting: how many requests wait for a connection.
         max_connections: how many requests can be in flight at a time.
-        pace: the requests per second that the session's `Pace` allows, None without one.
+        pace: the requests per second that the session's `Pace` allows, None without one and while it limits no rate.
         transport: what requests take: "DirectTransport", "ClientSessionTransport".
     """
 

@@ -99,7 +99,7 @@ def _own_words(answer: Response, fields: Mapping[str, JsonValue], secrets: Seque
     texts = [text for name in _WORDS if isinstance(text := fields.get(name), str) and (name != "error" or " " in text)]
     if not texts and answer.headers.get("Content-Type", "").startswith("text/plain"):
         texts = [answer.body.decode("utf-8", "replace")]
-    said = " ".join(texts).encode(errors="replace")
+    said = "".join(texts[:1]).encode(errors="replace")
     plain = (redacted(said, secrets, _LONGEST_WORDS) if secrets else said[:_LONGEST_WORDS]).decode(errors="replace")
     shown = [word if _PLAIN_WORD.fullmatch(word) else "***" for word in plain.split()]
     return " ".join(shown) if set(shown) - {"***"} else ""

@@ -203,7 +203,7 @@ async def test_a_bulk_run_is_one_span(service: BoardService, exported: Exported)
     """A run is a span with its phases as events; beyond a hundred cards no more spans are made, yet all are measured."""
     board = service.seed({"To Do": []})
     drafts = [CardDraft(f"card {number}", board.lists["To Do"]) for number in range(130)]
-    async with service.session(limiter=Pace()) as session:
+    async with service.session(limiter=Pace(start_rate=5000.0)) as session:
         await session.cards.create_many(drafts).wait()
         metrics = exported.metrics()
     spans = exported.spans(SpanKind.INTERNAL)

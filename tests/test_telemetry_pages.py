@@ -1,0 +1,166 @@
+"""The pages on events and on mistakes say what is so: their tables are made from the code."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import attrs
+import pytest
+
+from boardclient import AsyncSession, BoardClientError, OAuthCredentials, StaticCredentials, events
+from boardclient.testing import BoardService, faults
+
+_DOCS = Path(__file__).parent.parent / "docs"
+_HTML = {"Content-Type": "text/html"}
+
+
+def test_the_page_of_events_lists_them_all() -> None:
+    """Each event stands in the table with all its fields."""
+    page = (_DOCS / "events.md").read_text(encoding="utf-8")
+    for event in get_args(events.Event):
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{event.__name__}` |")]
+        assert re.findall(r"`(\w+)`", row)[1:] == [field.name for field in attrs.fields(event)]
+
+
+def _session(service: BoardService, **options: Any) -> AsyncSession:
+    return AsyncSession(StaticCredentials(service.token, service.key), service.base_url, **{"retry": None, **options})
+
+
+def _built(**options: Any) -> Callable[[BoardService], Awaitable[object]]:
+    async def build(service: BoardService) -> object:
+        given = {"credentials": StaticCredentials("t"), "base_url": "https://board.example", **options}
+        return AsyncSession(**given)
+
+    return build
+
+
+def _called(
+    use: Callable[[AsyncSession], Awaitable[object]], fault: Any = None, **options: Any
+) -> Callable[[BoardService], Awaitable[object]]:
+    async def call(service: BoardService) -> object:
+        if fault is not None:
+            service.faults.add(fault)
+        async with _session(service, **options) as session:
+            return await use(session)
+
+    return call
+
+
+def _answered(status: int, **options: Any) -> Callable[[BoardService], Awaitable[object]]:
+    return _called(lambda session: session.members.me(), faults.status(status, body=b"", **options))
+
+
+async def _wrong_token(service: BoardService) -> object:
+    async with AsyncSession(StaticCredentials("wrong", service.key), service.base_url) as session:
+        return await session.members.me()
+
+
+async def _wrong_host(service: BoardService) -> object:
+    async with AsyncSession(StaticCredentials("t"), "https://no-such-host.invalid", retry=None) as session:
+        return await session.members.me()
+
+
+async def _nothing_listens(service: BoardService) -> object:
+    async with AsyncSession(StaticCredentials("t"), "http://127.0.0.1:1", retry=None) as session:
+        return await session.members.me()
+
+
+async def _https_to_http(service: BoardService) -> object:
+    url = service.base_url.replace("http:", "https:")
+    async with AsyncSession(StaticCredentials("t"), url, retry=None) as session:
+        return await session.members.me()
+
+
+async def _closed(service: BoardService) -> object:
+    session = _session(service)
+    await session.aclose()
+    return await session.members.me()
+
+
+async def _hung(service: BoardService) -> object:
+    async with _session(service, timeout=0.5) as session:
+        await session.members.me()
+        service.faults.add(faults.hang())
+        return await session.members.me()
+
+
+def _signing_in(**options: Any) -> Callable[[BoardService], Awaitable[object]]:
+    async def call(service: BoardService) -> object:
+        async def authorize(request: object) -> str:
+            return "not-a-good-code"
+
+        given = {"client_id": service.client_id, "client_secret": service.client_secret, "redirect_uri": service.redirect_uri}
+        credentials = OAuthCredentials(**{**given, "auth_url": service.auth_url, "authorize": authorize, **options})
+        async with AsyncSession(credentials, service.base_url) as session:
+            return await session.members.me()
+
+    return call
+
+
+async def _asked_too_long(service: BoardService) -> object:
+    service.faults.add(faults.status(429, body=b"", headers={"Retry-After": "19"}))
+    async with AsyncSession(StaticCredentials(service.token, service.key), service.base_url, timeout=3) as session:
+        return await session.members.me()
+
+
+MISTAKES: dict[str, Callable[[BoardService], Awaitable[object]]] = {
+    "base_url without a scheme": _built(base_url="board.example"),
+    'base_url that ends in "/1"': _built(base_url="https://board.example/1"),
+    "base_url with a query": _built(base_url="https://board.example?a=b"),
+    "plain http to another machine": _built(base_url="http://board.example"),
+    "a timeout of 0": _built(timeout=0),
+    "credentials that are a text": _built(credentials="token"),
+    "retry that is no policy": _built(retry=3),
+    'credentials_in="header"': _built(credentials_in="header"),
+    "an empty token": lambda service: _built(credentials=StaticCredentials(""))(service),
+    "no host of that name": _wrong_host,
+    "nothing listens there": _nothing_listens,
+    "https to a port that speaks http": _https_to_http,
+    "a wrong token": _wrong_token,
+    "a token without the right to write": _answered(403),
+    "an identifier that does not exist": _answered(404),
+    "a request that the service refuses": _answered(400),
+    "too many requests": _answered(429),
+    "a pause that the timeout does not allow": _asked_too_long,
+    "a redirect": _answered(302),
+    "a service that fails": _answered(500),
+    "a proxy's page in place of JSON": _called(
+        lambda session: session.members.me(), faults.status(200, body=b"<html>Sign in to the hotel</html>", headers=_HTML)
+    ),
+    "a service that does not answer": _hung,
+    "a limiter that lets nothing through": _called(
+        lambda session: session.members.me(), timeout=0.3, limiter=asyncio.Semaphore(0)
+    ),
+    "a closed session": _closed,
+    "an empty identifier": _called(lambda session: session.cards.get("")),
+    "an identifier with a slash": _called(lambda session: session.cards.get("a/b")),
+    "a name that is None": _called(lambda session: session.boards.create(None)),  # type: ignore[arg-type]  # -- the mistake
+    "a path outside of the interface": _called(lambda session: session.request("GET", "/cards")),
+    "a token in the parameters": _called(lambda session: session.request("GET", "/1/cards", params={"token": "t"})),
+    "a code that is not good": _signing_in(),
+    "a wrong client secret": _signing_in(client_secret="wrong"),
+    "nobody has signed in": _signing_in(authorize=None),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_the_page_of_mistakes_shows_what_is_said(service: BoardService, mistake: str) -> None:
+    """Each mistake raises an error whose text stands in the table, for an application that made it to find it."""
+    with pytest.raises((BoardClientError, ValueError, TypeError)) as caught:
+        await MISTAKES[mistake](service)
+    row = f"| {mistake} | `{type(caught.value).__name__}` | {shown(str(caught.value), service)} |"
+    assert row in (_DOCS / "mistakes.md").read_text(encoding="utf-8").splitlines()
+
+
+def shown(text: str, service: BoardService) -> str:
+    """Return a text without what differs from run to run."""
+    text = text.replace(service.base_url[7:], "board.example")
+    text = text.replace("127.0.0.1:1:", "board.example:").replace(service.auth_url, "https://board.example/auth")
+    text = re.sub(r"http://board\.example", "https://board.example", text)
+    text = re.sub(r"\(wrong version number\)|\(record layer failure\)|\(packet length too long\)", "(wrong version number)", text)
+    text = re.sub(r"is possible in [0-9.]+ s", "is possible in 1.0 s", text)
+    return re.sub(r"beyond the [0-9.e+]+ s", "beyond the 3 s", text).replace("|", "\\|").replace("<", "&lt;")
