@@ -140,8 +140,8 @@ class CallContext(Progress):
         return self.task.cancelling() > self._cancelling
 
     def withdraw(self) -> None:
-        """End the call if its attempt under way was not sent."""
-        if self.effect_under_way is Effect.NOT_SENT:
+        """End the call if its attempt under way still waits to be sent. One that is written next counts as sent here."""
+        if self.effect_under_way is Effect.NOT_SENT and self.stage != "write":
             self.interrupt("withdrawn")
 
     def interruption_error(self, host: str = "the service") -> BoardClientError | None:

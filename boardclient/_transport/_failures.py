@@ -52,7 +52,7 @@ def failure_of(error: Exception, stage: str, *, may_be_second: bool = False) -> 
     `may_be_second`: aiohttp may have sent the request before, on a kept-alive connection that then broke.
     """
     why = _words_for(error)
-    if (stage == "connect" or isinstance(error, _UNSENT_ERRORS)) and not may_be_second:
+    if (stage in {"connect", "write"} or isinstance(error, _UNSENT_ERRORS)) and not may_be_second:
         return TransportFailure("connect", Effect.NOT_SENT, f"no connection: {why}")
     sending = stage == "send" and isinstance(error, OSError) and not isinstance(error, TimeoutError)
     return TransportFailure("send" if sending else "receive", Effect.UNKNOWN, why)

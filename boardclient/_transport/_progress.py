@@ -6,7 +6,7 @@ from typing import Literal
 
 from boardclient.errors import Effect
 
-Stage = Literal["idle", "handed", "connect", "send", "receive"]
+Stage = Literal["idle", "handed", "connect", "write", "send", "receive"]
 
 
 class Progress:
@@ -16,9 +16,10 @@ class Progress:
     """
 
     stage: Stage = "idle"
-    """"idle" outside the transport, "handed" where a lent session doesn't report, then "connect", "send", "receive"."""
+    """"idle" outside the transport, "handed" where a lent session doesn't report, then "connect", "write" (in the next
+    turn of the event loop), "send", "receive"."""
 
     @property
     def effect_under_way(self) -> Effect:
         """What the request may have done if it ends here."""
-        return Effect.NOT_SENT if self.stage in {"idle", "connect"} else Effect.UNKNOWN
+        return Effect.NOT_SENT if self.stage in {"idle", "connect", "write"} else Effect.UNKNOWN

@@ -18,9 +18,10 @@ class Writes:
         self._waiting: list[tuple[Protocol, bytes, Progress]] = []
 
     def add(self, protocol: Protocol, wire: bytes, progress: Progress) -> None:
-        """Have a request written after this turn. The caller waits for the response, and its stage stays until then."""
+        """Have a request written after this turn. The caller waits for the response, and its stage is "write" until then."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
+        progress.stage = "write"
         self._waiting.append((protocol, wire, progress))
 
     def _flush(self) -> None:
