@@ -14,7 +14,7 @@ _TOKEN = RawResponse(200, {}, b'{"access_token": "a-token-of-usual-length-012345
 class _InstantPool:
     """Creates, reads and exchanges whatever is asked for."""
 
-    async def send(self, method: str, url: str, *rest: object) -> RawResponse:
+    async def send(self, method: str, url: str, *rest: object, **more: object) -> RawResponse:
         return _TOKEN if url.endswith("/1/OAuthGetAccessToken") else _ANSWER
 
     async def aclose(self) -> None: ...

@@ -28,7 +28,7 @@ class _InstantPool:
     def __init__(self) -> None:
         self._count = 0
 
-    async def send(self, method: str, url: str, *rest: object) -> RawResponse:
+    async def send(self, method: str, url: str, *rest: object, **more: object) -> RawResponse:
         self._count += 1
         await asyncio.sleep(0)
         return RawResponse(200, {}, b'{"id": "%024x", "name": "a card"}' % self._count)
