@@ -230,7 +230,7 @@ _lenient: Final = _converter(strict=False)
 def _decode_error(model: type, place: str, misfit: _Misfit) -> DecodeError:
     """Make the error that names the place within the body."""
     path = ".".join(filter(None, (place, misfit.path)))
-    return DecodeError(f"the answer is not the documented {model.__name__} at {path or 'its top'}", path)
+    return DecodeError(f"the response is not the documented {model.__name__} at {path or 'its top'}", path)
 
 
 def _one(converter: Converter, model: type[T]) -> Callable[[object], T]:

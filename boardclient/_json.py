@@ -127,7 +127,7 @@ def split_array(body: bytes) -> Iterator[Part]:
     start = _START.match(body)
     if start is None:
         decode(body)
-        raise DecodeError("the answer is not an array")
+        raise DecodeError("the response is not an array")
     position, tries, seams = start.end(), _CUTS_TRIED, _seams(body, start.end())
     is_rest_tried = False
     following: int | None = position

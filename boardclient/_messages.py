@@ -22,7 +22,7 @@ Fields: TypeAlias = Callable[..., Mapping[str, JsonValue]]
 ReadInSteps: TypeAlias = "Callable[[RawResponse], Generator[None, None, T]]"
 
 
-@attrs.frozen
+@attrs.frozen  # pyright: ignore[reportGeneralTypeIssues] -- attrs freezes subclasses of classes that are not
 class Response(RawResponse):
     """The response to `session.request`. `status`, `headers` (case-insensitive) and `body`, unpacked."""
 

@@ -299,7 +299,7 @@ def _last_error(state: RetryCallState) -> BoardClientError:
     error = _failure(state)
     if isinstance(error, BoardClientError):
         return error
-    return BoardClientError("the retry policy gave up on an answer that was a success", Effect.DONE)
+    return BoardClientError("the retry policy gave up on a response that was a success", Effect.DONE)
 
 
 def is_pause_possible(pause: float, remaining: float | None) -> bool:

@@ -106,11 +106,11 @@ def test_lifetimes(expires_in: object, seconds: float | None) -> None:
 # --- no token
 
 INVALID = "the client identifier or secret is invalid, or the code is not good"
-NEITHER = "the token exchange gave no token: its answer is neither a JSON object nor form-encoded"
+NEITHER = "the token exchange gave no token: its response is neither a JSON object nor form-encoded"
 
 
 def named(names: str) -> str:
-    return f"the token exchange gave no token: the names in its answer are {names}; parse_token can take it from another shape"
+    return f"the token exchange gave no token: the names in its response are {names}; parse_token can take it from another shape"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_parse_token_that_raises() -> None:
 
     failure = read({"data": {"x": CANARY}, "status": 1}, parse=parse)
     assert isinstance(failure, RenewalFailure)
-    assert failure.why == "parse_token raised ValueError: the names in its answer are data, status"
+    assert failure.why == "parse_token raised ValueError: the names in its response are data, status"
     assert isinstance(failure.cause, ValueError)
     assert isinstance(failure.cause.__cause__, KeyError)
     assert isinstance(failure.cause.__context__, LookupError)

@@ -66,7 +66,7 @@ def test_what_an_exception_means(error: Exception, stage: str, expected: tuple[s
         ),
         (RuntimeError("x"), "the exchange failed (RuntimeError)"),
         (aiohttp.ClientOSError(-2, "x"), "the exchange failed (ClientOSError)"),
-        (aiohttp.ServerDisconnectedError(), "the connection was closed before the answer"),
+        (aiohttp.ServerDisconnectedError(), "the connection was closed before the response"),
     ],
 )
 def test_why_in_words(error: Exception, why: str) -> None:

@@ -154,7 +154,7 @@ class Pace:
         """
         attempt = self._held.get(asyncio.current_task())
         if attempt is None:
-            raise RuntimeError("a Pace is told of an answer from within its `async with` block, by the same task")
+            raise RuntimeError("a Pace is told of a response from within its `async with` block, by the same task")
         self._controller.report(attempt, self._clock(), status, retry_after, seconds)
 
     async def _turn(self, loop: asyncio.AbstractEventLoop) -> Attempt:

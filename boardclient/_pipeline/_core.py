@@ -132,7 +132,7 @@ class SessionCore:
             if isinstance(outcome, RawResponse):
                 return response_of(outcome)
             error = TransportError(
-                f"the form was not answered: {outcome.words(host_of(target))}", outcome.phase, "POST", outcome.effect
+                f"the form got no response: {outcome.words(host_of(target))}", outcome.phase, "POST", outcome.effect
             )
         finally:
             self.in_flight.end(context)

@@ -46,7 +46,7 @@ async def read_whole(status: int, headers: Mapping[str, str], content: StreamRea
             raise aiohttp.ClientPayloadError
         return RawResponse(status, headers, b"".join(chunks))
     if 200 <= status < 300:
-        return TransportFailure("receive", Effect.DONE, f"the answer is larger than {limit} bytes")
+        return TransportFailure("receive", Effect.DONE, f"the response is larger than {limit} bytes")
     chunks[-1] = chunks[-1][: limit - size]
     return RawResponse(status, headers, b"".join(chunks))
 

@@ -232,7 +232,7 @@ class OpenRun:
         elif row.standing == "failed":
             self._finish(row, failed(row, BoardClientError(f"refused in an earlier run: {row.detail}", Effect.REJECTED)))
         elif row.standing == "doubtful":
-            why = row.detail or "an earlier run has sent it, and ended before the answer came"
+            why = row.detail or "an earlier run has sent it, and ended before the response came"
             row.error = BoardClientError(why, Effect.UNKNOWN)
             if self._options.unknown == "resend":
                 self._backlog.put(row)

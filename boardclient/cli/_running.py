@@ -50,7 +50,7 @@ def _in_words(error: BoardClientError, *, writes: bool) -> str:
     if writes and error.effect is Effect.UNKNOWN:
         return f"{text}; effect unknown: it may have been done or not, look before repeating it"
     if writes and error.effect is Effect.DONE:
-        return f"{text}; it was done, only the answer can't be used"
+        return f"{text}; it was done, only the response can't be used"
     return text
 
 

@@ -57,7 +57,7 @@ def read_token(
     if not 200 <= answer.status < 300:
         return _refusal(answer, fields, secrets)
     if fields is None:
-        return RenewalFailure("the token exchange gave no token: its answer is neither a JSON object nor form-encoded")
+        return RenewalFailure("the token exchange gave no token: its response is neither a JSON object nor form-encoded")
     if parse is not None:
         return _parsed(parse, fields)
     value = next((found for name in _TOKEN_NAMES if isinstance(found := fields.get(name), str) and found), None)
@@ -122,7 +122,7 @@ def _names(fields: Mapping[str, JsonValue]) -> str:
     """Return the names of a response in words. What may be a value, such as a bare token, is left out."""
     shown = sorted(name for name, value in fields.items() if _PLAIN_NAME.fullmatch(name) and not _is_padding(value))
     hidden = len(fields) - len(shown)
-    return f"the names in its answer are {', '.join(shown) or 'none'}" + (f" and {hidden} not shown" if hidden else "")
+    return f"the names in its response are {', '.join(shown) or 'none'}" + (f" and {hidden} not shown" if hidden else "")
 
 
 def _is_padding(value: JsonValue) -> bool:

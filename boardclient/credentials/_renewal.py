@@ -64,6 +64,7 @@ class Renewal:
         finally:
             self._scope.is_over = True
             followed.end(None if failure is None else failure.error())
+        assert failure is not None  # noqa: S101 -- each handler has set it
         self._note(failure)
         return failure
 

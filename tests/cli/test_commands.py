@@ -174,7 +174,7 @@ def test_a_done_effect_is_named_for_what_writes(cli, board_service: BoardService
     board_service.faults.add(board_service.faults.foreign_body(b"[]"), "cards.create")
     code, _, err = cli("card", "create", "x", "--list", board.todo)
     assert code == 1
-    assert "it was done, only the answer can't be used" in err
+    assert "it was done, only the response can't be used" in err
 
 
 def test_an_unknown_effect_of_a_read_is_not_named(cli, board_service: BoardService) -> None:

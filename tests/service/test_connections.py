@@ -22,7 +22,7 @@ from boardclient._transport._pool import Pool
 from boardclient._transport._protocol import Protocol
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-BROKE = TransportFailure("receive", Effect.UNKNOWN, "the answer broke off or could not be unpacked")
+BROKE = TransportFailure("receive", Effect.UNKNOWN, "the response broke off or could not be unpacked")
 
 
 async def send(pool: Pool, method: str, url: str, body: bytes | None = None) -> TransportResult:

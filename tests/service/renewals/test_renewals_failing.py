@@ -350,10 +350,10 @@ async def test_shapes_of_the_answer(shape: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b'{"access": "canary-1", "data": {"token": "canary-2"}}', "the names in its answer are access, data; parse_token"),
-        (b"access=canary-1&canary-2=x9", "the names in its answer are access and 1 not shown"),
-        (b'{"access_token": 7, "token": null}', "the names in its answer are access_token, token;"),
-        (b'{"access_token": ""}', "the names in its answer are none and 1 not shown"),
+        (b'{"access": "canary-1", "data": {"token": "canary-2"}}', "the names in its response are access, data; parse_token"),
+        (b"access=canary-1&canary-2=x9", "the names in its response are access and 1 not shown"),
+        (b'{"access_token": 7, "token": null}', "the names in its response are access_token, token;"),
+        (b'{"access_token": ""}', "the names in its response are none and 1 not shown"),
         (b'["canary-1"]', "neither a JSON object nor form-encoded"),
         (b"<html>canary-1</html>", "neither a JSON object nor form-encoded"),
         (b"canary-1", "neither a JSON object nor form-encoded"),
@@ -381,7 +381,7 @@ async def test_parse_token(service: BoardService, consent: Consent, clock: Clock
     for body in (b'{"data": {}}', json.dumps({"data": {"secret": token}}).encode()):
         service.faults.add(faults.foreign_body(body), "token.exchange", times=1)
     async with service.session(timed(service, consent, clock, parse_token=parse)) as session:
-        with pytest.raises(CredentialError, match="parse_token raised KeyError: the names in its answer are data") as caught:
+        with pytest.raises(CredentialError, match="parse_token raised KeyError: the names in its response are data") as caught:
             await session.members.me()
         assert isinstance(caught.value.__cause__, KeyError)
         clock.now += 1
