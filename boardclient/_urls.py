@@ -37,7 +37,7 @@ def check_root(url: object, name: str, *, allow_insecure: bool) -> str:
 
 
 def check_proxy(proxy: str | None, root: str, *, allow_insecure: bool) -> None:
-    """Check that a proxy does not carry credentials unencrypted beyond this machine, as plain http through it would be.
+    """Check that no proxy carries credentials unencrypted beyond this machine. Plain http through one would.
 
     Raises:
         ValueError: it does; the message holds nothing of the URL.

@@ -196,7 +196,7 @@ class OpenRun:
             self._followed.note(words)
 
     async def _audit(self) -> None:
-        """Compare the board with what is known; what is settled stays so where the board can't be read."""
+        """Compare the board with what is known. What is settled stays so where the board can't be read."""
         try:
             self._tally.audit = await self._halt.unless_set(self._reconciler.audit())
         except BoardClientError as error:
