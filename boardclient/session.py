@@ -200,11 +200,11 @@ class AsyncSession:
         return view
 
     def stats(self) -> SessionStats:
-        """Return numbers of what the session and all its views have done and are doing; it costs nothing until it is called."""
+        """Return numbers of what the session and all its views do and have done. It costs nothing until it is called."""
         return self._core.stats()
 
     async def ping(self) -> float:
-        """Read the member record once (interface 4.11), and return how many seconds that took.
+        """Read the member record once, and return how many seconds that took (4.11).
 
         It shows that the service is reached and takes the credentials.
 

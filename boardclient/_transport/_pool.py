@@ -122,7 +122,7 @@ class Pool:
 
     @property
     def connections(self) -> tuple[int, int, int]:
-        """How many connections are open, how many of them are idle, and how many requests wait for one."""
+        """How many connections are open, how many of them are idle, and how many wait."""
         connector: Any = self._connector if self._lent is None else self._lent.connector
         idle, waiting = (sum(map(len, list(getattr(connector, name, {}).values()))) for name in ("_conns", "_waiters"))
         return len(getattr(connector, "_acquired", ())) + idle, idle, waiting

@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans and metrics of calls by the stable conventions for HTTP clients. Needs the extra `opentelemetry`.
+"""OpenTelemetry spans and metrics of calls, by the HTTP client conventions. Needs the extra `opentelemetry`.
 
 A call is an INTERNAL span named by its operation, each attempt a CLIENT span within it, whose `traceparent` is sent. A renewal
 and a bulk run are INTERNAL spans. No attribute holds a credential. The conventions: https://opentelemetry.io/docs/specs/semconv/http/.
@@ -61,7 +61,7 @@ class BoardClientInstrumentor:
         meter_provider: MeterProvider | None = None,
         **options: object,
     ) -> None:
-        """Begin to make spans and metrics, of sessions that are open already as well; a second call changes nothing.
+        """Begin to make spans and metrics, also for open sessions. A second call changes nothing.
 
         Args:
             tracer_provider: where the spans go, by default OpenTelemetry's global one.
@@ -88,7 +88,7 @@ class BoardClientInstrumentor:
 
 @attrs.define
 class _Follower:
-    """What the instrument keeps for an activity: its span, and what restores the context at its end."""
+    """What the instrument keeps for an activity. It is a span, and what restores the context at its end."""
 
     span: Span | None
     token: Token[Context] | None = None
@@ -230,7 +230,7 @@ def _outcome_attributes(activity: Activity, error_type: str | None) -> dict[str,
 
 
 def _error_type(activity: Activity) -> str | None:
-    """Return what went wrong in a word: the status of a response that is an error, otherwise the class of the exception."""
+    """Return what went wrong in a word. It is the status of a failed response, otherwise the exception's class."""
     if activity.status is not None and status_of(activity.status).effect is not Effect.DONE:
         return str(activity.status)
     if isinstance(activity.error, ApiError):
