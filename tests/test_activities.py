@@ -1,0 +1,75 @@
+"""What instruments make of activities that are out of the ordinary."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from boardclient import logs
+from boardclient._activities import Activity
+from boardclient._curl import ShownRequest
+from boardclient._messages import Response
+from boardclient._pipeline._following import ObserverInstrument, end_form
+from boardclient._transport import TransportFailure
+from boardclient.credentials._exchange_answer import read_token
+from boardclient.credentials._failure import RenewalFailure
+from boardclient.errors import Effect
+from boardclient.events import BulkProgress, CredentialsRenewed, Event
+from boardclient.integrations.opentelemetry import _OpenTelemetry
+
+_PROGRESS = BulkProgress(done=0, created=0, failed=0, unknown=0, rate=0.0, seconds=0.0)
+
+
+def test_events_reach_whom_they_are_for(caplog: pytest.LogCaptureFixture) -> None:
+    """Phases are for logs and spans, events for observers; progress is logged by no one."""
+    caplog.set_level(logging.INFO, "boardclient")
+    seen: list[Event] = []
+    activity = Activity(kind="run", operation="a run")
+    renewed = CredentialsRenewed(operation="x")
+    telemetry = _OpenTelemetry(None, None)
+    telemetry.note(activity, renewed)
+    telemetry.end(activity)
+    telemetry.begin(activity)
+    for event in (renewed, _PROGRESS, "a phase"):
+        logs.LOGS.note(activity, event)
+        ObserverInstrument([seen.append]).note(activity, event)
+        telemetry.note(activity, event)
+    telemetry.end(activity)
+    assert seen == [renewed, _PROGRESS]
+    assert [record.getMessage() for record in caplog.records] == ["a run credentials renewed", "a run a phase"]
+
+
+def test_a_form_without_a_response_says_why() -> None:
+    """A token exchange that nothing answered ends with the effect and the reason."""
+    form = Activity(kind="attempt", operation="token exchange")
+    end_form(form, TransportFailure("connect", Effect.NOT_SENT, "no connection: refused"))
+    assert (form.effect, form.why, form.status) == (Effect.NOT_SENT, "no connection: refused", None)
+
+
+def test_plain_text_is_the_services_word() -> None:
+    """A refusal in plain text is shown without what may be a secret."""
+    failure = read_token(Response(403, {"Content-Type": "text/plain"}, b"not for abc123 today"), 0.0)
+    assert isinstance(failure, RenewalFailure)
+    assert failure.why == "the token exchange answered 403; the service says: not for *** today"
+
+
+def test_a_request_without_a_body_has_none_in_its_command() -> None:
+    """A GET has its credentials in the query and no body."""
+    command = ShownRequest(method="GET", url="https://h/1/members/me", has_key=False).as_curl()
+    assert "--data" not in command
+    assert command.endswith("""https://h/1/members/me'?token='"$BOARDCLIENT_TOKEN\"""")
+
+
+@pytest.mark.parametrize(("wanted", "level"), [("debug", logging.DEBUG), ("loud", logging.INFO)])
+def test_the_environment_configures_logs(monkeypatch: pytest.MonkeyPatch, wanted: str, level: int) -> None:
+    """The level is that of the environment, and a word that is none counts as info."""
+    logger = logging.getLogger("boardclient")
+    before = list(logger.handlers), logger.level
+    monkeypatch.setenv("BOARDCLIENT_LOG", wanted)
+    try:
+        logs._configure()
+        assert logger.level == level
+    finally:
+        logger.handlers[:] = before[0]
+        logger.setLevel(before[1])
