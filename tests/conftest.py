@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import SimpleNamespace
@@ -93,3 +94,15 @@ class RawServer:
 def raw_server() -> RawServer:
     """Give a server below HTTP."""
     return RawServer()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Take back what a test's application configured of logging: frameworks set the level and handlers of all loggers."""
+    loggers = [logging.getLogger(), logging.getLogger("boardclient")]
+    before = [(logger, logger.level, [*logger.handlers]) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        for handler in {*logger.handlers} - {*handlers}:
+            logger.removeHandler(handler)

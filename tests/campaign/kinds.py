@@ -66,7 +66,7 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "content": Kind(),
     "marker": Kind(marker=True),
-    "twins": Kind(rows="twins", baseline=20),
+    "twins": Kind(rows="twins", baseline=8),
     "equal": Kind(rows="equal", baseline=7),
     "equal-marker": Kind(rows="equal", marker=True),
     "references": Kind(rows="twins", reference=True, is_async=True),

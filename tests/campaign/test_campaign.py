@@ -11,8 +11,8 @@ from checker import Findings
 from kinds import ABLATIONS, KINDS, SERVICES
 
 Look = Callable[[str], Findings]
-ROWS = 48
-"""Below 50: a listing of exactly as many cards may be cut off, and leaves rows unknown."""
+ROWS = 40
+"""With the cards that were there before, fewer than 50: a listing of exactly 50 may be cut off, and leaves rows unknown."""
 SCALE = Scale(delay=0.05, settle=0.4)
 LONGEST_KILL_SECONDS = 1.0
 
