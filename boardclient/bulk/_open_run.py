@@ -78,7 +78,6 @@ class OpenRun:
         )
         self._places = caller.places
         self._is_settling = False
-        self._followed: Activity | None = None
         self._conductor: asyncio.Task[None] | None = None
         tally.reason = self._waiting_for
         halt.on_set(self._input.give_up)
@@ -152,13 +151,11 @@ class OpenRun:
 
     async def _conduct(self) -> None:
         # A task for each worker and not for each card: 10 microseconds a card less, and memory that doesn't grow with the input.
-        followed = self._followed = Activity(
-            kind="run", operation="cards.create_many", instruments=followers(), parent=PARENT.get()
-        )
+        followed = Activity(kind="run", operation="cards.create_many", instruments=followers(), parent=PARENT.get())
         PARENT.set(followed.begin())  # in the context of this task, which its workers take over
         workers = [asyncio.create_task(self._sender.work()) for _ in range(self._options.workers)]
         try:
-            await self._phases()
+            await self._phases(followed)
         except Exception as error:  # whatever went wrong is for the owner of the run
             self._halt.set(error)
         finally:
@@ -170,30 +167,26 @@ class OpenRun:
             followed.end(self._halt.error)
             self.results.close()
 
-    async def _phases(self) -> None:
+    async def _phases(self, followed: Activity) -> None:
         is_doubted = False
         try:
-            self._note_phase("rows are sent")
+            followed.note("rows are sent")
             await self._unless_halted(self._feed())
             while self._doubts.rows:
                 is_doubted = True
-                self._note_phase(f"{len(self._doubts.rows)} rows are in doubt, the board is read")
+                followed.note(f"{len(self._doubts.rows)} rows are in doubt, the board is read")
                 await self._unless_halted(self._settle_doubts())
                 await self._unless_halted(self._feed())
             # A proxy that repeats a POST answers as if nothing had happened, so that only the board shows the second card.
             if is_doubted or (self._options.journal is not None and self._options.unknown == "reconcile"):
-                self._note_phase("the board is read for the audit")
+                followed.note("the board is read for the audit")
                 await self._audit()
         except Halted:
-            self._note_phase("the run is stopped")
+            followed.note("the run is stopped")
             self._doubts.rows += self._withdraw()
             await self._backlog.drained()
             for row in self._doubts.rows:
                 self._recorder.settle(row, unknown(row, row.error))
-
-    def _note_phase(self, words: str) -> None:
-        if self._followed is not None:
-            self._followed.note(words)
 
     async def _audit(self) -> None:
         """Compare the board with what is known. What is settled stays so where the board can't be read."""

@@ -7,7 +7,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, Self
 
 from boardclient.bulk.journal import _format as form
 from boardclient.bulk.journal import _location as location
@@ -33,9 +33,6 @@ _NOT_RELEASED: Final = (
     " FROM rows WHERE seq > ?"
 )
 _NOT_INDEXED: Final = "INSERT OR IGNORE INTO keys SELECT key, seq FROM rows WHERE seq > ? ORDER BY key"
-Facts: TypeAlias = Mapping[str, str]
-"""What a run has learnt of its service, by names of the learner's own."""
-_NO_FACTS: Final[Facts] = {}
 
 
 class _Known(NamedTuple):
@@ -149,7 +146,7 @@ class JournalFile:
         """
         self._lock.release_to(seq)
 
-    def admit(self, entries: Sequence[Entry], outcomes: Sequence[RowOutcome] = (), facts: Facts = _NO_FACTS) -> list[RowDecision]:
+    def admit(self, entries: Sequence[Entry], outcomes: Sequence[RowOutcome] = ()) -> list[RowDecision]:
         """Record outcomes, log what is to be sent, and say what to do with each row.
 
         The answers are in the order of the rows. On return all of it is on the disk. A row that was refused for good is sent
@@ -163,7 +160,7 @@ class JournalFile:
         refusal: str | None = None
         decisions: list[RowDecision] = []
         with self._transaction():
-            self._record(outcomes, facts)
+            self._record(outcomes)
             known = self._find(entries)
             refusal = self._refusal(entries, known)
             if refusal is None:
@@ -172,15 +169,10 @@ class JournalFile:
             raise JournalError(f"{self.path}: {refusal}")
         return decisions
 
-    def record(self, outcomes: Sequence[RowOutcome], facts: Facts = _NO_FACTS) -> None:
-        """Record what became of rows, and what was learnt. The last outcome of a row holds, and the last value of a fact."""
+    def record(self, outcomes: Sequence[RowOutcome]) -> None:
+        """Record what became of rows. The last outcome of a row holds."""
         with self._transaction():
-            self._record(outcomes, facts)
-
-    def facts(self) -> dict[str, str]:
-        """Return what was learnt."""
-        with self._guarded():
-            return dict(self._connection.execute("SELECT name, value FROM facts"))
+            self._record(outcomes)
 
     def rows(self, states: tuple[RowState, ...], after: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Return rows in these states, in the order of logging, after the number `after`."""
@@ -298,9 +290,8 @@ class JournalFile:
     def _set_meta(self, name: str, value: object) -> None:
         self._connection.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
 
-    def _record(self, outcomes: Sequence[RowOutcome], facts: Facts) -> None:
+    def _record(self, outcomes: Sequence[RowOutcome]) -> None:
         insert(self._connection, "INSERT OR REPLACE INTO outcomes (seq, state, detail, shown)", padded(outcomes))
-        insert(self._connection, "INSERT OR REPLACE INTO facts (name, value)", tuple(facts.items()))
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:

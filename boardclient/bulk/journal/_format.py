@@ -32,7 +32,6 @@ CREATE TABLE outcomes (
   detail TEXT,
   shown BLOB
 );
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE baseline (card_id TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 

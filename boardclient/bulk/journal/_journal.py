@@ -37,7 +37,6 @@ class Journal:
         self._loop = asyncio.get_running_loop()
         self._note_seconds = note_seconds
         self._noted: list[RowOutcome] = []
-        self._facts: dict[str, str] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closing: Future[None] | None = None
         self._logged = file.last
@@ -93,7 +92,7 @@ class Journal:
             JournalError: the file can't be written, now or before, or is not where it was; a key came before in this run; or the
                 content of a row that may have been sent has changed. None of the rows may be sent.
         """
-        job = self._submit(self._file.admit, tuple(entries), *self._take_noted())
+        job = self._submit(self._file.admit, tuple(entries), self._take_noted())
         try:
             decisions = await _result(job)
         except asyncio.CancelledError:
@@ -129,28 +128,13 @@ class Journal:
         self._noted.append(RowOutcome(seq, state, detail, shown))
         self._write_soon()
 
-    def note_fact(self, name: str, value: str) -> None:
-        """Note, without waiting, what was learnt of the service, for later runs as well."""
-        self._check_open()
-        self._facts[name] = value
-        self._write_soon()
-
-    async def facts(self) -> dict[str, str]:
-        """Return what this run and earlier ones have learnt of the service.
-
-        Raises:
-            JournalError: the file can't be written or read.
-        """
-        await self.flush()
-        return await _result(self._submit(self._file.facts))
-
     async def flush(self) -> None:
         """Write what was noted.
 
         Raises:
             JournalError: the file can't be written, now or before.
         """
-        await _result(self._submit(self._file.record, *self._take_noted()))
+        await _result(self._submit(self._file.record, self._take_noted()))
 
     async def rows(self, *states: RowState) -> AsyncGenerator[JournalRow, None]:
         """Yield the rows in these states, in the order of logging. What was noted is written first.
@@ -187,7 +171,7 @@ class Journal:
             JournalError: the file can't be written, now or before: the next run will find rows in doubt. The lock is given back.
         """
         if self._closing is None:
-            self._closing = self._submit(_finish, self._file, *self._take_noted())
+            self._closing = self._submit(_finish, self._file, self._take_noted())
             self._thread.shutdown(wait=False)
         await _ended(self._closing)
 
@@ -205,17 +189,16 @@ class Journal:
         elif self._timer is None:
             self._timer = self._loop.call_later(self._note_seconds, self._write_noted)
 
-    def _take_noted(self) -> tuple[list[RowOutcome], dict[str, str]]:
+    def _take_noted(self) -> list[RowOutcome]:
         noted, self._noted = self._noted, []
-        facts, self._facts = self._facts, {}
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return noted, facts
+        return noted
 
     def _write_noted(self) -> None:
         """Write what was noted, without waiting. The file raises an error of it at its next use."""
-        self._submit(self._file.record, *self._take_noted())
+        self._submit(self._file.record, self._take_noted())
 
 
 async def _result(job: Future[T]) -> T:
@@ -245,8 +228,8 @@ def _withdraw(file: JournalFile, admission: Future[list[RowDecision]]) -> None:
         file.record(unsent)
 
 
-def _finish(file: JournalFile, noted: list[RowOutcome], facts: dict[str, str]) -> None:
+def _finish(file: JournalFile, noted: list[RowOutcome]) -> None:
     try:
-        file.record(noted, facts)  # also where there is nothing to record: an error of before comes up here at the latest
+        file.record(noted)  # also where there is nothing to record: an error of before comes up here at the latest
     finally:
         file.close()
