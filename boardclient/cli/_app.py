@@ -175,6 +175,7 @@ app = Group(
             help="Seconds for a call, all its attempts together.",
         ),
         Option("--allow-insecure", is_flag=True, help="Allow http to hosts other than this one."),
+        Option("--verbose", is_flag=True, help="Log each call and its attempts on stderr, without credentials."),
         Option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the version."),
     ],
     notes={
@@ -189,6 +190,7 @@ app = Group(
             "BOARDCLIENT_TOKEN     the access token",
             "BOARDCLIENT_KEY       the API key, where one is used",
             "BOARDCLIENT_AUTH_URL  where tokens are exchanged",
+            "BOARDCLIENT_LOG       info or debug: log calls, or their attempts as well, on stderr",
             "NO_COLOR              print without colours",
             "Credentials are never options: options show in process lists.",
         ],

@@ -7,7 +7,7 @@ from signal import Signals
 
 import click
 
-from boardclient import AsyncSession, AuthenticationError, BoardClientError, Effect
+from boardclient import AsyncSession, AuthenticationError, BoardClientError, Effect, logs
 from boardclient.cli import _settings
 from boardclient.cli._errors import FileError, IncompleteError, StoppedError, UsageError
 from boardclient.cli._signals import Brake, run_until_signal
@@ -72,5 +72,7 @@ def with_session(
                 raise IncompleteError(f"{error}; {settings.advice}") from None
 
     with reported(writes=writes, when_stopped=when_stopped):
+        if options.verbose:
+            logs.log_to_stderr("debug")
         settings = _settings.load(options, os.environ)
         run_until_signal(in_session, brake)

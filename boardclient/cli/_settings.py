@@ -21,6 +21,7 @@ class Options:
     auth_url: str | None = None
     timeout: float = 30.0
     allow_insecure: bool = False
+    verbose: bool = False
 
 
 @attrs.frozen(kw_only=True)

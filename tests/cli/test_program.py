@@ -293,6 +293,15 @@ def test_plain_http_is_refused_in_the_command_line_s_own_words(bare_cli, monkeyp
     assert "=True" not in err
 
 
+def test_verbose_logs_calls_and_attempts_without_credentials(cli, board_service: BoardService) -> None:
+    """The result stays alone on stdout, and no credential is logged."""
+    result = cli("--verbose", "whoami")
+    assert (result.code, "members.me" in result.err, "attempt 1" in result.err) == (0, True, True)
+    assert "attempt" not in result.out
+    assert board_service.token not in result.err
+    assert board_service.key not in result.err
+
+
 def test_a_directory_as_journal_is_bad_usage(cli, board, csv_file, tmp_path: Path) -> None:
     code, out, err = cli("import", csv_file("name\nA\n"), "--board", board.board, "--list", "Done", "--journal", str(tmp_path))
     assert (code, out) == (2, "")
