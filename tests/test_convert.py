@@ -211,6 +211,14 @@ def test_an_array_of_objects_with_ids_is_required(read: Callable[[bytes], Any], 
     assert caught.value.path == path
 
 
+@pytest.mark.parametrize("read", [_convert.card, lambda raw: _convert.cards(b"[" + raw + b"]")])
+def test_a_field_that_no_model_has_must_be_utf_8_too(read: Callable[[bytes], Any]) -> None:
+    """Broken text is an error even where only `extra` would show it."""
+    read('{"id":"c1","name":"n","x":"\u00e9"}'.encode())
+    with pytest.raises(DecodeError):
+        read(b'{"id":"c1","name":"n","x":"\xe9"}')
+
+
 def test_arrays_keep_their_order() -> None:
     """An array gives one model for each element in the order of the answer, none for an empty one."""
     assert _convert.cards(b"[]") == _convert.lists(b"[]") == []

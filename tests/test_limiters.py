@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -44,6 +45,11 @@ class Limiter:
             raise self.leave
         if self.leave == "hang":
             await asyncio.Event().wait()
+        if self.leave == "swallow":
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await asyncio.sleep(0)
+            return None
         return self.leave
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
@@ -120,10 +126,11 @@ async def test_an_attempt_that_sent_nothing_is_not_reported() -> None:
     assert (failed.value.effect, limiter.entered, limiter.reported) == (Effect.NOT_SENT, 1, 0)
 
 
-async def test_a_limiter_that_never_ends_its_turn_loses_nothing(board_service: BoardService) -> None:
+@pytest.mark.parametrize("leave", ["hang", "swallow"])
+async def test_a_limiter_that_never_ends_its_turn_loses_nothing(board_service: BoardService, leave: str) -> None:
     """Where leaving the limiter takes longer than the deadline, the card that was created is returned, and the task is free."""
     listed = await a_list(board_service)
-    async with board_service.session(limiter=Limiter("hang"), timeout=0.3) as session:
+    async with board_service.session(limiter=Limiter(leave), timeout=0.3) as session:
         card, cancelling = await settled(session.cards.create("a", list_id=listed))
     assert (card.name, cancelling) == ("a", 0)
 
@@ -172,6 +179,7 @@ async def test_a_limiter_that_swallows_the_callers_cancellation_sends_nothing(bo
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
+                await asyncio.sleep(0)  # it may await more before it lets the call go on
                 self.entered += 1
 
     limiter = Stubborn()
@@ -244,6 +252,25 @@ async def test_hooks_of_credentials_that_raise_lose_nothing(
         assert (await session.cards.create("a", list_id=listed)).name == "a"
     messages = [record.message for record in caplog.records]
     assert messages == ["is_current of the credentials failed", "note_accepted of the credentials failed"]
+
+
+async def test_outdated_credentials_are_asked_for_again_in_another_turn(board_service: BoardService) -> None:
+    """Credentials that are outdated when the turn comes are not sent."""
+
+    class Outdated(StaticCredentials):
+        acquired = 0
+
+        async def acquire(self, exchange: Exchange) -> Credentials:
+            self.acquired += 1
+            return Credentials("outdated" if self.acquired == 1 else board_service.token, board_service.key)
+
+        def is_current(self, credentials: Credentials) -> bool:
+            return credentials.token != "outdated"
+
+    limiter, provider = Limiter(), Outdated("unused", "unused")
+    async with board_service.session(provider, limiter=limiter) as session:
+        await session.members.me()
+    assert (provider.acquired, limiter.entered, len(board_service.calls_of("members.me"))) == (2, 2, 1)
 
 
 async def test_a_second_401_is_raised_whatever_the_provider_makes_of_it(

@@ -393,6 +393,20 @@ def test_a_few_large_cards_are_not_read_by_the_standard_library(more: str) -> No
         assert [card.id for card in _convert.cards(body)] == ["c0", "c1"]
 
 
+@pytest.mark.parametrize("space", [0, 300_000])
+def test_a_long_empty_array_has_no_cards(space: int) -> None:
+    """White space makes an empty array as long as one that is cut."""
+    assert _convert.cards(b"[" + b" " * space + b"]\n") == []
+
+
+def test_a_long_array_of_numbers_is_refused_at_the_first() -> None:
+    """An array without objects is walked to its end, and its first element named."""
+    body = b"[" + b",".join([b"1"] * 500) + b"]"
+    with mock.patch.object(_json, "PART_BYTES", 100), pytest.raises(DecodeError) as caught:
+        _convert.cards(body)
+    assert caught.value.path == "[0]"
+
+
 def test_cards_full_of_objects_that_begin_alike_are_read_in_small_parts() -> None:
     """Inner objects that begin as a card does, hundreds in each card, make no part much longer than a few cards."""
     inner = [{"id": "i", "name": "n", "due": None} for _ in range(300)]

@@ -213,8 +213,9 @@ class Pipeline:
                 if context.is_cancelled and context.may_send:  # the limiter has swallowed the caller's cancellation
                     raise asyncio.CancelledError
                 context.is_noted |= limiter.is_reporting
-                if guarded("is_current of the credentials", self._hooks.is_current, credentials) in {True, None}:
-                    outcome = await self._send(request, context, credentials)
+                if guarded("is_current of the credentials", self._hooks.is_current, credentials) not in {True, None}:
+                    return outcome
+                outcome = await self._send(request, context, credentials)
         except asyncio.CancelledError:
             if isinstance(outcome, _Turn) or context.interruption is None:
                 raise
