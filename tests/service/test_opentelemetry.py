@@ -25,7 +25,9 @@ from opentelemetry.semconv.metrics.http_metrics import HTTP_CLIENT_REQUEST_DURAT
 from opentelemetry.trace import SpanKind, StatusCode
 
 from boardclient import AsyncSession, BoardClientError, CardDraft, OAuthCredentials, Pace, StaticCredentials
-from boardclient.integrations.opentelemetry import BoardClientInstrumentor
+from boardclient._activities import INSTALLED, Activity
+from boardclient.events import RetryScheduled
+from boardclient.integrations.opentelemetry import BoardClientInstrumentor, _OpenTelemetry
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
 assert _conventions  # the package that the names below are compared with
@@ -239,6 +241,15 @@ async def test_retries_and_renewals_are_counted(service: BoardService, policy: A
     assert (stats.in_flight, stats.pool_open, stats.pool_idle, stats.pool_waiting, stats.pace) == (0, 1, 1, 0, None)
     assert stats.transport in {"DirectTransport", "ClientSessionTransport"}
     assert len(exported.spans(SpanKind.CLIENT)) == 5
+
+
+def test_retries_without_a_span_are_counted(exported: Exported) -> None:
+    """A retry counts as well in a call that has no span, as the later ones of a run."""
+    retry = RetryScheduled(operation="x", method="GET", path="/", attempt=1, pause_seconds=0.0, why="503")
+    (instrument,) = (one for one in INSTALLED if isinstance(one, _OpenTelemetry))
+    instrument.note(Activity(kind="call", operation="x"), retry)
+    assert exported.metrics()["boardclient.retries"].data.data_points[0].value == 1
+    assert exported.exporter.get_finished_spans() == ()
 
 
 async def test_free_requests_have_no_template(service: BoardService, exported: Exported) -> None:
