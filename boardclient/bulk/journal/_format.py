@@ -131,7 +131,9 @@ class Meta:
 def connect(path: Path, mode: Literal["ro", "rw"], timeout: float = 5.0) -> sqlite3.Connection:
     """Open an existing SQLite file that waits `timeout` seconds for others' locks."""
     # The thread that closes a journal whose opening was cancelled need not be the one that opened it.
-    return sqlite3.connect(f"{path.as_uri()}?mode={mode}", timeout, uri=True, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}", timeout=timeout, uri=True, isolation_level=None, check_same_thread=False
+    )
 
 
 def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
