@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from boardclient._pace import Pace
     from boardclient.bulk import BulkReport, BulkRun, CardResult
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
-    from boardclient.credentials._code_exchange import AuthorizationRequest
+    from boardclient.credentials._config import AuthorizationRequest
     from boardclient.credentials._encrypted_store import EncryptedTokenStore
     from boardclient.credentials._file_store import FileTokenStore
     from boardclient.credentials._memory_store import MemoryTokenStore
@@ -101,7 +101,7 @@ _HOMES = {
     "credentials._file_store": ("FileTokenStore",),
     "credentials._memory_store": ("MemoryTokenStore",),
     "credentials._oauth": ("OAuthCredentials",),
-    "credentials._code_exchange": ("AuthorizationRequest",),
+    "credentials._config": ("AuthorizationRequest",),
     "credentials._tokens": ("LeaseState", "StoredToken", "Token", "TokenStore"),
     "events": ("BulkProgress",),
     "models": ("Board", "BoardList", "BoardPrefs", "Card", "CardDraft", "JsonValue", "Member", "Position"),

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from boardclient._activities import PARENT, Activity
-from boardclient.credentials._code_exchange import EXCHANGE_SECONDS, AuthorizationRequest, OAuthClientConfig, exchange_code
+from boardclient.credentials._code_exchange import EXCHANGE_SECONDS, exchange_code
+from boardclient.credentials._config import AuthorizationRequest, OAuthClientConfig
 from boardclient.credentials._failure import RenewalFailure
 from boardclient.credentials._guard import Outcome, begin
 from boardclient.credentials._protocol import Exchange

@@ -1,0 +1,95 @@
+"""The options of OAuth credentials: the client, the callbacks and the store."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import attrs
+
+from boardclient._urls import check_root
+from boardclient.credentials._exchange_answer import ParseToken
+from boardclient.credentials._failure import RenewalFailure, consent_needed
+from boardclient.credentials._store_steps import StoreSteps
+from boardclient.credentials._tokens import TokenStore
+from boardclient.models import check_text
+
+
+@attrs.frozen(kw_only=True)
+class AuthorizationRequest:
+    """Tell the application why it is asked for an authorization code. Nothing in it is secret.
+
+    Args:
+        account: the account that the code is for.
+        first_time: True if no token is stored for the account.
+        attempt: how often a code was asked for since the service last accepted a token, from 1.
+    """
+
+    account: str
+    first_time: bool
+    attempt: int
+
+
+Authorize: TypeAlias = Callable[[AuthorizationRequest], Awaitable[str]]
+
+
+def _checked_address(url: str) -> str:
+    return check_root(url, "auth_url", allow_insecure=True)  # the session says whether forms may go over plain http
+
+
+@attrs.frozen(kw_only=True)
+class OAuthClientConfig:
+    """The options of `OAuthCredentials`, which describes them, checked.
+
+    Raises:
+        ValueError, TypeError: an option can't work.
+    """
+
+    client_id: str = attrs.field(repr=False)
+    client_secret: str = attrs.field(repr=False)
+    redirect_uri: str = attrs.field(repr=False)
+    auth_url: str = attrs.field(converter=_checked_address)
+    authorize: Authorize | None
+    key: str | None = attrs.field(repr=False)
+    store: TokenStore
+    account: str
+    authorize_timeout: float
+    cooldown: float
+    renew_before_expiry: float | None
+    parse_token: ParseToken | None
+    lease_seconds: float
+    login_url: str | None
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("client_id", "client_secret", "redirect_uri", "account"):
+            check_filled(getattr(self, name), name)
+        for name in ("key", "login_url"):
+            if getattr(self, name) is not None:
+                check_filled(getattr(self, name), name)
+        if not all(function is None or callable(function) for function in (self.authorize, self.parse_token)):
+            raise TypeError("authorize must be an async function or None, and parse_token a function")
+        if not all(callable(getattr(self.store, name, None)) for name in ("read", "publish", "lease", "release")):
+            raise TypeError("store must be a TokenStore, such as MemoryTokenStore() or FileTokenStore(path)")
+        if not self.authorize_timeout > 0 or not self.lease_seconds > 0 or not self.cooldown >= 0:
+            raise ValueError("authorize_timeout and lease_seconds must be more than 0 seconds, cooldown at least 0")
+        if self.renew_before_expiry is not None and not self.renew_before_expiry > 0:
+            raise ValueError("renew_before_expiry must be more than 0 seconds, or None")
+
+    @property
+    def steps(self) -> StoreSteps:
+        """The steps at the store for this account."""
+        return StoreSteps(self.store, self.account)
+
+    def consent_needed(self, login_url: str | None = None, cause: BaseException | None = None) -> RenewalFailure:
+        """Return the failure of calls whose user has to sign in. The callback's `login_url` replaces the configured one."""
+        return consent_needed(self.account, login_url or self.login_url, cause)
+
+
+def check_filled(text: object, name: str) -> None:
+    """Check that an option is a text, and not an empty one.
+
+    Raises:
+        ValueError, TypeError: it is not.
+    """
+    if not check_text(text, name):
+        raise ValueError(f"{name} must not be empty")
