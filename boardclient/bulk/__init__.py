@@ -1,4 +1,4 @@
-"""Bulk creation: lazy drafts, a fixed set of workers, a stream of results. What reads its journal from outside."""
+"""Bulk creation of cards: `BulkRun`, its results and its report (interface 4.3)."""
 
 from boardclient.bulk._listing import IdSet
 from boardclient.bulk._matching import digest

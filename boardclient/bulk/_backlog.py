@@ -1,4 +1,4 @@
-"""The rows on their way to the workers. They are taken as needed, admitted in batches and kept for later."""
+"""The rows that wait to be sent. They are taken from the input on demand, and logged in batches."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from boardclient.bulk._queue import ResultQueue
 from boardclient.bulk._rows import Row
 
 _MOST_AHEAD: Final = 256
-"""How many rows are put on record together at most: the price of a commit hardly depends on their number."""
+"""The largest number of rows logged in one commit, whose cost hardly depends on their number."""
 
 
 class Backlog:
     """Rows that wait to be sent. Owned by a run.
 
-    Of rows that are being sent and results that nobody has taken there are at most two for each worker, so that a consumer that
-    is slow slows the workers down; those that were in doubt may come on top. A ledger that puts rows on record gets the next ones
-    while workers are busy with earlier ones, and more at a time where workers have to wait for it.
+    Rows in flight and untaken results together number at most two per worker, so a slow consumer slows the workers down. Rows
+    that were in doubt are not counted. With a journal the next batch is logged while the workers send the last one; the batch
+    doubles when workers have to wait for it.
     """
 
     def __init__(self, rows: Input, ledger: Ledger, workers: int, results: ResultQueue) -> None:
@@ -29,7 +29,7 @@ class Backlog:
         self._results = results
         self._workers = workers
         self._ahead = 0 if ledger.batch == 1 else ledger.batch
-        """How many rows are put on record together, ahead of their sending; 0 where none is put on record."""
+        """How many rows are logged together before they are sent; 0 without a journal."""
         self._ready: asyncio.Queue[Row] = asyncio.Queue()
         self._later: dict[Row, asyncio.TimerHandle] = {}
         self._waiting = 0
@@ -44,13 +44,14 @@ class Backlog:
 
     @property
     def _is_crowded(self) -> bool:
-        """Whether rows that are on record wait until results are taken."""
+        """Whether logged rows wait until results are taken."""
         return self._ahead > 0 and len(self._results.untaken) >= self._workers
 
     def take_at_once(self) -> Row | None:
-        """Return a new row, or one that waits, if that needs no waiting. It is None where `next` is to be awaited.
+        """Return the next row if one is available without waiting, otherwise None.
 
-        Most rows of a synchronous input without a journal go this way: two tasks less to wake for each card.
+        After None, await `next`. Most rows of a synchronous input without a journal are taken here: that wakes two tasks fewer
+        per card.
         """
         if not (self._ready.empty() or self._is_crowded):
             waiting = self._ready.get_nowait()
@@ -64,7 +65,7 @@ class Backlog:
         return row
 
     async def next(self) -> Row:
-        """Return the next row to be sent, as soon as there is one."""
+        """Wait for the next row to send, and return it."""
         self._waiting += 1
         self._weigh()
         try:
@@ -75,16 +76,16 @@ class Backlog:
             self._waiting -= 1
 
     def _weigh(self) -> None:
-        """Want rows while more workers wait than rows are ready, or half a batch is left."""
+        """Ask for rows if fewer are ready than workers wait, or less than half a batch is left."""
         if self._ready.qsize() < max(self._waiting, self._ahead // 2):
             self._wanted.set()
         else:
             self._wanted.clear()
 
     async def take(self) -> Sequence[Row]:
-        """Return new rows once a worker waits for one, none at the end of the input.
+        """Wait until a worker needs a row, and return new rows. An empty result means the end of the input.
 
-        They count as under way, and those that are to be sent are on record.
+        The rows count as under way. With a journal, those to be sent are logged on return.
         """
         await self._wanted.wait()
         if self._ahead:
@@ -112,12 +113,12 @@ class Backlog:
         self._under_way += 1
 
     def put(self, row: Row) -> None:
-        """Let a row that is under way be sent."""
+        """Make a row that is under way available to the workers."""
         self._ready.put_nowait(row)
         self._weigh()
 
     def put_later(self, row: Row, seconds: float) -> None:
-        """Let a row be sent again after a pause. No worker waits for it."""
+        """Make a row available again after a pause in seconds. No worker is blocked meanwhile."""
         self._later[row] = asyncio.get_running_loop().call_later(seconds, self._ripen, row)
 
     def _ripen(self, row: Row) -> None:
@@ -130,17 +131,17 @@ class Backlog:
         self._results.freed.set()
 
     async def drained(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no row is under way."""
         while self._under_way:
             await self._change()
 
     async def _change(self) -> None:
-        """Wait until a row is no longer under way, or a result was taken."""
+        """Wait until a row ends or a result is taken."""
         self._results.freed.clear()
         await self._results.freed.wait()
 
     def give_up(self) -> list[Row]:
-        """Take back the rows that wait to be sent; they are no longer under way."""
+        """Remove the rows that wait to be sent, and return them. They are no longer under way."""
         rows = list(self._later)
         for timer in self._later.values():
             timer.cancel()

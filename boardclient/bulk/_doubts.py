@@ -1,4 +1,4 @@
-"""The rows in doubt: sent, and nothing is known of what became of them."""
+"""The rows in doubt: they were sent, and it is unknown whether their cards exist."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from boardclient.bulk._rows import Row
 from boardclient.errors import BoardClientError
 
 MOST_SENDS: Final = 5
-"""How often a card is sent whose effect is unknown each time."""
+"""How often a row is sent at most if the effect is unknown each time."""
 _MOST_ROWS: Final = 1000
-"""Rows in doubt that are kept until the board is read, also before the end of the input."""
+"""The number of rows in doubt at which the board is read before more rows are sent."""
 _RESEND_SECONDS: Final = 0.25
-"""The pause before a card in doubt is sent a second time, where that is the caller's choice; doubling."""
+"""The pause before a row in doubt is sent a second time with `unknown="resend"`. It doubles each time."""
 
 
 class Doubts:
-    """Does with a row in doubt what the caller of the run chose. Owned by the run."""
+    """Treats rows in doubt as the option `unknown` says. Owned by the run."""
 
     def __init__(self, options: BulkOptions, backlog: Backlog, recorder: Recorder) -> None:
         self.rows: list[Row] = []
-        """Those that are kept until the board is read."""
+        """The rows that are kept until the board is read."""
         self._options = options
         self._backlog = backlog
         self._recorder = recorder
         self._loop = asyncio.get_running_loop()
-        self._sent_at = self._loop.time()  # for the rows of earlier runs: their senders have ended by now
+        self._sent_at = self._loop.time()  # requests of earlier runs were sent before now
 
     @property
     def is_full(self) -> bool:
-        """Whether the board is to be read before more rows are sent."""
+        """Whether the board must be read before more rows are sent."""
         return len(self.rows) >= _MOST_ROWS
 
     @property
     def settle_seconds(self) -> float:
-        """The time left until all that was sent has arrived."""
+        """The seconds left until every card that was sent must be listed."""
         return self._sent_at + self._options.settle_seconds - self._loop.time()
 
     def add(self, row: Row, error: BoardClientError) -> None:
-        """Report a row, send it again, or keep it until the board is read."""
+        """Report a row as unknown, send it again, or keep it until the board is read."""
         row.error = error
         if self._options.unknown == "resend" and row.sends < MOST_SENDS:
             self._backlog.begin()

@@ -12,10 +12,12 @@ from boardclient.models import Card, CardDraft
 
 
 class FoundCards(list[Card]):
-    """The cards that show exactly what was sent. Where there are none, those that may be it.
+    """The cards that show exactly what was sent or, if there are none, those that may be the card.
 
-    `is_exact` says which of the two they are. `alike` are the cards that may be it besides: in another form, moved or renamed.
-    `doubt` says why the card may exist and not be among them, None where nothing speaks for that.
+    Attributes:
+        is_exact: True if the listed cards show exactly what was sent.
+        alike: The other cards that may be the one: shown in another form, moved or renamed.
+        doubt: Why the card may exist although it is not listed, or None if there is no reason to think so.
     """
 
     def __init__(self, exact: Sequence[Card], alike: Sequence[Card], doubt: str | None) -> None:
@@ -26,7 +28,10 @@ class FoundCards(list[Card]):
 
 
 def find_cards(draft: CardDraft, cards: Sequence[Card]) -> FoundCards:
-    """Return the cards of a board that may be a draft's. A field that no card shows is not compared."""
+    """Return the cards of a board that may have been made from a draft.
+
+    A field that no card shows is not compared.
+    """
     row = Content.of(draft)
     fields = [field for field in FIELDS if any(getattr(card, field) is not None for card in cards)]
     sent = {"name": row.name, "desc": row.desc, "list_id": row.list_id, "due": row.due}
@@ -36,7 +41,7 @@ def find_cards(draft: CardDraft, cards: Sequence[Card]) -> FoundCards:
         return all(sent[field] == shown[field] for field in fields)
 
     exact = [card for card in cards if fields and is_exact(card)]
-    # Which texts services may show for one another is taken for granted here: one listing teaches nothing.
+    # Nothing can be learned from one listing, so any known way of changing texts is taken to be possible.
     rule = attrs.evolve(Shown.learn([], fields), is_learned=True)
     others = [card for card in cards if not (fields and is_exact(card))]
     alike = [card for card in others if Suspects([card], rule).find(row) is not None]

@@ -1,4 +1,4 @@
-"""Ending a run early, and finishing what must be done despite cancellations."""
+"""Ending a run early, and completing what must be completed despite cancellations."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ T = TypeVar("T")
 
 
 class Halted(Exception):  # noqa: N818 -- it is no error, and never leaves the package
-    """The run is to begin nothing more."""
+    """The run was halted while the work was under way."""
 
 
 class Halt:
-    """Whether a run is to begin nothing more, and the error that is the reason. Owned by the run."""
+    """Ends a run early: once set, the run starts nothing more. Owned by the run."""
 
     def __init__(self) -> None:
         self.is_set = False
         self.error: BaseException | None = None
-        """What ended the run early; the first one counts."""
+        """The first error that ended the run early, or None."""
         self._event = asyncio.Event()
         self._callbacks: list[Callable[[], object]] = []
 
     def on_set(self, callback: Callable[[], object]) -> None:
-        """Call this once the run is halted."""
+        """Register a callback for the moment when the run is halted."""
         self._callbacks.append(callback)
 
     def set(self, error: BaseException | None = None) -> None:
@@ -39,11 +39,11 @@ class Halt:
                 callback()
 
     async def unless_set(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work, and cancel it where the run is halted meanwhile.
+        """Await the work and return its result. Cancel it if the run is halted meanwhile.
 
         Raises:
-            Halted: the run is halted, whether or not the work came to its end.
-            Exception: what the work raises.
+            Halted: the run is halted, even if the work was completed.
+            Exception: any error that the work raises.
         """
         task, halted = asyncio.create_task(work), asyncio.create_task(self._event.wait())
         try:
@@ -60,7 +60,7 @@ class Halt:
 
 
 async def to_the_end(task: asyncio.Task[T]) -> T:
-    """Wait for a task to its end. Where the caller is cancelled, raise that afterwards."""
+    """Wait until a task is done, and return its result. A cancellation of the caller is raised afterwards."""
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:

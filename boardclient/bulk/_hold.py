@@ -1,7 +1,7 @@
-"""Hold a run in an outage. One request is tried at a time, and the others wait.
+"""Hold a run during an outage: one request is tried at a time, and the others wait.
 
-Any response that says something of its request ends the hold. A request that was never sent is made again, so that nothing of
-an outage shows in the results; after a time without any success requests fail as they do without a hold.
+The hold ends with a success, and with an error response that concerns the request itself, such as 404. A request that was not
+sent is repeated, so an outage leaves no failed rows. After a time without any success, requests fail as they do without a hold.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from boardclient.errors import ApiError, BoardClientError, ConsentRequired, Deco
 HoldReason: TypeAlias = Literal["outage", "consent"]
 
 PATIENCE_SECONDS: Final = 300.0
-"""How long a row or a read may be refused by 429, or not be sent for an outage, before it fails."""
+"""How long a row or a read may be refused with 429, or remain unsent in an outage, before it fails."""
 _FIRST_PATIENCE_SECONDS: Final = 15.0
-"""The same before the service answered at all: its address may be wrong."""
+"""The same before the first response of the service, whose address may be wrong."""
 _UNKNOWN_PATIENCE_SECONDS: Final = 30.0
-"""How long requests that fail with an unknown effect hold the run: each try leaves a row in doubt."""
+"""How long failures with an unknown effect hold the run. It is short because each try leaves a row in doubt."""
 _UNKNOWN_FAILURES: Final = 5
-"""So many of them in a row are an outage."""
+"""How many consecutive failures with an unknown effect count as an outage."""
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 _CONSENT_PAUSE_SECONDS: Final = 0.25
-"""The pause between looks for a token: short, since they send nothing."""
+"""The pause between two attempts to obtain a token. It is short because they send no request."""
 
 
 class Hold:
-    """Whether requests of a run wait, and for what. Owned by the run.
+    """Decides whether the requests of a run wait, and for what reason. Owned by the run.
 
-    `timeout` is what a call has, in seconds; `changed` is called when the reason changes.
+    `timeout` is the deadline of a call in seconds, or None. `changed` is called when the reason changes.
     """
 
     def __init__(self, timeout: float | None, changed: Callable[[], object]) -> None:
         self.reason: HoldReason | None = None
-        """Why requests wait, None where they don't."""
+        """Why requests wait, or None if they do not."""
         self.is_disturbed = True
-        """Whether the next success is to be noted."""
+        """Whether `note_success` must be called after the next success."""
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._first_patience = min(_FIRST_PATIENCE_SECONDS, math.inf if timeout is None else timeout)
@@ -49,20 +49,20 @@ class Hold:
         self._pause = _FIRST_PAUSE_SECONDS
         self._tries: set[asyncio.Task[Any] | None] = set()
         self._is_due = False
-        """Whether the next task that asks may try."""
+        """Whether the next task that asks may try a request."""
         self._timer: asyncio.TimerHandle | None = None
         self._changed_event = asyncio.Event()
 
     def note_success(self) -> None:
-        """Take note that something got through."""
+        """Note a success, and end the hold."""
         self._has_contact, self.is_disturbed = True, False
         self._failures, self._failing_since, self._pause = 0, None, _FIRST_PAUSE_SECONDS
         self.end()
 
     def note_failure(self, error: BoardClientError, *, failures: int = _UNKNOWN_FAILURES) -> bool:
-        """Note a failure. Return True if the request should be repeated, where it may be.
+        """Note a failure. Return True if the request should be repeated, provided that it is safe to.
 
-        So many `failures` with an unknown effect in a row begin a hold; one that was not sent begins it at once.
+        A request that was not sent begins a hold at once, others after `failures` consecutive failures.
         """
         if isinstance(error, ConsentRequired):
             self.is_disturbed = True
@@ -90,7 +90,7 @@ class Hold:
         return PATIENCE_SECONDS if self._has_contact else self._first_patience
 
     async def turn(self) -> None:
-        """Wait until the running task may send. During a hold one task may, after each pause."""
+        """Wait until the current task may send. During a hold one task may, after each pause."""
         while not self.lets_pass():
             if self._is_due:
                 self._tries.add(asyncio.current_task())
@@ -100,15 +100,15 @@ class Hold:
                 await self._changed_event.wait()
 
     def lets_pass(self) -> bool:
-        """Return True if the running task need not wait."""
+        """Return True if the current task may send without waiting."""
         return self.reason is None or asyncio.current_task() in self._tries
 
     def end_turn(self) -> None:
-        """Take note that the running task is done with what it waited to send."""
+        """Note that the current task has ended its request."""
         self._tries.discard(asyncio.current_task())
 
     def end(self) -> None:
-        """Let all that wait send."""
+        """End the hold, and let all waiting tasks send."""
         if self.reason is None:
             return
         self.reason = None
@@ -120,7 +120,7 @@ class Hold:
         self._changed()
 
     def _begin(self, reason: HoldReason) -> None:
-        """Let what is sent from now on wait, or go on to do so."""
+        """Begin a hold, or change the reason of the current one."""
         if self.reason is None:
             self.reason = reason
             self._schedule()
@@ -130,7 +130,7 @@ class Hold:
             self._changed()
 
     def _schedule(self) -> None:
-        """Let one task try after a pause, which doubles with each try of an outage."""
+        """Let one task try after a pause. In an outage the pause doubles with each try."""
         self._is_due = False
         pause = _CONSENT_PAUSE_SECONDS
         if self.reason == "outage":

@@ -1,4 +1,4 @@
-"""The input of a bulk run. Drafts become numbered rows, no more than are asked for. Here stands what an input may do wrong."""
+"""The input of a bulk run. It numbers drafts, takes no more of them than needed, and checks them."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ class Input(Protocol):
     """Numbered rows, in the order of the drafts. Owned by a run, which closes it."""
 
     def next_at_once(self) -> Row | None:
-        """Return the next row if that needs no waiting, otherwise None."""
+        """Return the next row if it is available without waiting, otherwise None."""
         ...
 
     async def take(self, most: int) -> list[Row]:
-        """Return the next rows, from 1 to `most`; none at the end of the input."""
+        """Return the next rows, from 1 to `most`. An empty result means the end of the input."""
         ...
 
     def give_up(self) -> None:
-        """Take note that no further row is wanted."""
+        """Request no further rows."""
         ...
 
     async def aclose(self) -> None:
-        """Close the input where it is a generator."""
+        """Close the input if it is a generator."""
         ...
 
 
 def open_input(drafts: Drafts) -> Input:
-    """Return the rows of the drafts. Nothing is asked of them before the first row is wanted."""
+    """Return an input for drafts. They are not iterated before the first row is requested."""
     return AsyncInput(drafts) if isinstance(drafts, AsyncIterable) else SyncInput(drafts)
 
 
 class SyncInput:
-    """The rows of an iterable. It runs in the context variables of the run's beginning."""
+    """The rows of an iterable. It runs with the context variables that were current when the run began."""
 
     def __init__(self, drafts: Iterable[CardDraft]) -> None:
         self._drafts = drafts
-        # A chain calls the iterable's __iter__ when the first row is wanted.
+        # `chain` calls the iterable's __iter__ only when the first row is requested.
         self._rows = map(_row, count(), chain(drafts))
         self._run = copy_context().run
         self._error: BaseException | None = None
 
     def next_at_once(self) -> Row | None:
-        """Return the next row, None at the end.
+        """Return the next row, or None at the end.
 
         Raises:
             TypeError: a draft is not a CardDraft.
-            RuntimeError: the input raised something that would end a task or a loop in silence.
-            Exception: whatever else the input raises.
+            RuntimeError: the input raised CancelledError, GeneratorExit or StopAsyncIteration.
+            Exception: any other error that the input raises.
         """
         try:
             return self._run(next, self._rows, None)
@@ -67,7 +67,10 @@ class SyncInput:
             raise _odd(error) from error
 
     async def take(self, most: int) -> list[Row]:
-        """Return the next rows, none at the end. An error is raised after the rows before it were taken."""
+        """Return the next rows. An empty result means the end.
+
+        An error of the input is raised after the rows before it have been returned.
+        """
         if self._error is not None:
             raise self._error
         rows: list[Row] = []
@@ -92,15 +95,16 @@ class SyncInput:
 class AsyncInput:
     """The rows of an asynchronous iterable. One task runs it from the first step to the end of its cleanup.
 
-    Timeouts, cancel scopes and context variables of a generator belong to the task that runs it, so each step has to be run by
-    the same one. A cancellation that is not the run's is thrown into the generator, whose own timeout may be its cause.
+    A generator's timeouts, cancel scopes and context variables belong to the task that runs it, so every step runs in the same
+    task. A cancellation that does not come from the run is thrown into the generator, because the generator's own
+    `asyncio.timeout` may have caused it.
     """
 
     def __init__(self, drafts: AsyncIterable[CardDraft]) -> None:
         self._drafts = drafts
         self._rows: deque[Row] = deque()
         self._wanted = 0
-        """How many more rows to take from the input without being asked again."""
+        """How many more rows the input's task is to take."""
         self._asked = asyncio.Event()
         self._given = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -111,16 +115,18 @@ class AsyncInput:
         self._cleanup_error: BaseException | None = None
 
     def next_at_once(self) -> Row | None:
-        """Return None: a row has to be waited for."""
+        """Return None: each row has to be awaited."""
         return None
 
     async def take(self, most: int) -> list[Row]:
-        """Wait for a row, and return it with those that need no further waiting. None at the end.
+        """Wait for one row, and return it with those available without further waiting.
+
+        An empty result means the end. An error is raised after the rows before it have been returned.
 
         Raises:
             TypeError: a draft is not a CardDraft.
             RuntimeError: the input was cancelled by something other than the run.
-            Exception: whatever else the input raises, after the rows before it were taken.
+            Exception: any other error that the input raises.
         """
         if self._task is None and not self._is_closing:
             self._task = asyncio.create_task(self._iterate(), name="boardclient bulk input")
@@ -137,7 +143,7 @@ class AsyncInput:
         return [self._rows.popleft() for _ in range(min(most, len(self._rows)))]
 
     def give_up(self) -> None:
-        """Let the input's task close it; a step that waits is cancelled."""
+        """Make the input's task close it. A step that is being awaited is cancelled."""
         if self._is_closing:
             return
         self._is_closing = self._is_over = True
@@ -146,15 +152,15 @@ class AsyncInput:
             self._task.cancel()
 
     async def aclose(self) -> None:
-        """Close a generator, in the task that ran it. Cancellations of the caller are passed on to it.
+        """Close a generator in the task that ran it. A cancellation of the caller cancels that task.
 
         Raises:
-            BaseException: what the generator's cleanup raised.
+            Exception: any error that the generator's cleanup raises.
         """
         self.give_up()
         if self._task is None:
             if isinstance(self._drafts, AsyncGenerator):
-                await self._drafts.aclose()  # it was never begun, so that nothing of it runs
+                await self._drafts.aclose()  # it was never started, so this runs none of its code
             return
         cancellation: asyncio.CancelledError | None = None
         while not self._task.done():
@@ -171,7 +177,7 @@ class AsyncInput:
             raise self._cleanup_error
 
     async def _iterate(self) -> None:
-        """Run the input."""
+        """Iterate over the drafts. The body of the input's task."""
         iterator: AsyncIterator[object] | None = None
         try:
             iterator = aiter(self._drafts)
@@ -196,7 +202,10 @@ class AsyncInput:
                 await self._close(iterator)
 
     async def _step(self, iterator: AsyncIterator[object]) -> object:
-        """Wait until a row is wanted, and return the next draft. _END where there is none, or the run closes the input."""
+        """Wait until a row is requested, and return the next draft.
+
+        Return _END if there is none, or the run closes the input.
+        """
         try:
             while not (self._wanted > 0 or self._is_closing):
                 self._asked.clear()
@@ -226,7 +235,7 @@ class AsyncInput:
 
 
 _ODD: Final = (asyncio.CancelledError, GeneratorExit, StopAsyncIteration)
-"""What means something to the task or loop that it is raised in, and nothing that an input may mean by it."""
+"""Exceptions that would end a task or a loop silently if an input's were passed on unchanged."""
 
 
 def _odd(error: BaseException) -> RuntimeError:

@@ -1,4 +1,4 @@
-"""What is known of rows and cards, in a journal or while the run lasts."""
+"""The ledger of a run: which rows were sent and what became of them, in memory or in a journal."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ from boardclient.bulk.journal._journal import Journal
 
 
 class Ledger(Protocol):
-    """Who knows which rows were sent, and what became of them."""
+    """A record of which rows were sent and what became of them."""
 
     @property
     def secret(self) -> bytes:
-        """What markers are made from."""
+        """The secret from which markers are derived."""
         ...
 
     @property
     def batch(self) -> int:
-        """How many rows are best admitted together."""
+        """How many rows to pass to one `admit`."""
         ...
 
     @property
     def is_new(self) -> bool:
-        """Return True if no row was ever on record."""
+        """Whether no row was ever logged."""
         ...
 
     async def admit(self, rows: Sequence[Row]) -> None:
-        """Say what is to be done with rows. Those to be sent are on record when this returns."""
+        """Decide what to do with rows. Those to be sent are logged on return."""
         ...
 
     def release(self, row: Row) -> None:
-        """Put on record that a row may be sent from now on, before its first request."""
+        """Note that a row may be sent from now on. Called before its first request."""
         ...
 
     def settle(self, row: Row, result: CardResult) -> None:
-        """Take note of what became of a row."""
+        """Record the result of a row."""
         ...
 
     def withdraw(self, rows: Iterable[Row]) -> None:
-        """Take note that rows were not sent after all."""
+        """Record that rows were not sent."""
         ...
 
     async def baseline(self) -> IdSet | None:
-        """Return the cards that were there before the first row. It is None where nobody has looked yet."""
+        """Return the cards that existed before the first row, or None if the board was not read then."""
         ...
 
     async def set_baseline(self, ids: Sequence[str]) -> None:
-        """Keep the cards that were there before the first row."""
+        """Keep the identifiers of the cards that existed before the first row."""
         ...
 
     async def confirmed(self) -> IdSet:
-        """Return the cards that are known to be rows'."""
+        """Return the identifiers of the cards that are known to belong to rows."""
         ...
 
     async def aclose(self) -> None:
-        """End the record."""
+        """Close the ledger."""
         ...
 
 
 class MemoryLedger:
-    """What is known in one run, which nothing outlives."""
+    """A ledger in memory, for a run without a journal."""
 
     batch = 1
     is_new = True
@@ -80,29 +80,29 @@ class MemoryLedger:
         self._baseline: IdSet | None = None
 
     async def admit(self, rows: Sequence[Row]) -> None:
-        """Let all be sent."""
+        """Leave all rows to be sent."""
 
     def release(self, row: Row) -> None:
-        """Do nothing: no later run asks."""
+        """Do nothing: no later run needs it."""
 
     def settle(self, row: Row, result: CardResult) -> None:
-        """Remember the card, if anybody is going to ask."""
+        """Remember the card if the board may be read."""
         if self._keeps_cards and result.card is not None:
             self._confirmed.add(result.card.id)
 
     def withdraw(self, rows: Iterable[Row]) -> None:
-        """Do nothing: nothing was written."""
+        """Do nothing: nothing was logged."""
 
     async def baseline(self) -> IdSet | None:
-        """Return the cards that were there before the first row."""
+        """Return the cards that existed before the first row, or None."""
         return self._baseline
 
     async def set_baseline(self, ids: Sequence[str]) -> None:
-        """Remember the cards that were there before the first row."""
+        """Remember the cards that existed before the first row."""
         self._baseline = IdSet(ids)
 
     async def confirmed(self) -> IdSet:
-        """Return the cards that are known to be rows'."""
+        """Return the identifiers of the cards that are known to belong to rows."""
         return self._confirmed
 
     async def aclose(self) -> None:
@@ -110,7 +110,7 @@ class MemoryLedger:
 
 
 class JournalLedger:
-    """What is known in a journal, which the next run resumes."""
+    """A ledger in a journal, from which a later run resumes."""
 
     def __init__(self, journal: Journal, batch: int) -> None:
         self.batch = batch
@@ -121,25 +121,25 @@ class JournalLedger:
         """Open the journal of a run.
 
         Raises:
-            JournalError: it can't be used; nothing was sent.
+            JournalError: the journal can't be used. Nothing was sent.
         """
         return cls(await Journal.open(path, identity), batch)
 
     @property
     def secret(self) -> bytes:
-        """What markers are made from."""
+        """The secret from which markers are derived."""
         return self._journal.secret
 
     @property
     def is_new(self) -> bool:
-        """Return True if no row was ever on record."""
+        """Whether no row was ever logged."""
         return self._journal.is_new
 
     async def admit(self, rows: Sequence[Row]) -> None:
-        """Log what is to be sent, and say what earlier runs did of the rest.
+        """Log the rows to be sent, and set on the others what earlier runs did.
 
         Raises:
-            JournalError: the journal can't be written, or a row is not what it was.
+            JournalError: the journal can't be written, a reference comes twice, or a row that was sent has other content now.
         """
         decisions = await self._journal.admit([Entry(row.key, digest(row.draft)) for row in rows])
         for row, decision in zip(rows, decisions, strict=True):
@@ -147,15 +147,15 @@ class JournalLedger:
             row.is_earlier = decision.action == "doubtful"
 
     def release(self, row: Row) -> None:
-        """Note that a row may be sent. One that was logged and not released is known to be unsent.
+        """Note that a row may be sent. A row that was logged and never released was certainly not sent.
 
         Raises:
-            JournalError: the journal is no longer where it was. The row may not be sent.
+            JournalError: the journal was moved or removed. The row must not be sent.
         """
         self._journal.release(row.seq)
 
     def settle(self, row: Row, result: CardResult) -> None:
-        """Note what became of a row, unless it is what the journal says."""
+        """Record the result of a row, unless the journal has it already."""
         if row.standing in {"done", "failed"} or (row.standing == "doubtful" and result.state == "unknown" and not row.sends):
             return
         if result.card is not None:
@@ -166,20 +166,20 @@ class JournalLedger:
             self._journal.note(row.seq, "failed" if is_final(result.error) else "waiting", str(result.error))
 
     def withdraw(self, rows: Iterable[Row]) -> None:
-        """Note that rows were logged and not sent."""
+        """Record that rows were logged and not sent."""
         for row in rows:
             self._journal.note(row.seq, "waiting", "not sent")
 
     async def baseline(self) -> IdSet | None:
-        """Return the cards that were there before the first row. It is None where nobody has looked."""
+        """Return the cards that existed before the first row, or None if the board was not read then."""
         return None if self._journal.baseline is None else IdSet(await self._journal.baseline_ids())
 
     async def set_baseline(self, ids: Sequence[str]) -> None:
-        """Keep the cards that were there before the first row."""
+        """Keep the identifiers of the cards that existed before the first row."""
         await self._journal.set_baseline(ids)
 
     async def confirmed(self) -> IdSet:
-        """Return the cards that are known to be rows'."""
+        """Return the identifiers of the cards that are known to belong to rows."""
         ids = IdSet()
         async for row in self._journal.rows("done"):
             if row.detail is not None:
@@ -187,5 +187,5 @@ class JournalLedger:
         return ids
 
     async def aclose(self) -> None:
-        """Write what was noted, and let the next run have the journal."""
+        """Write what was recorded, and close the journal so that another run can open it."""
         await self._journal.aclose()

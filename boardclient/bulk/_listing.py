@@ -1,4 +1,4 @@
-"""The cards of a board as they are read, sorted by what is known of them (4.4). No I/O."""
+"""The cards of a listing (4.4), sorted by what is known of their origin. No I/O."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ import attrs
 from boardclient.models import Card
 
 _LIKELY_LIMITS: Final = frozenset(digit * 10**zeros for zeros in range(1, 7) for digit in (5, 10, 20, 25))
-"""Numbers of cards at which services end a listing: 50, 100, 200, 250, 500, 1000, …"""
+"""Likely maximum lengths of a listing: 50, 100, 200, 250, 500, 1000, …"""
 FIELDS: Final = ("name", "desc", "list_id", "due")
 
 
 def find_limit(count: int) -> str | None:
-    """Return why a listing of so many cards may be cut off. It is None where nothing speaks for that."""
+    """Return why a listing of `count` cards may be cut off, or None if nothing suggests it."""
     if count not in _LIKELY_LIMITS:
         return None
     return f"the listing shows exactly {count:,} cards, which may be all that it ever shows"
 
 
 class IdSet:
-    """A set of identifiers in eight bytes each, for millions of them. It lives as long as its process only."""
+    """A set of identifiers that takes eight bytes each, for millions of them.
+
+    It keeps hashes, which differ between processes, so it must not be stored.
+    """
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
         self._hashes = array("q", map(hash, ids))
@@ -46,7 +49,7 @@ class IdSet:
             self._is_sorted = True
 
     def find(self, identifier: str) -> int | None:
-        """Return the place of an identifier, None where it isn't there."""
+        """Return the position of an identifier, or None if the set does not hold it."""
         self._sort()
         wanted = hash(identifier)
         place = bisect_left(self._hashes, wanted)
@@ -59,7 +62,8 @@ class IdSet:
 class Listing:
     """A listing of a board, read card by card. Owned by one reconciliation or audit.
 
-    `samples` are confirmed cards by identifier, with whatever the owner knows of them; those that are listed are kept.
+    `baseline` are the cards that existed before the run, or None if unknown, and `confirmed` those known to belong to rows.
+    `samples` names confirmed cards to keep as they are listed; only its keys, card identifiers, are used.
     """
 
     def __init__(self, baseline: IdSet | None, confirmed: IdSet, samples: Mapping[str, object] | None = None) -> None:
@@ -74,12 +78,12 @@ class Listing:
         self.count = 0
         """How many cards are listed."""
         self.samples: dict[str, Card] = {}
-        """The listed cards of the samples."""
+        """The listed cards that were asked for as samples, by identifier."""
         self.fields: set[str] = set()
-        """The fields that any card shows; what none shows the listing leaves out."""
+        """The fields that at least one card shows."""
 
     def add(self, card: Card) -> None:
-        """Take note of a card of the board; a listing may show a card twice."""
+        """Add a listed card. A card that is listed twice counts once."""
         self.count += 1
         if len(self.fields) < len(FIELDS):
             self.fields.update(field for field in FIELDS if getattr(card, field) is not None)
@@ -98,7 +102,7 @@ class Listing:
 
     @property
     def unaccounted(self) -> list[Card]:
-        """The cards that were not there before the run and are not known to be a row's."""
+        """The cards that are neither in the baseline nor confirmed."""
         return [*self._others.values()]
 
     @property
@@ -108,7 +112,7 @@ class Listing:
 
     @property
     def shows_baseline(self) -> bool:
-        """Whether any card that was there before is listed."""
+        """Whether any card of the baseline is listed."""
         return any(self._seen_baseline)
 
     @property
@@ -117,14 +121,14 @@ class Listing:
         return len(self._seen_confirmed) - self.confirmed
 
     def incompleteness(self, recognised: int) -> str | None:
-        """Return why the listing may lack cards. It is None where those of the run show that it doesn't.
+        """Return why the listing may lack cards, or None if the cards of the run show that it does not.
 
-        `recognised` is how many rows in doubt were found in it.
+        `recognised` is the number of rows in doubt that were found in it.
         """
         total = len(self._seen_confirmed)
         if self.missing:
             return f"the listing lacks {self.missing} of {total} cards that were confirmed: it is not complete"
-        # A listing of the oldest cards shows none of the run's once it is full. On a board that was empty it shows the first.
+        # A listing that stops after the oldest cards shows none of the run's, unless the board was empty before.
         was_empty = self.has_baseline and not len(self._baseline)
         if total or (was_empty and self.count == recognised):
             return None
