@@ -1,4 +1,4 @@
-"""How a service shows what it was sent, learned from cards whose row is known. No I/O.
+"""How a service shows the texts and dates it was sent, learned from cards whose row is known. No I/O.
 
 The rules are in docs/design/reconciliation.md.
 """
@@ -16,11 +16,11 @@ from typing import Final, TypeAlias
 import attrs
 
 _MISFITS: Final = 4
-"""One card in so many may differ from what was sent without a rule: people edit cards."""
+"""One card in this many may differ from what was sent without following a rule, because people edit cards."""
 _SHORTEST_CUT: Final = 8
-"""Letters and digits below which a beginning is no sign that a text was cut."""
+"""The least number of letters and digits at which a common beginning suggests that a text was cut."""
 _ELLIPSIS: Final = re.compile(r"\s*(?:&#?\w{0,8})?(?:…|\.{2,3}|\[…\]|\[\.\.\.\])?\s*\Z")
-"""What may stand at the end of a text that was cut: a part of an HTML escape, and a mark of the cut."""
+"""What may end a text that was cut: part of an HTML escape, and an ellipsis."""
 _WIDE_SPACE: Final = re.compile(r"\s{2,}|[^\S ]")
 
 Kinds: TypeAlias = frozenset[Hashable]
@@ -33,7 +33,7 @@ def _exact(text: str) -> str:
 
 @lru_cache(512)
 def tidy(text: str) -> str:
-    """Return a text without what services change, such as spaces, case and escapes."""
+    """Return a text without what services often change: runs of spaces, case, HTML escapes, invisible characters."""
     if "&" in text:
         for _ in range(3):  # some services escape what was escaped already
             text = html.unescape(text)
@@ -58,14 +58,14 @@ def bare(text: str) -> str:
 
 
 _FORMS: Final[tuple[Form, ...]] = (_exact, tidy, bare)
-"""Forms of a text, each of which tells less apart than the one before."""
+"""Forms in which texts are compared, from the strictest to the loosest."""
 _ANY: Final = len(_FORMS)
-"""Stands for texts that have nothing in common with what was sent."""
+"""The level of a field whose shown texts have nothing in common with those sent."""
 
 
 @lru_cache(512)
 def kinds(text: str) -> Kinds:
-    """Return the kinds of characters of a text. A service that shows some of them unchanged may still change others."""
+    """Return the kinds of characters in a text. A service that shows some kinds unchanged may change others."""
     found = {kind_of(char) for char in set(text)}
     if text:
         found.add(("first", kind_of(text[0])))
@@ -79,7 +79,7 @@ def kinds(text: str) -> Kinds:
 
 
 def kind_of(char: str) -> Hashable:
-    """Return what a character has in common with those that services treat alike."""
+    """Return the kind of a character. Services are expected to treat the characters of one kind alike."""
     if char.isascii():
         return "a" if char.islower() else "A" if char.isupper() else "0" if char.isdigit() else char
     is_composed = unicodedata.normalize("NFKC", char) == char
@@ -87,7 +87,7 @@ def kind_of(char: str) -> Hashable:
 
 
 def is_special(char: str) -> bool:
-    """Return True for a character that services may replace by something else."""
+    """Return True for a character that services may replace with something else."""
     return not char.isspace() and not (char.isascii() and char.isalnum())
 
 
@@ -96,12 +96,12 @@ def _special_kinds(texts: Iterable[str]) -> Kinds:
 
 
 def is_beginning(sent: str, shown: str) -> bool:
-    """Return True if a shown text is a long enough beginning of what was sent."""
+    """Return True if `shown` is a sufficiently long beginning of `sent`."""
     return _SHORTEST_CUT <= len(shown) < len(sent) and sent.startswith(shown)
 
 
 def without_ellipsis(text: str) -> str:
-    """Return a text without the mark of a cut at its end."""
+    """Return a text without an ellipsis at its end."""
     return _ELLIPSIS.sub("", text)
 
 
@@ -109,8 +109,11 @@ def without_ellipsis(text: str) -> str:
 class TextRule:
     """How a service shows one text field.
 
-    `level` is the index of the finest form in which shown and sent texts agree, `cut` the length at which that form is cut off,
-    `seen` the kinds of characters that were sent, and `longest` the length of the longest text that was shown whole.
+    Attributes:
+        level: The index in `_FORMS` of the strictest form in which shown and sent texts agree.
+        cut: The length at which that form is cut off, or None.
+        seen: The kinds of characters in the texts that were sent.
+        longest: The length of the longest text that was shown whole.
     """
 
     level: int = _ANY
@@ -120,11 +123,11 @@ class TextRule:
 
     @property
     def is_usable(self) -> bool:
-        """Whether shown texts have anything to do with those sent."""
+        """Whether shown texts agree with those sent in any form."""
         return self.level < _ANY
 
     def form(self, text: str) -> str:
-        """Return the form in which texts agree, as far as it is shown."""
+        """Return the form of a text in which sent and shown texts are equal, cut off as the service does it."""
         form = _FORMS[self.level](text if self.cut is None else without_ellipsis(text))
         return form if self.cut is None else form[: self.cut]
 
@@ -137,9 +140,9 @@ class TextRule:
         return self.cut is not None or len(text) > self.longest
 
     def pieces(self, text: str) -> list[str] | None:
-        """Return what must be left of a text with unseen kinds of characters. It is None where it has none of them.
+        """Return the parts of a text that must be shown, or None if all its kinds of characters were seen.
 
-        Services replace such characters by nothing, by a question mark, by a name of theirs; but not ASCII letters and digits.
+        Services drop characters of unseen kinds, or replace them with a question mark or a name. ASCII letters and digits stay.
         """
         unknown = {char for char in set(text) if is_special(char) and kind_of(char) not in self.seen}
         if not unknown:
@@ -148,7 +151,7 @@ class TextRule:
 
 
 def has_pieces(look: str, pieces: Sequence[str]) -> bool:
-    """Return True if pieces of a text come in their order."""
+    """Return True if a text contains the pieces in their order."""
     place = 0
     for piece in pieces:
         place = look.find(piece, place)
@@ -159,13 +162,13 @@ def has_pieces(look: str, pieces: Sequence[str]) -> bool:
 
 
 def _changes_characters(sent: str, shown: str | None) -> bool:
-    """Return True if nothing but characters of special kinds was changed."""
+    """Return True if only special characters were changed."""
     pieces, look = TextRule(level=0).pieces(sent), bare(shown or "")
     return pieces is not None and has_pieces(look, pieces) and look.startswith(pieces[0]) and look.endswith(pieces[-1])
 
 
 def learn_text(pairs: Sequence[tuple[str, str | None]]) -> TextRule:
-    """Learn how a field is shown from pairs of sent and shown. Shown is None where it is missing."""
+    """Learn how a field is shown, from pairs of the text sent and the text shown, None if it is missing."""
     fitting: list[tuple[int, bool, str, str]] = []
     changed: list[str] = []
     for sent, shown in pairs:
@@ -185,7 +188,7 @@ def learn_text(pairs: Sequence[tuple[str, str | None]]) -> TextRule:
     wholes = [len(_FORMS[level](shown)) for _, is_cut, _, shown in fitting if not is_cut]
     cuts = [len(_FORMS[level](without_ellipsis(shown))) for _, is_cut, _, shown in fitting if is_cut]
     if cuts and max(wholes, default=0) > max(cuts) + len("..."):
-        return TextRule()  # longer ones are shown whole: it is no cut
+        return TextRule()  # longer texts are shown whole, so the shorter ones were not cut
     return TextRule(
         level=level,
         cut=min(cuts, default=None),
@@ -207,28 +210,28 @@ def _rounded(due: datetime, unit: timedelta, *, is_nearest: bool) -> datetime:
 
 
 def _roundings(due: datetime) -> list[datetime]:
-    """Return how services may show a date. It is rounded down or to the nearest of each unit."""
+    """Return the forms in which services may show a date: rounded down, and to the nearest, for each unit."""
     found = []
     for unit in _UNITS:
         for is_nearest in (False, True):
             try:
                 found.append(_rounded(due, unit, is_nearest=is_nearest))
-            except OverflowError:  # at the end of the last year there is nothing to round up to
+            except OverflowError:  # the end of the year 9999 can't be rounded up
                 found.append(due)
     return found
 
 
 @attrs.frozen
 class DateRule:
-    """How a service shows due dates, as the numbers of the roundings that fit. None means that it shows none."""
+    """How a service shows due dates: the indexes of the roundings that fit every sample.
+
+    An empty tuple means that dates do not distinguish cards.
+    """
 
     roundings: tuple[int, ...] = ()
 
     def shown(self, due: datetime | None) -> Hashable:
-        """Return what tells dates apart, None where dates say nothing.
-
-        A missing date is shown as missing.
-        """
+        """Return how a date is shown, or None if that is not known. No date is shown as "none"."""
         if not self.roundings:
             return None
         if due is None:
@@ -237,7 +240,7 @@ class DateRule:
         return possible.pop() if len(possible) == 1 else None
 
     def possible(self, due: datetime | None) -> set[datetime | None]:
-        """Return the dates that may be shown for one that was sent."""
+        """Return the dates that the service may show for a date that was sent."""
         if due is None:
             return {None}
         ways = _roundings(due)
@@ -245,25 +248,25 @@ class DateRule:
 
     @property
     def is_usable(self) -> bool:
-        """Whether dates tell cards apart."""
+        """Whether dates distinguish cards."""
         return bool(self.roundings)
 
 
 def learn_dates(pairs: Sequence[tuple[datetime | None, datetime | None]]) -> DateRule:
-    """Learn how due dates are shown from pairs of what was sent and what is shown.
+    """Learn how due dates are shown, from pairs of the date sent and the date shown.
 
-    Where no date was sent, any rounding is possible.
+    If no date was sent, every rounding remains possible.
     """
     every = tuple(range(2 * len(_UNITS)))
     undated = [shown is None for sent, shown in pairs if sent is None]
     fits = [[way == shown for way in _roundings(sent)] for sent, shown in pairs if sent is not None]
     counts = [sum(column) for column in zip(*fits, strict=True)] or [0] * len(every)
     if max(undated.count(False), len(fits) - max(counts)) * _MISFITS > len(pairs):
-        return DateRule()  # dates are shown by default, or not at all, or in another zone
+        return DateRule()  # the service adds dates, omits them, or shows them in another time zone
     return DateRule(tuple(number for number in every if counts[number] == max(counts)))
 
 
 def fit_often(pairs: Iterable[tuple[str | None, str | None]]) -> bool:
-    """Return True if all but a few cards show what was sent. People may have changed those."""
+    """Return True if all but a few cards show what was sent. People may have changed the others."""
     fits = [sent == shown for sent, shown in pairs]
     return fits.count(False) * _MISFITS <= len(fits)

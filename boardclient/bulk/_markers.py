@@ -1,4 +1,4 @@
-"""Markers, short references in descriptions by which a run recognises its cards. No I/O."""
+"""Markers: short codes in descriptions by which a run recognises its cards. No I/O."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ _SECRET: Final = re.compile(r"bc[a-z2-7]{16}")
 
 
 def secret_marker(secret: bytes, seq: int) -> str:
-    """Make the marker of a row: 18 letters and digits that nobody can guess.
+    """Return the marker of a row: 18 letters and digits that can't be guessed without the secret.
 
-    It is the same in each run of a journal. Services escape, trim and reformat punctuation, so it has none.
+    It is the same in each run with one journal. It has no punctuation, which services escape, trim and reformat.
     """
     code = hmac.digest(secret, str(seq).encode(), "sha256")
     return "bc" + base64.b32encode(code[:10]).decode().lower()
 
 
 def check_marker(text: object) -> str:
-    """Return a caller's marker if it can be found again.
+    """Return a marker that the caller's function made, if it can be found in a description.
 
     Raises:
-        TypeError, ValueError: it is no text, empty, or holds a space or a bracket.
+        TypeError: it is not a string.
+        ValueError: it is empty, or has a space or a square bracket.
     """
     if not isinstance(text, str):
         raise TypeError(f"marker must return a string, not {type(text).__name__}")
     if not _TOKEN.fullmatch(text):
-        raise ValueError("marker must return a text without spaces and brackets, and not an empty one")
+        raise ValueError("marker must return a text that is not empty and has no spaces or square brackets")
     return text
 
 
 def normal(marker: str) -> str:
-    """Return a marker as it is compared: without case."""
+    """Return the form in which markers are compared: without case."""
     return marker.casefold()
 
 
 def markers(desc: str | None) -> set[str]:
-    """Return what may be markers in a description, as they are compared."""
+    """Return the words of a description that may be markers, in the form in which they are compared."""
     if not desc:
         return set()
     text = html.unescape(desc).casefold()
@@ -48,8 +49,8 @@ def markers(desc: str | None) -> set[str]:
 
 
 def with_marker(desc: str | None, marker: str) -> str:
-    """Return the description between two copies of the marker, each on its own line.
+    """Return a description between two copies of its marker, each on its own line.
 
-    A service that cuts long descriptions keeps the first copy, one that shows their ends keeps the second.
+    The first copy survives if a service cuts off the end of long descriptions, the second if it cuts off the beginning.
     """
     return f"[{marker}]\n\n{desc}\n\n[{marker}]" if desc else f"[{marker}]"

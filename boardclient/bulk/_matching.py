@@ -1,6 +1,6 @@
-"""Which cards of a board are those of rows in doubt, and which rows have none. No I/O; the rules: docs/design/reconciliation.md.
+"""Matches rows in doubt with the cards of a board. No I/O. The rules are in docs/design/reconciliation.md.
 
-A row counts as absent only where no card that nobody has accounted for could be it.
+A row counts as absent only if no card of unknown origin could be its card.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from boardclient.bulk._likeness import (
 from boardclient.models import Card, CardDraft
 
 _MOST_PAIRS: Final = 200_000
-"""Rows times cards of one look that are compared one by one; it takes a second or so."""
+"""The largest number of pairs of a row and a card that are compared one by one, which takes about a second."""
 _MOST_LOOKS: Final = 2000
-"""Texts that are searched for the pieces of one row; of more cards any may be the row, rather than stop the loop for seconds."""
+"""The largest number of texts that are searched for the pieces of one row. Of more, any may be the row's: the search would block
+the event loop for seconds."""
 _TELLING: Final = 8
-"""Letters and digits by which a description alone tells a renamed card."""
+"""The least number of letters and digits by which a description alone identifies a renamed card."""
 
 
 @attrs.frozen
 class Content:
-    """What a card is compared by. A description that is absent and an empty one are alike; `due` is in UTC."""
+    """The fields by which cards are compared. An absent description equals an empty one; `due` is in UTC."""
 
     name: str
     desc: str
@@ -46,13 +47,13 @@ class Content:
 
     @classmethod
     def of(cls, draft: CardDraft, desc: str | None = None) -> Content:
-        """Take the content of a draft, with the description that is really sent."""
+        """Return the content of a draft. `desc` is the description as sent, with its marker, if that differs."""
         due = None if draft.due is None else draft.due.astimezone(UTC)
         return cls(draft.name, (draft.desc if desc is None else desc) or "", draft.list_id, due)
 
 
 def digest(draft: CardDraft) -> bytes:
-    """Return 16 bytes that stand for all that is sent of a draft."""
+    """Return a digest of 16 bytes over every field of a draft that is sent."""
     due = None if draft.due is None else draft.due.astimezone(UTC).isoformat()
     parts = (draft.name, draft.desc, draft.list_id, due, draft.pos)
     text = "".join("-" if part is None else f"{len(part)}:{part}" for part in parts)
@@ -63,7 +64,7 @@ def digest(draft: CardDraft) -> bytes:
 class Shown:
     """How a service shows cards in its listing, as far as it is known.
 
-    `has_lists` says whether lists tell cards apart. What was never seen is taken to be shown in whatever way services do.
+    `has_lists` says whether lists distinguish cards. Texts of a kind never seen may be shown in any known way.
     """
 
     name: TextRule
@@ -72,11 +73,11 @@ class Shown:
     has_lists: bool
 
     is_learned: bool
-    """Whether any card was known; otherwise no text proves that a card is somebody else's."""
+    """Whether it was learned from at least one card. Without one, no text proves that a card belongs to others."""
 
     @classmethod
     def learn(cls, samples: Sequence[tuple[Content, Card]], fields: Container[str]) -> Shown:
-        """Learn from cards that are known to be rows'. The listing shows these fields."""
+        """Learn from what was sent and the cards it made. `fields` are those that the listing shows."""
         return cls(
             is_learned=bool(samples),
             name=_learn([(sent.name, card.name) for sent, card in samples], is_shown="name" in fields),
@@ -86,7 +87,7 @@ class Shown:
         )
 
     def predicts(self, row: Content) -> bool:
-        """Return True if it is known how a row is shown."""
+        """Return True if it is known how the card of a row is shown."""
         return (
             self.name.predicts(row.name)
             and (not self.desc.is_usable or self.desc.predicts(row.desc))
@@ -94,7 +95,7 @@ class Shown:
         )
 
     def fine(self, content: Content | Card) -> Hashable:
-        """Return what tells cards apart that are shown in a known way."""
+        """Return the strictest key that is equal for a row and its card, if it is known how the card is shown."""
         due = content.due if isinstance(content, Card) and content.due is not None else self.due.shown(content.due)
         return (
             self.name.form(content.name or "") if self.name.is_usable else None,
@@ -104,7 +105,7 @@ class Shown:
         )
 
     def coarse(self, content: Content | Card) -> Hashable:
-        """Return what is left of a card however the service shows it, if it is not cut."""
+        """Return a key that is equal for a row and its card however the service shows texts, unless it cuts them."""
         return (
             bare(self.name.form(content.name or "")) if self.name.is_usable else None,
             bare(self.desc.form(content.desc or "")) if self.desc.is_usable else None,
@@ -112,11 +113,11 @@ class Shown:
         )
 
     def tells(self, row: Content) -> bool:
-        """Return True if the listing shows a text that tells a row's card from others."""
+        """Return True if the listing shows a text that distinguishes a row's card from others."""
         return self.name.is_usable or (self.desc.is_usable and len(bare(row.desc)) >= _TELLING)
 
     def may_be(self, row: Content, card: Card) -> bool:
-        """Return True if a card of the same coarse form may be the row."""
+        """Return True if a card with the same coarse key may be the row's."""
         names = row.name, card.name or ""
         descs = row.desc, card.desc or ""
         is_due = not self.due.is_usable or card.due in self.due.possible(row.due)
@@ -143,10 +144,13 @@ def _agree(rule: TextRule, sent: str, shown: str) -> bool:
 
 @attrs.define(kw_only=True)
 class MatchResult:
-    """What a listing says of rows in doubt, by their places.
+    """What a listing says about rows in doubt, which are named by their index.
 
-    `found` are their cards, `absent` those that no card could be. `unclear` says of the others why nothing is known.
-    `left_over` are the cards that were given to no row.
+    Attributes:
+        found: The cards of the rows that exist.
+        absent: The rows that none of the cards can be.
+        unclear: Why nothing is known about each of the other rows.
+        left_over: The cards that were matched with no row.
     """
 
     found: dict[int, Card] = attrs.field(factory=dict)
@@ -156,9 +160,9 @@ class MatchResult:
 
 
 def match(rows: Sequence[Content], wholes: Sequence[Hashable], cards: Sequence[Card], shown: Shown) -> MatchResult:
-    """Match rows in doubt with cards, each card with one row. Rows without one are named.
+    """Match rows in doubt with cards, each card with at most one row.
 
-    `wholes` are all that was sent of each row: rows of equal wholes are interchangeable.
+    `wholes` has a digest of everything that was sent for each row: rows with equal digests are interchangeable.
     """
     result = MatchResult()
     looks: defaultdict[Hashable, list[Card]] = defaultdict(list)
@@ -186,7 +190,7 @@ def match(rows: Sequence[Content], wholes: Sequence[Hashable], cards: Sequence[C
 
 @attrs.frozen
 class _Group:
-    """Rows and cards of one coarse form."""
+    """Rows and cards with one coarse key."""
 
     rows: Sequence[Content]
     wholes: Sequence[Hashable]
@@ -198,7 +202,7 @@ class _Group:
         return len({self.wholes[place] for place in self.places}) == 1
 
     def possible(self) -> dict[int, list[Card]]:
-        """Return, by row, the cards that may be it."""
+        """Return, for each row, the cards that may be its own."""
         return {place: [card for card in self.cards if self.shown.may_be(self.rows[place], card)] for place in self.places}
 
 
@@ -206,7 +210,7 @@ _AMBIGUOUS: Final = "the board shows no difference to others that exist"
 
 
 def _assign(group: _Group, result: MatchResult) -> None:
-    """Give the rows of a group their cards."""
+    """Match the rows of a group with its cards."""
     if group.is_uniform():
         first = group.rows[group.places[0]]
         result.found.update(zip(group.places, [card for card in group.cards if group.shown.may_be(first, card)], strict=False))
@@ -221,7 +225,7 @@ def _assign(group: _Group, result: MatchResult) -> None:
 
 
 def _assign_predicted(group: _Group, result: MatchResult) -> None:
-    """Give rows their cards where it is known how each is shown."""
+    """Match rows with cards if it is known how each row is shown."""
     cards: defaultdict[Hashable, list[Card]] = defaultdict(list)
     for card in group.cards:
         cards[group.shown.fine(card)].append(card)
@@ -233,7 +237,7 @@ def _assign_predicted(group: _Group, result: MatchResult) -> None:
 
 
 def _share(group: _Group, result: MatchResult) -> None:
-    """Share cards among rows each of which may be any of them."""
+    """Match rows with cards if any of the cards may be any of the rows."""
     if len(group.cards) >= len(group.places) or group.is_uniform():
         result.found.update(zip(group.places, group.cards, strict=False))
     elif group.cards:
@@ -241,7 +245,7 @@ def _share(group: _Group, result: MatchResult) -> None:
 
 
 def _assign_possible(group: _Group, result: MatchResult) -> None:
-    """Give rows their cards where it isn't known how each is shown. Related rows are matched together."""
+    """Match rows with cards if it is not known how each row is shown. Rows with cards in common are matched together."""
     possible = group.possible()
     rows_of: defaultdict[str, list[int]] = defaultdict(list)
     for place, cards in possible.items():
@@ -266,11 +270,11 @@ def _assign_possible(group: _Group, result: MatchResult) -> None:
 
 
 def _matched(places: Sequence[int], possible: dict[int, list[Card]]) -> dict[int, Card]:
-    """Give as many rows as possible a card of their own (Kuhn's algorithm)."""
+    """Match as many rows as possible, each with a card of its own, with Kuhn's algorithm."""
     owner: dict[str, int] = {}
     cards = {card.id: card for place in places for card in possible[place]}
     for start in places:
-        # Each entry of the path is a row and the cards that it has still to try.
+        # Each entry of the path is a row and an iterator over the cards that it has not tried.
         path, tried, taken = [(start, iter(possible[start]))], set[str](), list[str]()
         while path:
             card = next((card for card in path[-1][1] if card.id not in tried), None)
@@ -288,7 +292,7 @@ def _matched(places: Sequence[int], possible: dict[int, list[Card]]) -> dict[int
 
 
 class Suspects:
-    """Cards of unknown origin, by what tells whether a row may be among them."""
+    """Cards of unknown origin, indexed by their texts to see whether a row may be among them."""
 
     def __init__(self, cards: Iterable[Card], shown: Shown) -> None:
         self._shown = shown
@@ -312,7 +316,7 @@ class Suspects:
                         lengths[len(look)] += 1
 
     def find(self, row: Content) -> str | None:
-        """Return the identifier of a card that may be a row, None where there is none."""
+        """Return the identifier of a card that may be the row's, or None if none may be."""
         if self._any is None:
             return None
         shown, desc = self._shown, bare(row.desc)
@@ -328,7 +332,7 @@ class Suspects:
 
 
 def _like(rule: TextRule, sent: str, looks: dict[str, str], lengths: Iterable[int]) -> str | None:
-    """Return the card whose text may be the one that was sent. It is None where there is none."""
+    """Return the identifier of a card whose text may be the one that was sent, or None."""
     whole = bare(sent)
     if whole in looks:
         return looks[whole]
@@ -343,7 +347,7 @@ def _like(rule: TextRule, sent: str, looks: dict[str, str], lengths: Iterable[in
 
 
 def resembling(cards: Iterable[Card], names: Iterable[str]) -> list[Card]:
-    """Return the cards whose name may be one of these, whole or cut, or is not shown."""
+    """Return the cards whose name may be one of `names`, whole or cut off, or is not shown."""
     wanted = {bare(name) for name in names}
     looks = {card.id: {bare(text), bare(without_ellipsis(text))} for card in cards if (text := card.name) is not None}
     beginnings: set[str] = set(wanted)

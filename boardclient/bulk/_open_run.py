@@ -33,10 +33,10 @@ from boardclient.models import Card
 
 
 class OpenRun:
-    """A run between the beginning and the end of its block. Owned by its `BulkRun`, which closes it.
+    """A run inside its `async with` block. Owned by its `BulkRun`, which closes it.
 
-    The phases: rows are fed to the workers until the input ends or too many are in doubt. Then the board is read, and what is
-    in doubt is settled or sent again. This repeats until nothing is left.
+    It has two phases. In the first, rows are passed to the workers until the input ends or too many rows are in doubt. In the
+    second, the board is read, and each row in doubt is settled or sent again. They alternate until no row is left.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class OpenRun:
         tally: Tally,
         halt: Halt,
     ) -> OpenRun:
-        """Open the journal, read what stands on the board, and let the workers begin.
+        """Open the journal, read the board if necessary, and start the workers.
 
         Raises:
             JournalError: the journal can't be used.
@@ -115,11 +115,11 @@ class OpenRun:
         return run
 
     async def aclose(self) -> None:
-        """Cancel what is under way, close the journal and the input. A cancellation does not cut this short.
+        """Cancel the calls in flight, and close the journal and the input, even if the caller is cancelled.
 
         Raises:
             JournalError: the journal could not be written.
-            Exception: what the cleanup of the input raised.
+            Exception: any error that the input's cleanup raises.
         """
         self._halt.set()
         conductor = self._conductor
@@ -129,7 +129,7 @@ class OpenRun:
             await to_the_end(asyncio.create_task(self._release(conductor)))
         finally:
             self._tally.reason = None
-            # After the journal: an input may take its time.
+            # The journal is closed first, since closing the input may take long.
             await self._input.aclose()
 
     async def _release(self, conductor: asyncio.Task[None]) -> None:
@@ -150,13 +150,13 @@ class OpenRun:
     # --- phases
 
     async def _conduct(self) -> None:
-        # A task for each worker and not for each card: 10 microseconds a card less, and memory that doesn't grow with the input.
+        # A task per worker, not per card: this saves 10 microseconds per card, and memory does not grow with the input.
         followed = Activity(kind="run", operation="cards.create_many", instruments=followers(), parent=PARENT.get())
-        PARENT.set(followed.begin())  # in the context of this task, which its workers take over
+        PARENT.set(followed.begin())  # in the context of this task, which the workers' tasks inherit
         workers = [asyncio.create_task(self._sender.work()) for _ in range(self._options.workers)]
         try:
             await self._phases(followed)
-        except Exception as error:  # whatever went wrong is for the owner of the run
+        except Exception as error:  # raised to the owner of the run after the last result
             self._halt.set(error)
         finally:
             self._sender.is_over = True
@@ -177,7 +177,7 @@ class OpenRun:
                 followed.note(f"{len(self._doubts.rows)} rows are in doubt, the board is read")
                 await self._unless_halted(self._settle_doubts())
                 await self._unless_halted(self._feed())
-            # A proxy that repeats a POST answers as if nothing had happened, so that only the board shows the second card.
+            # The response of a proxy that repeated a POST looks like any other: only the board shows the second card.
             if is_doubted or (self._options.journal is not None and self._options.unknown == "reconcile"):
                 followed.note("the board is read for the audit")
                 await self._audit()
@@ -189,14 +189,18 @@ class OpenRun:
                 self._recorder.settle(row, unknown(row, row.error))
 
     async def _audit(self) -> None:
-        """Compare the board with what is known. What is settled stays so where the board can't be read."""
+        """Compare the board with the ledger. Results stay as they are if the board can't be read."""
         try:
             self._tally.audit = await self._halt.unless_set(self._reconciler.audit())
         except BoardClientError as error:
             self._tally.audit_error = error
 
     async def _unless_halted(self, phase: Coroutine[Any, Any, None]) -> None:
-        """Run a phase; an error of it halts the run."""
+        """Run a phase. An error in it halts the run.
+
+        Raises:
+            Halted: the run is halted.
+        """
         try:
             await self._halt.unless_set(phase)
         except Exception as error:
@@ -205,20 +209,20 @@ class OpenRun:
             raise Halted from None
 
     def _withdraw(self) -> list[Row]:
-        """Take back the rows that wait to be sent. Return those that were sent before and are in doubt."""
+        """Remove the rows that wait to be sent, and return those of them that were sent before and are in doubt."""
         rows = self._backlog.give_up()
         self._ledger.withdraw([row for row in rows if row.error is None])
         return [row for row in rows if row.error is not None]
 
     async def _feed(self) -> None:
-        """Take rows as workers ask for them, until none is left and none is under way. Too many in doubt end it too."""
+        """Pass rows to the workers until the input ends or too many rows are in doubt. Then wait for those under way."""
         while not (self._backlog.is_exhausted or self._doubts.is_full or self._halt.is_set):
             for row in await self._backlog.take():
                 self._direct(row)
         await self._backlog.drained()
 
     def _direct(self, row: Row) -> None:
-        """Send a new row, or settle it where it is known what becomes of it."""
+        """Pass a new row to the workers, or settle it if an earlier run decided it or it can't be sent."""
         if row.standing == "done":
             self._reconciler.note_known(row, row.detail or "")
             self._finish(row, CardResult(index=row.index, draft=row.draft, card=Card(row.detail or ""), state="already"))
@@ -238,12 +242,12 @@ class OpenRun:
             self._backlog.put(row)
 
     def _finish(self, row: Row, result: CardResult) -> None:
-        """Settle a row that was never sent by this run."""
+        """Settle a row that this run did not send."""
         self._recorder.settle(row, result)
         self._backlog.end()
 
     async def _settle_doubts(self) -> None:
-        """Read the board once all that was sent must have arrived. What is in doubt is settled or sent again."""
+        """Read the board once every card that was sent must be listed. Settle the rows in doubt, or send them again."""
         rows = list(self._doubts.rows)
         self._is_settling = True
         self._recorder.announce()
@@ -272,7 +276,7 @@ class OpenRun:
 
 
 async def _open_ledger(caller: CallRunner, options: BulkOptions) -> Ledger:
-    """Open the journal, if any. It is closed again if the caller is cancelled meanwhile."""
+    """Open the journal, or make a ledger in memory. A cancellation meanwhile closes the journal again."""
     if options.journal is None:
         return MemoryLedger(keeps_cards=options.unknown == "reconcile")
     identity = journal_identity(caller.identity, options.board_id, options.marker)

@@ -1,4 +1,4 @@
-"""The options of a bulk run, checked before anything is opened or sent."""
+"""The options of a bulk run. They are checked before anything is opened or sent."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Unknown: TypeAlias = Literal["reconcile", "report", "resend"]
 
 _SHORTEST_SETTLE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 60.0
-"""Where calls have no deadline that tells how long a request may take."""
+"""The default of `settle` if calls have no deadline, so that a request may take any time."""
 _LARGEST_BATCH: Final = 256
 
 
 @attrs.frozen(kw_only=True)
 class BulkOptions:
-    """A bulk run as it was asked for."""
+    """The checked options of a bulk run. `workers` is the number of tasks that send rows."""
 
     concurrency: int | None
     journal: str | os.PathLike[str] | None
@@ -35,7 +35,7 @@ class BulkOptions:
 
     @property
     def batch(self) -> int:
-        """How many rows are logged together in a journal. A few times what is under way; so few are in doubt after a crash."""
+        """How many rows are logged together at first: four for each worker, at most 256."""
         return min(_LARGEST_BATCH, 4 * self.workers)
 
 
@@ -50,15 +50,16 @@ def make_options(
     marker: Marking,
     settle: float | None,
 ) -> BulkOptions:
-    """Check what was asked for, and fill in what follows from the session.
+    """Check the arguments of `create_many`, and return them with the defaults filled in.
 
     Raises:
-        TypeError, ValueError: it can't be done.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument has a value that is not allowed.
     """
     if not isinstance(drafts, Iterable | AsyncIterable):
         raise TypeError("drafts must be an iterable or asynchronous iterable of CardDraft")
     if concurrency is not None and (not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1):
-        raise ValueError("concurrency must be a whole number from 1 on, or None")
+        raise ValueError("concurrency must be a whole number of at least 1, or None")
     if board_id is not None:
         check_identifier(board_id, "board_id")
     if journal is not None and not isinstance(journal, str | os.PathLike):
@@ -66,7 +67,7 @@ def make_options(
     if marker not in (None, True, False) and not callable(marker):
         raise TypeError("marker must be True, None or a function of a draft")
     if settle is not None and not 0 <= settle < math.inf:
-        raise ValueError("settle must be seconds from 0 on")
+        raise ValueError("settle must be a number of seconds, at least 0, or None")
     if settle is None:
         settle = _SETTLE_SECONDS if caller.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * caller.timeout)
     return BulkOptions(
@@ -81,7 +82,7 @@ def make_options(
 
 
 def _marking(marker: Marking) -> Marking:
-    """Return a marker whose truth says whether there is one. An object that can be called may be empty, too."""
+    """Wrap a callable in a lambda, so that `if marker` holds even for a callable whose bool() is False."""
     return (lambda draft: marker(draft)) if callable(marker) else marker
 
 
@@ -96,6 +97,9 @@ def _unknown(unknown: str | None, board_id: str | None) -> Unknown:
 
 
 def journal_identity(caller: Mapping[str, str], board_id: str | None, marker: Marking = None) -> dict[str, str]:
-    """Return what a journal is bound to. That is service, account, board and the way cards are recognised."""
+    """Return what a journal is bound to: service, account, board and the way in which cards are recognised.
+
+    `caller` names service and account, as a session does. A journal that was made for another identity is refused.
+    """
     board = {} if board_id is None else {"board": board_id}
     return {**caller, **board, "cards known by": "their marker" if marker else "what they say"}

@@ -1,4 +1,4 @@
-"""The results of a run until they are taken."""
+"""The queue of a run's results."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from boardclient.bulk._results import CardResult
 
 
 class ResultQueue:
-    """Results in the order of completion, taken by any number of tasks. Owned by a run, which closes it after the last one."""
+    """Results in the order of completion. Any number of tasks may take them.
+
+    Owned by a run, which closes the queue after the last result.
+    """
 
     def __init__(self) -> None:
         self.untaken: deque[CardResult] = deque()
         self.freed = asyncio.Event()
-        """Set when further rows may be taken. The task that waits for it clears it."""
+        """Set when a result was taken or a row has ended. The task that waits for it clears it."""
         self._changed = asyncio.Event()
         self._is_closed = False
 
@@ -24,12 +27,12 @@ class ResultQueue:
         self._changed.set()
 
     def close(self) -> None:
-        """Let `wait` return False after the last result."""
+        """Close the queue: after the last result `wait` returns False."""
         self._is_closed = True
         self._changed.set()
 
     async def wait(self) -> bool:
-        """Wait until there is a result to be taken. Return False where none will come any more."""
+        """Wait for a result and return True, or return False if no more will come."""
         while not self.untaken:
             if self._is_closed:
                 return False
@@ -38,12 +41,12 @@ class ResultQueue:
         return True
 
     def take(self) -> CardResult:
-        """Take the oldest result; there is one."""
+        """Remove and return the oldest result. The queue must not be empty."""
         self.freed.set()
         return self.untaken.popleft()
 
     def take_all(self) -> list[CardResult]:
-        """Take what there is."""
+        """Remove and return all results."""
         self.freed.set()
         results = list(self.untaken)
         self.untaken.clear()

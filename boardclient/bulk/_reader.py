@@ -1,4 +1,4 @@
-"""The reads of a run. They take turns as its cards do, and wait as patiently."""
+"""The reads of a run. They use the run's limiter, and wait out refusals and outages as its cards do."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _LONGEST_PAUSE_SECONDS: Final = 10.0
 
 
 class Reader(Protocol):
-    """What a run reads the board with."""
+    """Reads the board for a run."""
 
     async def call(self, request: Request[T]) -> T:
-        """Make the call, and return the value of its response."""
+        """Make the call and return its value."""
         ...
 
 
 class PatientReader:
-    """Makes calls that may be repeated without harm. Owned by a run.
+    """Makes calls that are safe to repeat. Owned by a run.
 
-    A 429 is waited out as long as for a card, an outage or missing consent as long as the run is held for it.
+    A call that is refused with 429 is repeated for as long as a card is. During a hold, calls wait as cards do.
     """
 
     def __init__(self, caller: CallRunner, limiter: RunLimiter, hold: Hold) -> None:
@@ -38,10 +38,10 @@ class PatientReader:
         self._loop = asyncio.get_running_loop()
 
     async def call(self, request: Request[T]) -> T:
-        """Make the call, and return the value of its response.
+        """Make the call and return its value.
 
         Raises:
-            BoardClientError: it failed for a reason that waiting does not mend, or for too long.
+            BoardClientError: the call failed for a reason that waiting does not cure, or for too long.
         """
         began, pause = self._loop.time(), _FIRST_PAUSE_SECONDS
         while True:
@@ -55,7 +55,7 @@ class PatientReader:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _try(self, request: Request[T]) -> T:
-        """Make the call once the run is not held, again and again while it is."""
+        """Make the call, and repeat it as long as the run is held for it."""
         while True:
             await self._hold.turn()
             try:

@@ -1,4 +1,4 @@
-"""Hand results to the ledger, the counts, the queue and the listeners."""
+"""Passes each result to the ledger, the tally, the queue and the listeners."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Listener: TypeAlias = Callable[[BulkProgress], object]
 
 
 class Recorder:
-    """Records what becomes of rows. Owned by a run."""
+    """Records the results of rows. Owned by a run."""
 
     def __init__(self, ledger: Ledger, queue: ResultQueue, tally: Tally, listeners: Sequence[Listener], halt: Halt) -> None:
         self._ledger = ledger
@@ -28,19 +28,19 @@ class Recorder:
         self._announced = tally.waiting_for
 
     def settle(self, row: Row, result: CardResult) -> None:
-        """Record the result of a row, hand it out and tell the listeners."""
+        """Record the result of a row, put it into the queue, and notify the listeners."""
         self._ledger.settle(row, result)
         self._queue.put(result)
         self._tally.add_result(result.state)
         if self._listeners:
-            self._tell()
+            self._notify()
 
     def announce(self) -> None:
-        """Tell the listeners if what the run waits for has changed."""
+        """Notify the listeners if the reason for which the run waits has changed."""
         if self._listeners and self._tally.waiting_for != self._announced:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         progress = self._tally.progress
         self._announced = progress.waiting_for
         try:

@@ -1,4 +1,4 @@
-"""What became of each card of a bulk run, and of the run."""
+"""The results of a bulk run: `CardResult` for each draft, `BulkReport` and `BulkAudit` for the run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ from boardclient.errors import (
 from boardclient.models import Card, CardDraft
 
 FATAL: Final = (AuthenticationError, CredentialError, JournalError, SessionClosedError)
-"""Errors that end a run: every further card would meet them."""
+"""Errors that end a run, since every further card would fail with them."""
 State: TypeAlias = Literal["created", "already", "failed", "unknown"]
 
 
 @attrs.frozen(kw_only=True)
 class CardResult:
-    """What became of one draft; `index` is its position in the input, from 0.
+    """The result of one draft (interface 4.3).
 
-    `state` is "created" (then `card` is set), "already" (an earlier run did it), "failed" (nothing was done) or "unknown" (the
-    card may exist); of the last two `error` says why.
+    Attributes:
+        index: The position of the draft in the input, from 0.
+        draft: The draft, as the input gave it.
+        card: The card, if `state` is "created" or "already". Of a card that a journal knows, only the id is set.
+        error: Why the card failed or is unknown, otherwise None.
+        state: "created"; "already", if an earlier run with the same journal created it; "failed", if no card was created; or
+            "unknown", if a card may exist.
     """
 
     index: int
@@ -38,19 +43,24 @@ class CardResult:
 
     @classmethod
     def of_error(cls, index: int, draft: CardDraft, error: BoardClientError) -> CardResult:
-        """Say what an error means for the card. A success without a usable id leaves it unknown."""
+        """Return the result for a call that failed. The state is "unknown" unless the error rules out that a card exists."""
         is_open = error.effect in {Effect.UNKNOWN, Effect.DONE} or isinstance(error, DecodeError)
         return cls(index=index, draft=draft, error=error, state="unknown" if is_open else "failed")
 
 
 @attrs.frozen(kw_only=True)
 class BulkAudit:
-    """What the board showed at the end of a run.
+    """What the board showed when it was read at the end of a run (interface 4.4).
 
-    `confirmed` counts the listed cards that are known to be rows', `recovered` those of them that were found although no answer
-    came, `lost` those that were confirmed and are not listed. `duplicated` are cards too many: they look like the card of a row,
-    and are nobody's. `unexpected` are others that are nobody's and were not there before, and `resembling` those of them that
-    may be a row whose result is unknown. At most 1,000 of each are named.
+    Each tuple names at most 1,000 cards.
+
+    Attributes:
+        confirmed: The number of listed cards that are known to belong to rows.
+        recovered: The number of rows in doubt whose cards were found on the board.
+        lost: The number of confirmed cards that are not listed.
+        duplicated: Cards that belong to no row and look like the card of one: probably created twice.
+        unexpected: Other cards that belong to no row and did not exist before the run.
+        resembling: Those of `unexpected` that may belong to a row whose result is unknown.
     """
 
     confirmed: int = 0
@@ -62,16 +72,26 @@ class BulkAudit:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every confirmed card is listed and no card may be a row's second one."""
+        """Whether every confirmed card is listed, and no other card may belong to a row."""
         return not (self.lost or self.duplicated or self.resembling)
 
 
 @attrs.frozen(kw_only=True)
 class BulkReport:
-    """The sum of a bulk run, with cards by state, `seconds`, and `rate` a second.
+    """A summary of a bulk run (interface 4.3).
 
-    `requests` counts the requests for cards that left, repeated ones included, `rejected` those answered with 429. `audit` is set
-    where cards were in doubt and the board was read. Where it could not be read at the end, `audit_error` says why.
+    Attributes:
+        created: The number of cards created by this run.
+        already: The number of cards that earlier runs with the same journal had created.
+        failed: The number of cards that were not created.
+        unknown: The number of cards that may exist.
+        seconds: The time from the start to the latest result.
+        rate: Cards created per second.
+        requests: The number of requests that were sent to create cards, including repeated ones.
+        rejected: The number of those that were refused with status 429.
+        audit: What the board showed at the end, or None if it was not read: it is read if cards were in doubt, and in runs with
+            a journal and `unknown="reconcile"`.
+        audit_error: Why the board could not be read at the end, otherwise None.
     """
 
     created: int = 0

@@ -1,4 +1,4 @@
-"""The rows of a bulk run. Each is a draft, its number, and what is known of it."""
+"""The rows of a bulk run: a draft, its number, and what is known about its card."""
 
 from __future__ import annotations
 
@@ -8,36 +8,40 @@ from boardclient.errors import BoardClientError
 from boardclient.models import CardDraft
 
 Standing: TypeAlias = Literal["send", "done", "failed", "doubtful"]
-"""What is to be done with a row: send it, report what an earlier run did or was refused, or find out whether it was done."""
+"""What to do with a row: send it, report what an earlier run created or failed to, or find out whether its card exists."""
 
 
 class Row:
-    """A draft on its way. Owned by its run; there are few at a time, and most have no more than the defaults."""
+    """A draft in a run, which owns it.
+
+    Rarely changed fields are class-level defaults, which saves time and memory: one row is made per card.
+    """
 
     standing: Standing = "send"
     detail: str | None = None
-    """The id of the card of a row that is done, the reason of one that failed earlier."""
+    """The card's id if the row is done, the reason if it failed in an earlier run."""
     is_earlier = False
     """Whether an earlier run may have sent it."""
     error: BoardClientError | None = None
-    """Why it is in doubt, None where it is not."""
+    """Why the row is in doubt, or None if it is not."""
     marker: str | None = None
-    """What its card's description holds, once that was asked for."""
+    """The marker in its card's description, once it was made."""
     sends = 0
+    """How often this run has sent it."""
     doubted_at = 0.0
     """When its effect became unknown in this run, on the loop's clock."""
     put_off = 0
-    """How often it was put off since it could not be sent."""
+    """How often it was put off because it could not be sent."""
     put_off_at: float | None = None
-    """When it was first put off, or answered with 429, on the loop's clock."""
+    """When it was first put off, or refused with 429, on the loop's clock."""
 
     def __init__(self, index: int, draft: CardDraft) -> None:
         self.index = index
         self.draft = draft
         self.seq = index
-        """The number that the ledger knows it by."""
+        """The number of the row in the ledger."""
 
     @property
     def key(self) -> int | str:
-        """What the caller knows the row by."""
+        """The draft's reference or, without one, the position of the row in the input."""
         return self.index if self.draft.reference is None else self.draft.reference

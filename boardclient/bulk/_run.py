@@ -1,4 +1,4 @@
-"""BulkRun: a bulk creation as its owner sees it."""
+"""BulkRun, the context manager and result stream that `create_many` returns."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from boardclient.events import BulkProgress
 
 
 class BulkRun:
-    """A bulk creation, as a context manager and a stream of results. Each `CardResult` comes when its card is done.
+    """A bulk creation of cards, as an asynchronous context manager and iterator of results (interface 4.3).
 
-    Leaving the block cancels what is in flight and closes the input, where that is a generator. A journal stays resumable, and
-    can be used by another run as soon as the block is left, also by a cancellation. Refused credentials, a closed session, a
-    journal that can't be written and a faulty input end the run: no further card is sent, those in flight come to their end,
-    and the error is raised from the iteration after the last result. While the service can't be reached, or the account's user
-    has to sign in, the run waits; `progress.waiting_for` says so.
+    `create_many` makes it, and its caller owns it. Use it once, within `async with`, or await `wait()`. Each `CardResult` is
+    yielded as soon as its card is done, in the order of completion.
 
-    Owned by the caller of `create_many` (contract of interface 4.3).
+    Leaving the block cancels the calls in flight and closes the input if it is a generator. It also closes the journal, so that
+    another run can resume it at once, even if the block was left by a cancellation.
+
+    Refused credentials, a closed session, a journal that can't be written and an input that raises end the run early. No further
+    card is sent then, those in flight are completed, and the iteration raises the error after the last result. While the service
+    can't be reached, or the user of the account has to sign in, the run waits, and `progress.waiting_for` says why.
     """
 
     def __init__(self, caller: CallRunner, drafts: Drafts, options: BulkOptions, listeners: Sequence[Listener]) -> None:
@@ -42,15 +44,15 @@ class BulkRun:
         self._open: OpenRun | None = None
 
     async def __aenter__(self) -> Self:
-        """Open the journal, read what stands on the board, and begin.
+        """Open the journal, read the board if that is necessary, and start sending.
 
         Raises:
-            JournalError: the journal can't be used.
-            BoardClientError: the board could not be read.
+            JournalError: the journal can't be used. Nothing was sent.
+            BoardClientError: the board could not be read. Nothing was sent.
             RuntimeError: the run was entered before.
         """
         if self._life != "new":
-            raise RuntimeError("a BulkRun runs once")
+            raise RuntimeError("a BulkRun can be used only once: call create_many again")
         self._life = "open"
         self._open = await OpenRun.open(
             self._caller, self._drafts, self._options, self._listeners, tally=self._tally, halt=self._halt
@@ -64,10 +66,10 @@ class BulkRun:
         await run.aclose()
 
     def stop(self) -> None:
-        """Send no further card. Those in flight end, then the iteration does. A journal stays resumable.
+        """Stop sending. Requests in flight are completed, then the iteration ends. A journal can be resumed.
 
-        What waits for its turn, for the end of a pause or for a connection is not sent. Callable at any time, from the run's
-        event loop.
+        Cards that wait for the limiter, for the end of a pause or for a connection are not sent. Call it at any time, from the
+        thread of the run's event loop.
         """
         self._halt.set()
 
@@ -81,12 +83,14 @@ class BulkRun:
         raise StopAsyncIteration
 
     async def wait(self) -> BulkReport:
-        """Run to the end without looking at the results, and return the report.
+        """Run to the end, discard the results, and return the report.
 
-        Outside an `async with` block it opens the run and closes it afterwards.
+        Without an `async with` block, it opens the run and closes it afterwards.
 
         Raises:
             BoardClientError: the run could not begin, or ended early.
+            Exception: any error that the input, a marker, a limiter or `on_progress` raises.
+            RuntimeError: the block was left.
         """
         if self._life == "new":
             async with self:
@@ -96,11 +100,11 @@ class BulkRun:
         return self.report
 
     def take_ready(self) -> list[CardResult]:
-        """Return the results that wait to be taken, without waiting. Also after the block."""
+        """Return the results that are ready, without waiting. It can also be called after the block."""
         return [] if self._open is None else self._open.results.take_all()
 
     async def _more(self) -> bool:
-        """Wait for a result and return True. At the end return False, or raise what ended the run early."""
+        """Wait for a result and return True. At the end, return False or raise the error that ended the run early."""
         if await self._running().results.wait():
             return True
         self._running()
@@ -110,15 +114,15 @@ class BulkRun:
 
     def _running(self) -> OpenRun:
         if self._open is None or self._life != "open":
-            raise RuntimeError("a BulkRun is used within its `async with` block")
+            raise RuntimeError("use a BulkRun within its `async with` block")
         return self._open
 
     @property
     def report(self) -> BulkReport:
-        """The sum of the results so far."""
+        """A summary of the results so far."""
         return self._tally.report
 
     @property
     def progress(self) -> BulkProgress:
-        """How far the run is, and what it waits for."""
+        """How far the run is, and why it waits, if it does."""
         return self._tally.progress

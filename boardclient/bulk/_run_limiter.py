@@ -1,4 +1,4 @@
-"""What each attempt of a run waits for. These are a hold, the turn of its limiters, and a connection."""
+"""The limiter of a run's attempts, which combines the hold, the run's pace, the session's limiter and free connections."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from boardclient.bulk._turns import FixedConcurrency
 
 _QUEUED_SECONDS: Final = 0.02
-"""Of the attempts that wait for a shared pace, those that start within this time stand in its queue; the others in the run's."""
+"""Attempts that a shared pace will start within this time wait in its queue, the others in the run's own."""
 
 
 class RunLimiter:
     """The limiter of a run's requests, in place of the session's. Owned by the run.
 
-    `own` is the run's, `shared` the session's, which other calls use as well: of a run's many workers, only as many wait in its
-    queue as it is about to serve.
+    `own` is the limiter of this run, `shared` that of the session. Other calls use the shared one as well, so no more of the
+    run's workers wait in its queue than it is about to serve.
     """
 
     def __init__(self, own: Pace | FixedConcurrency | None, shared: Limiter | None, hold: Hold, places: Places) -> None:
@@ -39,17 +39,17 @@ class RunLimiter:
 
     @property
     def needs_every_result(self) -> bool:
-        """Whether successes are to be reported as well."""
+        """Whether successes must be reported as well."""
         return not self.skips_limiter
 
     @property
     def is_held(self) -> bool:
-        """Whether a pace lets nothing start because the service asked for a pause."""
+        """Whether a pace starts no request because the service asked for a pause."""
         return any(getattr(limiter, "held_until", None) is not None for limiter in (self._own, self._shared))
 
     @property
     def skips_limiter(self) -> bool:
-        """Whether an attempt would not have to wait, and need not be entered."""
+        """Whether an attempt would not have to wait, so that the limiter need not be entered."""
         return (
             self._shared is None
             and (self._own is None or not self._own.needs_every_result)
@@ -59,7 +59,7 @@ class RunLimiter:
 
     async def __aenter__(self) -> None:
         await self._enter()
-        while not self._hold.lets_pass():  # it began while this one waited: its turn is somebody else's now
+        while not self._hold.lets_pass():  # it began while this attempt waited: release the permit, and wait for the hold first
             await self._leave(None, None, None)
             await self._hold.turn()
             await self._enter()
@@ -70,7 +70,7 @@ class RunLimiter:
         await self._leave(exc_type, exc, traceback)
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Pass the result of an attempt on."""
+        """Pass the result of an attempt to both limiters."""
         if self._own is not None:
             self._own.report(status, retry_after, seconds)
         if self._report_shared is not None:

@@ -1,4 +1,4 @@
-"""The workers of a run: each sends row after row, and says what becomes of it."""
+"""The workers of a run. Each sends one row after another, and passes on the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from boardclient.bulk._tally import Tally
 from boardclient.errors import BoardClientError, Effect, RateLimitError
 
 _PUT_OFF_SECONDS: Final = 0.05
-"""The pause before a row is tried again that could not be sent; doubling, up to 128 times."""
+"""The pause before a row that could not be sent is tried again. It doubles each time, up to 128 times its length."""
 
 
 class Sender:
@@ -63,13 +63,13 @@ class Sender:
         self._calls: list[CallOptions] = []
 
     def withdraw_unsent(self) -> None:
-        """End the calls that wait for a turn, a pause or a connection. Nothing of them was sent."""
+        """End the calls that wait for the limiter, a pause or a connection. None of them was sent."""
         for call in self._calls:
             if call.context is not None:
                 call.context.withdraw()
 
     async def work(self) -> None:
-        """Send row after row until the run is halted or the worker cancelled."""
+        """Send one row after another until the run is halted or the worker is cancelled."""
         call = CallOptions(self._limiter, leaves_throttling=True, waits_count=False)
         self._calls.append(call)
         while not self._halt.is_set:
@@ -95,11 +95,11 @@ class Sender:
                 self._backlog.end()
 
     def _next_at_once(self) -> Row | None:
-        """Return a row that is to be sent, if that needs no waiting."""
+        """Return a row to send if one is available without waiting, otherwise None."""
         while not (self._halt.is_set or self._doubts.is_full):
             try:
                 row = self._backlog.take_at_once()
-            except Exception as error:  # whatever the input raises is for the owner of the run
+            except Exception as error:  # an error of the input ends the run and is raised to its owner
                 self._halt.set(error)
                 return None
             if row is None or self._options.board_id is None or (problem := self._reconciler.problem(row)) is None:
@@ -109,7 +109,7 @@ class Sender:
         return None
 
     async def _send(self, row: Row, call: CallOptions) -> None:
-        """Create the card of a row, and say what became of it."""
+        """Create the card of a row, and record the result."""
         draft = row.draft
         desc = self._reconciler.description(row) if self._options.marker else draft.desc
         request = operations.ADD_CARD.request(name=draft.name, list_id=draft.list_id, desc=desc, due=draft.due, pos=draft.pos)
@@ -135,7 +135,7 @@ class Sender:
         self._note_failure(row, failure)
 
     def _note_failure(self, row: Row, failure: BoardClientError) -> None:
-        """Say what became of a row whose card was not created, or let it be sent again."""
+        """Record the failure of a row, keep it in doubt, or put it back to be sent again."""
         self._tally.add_attempts(failure.attempts)
         is_held = self._hold.note_failure(failure)
         if ends_run(failure) and not is_held:
@@ -154,12 +154,12 @@ class Sender:
         elif row.error is None:
             self._recorder.settle(row, result)
         else:
-            # What became of this sending says nothing of an earlier one that is in doubt.
+            # The failure of this request does not settle an earlier one, which is in doubt.
             row.error.add_note(f"sent again: {failure}")
             self._recorder.settle(row, unknown(row, row.error))
 
     def _pause(self, row: Row, failure: BoardClientError, *, is_held: bool) -> float | None:
-        """Return the pause before a row is sent again that was refused or not sent. It is None where it fails instead."""
+        """Return the pause in seconds before a row is sent again, or None if it fails instead."""
         if not (is_held or is_throttling(failure)):
             return None
         now = self._loop.time()
@@ -175,12 +175,12 @@ class Sender:
         return pause if now + pause - row.put_off_at < PATIENCE_SECONDS else None
 
     def _give_back_unsent(self, row: Row, call: CallOptions) -> None:
-        """Give a row back whose call did not end, unless it may have been sent."""
+        """Give back a row whose call did not end, unless it may have been sent."""
         if not row.sends:
             self._give_back(row)
 
     def _give_back(self, row: Row) -> None:
-        """Note that a row was not sent. The next run sends it, unless it was sent before and is in doubt."""
+        """Record that a row was not sent, so that the next run sends it. A row in doubt stays in doubt."""
         if row.error is None:
             self._ledger.withdraw([row])
         else:

@@ -1,4 +1,4 @@
-"""How far a run is, in numbers: what its results and requests add up to."""
+"""The counts of a run, from which its report and its progress are made."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from boardclient.events import BulkProgress, WaitReason
 
 
 class Tally:
-    """The sums of a run. Owned by it."""
+    """The counts of a run, which owns them."""
 
     def __init__(self, total: int | None) -> None:
         self.requests = 0
-        """How many requests for cards have left."""
+        """How many requests to create cards were sent."""
         self.audit: BulkAudit | None = None
         self.audit_error: BoardClientError | None = None
         """Why the board could not be read at the end."""
         self.reason: Callable[[], WaitReason | None] | None = None
-        """Tells what the run waits for, while it is open."""
+        """Returns why the run waits. Set while the run is open."""
         self._rejected = 0
         self._total = total
         self._states: Counter[State] = Counter()
         self.begin()
 
     def begin(self) -> None:
-        """Let the time of the run begin."""
+        """Start measuring the time of the run."""
         self._started = self._ended = time.monotonic()
 
     def add_result(self, state: State) -> None:
@@ -38,24 +38,24 @@ class Tally:
         self._ended = time.monotonic()
 
     def add_attempts(self, attempts: Iterable[Attempt]) -> None:
-        """Count the attempts that left."""
+        """Count the attempts that were sent."""
         for attempt in attempts:
             self.requests += attempt.effect is not Effect.NOT_SENT
             self._rejected += attempt.status is not None and status_of(attempt.status).is_throttling
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows came to which end."""
+        """The number of results for each state."""
         return {str(state): number for state, number in self._states.items()}
 
     @property
     def waiting_for(self) -> WaitReason | None:
-        """What the run waits for, None where it goes on."""
+        """Why the run waits, or None if it does not."""
         return None if self.reason is None else self.reason()
 
     @property
     def report(self) -> BulkReport:
-        """The sum of the results so far."""
+        """A summary of the results so far."""
         seconds = self._ended - self._started
         return BulkReport(
             created=self._states["created"],

@@ -1,4 +1,4 @@
-"""What limits the requests of a run. It is a fixed concurrency, or a pace that finds the limit."""
+"""The limiter that a run has besides its session's: a fixed concurrency, or a pace that finds the limit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from boardclient.bulk._tally import Tally
 
 
 class FixedConcurrency:
-    """Let a fixed number of workers start at once until the service refuses. From then on a `Pace` limits them as well.
+    """Limits nothing until the service first refuses a request with 429. From then on it is a `Pace`. Owned by a run.
 
-    Until then it need not be entered. `sent` returns the number of requests that have ended. Owned by a run.
+    The fixed number of workers is the limit until then. `sent` returns the number of requests sent so far, as the tally counts
+    them.
     """
 
     def __init__(self, workers: int, sent: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,11 +30,11 @@ class FixedConcurrency:
         self._paced: set[asyncio.Task[Any] | None] = set()
         self._began = clock()
         self.needs_every_result = False
-        """Whether successes are to be reported as well: once there is a pace."""
+        """Whether successes must be reported as well, which is so once there is a pace."""
 
     @property
     def held_until(self) -> float | None:
-        """The moment until which the service asked for a pause, None where it did not."""
+        """The time on the clock until which the service asked for a pause, or None."""
         return None if self._pace is None else self._pace.held_until
 
     async def __aenter__(self) -> None:
@@ -49,7 +50,10 @@ class FixedConcurrency:
             await self._pace.__aexit__(exc_type, exc, traceback)
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Take the result of an attempt. Those that began before the pace say nothing new to it."""
+        """Pass the result of an attempt to the pace, or make one after a refusal.
+
+        Attempts that began before the pace was made are not passed: it knows of them already.
+        """
         if self._pace is not None:
             if asyncio.current_task() in self._paced:
                 self._pace.report(status, retry_after, seconds)
@@ -61,7 +65,7 @@ class FixedConcurrency:
 
 
 def make_turns(caller: CallRunner, options: BulkOptions, tally: Tally) -> Pace | FixedConcurrency | None:
-    """Return the limiter of a run besides the session's. It is None where that is a pace itself."""
+    """Return the limiter of a run besides the session's, or None if the session's is itself a `Pace`."""
     if isinstance(caller.limiter, Pace):
         return None
     if options.concurrency is None:

@@ -289,12 +289,12 @@ async def test_run_is_used_once_and_in_its_block() -> None:
     with pytest.raises(RuntimeError, match="within its `async with` block"):
         await anext(run)
     async with run:
-        with pytest.raises(RuntimeError, match="runs once"):
+        with pytest.raises(RuntimeError, match="used only once"):
             await run.__aenter__()
         await run.wait()
     with pytest.raises(RuntimeError, match="within its `async with` block"):
         await run.wait()
-    with pytest.raises(RuntimeError, match="runs once"):
+    with pytest.raises(RuntimeError, match="used only once"):
         async with run:
             pass
     assert run.report.created == 3
