@@ -76,7 +76,7 @@ class Backlog:
             self._waiting -= 1
 
     def _weigh(self) -> None:
-        """Ask for rows if fewer are ready than workers wait, or less than half a batch is left."""
+        """Request rows if fewer are ready than workers wait, or under half a batch."""
         if self._ready.qsize() < max(self._waiting, self._ahead // 2):
             self._wanted.set()
         else:

@@ -12,7 +12,7 @@ from boardclient.models import Card, CardDraft
 
 
 class FoundCards(list[Card]):
-    """The cards that show exactly what was sent or, if there are none, those that may be the card.
+    """The cards that show exactly what was sent. If there are none, those that may be the card.
 
     Attributes:
         is_exact: True if the listed cards show exactly what was sent.

@@ -1,4 +1,4 @@
-"""Ending a run early, and completing what must be completed despite cancellations."""
+"""Ending a run early, and completing work despite cancellations."""
 
 from __future__ import annotations
 

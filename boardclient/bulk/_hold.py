@@ -1,4 +1,4 @@
-"""Hold a run during an outage: one request is tried at a time, and the others wait.
+"""Hold a run during an outage. One request is tried at a time, and the others wait.
 
 The hold ends with a success, and with an error response that concerns the request itself, such as 404. A request that was not
 sent is repeated, so an outage leaves no failed rows. After a time without any success, requests fail as they do without a hold.

@@ -1,4 +1,7 @@
-"""The ledger of a run: which rows were sent and what became of them, in memory or in a journal."""
+"""The ledger of a run, in memory or in a journal.
+
+It knows which rows were sent and what became of them.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class Ledger(Protocol):
         ...
 
     async def baseline(self) -> IdSet | None:
-        """Return the cards that existed before the first row, or None if the board was not read then."""
+        """Return the cards that existed before the first row, None if not known."""
         ...
 
     async def set_baseline(self, ids: Sequence[str]) -> None:
@@ -171,7 +174,7 @@ class JournalLedger:
             self._journal.note(row.seq, "waiting", "not sent")
 
     async def baseline(self) -> IdSet | None:
-        """Return the cards that existed before the first row, or None if the board was not read then."""
+        """Return the cards that existed before the first row, None if not known."""
         return None if self._journal.baseline is None else IdSet(await self._journal.baseline_ids())
 
     async def set_baseline(self, ids: Sequence[str]) -> None:

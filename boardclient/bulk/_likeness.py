@@ -1,5 +1,6 @@
-"""How a service shows the texts and dates it was sent, learned from cards whose row is known. No I/O.
+"""How a service shows what it was sent, learned from cards whose row is known.
 
+No I/O.
 The rules are in docs/design/reconciliation.md.
 """
 
@@ -33,7 +34,10 @@ def _exact(text: str) -> str:
 
 @lru_cache(512)
 def tidy(text: str) -> str:
-    """Return a text without what services often change: runs of spaces, case, HTML escapes, invisible characters."""
+    """Return a text without what services often change.
+
+    That is runs of spaces, case, HTML escapes, compatibility forms (NFKC) and invisible characters.
+    """
     if "&" in text:
         for _ in range(3):  # some services escape what was escaped already
             text = html.unescape(text)
@@ -127,7 +131,7 @@ class TextRule:
         return self.level < _ANY
 
     def form(self, text: str) -> str:
-        """Return the form of a text in which sent and shown texts are equal, cut off as the service does it."""
+        """Return the form of a text that is equal for a text as sent and as shown."""
         form = _FORMS[self.level](text if self.cut is None else without_ellipsis(text))
         return form if self.cut is None else form[: self.cut]
 
@@ -140,8 +144,9 @@ class TextRule:
         return self.cut is not None or len(text) > self.longest
 
     def pieces(self, text: str) -> list[str] | None:
-        """Return the parts of a text that must be shown, or None if all its kinds of characters were seen.
+        """Return the parts of a text that must be shown, or None for the whole.
 
+        The whole is shown if all its kinds of characters were seen.
         Services drop characters of unseen kinds, or replace them with a question mark or a name. ASCII letters and digits stay.
         """
         unknown = {char for char in set(text) if is_special(char) and kind_of(char) not in self.seen}
@@ -168,7 +173,10 @@ def _changes_characters(sent: str, shown: str | None) -> bool:
 
 
 def learn_text(pairs: Sequence[tuple[str, str | None]]) -> TextRule:
-    """Learn how a field is shown, from pairs of the text sent and the text shown, None if it is missing."""
+    """Learn how a field is shown from pairs of the texts sent and shown.
+
+    A shown text is None if the field is missing.
+    """
     fitting: list[tuple[int, bool, str, str]] = []
     changed: list[str] = []
     for sent, shown in pairs:
@@ -210,7 +218,7 @@ def _rounded(due: datetime, unit: timedelta, *, is_nearest: bool) -> datetime:
 
 
 def _roundings(due: datetime) -> list[datetime]:
-    """Return the forms in which services may show a date: rounded down, and to the nearest, for each unit."""
+    """Return a date as services may show it: rounded down and to the nearest unit."""
     found = []
     for unit in _UNITS:
         for is_nearest in (False, True):
@@ -223,9 +231,9 @@ def _roundings(due: datetime) -> list[datetime]:
 
 @attrs.frozen
 class DateRule:
-    """How a service shows due dates: the indexes of the roundings that fit every sample.
+    """How a service shows due dates.
 
-    An empty tuple means that dates do not distinguish cards.
+    `roundings` are the indexes of the roundings that fit the samples. Without any, dates do not distinguish cards.
     """
 
     roundings: tuple[int, ...] = ()

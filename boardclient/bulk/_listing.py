@@ -18,7 +18,7 @@ FIELDS: Final = ("name", "desc", "list_id", "due")
 
 
 def find_limit(count: int) -> str | None:
-    """Return why a listing of `count` cards may be cut off, or None if nothing suggests it."""
+    """Return why a listing of `count` cards may be cut off, None if it need not be."""
     if count not in _LIKELY_LIMITS:
         return None
     return f"the listing shows exactly {count:,} cards, which may be all that it ever shows"
@@ -121,9 +121,9 @@ class Listing:
         return len(self._seen_confirmed) - self.confirmed
 
     def incompleteness(self, recognised: int) -> str | None:
-        """Return why the listing may lack cards, or None if the cards of the run show that it does not.
+        """Return why the listing may lack cards, or None if it is complete.
 
-        `recognised` is the number of rows in doubt that were found in it.
+        `recognised` is the number of rows in doubt that were found in it. Only cards of the run prove that it is complete.
         """
         total = len(self._seen_confirmed)
         if self.missing:

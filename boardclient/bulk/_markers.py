@@ -13,16 +13,17 @@ _SECRET: Final = re.compile(r"bc[a-z2-7]{16}")
 
 
 def secret_marker(secret: bytes, seq: int) -> str:
-    """Return the marker of a row: 18 letters and digits that can't be guessed without the secret.
+    """Return the marker of a row, 18 letters and digits.
 
-    It is the same in each run with one journal. It has no punctuation, which services escape, trim and reformat.
+    It can't be guessed without the secret, and is the same in each run with one journal. It has no punctuation, which services
+    escape, trim and reformat.
     """
     code = hmac.digest(secret, str(seq).encode(), "sha256")
     return "bc" + base64.b32encode(code[:10]).decode().lower()
 
 
 def check_marker(text: object) -> str:
-    """Return a marker that the caller's function made, if it can be found in a description.
+    """Return a marker that the caller's function made, if it is usable.
 
     Raises:
         TypeError: it is not a string.
@@ -41,7 +42,7 @@ def normal(marker: str) -> str:
 
 
 def markers(desc: str | None) -> set[str]:
-    """Return the words of a description that may be markers, in the form in which they are compared."""
+    """Return the words of a description that may be markers, as `normal` has them."""
     if not desc:
         return set()
     text = html.unescape(desc).casefold()

@@ -95,7 +95,7 @@ class Shown:
         )
 
     def fine(self, content: Content | Card) -> Hashable:
-        """Return the strictest key that is equal for a row and its card, if it is known how the card is shown."""
+        """Return a key that is equal for a row and its card if `predicts` holds."""
         due = content.due if isinstance(content, Card) and content.due is not None else self.due.shown(content.due)
         return (
             self.name.form(content.name or "") if self.name.is_usable else None,
@@ -105,7 +105,7 @@ class Shown:
         )
 
     def coarse(self, content: Content | Card) -> Hashable:
-        """Return a key that is equal for a row and its card however the service shows texts, unless it cuts them."""
+        """Return a key that is equal for a row and its card in any form but a cut one."""
         return (
             bare(self.name.form(content.name or "")) if self.name.is_usable else None,
             bare(self.desc.form(content.desc or "")) if self.desc.is_usable else None,
@@ -113,7 +113,7 @@ class Shown:
         )
 
     def tells(self, row: Content) -> bool:
-        """Return True if the listing shows a text that distinguishes a row's card from others."""
+        """Return True if the listing shows a text that identifies a row's card."""
         return self.name.is_usable or (self.desc.is_usable and len(bare(row.desc)) >= _TELLING)
 
     def may_be(self, row: Content, card: Card) -> bool:
@@ -270,7 +270,7 @@ def _assign_possible(group: _Group, result: MatchResult) -> None:
 
 
 def _matched(places: Sequence[int], possible: dict[int, list[Card]]) -> dict[int, Card]:
-    """Match as many rows as possible, each with a card of its own, with Kuhn's algorithm."""
+    """Match as many rows as possible with a card each, by Kuhn's algorithm."""
     owner: dict[str, int] = {}
     cards = {card.id: card for place in places for card in possible[place]}
     for start in places:
@@ -292,7 +292,7 @@ def _matched(places: Sequence[int], possible: dict[int, list[Card]]) -> dict[int
 
 
 class Suspects:
-    """Cards of unknown origin, indexed by their texts to see whether a row may be among them."""
+    """Cards of unknown origin, indexed by the texts by which a row is looked up."""
 
     def __init__(self, cards: Iterable[Card], shown: Shown) -> None:
         self._shown = shown
@@ -332,7 +332,7 @@ class Suspects:
 
 
 def _like(rule: TextRule, sent: str, looks: dict[str, str], lengths: Iterable[int]) -> str | None:
-    """Return the identifier of a card whose text may be the one that was sent, or None."""
+    """Return the identifier of a card whose text may be what was sent, or None."""
     whole = bare(sent)
     if whole in looks:
         return looks[whole]
@@ -347,7 +347,10 @@ def _like(rule: TextRule, sent: str, looks: dict[str, str], lengths: Iterable[in
 
 
 def resembling(cards: Iterable[Card], names: Iterable[str]) -> list[Card]:
-    """Return the cards whose name may be one of `names`, whole or cut off, or is not shown."""
+    """Return the cards whose name may be one of `names`.
+
+    A name may be cut off. A card without a name may have any.
+    """
     wanted = {bare(name) for name in names}
     looks = {card.id: {bare(text), bare(without_ellipsis(text))} for card in cards if (text := card.name) is not None}
     beginnings: set[str] = set(wanted)

@@ -115,7 +115,9 @@ class OpenRun:
         return run
 
     async def aclose(self) -> None:
-        """Cancel the calls in flight, and close the journal and the input, even if the caller is cancelled.
+        """Cancel the calls in flight, and close the journal and the input.
+
+        A cancellation of the caller is raised after that.
 
         Raises:
             JournalError: the journal could not be written.
@@ -209,7 +211,7 @@ class OpenRun:
             raise Halted from None
 
     def _withdraw(self) -> list[Row]:
-        """Remove the rows that wait to be sent, and return those of them that were sent before and are in doubt."""
+        """Remove the rows that wait to be sent. Return those that are in doubt."""
         rows = self._backlog.give_up()
         self._ledger.withdraw([row for row in rows if row.error is None])
         return [row for row in rows if row.error is not None]
@@ -222,7 +224,7 @@ class OpenRun:
         await self._backlog.drained()
 
     def _direct(self, row: Row) -> None:
-        """Pass a new row to the workers, or settle it if an earlier run decided it or it can't be sent."""
+        """Pass a new row to the workers, settle it, or add it to those in doubt."""
         if row.standing == "done":
             self._reconciler.note_known(row, row.detail or "")
             self._finish(row, CardResult(index=row.index, draft=row.draft, card=Card(row.detail or ""), state="already"))

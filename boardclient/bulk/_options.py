@@ -50,7 +50,7 @@ def make_options(
     marker: Marking,
     settle: float | None,
 ) -> BulkOptions:
-    """Check the arguments of `create_many`, and return them with the defaults filled in.
+    """Check the arguments of `create_many`, and fill in the defaults.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -82,7 +82,7 @@ def make_options(
 
 
 def _marking(marker: Marking) -> Marking:
-    """Wrap a callable in a lambda, so that `if marker` holds even for a callable whose bool() is False."""
+    """Wrap a callable, so that `if marker` holds even if its bool() is False."""
     return (lambda draft: marker(draft)) if callable(marker) else marker
 
 
@@ -97,9 +97,10 @@ def _unknown(unknown: str | None, board_id: str | None) -> Unknown:
 
 
 def journal_identity(caller: Mapping[str, str], board_id: str | None, marker: Marking = None) -> dict[str, str]:
-    """Return what a journal is bound to: service, account, board and the way in which cards are recognised.
+    """Return what a journal is bound to, as names and texts.
 
-    `caller` names service and account, as a session does. A journal that was made for another identity is refused.
+    It is the service and the account, which `caller` names, the board, and the way in which cards are recognised. A journal that
+    was made for another identity is refused.
     """
     board = {} if board_id is None else {"board": board_id}
     return {**caller, **board, "cards known by": "their marker" if marker else "what they say"}

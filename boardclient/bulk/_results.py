@@ -1,4 +1,4 @@
-"""The results of a bulk run: `CardResult` for each draft, `BulkReport` and `BulkAudit` for the run."""
+"""The results of a bulk run, for each draft and for the whole run."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from boardclient.events import BulkProgress
 
 
 class BulkRun:
-    """A bulk creation of cards, as an asynchronous context manager and iterator of results (interface 4.3).
+    """A bulk creation of cards: a context manager and an iterator of results.
 
-    `create_many` makes it, and its caller owns it. Use it once, within `async with`, or await `wait()`. Each `CardResult` is
-    yielded as soon as its card is done, in the order of completion.
+    `create_many` makes it, and its caller owns it (interface 4.3). Use it once, within `async with`, or await `wait()`. Each
+    `CardResult` is yielded as soon as its card is done, in the order of completion.
 
     Leaving the block cancels the calls in flight and closes the input if it is a generator. It also closes the journal, so that
     another run can resume it at once, even if the block was left by a cancellation.

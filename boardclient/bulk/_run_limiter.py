@@ -1,4 +1,7 @@
-"""The limiter of a run's attempts, which combines the hold, the run's pace, the session's limiter and free connections."""
+"""The limiter of a run's attempts.
+
+It combines the hold, the run's pace, the session's limiter and the number of connections.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class RunLimiter:
 
     @property
     def skips_limiter(self) -> bool:
-        """Whether an attempt would not have to wait, so that the limiter need not be entered."""
+        """Whether an attempt would not have to wait, and may skip the limiter."""
         return (
             self._shared is None
             and (self._own is None or not self._own.needs_every_result)

@@ -159,7 +159,7 @@ class Sender:
             self._recorder.settle(row, unknown(row, row.error))
 
     def _pause(self, row: Row, failure: BoardClientError, *, is_held: bool) -> float | None:
-        """Return the pause in seconds before a row is sent again, or None if it fails instead."""
+        """Return the seconds until a row is sent again, or None if it fails instead."""
         if not (is_held or is_throttling(failure)):
             return None
         now = self._loop.time()

@@ -1,4 +1,7 @@
-"""The limiter that a run has besides its session's: a fixed concurrency, or a pace that finds the limit."""
+"""The limiter that a run has besides its session's.
+
+It is a fixed concurrency, or a pace that finds the limit.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,10 @@ class FixedConcurrency:
 
 
 def make_turns(caller: CallRunner, options: BulkOptions, tally: Tally) -> Pace | FixedConcurrency | None:
-    """Return the limiter of a run besides the session's, or None if the session's is itself a `Pace`."""
+    """Return the limiter of a run besides the session's.
+
+    It is None if the session's is itself a `Pace`.
+    """
     if isinstance(caller.limiter, Pace):
         return None
     if options.concurrency is None:
