@@ -129,7 +129,7 @@ def test_a_marker_of_the_callers_choice(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "a b", "a\n", "\ta", "a\u00a0b", "[a]", "a]", "[a", "a[b"])
 def test_a_marker_that_could_not_be_found_again(text: str) -> None:
-    """What holds a space or a bracket, or nothing, is refused."""
+    """An empty marker and one with a space or a bracket are refused."""
     with pytest.raises(ValueError, match="without spaces and brackets"):
         check_marker(text)
 

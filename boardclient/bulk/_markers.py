@@ -32,7 +32,7 @@ def check_marker(text: object) -> str:
     if not isinstance(text, str):
         raise TypeError(f"marker must return a string, not {type(text).__name__}")
     if not _TOKEN.fullmatch(text):
-        raise ValueError("marker must return a text that is not empty and has no spaces or square brackets")
+        raise ValueError("marker must return a non-empty text without spaces and brackets")
     return text
 
 
