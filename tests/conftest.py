@@ -14,6 +14,7 @@ import aiohttp
 import aioresponses.core
 import pytest
 from aioresponses import aioresponses as AioResponses
+from virtual_loop import Clock
 
 from boardclient import retry
 from boardclient.testing import BoardService
@@ -42,6 +43,17 @@ async def service() -> AsyncIterator[BoardService]:
     """Run the service on the test's own loop."""
     async with BoardService() as running:
         yield running
+
+
+@pytest.fixture
+async def loop_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Stop the time of the test's own loop, beside real sockets.
+
+    A deadline passes by `advance`, called on the loop, however slow the machine is.
+    """
+    clock = Clock()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", clock)
+    return clock
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ import contextlib
 from typing import Any
 
 import pytest
+from fault_helpers import Held
 from tenacity import AsyncRetrying, stop_after_attempt
+from virtual_loop import Clock
 
 from boardclient import (
     AsyncSession,
@@ -63,11 +65,13 @@ LEAVES = [True, LookupError("leaving"), asyncio.CancelledError("of another task"
 
 @pytest.mark.parametrize("leave", LEAVES)
 @pytest.mark.parametrize("end", ["deadline", "cancellation", "closing"])
-async def test_a_call_that_ends_within_a_limiter_is_sent_once(board_service: BoardService, leave: Any, end: str) -> None:
+async def test_a_call_that_ends_within_a_limiter_is_sent_once(
+    board_service: BoardService, loop_clock: Clock, leave: Any, end: str
+) -> None:
     """Whatever a limiter does on leaving, a creation goes out once, ends as it was ended, and leaves the task free."""
     listed = await a_list(board_service)
     board_service.faults.add(faults.hang(), "cards.create")
-    session = board_service.session(limiter=Limiter(leave), timeout=0.2 if end == "deadline" else 30, retry=retry.default())
+    session = board_service.session(limiter=Limiter(leave), timeout=30, retry=retry.default())
     async with session:
         task = asyncio.ensure_future(settled(session.cards.create("a", list_id=listed)))
         await board_service.received("cards.create")
@@ -75,6 +79,8 @@ async def test_a_call_that_ends_within_a_limiter_is_sent_once(board_service: Boa
             task.cancel()
         elif end == "closing":
             await session.aclose()
+        else:
+            loop_clock.advance(30)
         error, cancelling = await task
     kinds = {"deadline": DeadlineError, "cancellation": asyncio.CancelledError, "closing": SessionClosedError}
     assert type(error) is kinds[end]
@@ -127,10 +133,18 @@ async def test_an_attempt_that_sent_nothing_is_not_reported() -> None:
 
 
 @pytest.mark.parametrize("leave", ["hang", "swallow"])
-async def test_a_limiter_that_never_ends_its_turn_loses_nothing(board_service: BoardService, leave: str) -> None:
+async def test_a_limiter_that_never_ends_its_turn_loses_nothing(
+    board_service: BoardService, loop_clock: Clock, leave: str
+) -> None:
     """Where leaving the limiter takes longer than the deadline, the card that was created is returned, and the task is free."""
+
+    class Late(Limiter):
+        async def __aexit__(self, *exc: object) -> Any:
+            loop_clock.advance(30)
+            return await super().__aexit__(*exc)
+
     listed = await a_list(board_service)
-    async with board_service.session(limiter=Limiter(leave), timeout=0.3) as session:
+    async with board_service.session(limiter=Late(leave), timeout=30) as session:
         card, cancelling = await settled(session.cards.create("a", list_id=listed))
     assert (card.name, cancelling) == ("a", 0)
 
@@ -153,19 +167,20 @@ class Clinging(Limiter):
 @pytest.mark.parametrize("cancellations", [1, 3])
 @pytest.mark.parametrize("end", ["deadline", "closing"])
 async def test_a_limiter_that_hangs_while_a_call_is_ended(
-    board_service: BoardService, end: str, cancellations: int, monkeypatch: pytest.MonkeyPatch
+    board_service: BoardService, loop_clock: Clock, end: str, cancellations: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that ends within a limiter that hangs on leaving is cancelled again, ends, and leaves the task free."""
     monkeypatch.setattr(_in_flight, "INSIST_SECONDS", 0.0)
     listed = await a_list(board_service)
     board_service.faults.add(faults.hang(), "cards.create")
     limiter = Clinging(cancellations)
-    session = board_service.session(limiter=limiter, timeout=0.1 if end == "deadline" else 30)
-    async with session:
+    async with board_service.session(limiter=limiter, timeout=30) as session:
         task = asyncio.ensure_future(settled(session.cards.create("a", list_id=listed)))
         await board_service.received("cards.create")
         if end == "closing":
             await session.aclose()
+        else:
+            loop_clock.advance(30)
         error, cancelling = await task
     assert type(error) is (DeadlineError if end == "deadline" else SessionClosedError)
     assert (error.effect, cancelling, limiter.left) == (Effect.UNKNOWN, 0, 0)
@@ -192,37 +207,40 @@ async def test_a_limiter_that_swallows_the_callers_cancellation_sends_nothing(bo
     assert (limiter.entered, board_service.calls_of("members.me")) == (1, [])
 
 
-async def test_a_limiter_that_swallows_the_deadline_sends_nothing(board_service: BoardService) -> None:
+async def test_a_limiter_that_swallows_the_deadline_sends_nothing(board_service: BoardService, loop_clock: Clock) -> None:
     """A limiter that goes on after the deadline has passed does not let the request go out."""
 
     class Stubborn(Limiter):
         async def __aenter__(self) -> None:
             try:
+                loop_clock.advance(30)
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 self.entered += 1
 
     listed = await a_list(board_service)
     limiter = Stubborn()
-    async with board_service.session(limiter=limiter, timeout=0.1) as session:
+    async with board_service.session(limiter=limiter, timeout=30) as session:
         error, cancelling = await settled(session.cards.create("a", list_id=listed))
     assert (type(error), error.effect, cancelling, limiter.entered) == (DeadlineError, Effect.NOT_SENT, 0, 1)
     assert len(board_service.calls_of("cards.create")) == 0
 
 
-async def test_what_a_limiter_raises_instead_of_a_turn_is_the_callers(board_service: BoardService) -> None:
+async def test_what_a_limiter_raises_instead_of_a_turn_is_the_callers(board_service: BoardService, loop_clock: Clock) -> None:
     """Without a turn nothing is sent, and the error is the limiter's own; at the deadline it is the deadline's."""
 
     class Refusing(Limiter):
         async def __aenter__(self) -> None:
             try:
-                await asyncio.sleep(60 if self.entered else 0)
+                if self.entered:
+                    loop_clock.advance(30)
+                    await asyncio.Event().wait()
             except asyncio.CancelledError:
                 raise LookupError("no turn, late") from None
             self.entered += 1
             raise LookupError("no turn")
 
-    async with board_service.session(limiter=Refusing(), timeout=0.2) as session:
+    async with board_service.session(limiter=Refusing(), timeout=30) as session:
         first, _ = await settled(session.members.me())
         late, cancelling = await settled(session.members.me())
     assert (type(first), type(late), cancelling) == (LookupError, DeadlineError, 0)
@@ -302,24 +320,25 @@ async def test_a_subclass_with_its_own_acquire_is_asked(board_service: BoardServ
 
 
 @pytest.mark.parametrize("end", ["deadline", "cancellation", "closing"])
-async def test_observers_hear_of_attempts_that_were_ended(board_service: BoardService, end: str) -> None:
+async def test_observers_hear_of_attempts_that_were_ended(board_service: BoardService, loop_clock: Clock, end: str) -> None:
     """Each request that observers saw leave is seen to end, by a deadline, a cancellation or the closing of the session too."""
     seen: list[Any] = []
     board_service.faults.add(faults.hang(), "members.me")
-    session = board_service.session(observers=[seen.append], timeout=0.2 if end == "deadline" else 30)
-    async with session:
+    async with board_service.session(observers=[seen.append], timeout=30) as session:
         task = asyncio.ensure_future(settled(session.members.me()))
         await board_service.received("members.me")
         if end == "cancellation":
             task.cancel()
         elif end == "closing":
             await session.aclose()
+        else:
+            loop_clock.advance(30)
         await task
     sent, ended = seen
     assert isinstance(sent, events.RequestSent)
     assert isinstance(ended, events.AnswerReceived)
     assert (ended.attempt, ended.status, ended.effect) == (1, None, Effect.UNKNOWN)
-    whys = {"deadline": "the deadline of 0.2 s passed", "cancellation": "the call was cancelled", "closing": "was closed"}
+    whys = {"deadline": "the deadline of 30 s passed", "cancellation": "the call was cancelled", "closing": "was closed"}
     assert whys[end] in ended.why
 
 
@@ -352,12 +371,14 @@ async def test_a_call_that_was_not_sent_can_be_withdrawn(board_service: BoardSer
         options.context.withdraw()
         error, cancelling = await task
         assert (type(error), error.effect, cancelling, options.context) == (CallWithdrawn, Effect.NOT_SENT, 0, None)
-        board_service.faults.add(faults.delay_answer(0.2), "cards.create")
+        held = Held()
+        board_service.faults.add(held, "cards.create")
         options = CallOptions()
         task = asyncio.ensure_future(settled(session._pipeline.call(request, options)))
         await board_service.received("cards.create")
         assert options.context is not None
         options.context.withdraw()
+        held.open()
         card, _ = await task
     assert card.name == CardDraft("a", listed).name
     assert len(board_service.calls_of("cards.create")) == 1

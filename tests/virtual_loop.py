@@ -1,4 +1,4 @@
-"""An event loop whose time passes as soon as everybody waits: what takes hours takes none."""
+"""The time of tests: a loop whose time passes as soon as everybody waits, and a clock that stands still beside real sockets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ import functools
 import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+
+class Clock:
+    """A clock that stands still until `advance`."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
 
 
 class _Selector(selectors.DefaultSelector):  # type: ignore[valid-type, misc]  # -- which class it is depends on the platform

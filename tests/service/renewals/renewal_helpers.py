@@ -15,7 +15,7 @@ from boardclient import (
     StoredToken,
     Token,
 )
-from boardclient.testing import BoardService, faults
+from boardclient.testing import BoardService
 
 
 class Clock:
@@ -62,17 +62,6 @@ class Consent:
         """Let the next one who asks wait for `open`."""
         self.began.clear()
         self.open.clear()
-
-
-class Held:
-    """A fault: the answer is made and sent when the test says so."""
-
-    def __init__(self) -> None:
-        self.opened = asyncio.Event()
-
-    async def play(self, stage: faults.Stage) -> None:
-        await self.opened.wait()
-        await stage.reply_answer()
 
 
 class SteppingStore(MemoryTokenStore):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from renewal_helpers import Consent, Held, _steps, exchanges, refusals, until
+from fault_helpers import Held
+from renewal_helpers import Consent, _steps, exchanges, refusals, until
 
 from boardclient import (
     AuthenticationError,
@@ -24,7 +25,7 @@ async def test_a_thousand_in_flight(service: BoardService, consent: Consent) -> 
         tasks = [asyncio.ensure_future(session.members.me()) for _ in range(1000)]
         await service.received("members.me", 201)
         service.rules.expire_tokens()
-        held.opened.set()
+        held.open()
         members = await asyncio.gather(*tasks)
     assert {member.id for member in members} == {"0" * 24}
     assert len(members) == 1000
@@ -57,14 +58,14 @@ async def test_staggered_refusals(service: BoardService, consent: Consent) -> No
         await service.received("members.me", 201)
         service.rules.expire_tokens()
         consent.hold_up()
-        before.opened.set()
+        before.open()
         await consent.reached()
-        during.opened.set()
+        during.open()
         await until(lambda: refusals(service) == 130)
         assert not any(task.done() for task in tasks)
         consent.open.set()
         await until(lambda: sum(task.done() for task in tasks) == 130)
-        after.opened.set()
+        after.open()
         await asyncio.gather(*tasks)
     assert refusals(service) == 200
     assert (len(consent.asked), exchanges(service)) == (2, 2)
@@ -82,7 +83,7 @@ async def test_a_late_refusal_of_an_older_token(service: BoardService, consent: 
         for _ in range(renewals):
             service.rules.expire_tokens()
             await session.members.me()
-        late.opened.set()
+        late.open()
         await task
         await session.members.me()
     assert len(consent.asked) == exchanges(service) == 1 + renewals

@@ -1,0 +1,24 @@
+"""Faults of the embedded service that tests of several kinds share."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+
+from boardclient.testing.faults import Stage
+
+
+class Held:
+    """A fault: the response is made and sent once the test calls `open`, from whatever thread."""
+
+    def __init__(self) -> None:
+        self._opened: Future[None] = Future()
+
+    def open(self) -> None:
+        """Let the response go."""
+        self._opened.set_result(None)
+
+    async def play(self, stage: Stage) -> None:
+        """Wait, then answer."""
+        await asyncio.shield(asyncio.wrap_future(self._opened))
+        await stage.reply_answer()
