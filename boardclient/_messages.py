@@ -15,7 +15,7 @@ from boardclient.models import JsonValue, check_identifier
 
 T = TypeVar("T")
 BODY_KEPT_BYTES: Final = 64 * 2**10
-"""How much of an answer's body an error keeps."""
+"""How much of a response's body an error keeps."""
 
 Read: TypeAlias = "Callable[[RawResponse, str], T]"
 Fields: TypeAlias = Callable[..., Mapping[str, JsonValue]]
@@ -24,7 +24,10 @@ ReadInSteps: TypeAlias = "Callable[[RawResponse], Generator[None, None, T]]"
 
 @attrs.frozen  # pyright: ignore[reportGeneralTypeIssues] -- attrs freezes subclasses of classes that are not
 class Response(RawResponse):
-    """The response to `session.request`. `status`, `headers` (case-insensitive) and `body`, unpacked."""
+    """The response to `session.request`.
+
+    `status` is a number, `headers` is case-insensitive, and `body` is bytes, with any content encoding undone.
+    """
 
     def json(self) -> JsonValue:
         """Return the JSON value of the body.
@@ -35,18 +38,25 @@ class Response(RawResponse):
         return _json.decode(self.body)
 
 
-def response_of(answer: RawResponse, identifier: str = "") -> Response:
-    """Return an answer as it is handed out. Aiohttp's own headers are a proxy, which can't be pickled."""
-    return Response(answer.status, CIMultiDict(answer.headers), answer.body)
+def response_of(response: RawResponse, identifier: str = "") -> Response:
+    """Return a response for applications. Its headers are a copy, since aiohttp's proxy can't be pickled."""
+    return Response(response.status, CIMultiDict(response.headers), response.body)
 
 
 @attrs.frozen
 class Operation(Generic[T]):
     """What all requests of one operation have in common (interface section 4).
 
-    `path` has at most one `{name}`, filled with the percent-encoded identifier. `fields` checks values and returns the
-    fields of the body by their wire names, None where there is no body. `read` makes the value of a success from the response
-    and the identifier; `read_in_steps` does the same where it is a long list, and yields after each step.
+    Args:
+        name: Its name in events, logs and journals, such as "cards.create".
+        section: Its section of the interface.
+        method: The HTTP method.
+        path: The path, with at most one `{name}`, which is filled with the percent-encoded identifier.
+        read: Makes the value of a success from the response and the identifier of the path.
+        fields: Checks values and returns the fields of the body by their wire names. None if there is no body.
+        read_in_steps: Reads a long list instead of `read`, and yields after each step. None if the value is short.
+        repeatable: Whether a second request leaves the service in the same state as the first.
+        signable_body: Whether the credentials can go into the body.
     """
 
     name: str
@@ -57,22 +67,20 @@ class Operation(Generic[T]):
     fields: Fields | None = None
     read_in_steps: ReadInSteps[T] | None = None
     repeatable: bool = False
-    """Whether the service's state is the same after a second time."""
     signable_body: bool = True
-    """Whether the credentials can be in the body."""
     _before: str = attrs.field(init=False)
     _identifier: str = attrs.field(init=False)
     _after: str = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        # Taken apart once, not for each request.
+        # Split once and not for each request.
         before, _, rest = self.path.partition("{")
         identifier, _, after = rest.partition("}")
         for name, value in (("_before", before), ("_identifier", identifier), ("_after", after)):
             object.__setattr__(self, name, value)
 
     def request(self, identifier: str | None = None, /, **values: object) -> Request[T]:
-        """Build the request. A value that is None is not sent. Any other is sent, `""` and False included.
+        """Build a request. A value of None is not sent, any other is, `""` and False included.
 
         Raises:
             TypeError, ValueError: a value can't be sent, or a required one is missing.
@@ -87,9 +95,10 @@ class Operation(Generic[T]):
 
 @attrs.define
 class Request(Generic[T]):
-    """One call, not yet signed: it holds no credential. `body` is a JSON object, or None where there is no body.
+    """The request of one call before it is signed, so it holds no credentials.
 
-    `identifier` is that of the path, "" for none. Nobody changes it; not to forbid that takes half a microsecond off each call.
+    `body` is a JSON object, or None for no body; `identifier` is that of the path, or "". It is never changed: `attrs.define` and
+    not `frozen` saves half a microsecond per call.
     """
 
     definition: Operation[T] = attrs.field(repr=False)
@@ -110,7 +119,7 @@ class Request(Generic[T]):
 
     @property
     def repeatable(self) -> bool:
-        """Whether a second time does no harm."""
+        """Whether a second request leaves the service in the same state as the first."""
         return self.definition.repeatable
 
     @property

@@ -22,31 +22,31 @@ T = TypeVar("T")
 _EXCERPT_BYTES: Final = 200
 _KIND_LENGTH: Final = 60
 AT_ONCE_BYTES: Final = 256 * 2**10
-"""The largest body that is read at once, which takes about a millisecond."""
+"""The largest body that is read in one step, which takes about a millisecond."""
 
 REPEATABLE_METHODS: Final = frozenset({"GET", "PUT", "DELETE"})
 
 
-def _nothing(answer: RawResponse, identifier: str) -> None:
+def _nothing(response: RawResponse, identifier: str) -> None:
     return None
 
 
 def _strict(read: Callable[[bytes], T]) -> Read[T]:
-    """Read an answer that names its own object. The identifier of the call adds nothing."""
-    return lambda answer, _: read(answer.body)
+    """Make the reader of a response that holds the identifier of its object."""
+    return lambda response, _: read(response.body)
 
 
 def _lenient(read: Callable[[str, bytes], T]) -> Read[T]:
-    """Read an answer that need not name its object."""
-    return lambda answer, identifier: read(identifier, answer.body)
+    """Make the reader of a response that may lack the identifier of its object."""
+    return lambda response, identifier: read(identifier, response.body)
 
 
 def _gathered(slices: Callable[[bytes], Iterator[list[T]]]) -> ReadInSteps[list[T]]:
-    """Read a list slice by slice, and return it at the end."""
+    """Make the reader of a list that reads it in slices."""
 
-    def gather(answer: RawResponse) -> Generator[None, None, list[T]]:
+    def gather(response: RawResponse) -> Generator[None, None, list[T]]:
         values: list[T] = []
-        for more in slices(answer.body):
+        for more in slices(response.body):
             values += more
             yield
         return values
@@ -60,7 +60,7 @@ def _flag(value: object, name: str) -> bool:
     return value
 
 
-# The fields of bodies, by their wire names. Values are checked here: types alone keep nothing from being sent.
+# The fields of bodies, by their wire names. Values are checked here, since annotations are not enforced at run time.
 
 
 def _board_fields(*, name: object, default_lists: object, organization_id: object) -> dict[str, JsonValue]:
@@ -151,9 +151,9 @@ def build_request(
     json: JsonValue = None,
     repeatable: bool | None = None,
 ) -> Request[Response]:
-    """Build a request that the table does not hold. Its answer is handed out as it came.
+    """Build a request that is not in the table, for `session.request`.
 
-    A body that is a JSON object carries the credentials, any other leaves them to the query string.
+    Credentials go into a body that is a JSON object, otherwise into the query.
 
     Raises:
         TypeError, ValueError: it can't be sent, or it names a credential, which is the session's to add.
@@ -174,7 +174,10 @@ def build_request(
 
 
 def _exactly(json: JsonValue) -> JsonValue:
-    """Return a value if JSON can express it as it is. msgspec would write NaN, bytes and sets as something else."""
+    """Return a JSON value unchanged, or raise ValueError for anything else.
+
+    msgspec would write NaN as null, bytes as base64 and sets as arrays: https://jcristharif.com/msgspec/supported-types.html.
+    """
     try:
         return _json(json)
     except RecursionError:
@@ -195,14 +198,14 @@ def _json(value: JsonValue) -> JsonValue:
 
 
 def _parameter(value: object) -> str:
-    """Write a query parameter as JSON writes it: true and false, not Python's words."""
+    """Return the text of a query parameter; booleans are true and false, as in JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return check_text(str(value) if isinstance(value, int | float) else value, "params")
 
 
 def _checked_path(path: str) -> str:
-    """Return the path of a free request, percent-encoded where that is needed."""
+    """Return a checked path, with what can't stand in a URL percent-encoded."""
     check_text(path, "path")
     segments = unquote(path).split("/")
     if not path.startswith("/1/") or {".", ".."} & set(segments):
@@ -217,10 +220,17 @@ def _checked_path(path: str) -> str:
 def error_of(
     request: Request[T], response: TransportResult, earlier: Effect, now: float, host: str = "the service"
 ) -> T | BoardClientError:
-    """Return the error that a response that is no success, or none, stands for. `now` is in seconds since the epoch.
+    """Return the error of an unsuccessful response, or of none.
 
-    A DELETE that is answered with 404 after an attempt of unknown effect is done: that attempt may have deleted it (`earlier` is
-    the worst of the earlier attempts). The response holds no credential any more.
+    A DELETE that gets 404 after an attempt of unknown effect counts as done, and its value is returned: that attempt may have
+    deleted the card.
+
+    Args:
+        request: The request.
+        response: What came back, without credentials.
+        earlier: The worst effect of the call's earlier attempts.
+        now: Seconds since the epoch, for `Retry-After`.
+        host: The service's host, for the message.
     """
     error: BoardClientError
     if isinstance(response, TransportFailure):
@@ -233,68 +243,69 @@ def error_of(
     return error
 
 
-def value_of(request: Request[T], answer: RawResponse) -> T | BoardClientError:
+def value_of(request: Request[T], response: RawResponse) -> T | BoardClientError:
     """Return the value of a success, or the error of one that can't be read."""
     try:
-        return request.definition.read(answer, request.identifier)
+        return request.definition.read(response, request.identifier)
     except DecodeError as error:
         return _unusable(request, error)
 
 
-def interpret_in_steps(request: Request[T], answer: RawResponse) -> Generator[None, None, T | BoardClientError]:
-    """Return the value of a success. A long list is read in steps of a millisecond or two."""
+def interpret_in_steps(request: Request[T], response: RawResponse) -> Generator[None, None, T | BoardClientError]:
+    """Return the value of a success. A long list is read in steps of one or two milliseconds."""
     steps = request.definition.read_in_steps
-    if steps is None or len(answer.body) <= AT_ONCE_BYTES:
-        return value_of(request, answer)
+    if steps is None or len(response.body) <= AT_ONCE_BYTES:
+        return value_of(request, response)
     try:
-        return (yield from steps(answer))
+        return (yield from steps(response))
     except DecodeError as error:
         return _unusable(request, error)
 
 
 def _unusable(request: Request[T], error: DecodeError) -> DecodeError:
-    """Make the error of a response that can't be read. No frame of it holds the response."""
+    """Return a new error for an unreadable response. Frames of the old one hold the body."""
     unusable = DecodeError(f"{request.line}: {error.message}", error.path, request.line)
     unusable.repeatable = request.repeatable
     return unusable
 
 
-def api_error(line: str, answer: RawResponse, now: float, host: str = "the service") -> ApiError:
-    """Build the error of an unsuccessful response that holds no credentials any more."""
-    meaning, asked = status_of(answer.status), retry_after(answer.headers, now)
-    body = answer.body[:BODY_KEPT_BYTES]
+def api_error(line: str, response: RawResponse, now: float, host: str = "the service") -> ApiError:
+    """Return the error of an unsuccessful response. Its credentials are redacted."""
+    meaning, asked = status_of(response.status), retry_after(response.headers, now)
+    body = response.body[:BODY_KEPT_BYTES]
     wait = "" if asked is None else f"it asks to wait {asked:g} s"
     parts = [
-        f"{line}: status {answer.status} from {host}",
+        f"{line}: status {response.status} from {host}",
         "; ".join(filter(None, (meaning.words, wait, meaning.advice))),
-        _excerpt(answer),
+        _excerpt(response),
     ]
-    return meaning.error(": ".join(filter(None, parts)), answer.status, answer.headers, body, line, asked, meaning.effect)
+    return meaning.error(": ".join(filter(None, parts)), response.status, response.headers, body, line, asked, meaning.effect)
 
 
-def unreadable(error: DecodeError, answer: RawResponse, host: str) -> DecodeError:
-    """Return the error of a success that can't be read. It shows the beginning of another kind of body.
+def unreadable(error: DecodeError, response: RawResponse, host: str) -> DecodeError:
+    """Return the error of a success that can't be read.
 
-    The answer holds no credential any more.
+    It shows the beginning of a body of another kind. The credentials in the response are redacted already.
     """
     if not error.path:
-        error.message += f" (status {answer.status} from {host}: {_excerpt(answer) or 'an empty body'}); check base_url"
+        error.message += f" (status {response.status} from {host}: {_excerpt(response) or 'an empty body'}); check base_url"
         error.args = (error.message, *error.args[1:])
     return error
 
 
-def _excerpt(answer: RawResponse) -> str:
-    """Return the beginning of a body in printable ASCII. Its type is named where it is not JSON."""
-    text = " ".join(answer.body[:_EXCERPT_BYTES].decode("utf-8", "replace").split())
-    kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()[:_KIND_LENGTH]
+def _excerpt(response: RawResponse) -> str:
+    """Return the beginning of a body in ASCII. A content type other than JSON precedes it."""
+    text = " ".join(response.body[:_EXCERPT_BYTES].decode("utf-8", "replace").split())
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip()[:_KIND_LENGTH]
     named = f"{ascii(kind)[1:-1]}: " if kind and "json" not in kind.lower() else ""
     return f"{named}{ascii(text)[1:-1]}" if text else ""
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds that a Retry-After header asks for. It is None where it is absent or no legal value.
+    """Return the seconds that `Retry-After` asks for. None if it is missing or malformed.
 
-    A date is reckoned against the answer's own `Date`, against `now` where it has none; a past one is 0.
+    It holds seconds or a date (https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3). A date counts from the response's own
+    `Date`, or from `now` if there is none: the service's clock may differ. A past date is 0.
     """
     value = headers.get("Retry-After", "").strip()
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", value):
@@ -308,7 +319,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _http_date(value: str) -> float | None:
-    """Return an HTTP date in seconds since the epoch, None where it is none."""
+    """Return an HTTP date in seconds since the epoch. None if it is malformed."""
     try:
         moment = parsedate_to_datetime(value)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -67,7 +67,7 @@ class RetryScheduled:
 
 @attrs.frozen(kw_only=True)
 class CredentialsRenewed:
-    """Tell that new credentials replace those that the service answered with 401."""
+    """Tell that new credentials replace those that the service refused with 401."""
 
     operation: str
     call_id: str = attrs.field(default="", eq=False)

@@ -32,18 +32,35 @@ class Boards(_Resource):
     async def create(self, name: str, *, default_lists: bool | None = None, organization_id: str | None = None) -> Board:
         """Create a board (interface 4.1).
 
+        Args:
+            name: The name of the board.
+            default_lists: True to create the lists To Do, Doing and Done with it. None (default): the service decides.
+            organization_id: The organization that the board belongs to. None (default): no organization.
+
         Raises:
-            BadRequestError, AuthenticationError, NotFoundError: as section 4.1 says; any other `BoardClientError`.
+            NotFoundError: the organization does not exist or is not accessible.
+            BoardClientError: the call failed in another way.
+            TypeError, ValueError: a value can't be sent.
         """
         request = operations.CREATE_BOARD.request(name=name, default_lists=default_lists, organization_id=organization_id)
         return await self._runner.call(request)
 
     async def lists(self, board_id: str) -> list[BoardList]:
-        """Read the lists of a board (interface 4.5), in the order of the answer."""
+        """Read the lists of a board (interface 4.5), in the order of the response.
+
+        Raises:
+            NotFoundError: the board does not exist or is not accessible.
+            BoardClientError: the call failed in another way.
+        """
         return await self._runner.call(operations.BOARD_LISTS.request(board_id))
 
     async def cards(self, board_id: str) -> list[Card]:
-        """Read the cards of a board (interface 4.4), in the order of the answer."""
+        """Read the cards of a board (interface 4.4), in the order of the response.
+
+        Raises:
+            NotFoundError: the board does not exist or is not accessible.
+            BoardClientError: the call failed in another way.
+        """
         return await self._runner.call(operations.BOARD_CARDS.request(board_id))
 
 
@@ -51,11 +68,27 @@ class Lists(_Resource):
     """Lists (interface 4.2, 4.9)."""
 
     async def create(self, name: str, *, board_id: str, pos: Position | str | None = None) -> BoardList:
-        """Add a list to a board (interface 4.2)."""
+        """Add a list to a board (interface 4.2).
+
+        Args:
+            name: The name of the list.
+            board_id: The board that gets the list.
+            pos: "top" or "bottom" of the board. None (default): the service decides.
+
+        Raises:
+            NotFoundError: the board does not exist or is not accessible.
+            BoardClientError: the call failed in another way.
+            TypeError, ValueError: a value can't be sent.
+        """
         return await self._runner.call(operations.ADD_LIST.request(name=name, board_id=board_id, pos=pos))
 
     async def archive(self, list_id: str) -> BoardList:
-        """Archive a list (interface 4.9); what the answer does not show is None."""
+        """Archive a list (interface 4.9). Fields that the response does not show are None.
+
+        Raises:
+            NotFoundError: the list does not exist or is not accessible.
+            BoardClientError: the call failed in another way.
+        """
         return await self._runner.call(operations.ARCHIVE_LIST.request(list_id, closed=True))
 
 
@@ -71,44 +104,85 @@ class Cards(_Resource):
         due: datetime | None = None,
         pos: Position | str | None = None,
     ) -> Card:
-        """Add a card to a list (interface 4.3); `due` is aware and sent in UTC.
+        """Add a card to a list (interface 4.3).
 
-        The card has the `list_id` and `due` that were sent where its response does not show them.
+        If the response does not show `list_id` and `due`, the card has those that were sent. After an error whose `effect` is
+        UNKNOWN the card may exist: look for it with `find` before you create it again.
 
-        An error whose `effect` is UNKNOWN means that the card may exist: look for it before creating it again.
+        Args:
+            name: The name of the card.
+            list_id: The list that gets the card.
+            desc: The description. None (default): no description.
+            due: An aware date-time, which is sent in UTC. None (default): no date.
+            pos: "top" or "bottom" of the list. None (default): the service decides.
+
+        Raises:
+            NotFoundError: the list does not exist or is not accessible.
+            BoardClientError: the call failed in another way.
+            TypeError, ValueError: a value can't be sent.
         """
         card = await self._runner.call(operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos))
         return with_sent(card, list_id, due)
 
     async def get(self, card_id: str) -> Card:
-        """Read a card (interface 4.6)."""
+        """Read a card (interface 4.6).
+
+        Raises:
+            NotFoundError: the card does not exist or is not accessible.
+            BoardClientError: the call failed in another way.
+        """
         return await self._runner.call(operations.READ_CARD.request(card_id))
 
     async def move(self, card_id: str, *, list_id: str) -> Card:
-        """Move a card to another list (interface 4.7). What the answer does not show is None."""
+        """Move a card to another list (interface 4.7). Fields that the response does not show are None.
+
+        Raises:
+            NotFoundError: the card or the list does not exist or is not accessible.
+            BoardClientError: the call failed in another way.
+        """
         return await self._runner.call(operations.MOVE_CARD.request(card_id, list_id=list_id))
 
     async def add_label(self, card_id: str, label_id: str) -> None:
-        """Attach a label to a card (interface 4.8)."""
+        """Attach a label to a card (interface 4.8).
+
+        Raises:
+            NotFoundError: the card does not exist or is not accessible.
+            BoardClientError: the call failed in another way.
+        """
         await self._runner.call(operations.ADD_LABEL.request(card_id, label_id=label_id))
 
     async def delete(self, card_id: str) -> None:
         """Delete a card for good (interface 4.10).
 
-        A 404 that follows an attempt with an unknown effect counts as done.
+        A 404 after an attempt of unknown effect counts as success: that attempt may have deleted the card.
+
+        Raises:
+            NotFoundError: the card does not exist or is not accessible.
+            BoardClientError: the call failed in another way.
         """
         await self._runner.call(operations.DELETE_CARD.request(card_id))
 
     async def find(
         self, name: str, *, board_id: str, list_id: str, desc: str | None = None, due: datetime | None = None
     ) -> FoundCards:
-        """Look for cards that `create` may have made, after an unknown effect (4.4).
+        """Look for cards that `create` may have made (interface 4.4).
 
-        Returns a list of the cards that show exactly what was sent, in the board's order. Where there are none it holds those
-        that may be it in another form: services trim, escape, cut and round, people move and rename. Its `is_exact` says which
-        they are, its `alike` holds the second in either case, and its `doubt` says why the card may exist although it is not
-        listed, None where nothing speaks for that. Fields that no card of the board shows are not compared. Cards that were
-        there before are in the list too.
+        Return a list of the cards that show exactly what was sent, in the board's order (`is_exact` is True). If there are none,
+        the list holds the cards that may be it in another form: services trim, escape, cut and round, people move and rename.
+        `alike` holds these in both cases. `doubt` says why the card may exist although it is not listed, None if nothing suggests
+        it. Fields that no card of the board shows are not compared. Cards that existed before are in the list too.
+
+        Args:
+            name: The name that was sent.
+            board_id: The board to read.
+            list_id: The list that was sent.
+            desc: The description that was sent. None (default): none was.
+            due: The date that was sent, aware. None (default): none was.
+
+        Raises:
+            NotFoundError: the board does not exist or is not accessible.
+            BoardClientError: the call failed in another way.
+            TypeError, ValueError: a value could not have been sent.
         """
         draft = CardDraft(name, list_id, desc=desc, due=due)
         cards = await self._runner.call(operations.BOARD_CARDS.request(board_id))
@@ -126,18 +200,24 @@ class Cards(_Resource):
         settle: float | None = None,
         on_progress: Callable[[BulkProgress], object] | None = None,
     ) -> BulkRun:
-        """Create many cards with a fixed number of workers (interface 4.3, fanned out).
+        """Return a bulk run that creates many cards (interface 4.3).
 
-        The drafts are consumed lazily. `concurrency` is how many cards are under way at a time; None finds the service's limit.
+        Nothing is sent until the run is entered or waited for. The drafts are consumed as workers need them.
 
-        `journal` is the path of a file that a later run with the same drafts resumes from: what is done is skipped. Rows are
-        known by their `reference`, or by their position.
-
-        `unknown` says what is done with a card whose effect is unknown: "reconcile" reads the board `board_id` once nothing can
-        still be on its way (`settle` seconds after the last of them was sent, by default twice the timeout, at least 10), takes
-        those that are there for created and sends the others again; "report" sends each card at most once; "resend" at least
-        once. Cards are recognised by their content, or by a `marker` at both ends of their description: True makes one, a
-        function gets the draft and returns it.
+        Args:
+            drafts: The cards to create, in any iterable.
+            concurrency: How many cards are sent at a time. None (default): as many as the service is found to take.
+            journal: The path of a file that a later run with the same drafts resumes from; it skips what is done. Rows are
+                known by their `reference`, otherwise by their position. None (default): no journal.
+            board_id: The board that holds the lists. It is read to settle cards whose effect is unknown.
+            unknown: What to do with a card whose effect is unknown. "reconcile" reads the board, takes the cards that are listed
+                for created, and sends the others again. "report" sends each card at most once, "resend" at least once. By default
+                "reconcile" with a `board_id`, otherwise "report".
+            marker: How cards are recognised on the board. None (default): by their content. True: by a code at both ends of the
+                description. A function gets the draft and returns the code.
+            settle: The seconds after the last request until the board is read, when none can still be on its way. By default
+                twice the timeout, at least 10.
+            on_progress: Called with each `BulkProgress`.
 
         Raises:
             TypeError, ValueError: an option can't work.
@@ -162,5 +242,10 @@ class Members(_Resource):
     """Members (interface 4.11)."""
 
     async def me(self) -> Member:
-        """Read the member whose token it is (interface 4.11); its fields are in `extra`."""
+        """Read the member whose token it is (interface 4.11). Its fields are in `extra`.
+
+        Raises:
+            AuthenticationError: the key or token is invalid.
+            BoardClientError: the call failed in another way.
+        """
         return await self._runner.call(operations.READ_MEMBER.request())

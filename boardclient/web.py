@@ -19,7 +19,7 @@ from boardclient._sign_in._accounts import AccountOf, account_of_member
 from boardclient._sign_in._browser import cookie_of, keys_of, local_address, parameters, set_cookie
 from boardclient._sign_in._flows import FLOW_SECONDS, KEPT_SECONDS, Flow, Flows, Problem, Signer, challenge_of, new_state
 from boardclient._sign_in._settings import NoCredentials, SignInOptions, options_of_environment
-from boardclient.credentials._exchange_answer import ParseToken
+from boardclient.credentials._exchange_response import ParseToken
 from boardclient.credentials._memory_store import MemoryTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
 from boardclient.credentials._static import StaticCredentials

@@ -12,7 +12,7 @@ from boardclient._curl import ShownRequest
 from boardclient._messages import Response
 from boardclient._pipeline._following import ObserverInstrument, end_form
 from boardclient._transport import TransportFailure
-from boardclient.credentials._exchange_answer import read_token
+from boardclient.credentials._exchange_response import read_token
 from boardclient.credentials._failure import RenewalFailure
 from boardclient.errors import Effect
 from boardclient.events import BulkProgress, CredentialsRenewed, Event
@@ -51,7 +51,7 @@ def test_plain_text_is_the_services_word() -> None:
     """A refusal in plain text is shown without what may be a secret."""
     failure = read_token(Response(403, {"Content-Type": "text/plain"}, b"not for abc123 today"), 0.0)
     assert isinstance(failure, RenewalFailure)
-    assert failure.why == "the token exchange answered 403; the service says: not for *** today"
+    assert failure.why == "the token exchange failed with status 403; the service says: not for *** today"
 
 
 def test_a_request_without_a_body_has_none_in_its_command() -> None:

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from boardclient import CredentialError, JsonValue, Response, Token
-from boardclient.credentials._exchange_answer import ParseToken, read_token
+from boardclient.credentials._exchange_response import ParseToken, read_token
 from boardclient.credentials._failure import RenewalFailure, without_frames
 from boardclient.testing import assert_no_secrets
 
@@ -189,7 +189,7 @@ def test_refusals(status: int, body: object, why: str) -> None:
     def parse(fields: Mapping[str, JsonValue]) -> Token:
         raise AssertionError("an answer that is no success is not parsed")
 
-    assert read(body, status) == read(body, status, parse) == RenewalFailure(f"the token exchange answered {why}")
+    assert read(body, status) == read(body, status, parse) == RenewalFailure(f"the token exchange failed with status {why}")
 
 
 def test_a_token_that_no_request_can_carry() -> None:

@@ -262,7 +262,7 @@ async def test_a_second_code_that_is_good() -> None:
     ("answer", "words"),
     [
         (lost(Effect.NOT_SENT), "the token exchange was not sent: no answer"),
-        (Response(400, {}, b'{"error":"invalid_grant"}'), "the token exchange answered 400 (invalid_grant)"),
+        (Response(400, {}, b'{"error":"invalid_grant"}'), "the token exchange failed with status 400 (invalid_grant)"),
         (Response(200, {}, b"canary7"), "the token exchange gave no token"),
         (ValueError("the URL of the form must be…"), "the URL of the form must be…"),
     ],

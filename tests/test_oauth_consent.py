@@ -264,7 +264,7 @@ async def test_a_cancelled_caller_does_not_lose_the_token() -> None:
     [
         (lost(), "the token exchange failed, with unknown effect: no answer"),
         (lost(Effect.NOT_SENT), "the token exchange was not sent: no answer"),
-        (Response(400, {}, b'{"error":"invalid_grant"}'), "the token exchange answered 400 (invalid_grant)"),
+        (Response(400, {}, b'{"error":"invalid_grant"}'), "the token exchange failed with status 400 (invalid_grant)"),
         (ValueError("auth_url is plain http"), "auth_url is plain http"),
     ],
 )

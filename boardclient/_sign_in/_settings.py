@@ -13,7 +13,7 @@ from boardclient.errors import CredentialError
 
 if TYPE_CHECKING:
     from boardclient._sign_in._accounts import AccountOf
-    from boardclient.credentials._exchange_answer import ParseToken
+    from boardclient.credentials._exchange_response import ParseToken
     from boardclient.credentials._tokens import TokenStore
 
 

@@ -11,7 +11,7 @@ from boardclient.cli._import_view import ImportOptions, import_file
 from boardclient.cli._running import reported
 from boardclient.cli._signals import run_until_signal
 from boardclient.cli._text import out
-from boardclient.events import AnswerReceived, Event
+from boardclient.events import Event, ResponseReceived
 from boardclient.testing import BoardService
 
 _URGENT = "label-urgent"
@@ -34,7 +34,7 @@ class _Consent:
 
     def expire_midway(self, event: Event) -> None:
         """Let every token expire once some cards of the import are created."""
-        if isinstance(event, AnswerReceived) and event.operation == "cards.create" and event.status == 200:
+        if isinstance(event, ResponseReceived) and event.operation == "cards.create" and event.status == 200:
             self._created += 1
             if self._created == _CARDS_UNTIL_EXPIRY:
                 self._service.rules.expire_tokens()

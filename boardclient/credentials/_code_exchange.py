@@ -9,7 +9,7 @@ from typing import Final
 import attrs
 
 from boardclient.credentials._config import OAuthClientConfig
-from boardclient.credentials._exchange_answer import read_token
+from boardclient.credentials._exchange_response import read_token
 from boardclient.credentials._failure import RenewalFailure
 from boardclient.credentials._protocol import Exchange
 from boardclient.credentials._tokens import Token

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import attrs
 
 from boardclient._urls import check_root
-from boardclient.credentials._exchange_answer import ParseToken
+from boardclient.credentials._exchange_response import ParseToken
 from boardclient.credentials._failure import RenewalFailure, consent_needed
 from boardclient.credentials._store_steps import StoreSteps
 from boardclient.credentials._tokens import TokenStore

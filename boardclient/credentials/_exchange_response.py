@@ -47,15 +47,15 @@ _PLAIN_WORD: Final = re.compile(r"[('\"]?(?:[A-Za-z]+(?:[_'-][A-Za-z]+){0,3}|[0-
 
 
 def read_token(
-    answer: Response, now: float, parse: ParseToken | None = None, secrets: Sequence[str] = ()
+    response: Response, now: float, parse: ParseToken | None = None, secrets: Sequence[str] = ()
 ) -> Token | RenewalFailure:
     """Return the token of a response, or why it has none. `now` is on `time.time`, and `secrets` are what the form held.
 
     Known are a JSON object as of RFC 6749, one with a field `token`, and the same form-encoded, under any content type.
     """
-    fields = _fields(answer.body)
-    if not 200 <= answer.status < 300:
-        return _refusal(answer, fields, secrets)
+    fields = _fields(response.body)
+    if not 200 <= response.status < 300:
+        return _refusal(response, fields, secrets)
     if fields is None:
         return RenewalFailure("the token exchange gave no token: its response is neither a JSON object nor form-encoded")
     if parse is not None:
@@ -85,20 +85,22 @@ def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
     return cast("dict[str, JsonValue]", dict(reversed(pairs)))  # of two alike the first counts
 
 
-def _refusal(answer: Response, fields: Mapping[str, JsonValue] | None, secrets: Sequence[str]) -> RenewalFailure:
+def _refusal(response: Response, fields: Mapping[str, JsonValue] | None, secrets: Sequence[str]) -> RenewalFailure:
     code = (fields or {}).get("error")
     told = f" ({code})" if isinstance(code, str) and code in _ERROR_CODES else ""
-    if answer.status == 400:
+    if response.status == 400:
         told += ": the client identifier or secret is invalid, or the code is not good"
-    words = _own_words(answer, fields or {}, secrets)
-    return RenewalFailure(f"the token exchange answered {answer.status}{told}{words and f'; the service says: {words}'}")
+    words = _own_words(response, fields or {}, secrets)
+    return RenewalFailure(
+        f"the token exchange failed with status {response.status}{told}{words and f'; the service says: {words}'}"
+    )
 
 
-def _own_words(answer: Response, fields: Mapping[str, JsonValue], secrets: Sequence[str]) -> str:
+def _own_words(response: Response, fields: Mapping[str, JsonValue], secrets: Sequence[str]) -> str:
     """Return a refusal's description, without secrets and what may be a token."""
     texts = [text for name in _WORDS if isinstance(text := fields.get(name), str) and (name != "error" or " " in text)]
-    if not texts and answer.headers.get("Content-Type", "").startswith("text/plain"):
-        texts = [answer.body.decode("utf-8", "replace")]
+    if not texts and response.headers.get("Content-Type", "").startswith("text/plain"):
+        texts = [response.body.decode("utf-8", "replace")]
     said = "".join(texts[:1]).encode(errors="replace")
     plain = (redacted(said, secrets, _LONGEST_WORDS) if secrets else said[:_LONGEST_WORDS]).decode(errors="replace")
     shown = [word if _PLAIN_WORD.fullmatch(word) else "***" for word in plain.split()]

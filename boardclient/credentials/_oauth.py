@@ -10,7 +10,7 @@ import attrs
 
 from boardclient.credentials._code_exchange import exchange_code
 from boardclient.credentials._config import Authorize, OAuthClientConfig, check_filled
-from boardclient.credentials._exchange_answer import ParseToken
+from boardclient.credentials._exchange_response import ParseToken
 from boardclient.credentials._failure import RenewalFailure
 from boardclient.credentials._memory_store import MemoryTokenStore
 from boardclient.credentials._protocol import Exchange

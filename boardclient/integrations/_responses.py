@@ -113,7 +113,7 @@ def _problem(error: BoardClientError, request: IncomingRequest) -> OutgoingRespo
     if isinstance(error, ApiError) and error.retry_after is not None:
         headers.append(("Retry-After", str(max(0, math.ceil(error.retry_after)))))
     if status // 100 == _FAILURE:
-        _logger.warning("%s %s is answered with %d: %s", request.method, request.path, status, error)
+        _logger.warning("responded to %s %s with %d: %s", request.method, request.path, status, error)
     body = json.dumps(document).encode()
     return OutgoingResponse(status, (*headers, ("Content-Length", str(len(body)))), body)
 

@@ -46,14 +46,14 @@ class AiohttpBoards(BoardSessions):
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Answer with the response to an error of this package. Others, and those amid a response, are raised again."""
+        """Respond to errors of this package. Raise others again, and those amid a response."""
         try:
             return await handler(request)
         except HANDLED as error:
-            answer = None if request.writer.output_size else response_to(error, _incoming(request))
-            if answer is None:
+            outgoing = None if request.writer.output_size else response_to(error, _incoming(request))
+            if outgoing is None:
                 raise
-            return _response(answer)
+            return _response(outgoing)
 
     def user_session(self, request: web.BaseRequest) -> AsyncSession:
         """Return a session that acts for the signed-in user.
@@ -85,5 +85,5 @@ def _handler(
     return handler
 
 
-def _response(answer: OutgoingResponse) -> web.Response:
-    return web.Response(body=answer.body, status=answer.status, headers=CIMultiDict(answer.headers))
+def _response(outgoing: OutgoingResponse) -> web.Response:
+    return web.Response(body=outgoing.body, status=outgoing.status, headers=CIMultiDict(outgoing.headers))

@@ -67,11 +67,11 @@ class LitestarBoards(BoardSessions, InitPlugin):
         return [log_in, call_back, log_out]
 
     def handle(self, request: _Request, error: Exception) -> Response[bytes]:
-        """Answer with the response to an error of this package; others are raised again."""
-        answer = response_to(error, _incoming(request))
-        if answer is None:
+        """Return the response to an error of this package. Raise any other again."""
+        outgoing = response_to(error, _incoming(request))
+        if outgoing is None:
             raise error
-        return _Response(answer)
+        return _Response(outgoing)
 
     async def user_session(self, request: _Request) -> AsyncSession:
         """Return a session that acts for the signed-in user.
@@ -101,10 +101,10 @@ def _incoming(connection: ASGIConnection[Any, Any, Any, Any]) -> IncomingRequest
 class _Response(Response[bytes]):
     """A response with headers as they are given, several of a name too."""
 
-    def __init__(self, answer: OutgoingResponse) -> None:
-        super().__init__(answer.body, status_code=answer.status)
-        self._answer = answer
+    def __init__(self, outgoing: OutgoingResponse) -> None:
+        super().__init__(outgoing.body, status_code=outgoing.status)
+        self._outgoing = outgoing
 
     def to_asgi_response(self, *arguments: Any, **options: Any) -> ASGIResponse:
         """Return it as it is."""
-        return ASGIResponse(body=self._answer.body, status_code=self._answer.status, headers=self._answer.headers)
+        return ASGIResponse(body=self._outgoing.body, status_code=self._outgoing.status, headers=self._outgoing.headers)

@@ -40,11 +40,11 @@ class QuartBoards(BoardSessions):
         app.add_url_rule(self.logout_path, "board_logout", _view(self.log_out), methods=["POST"])
 
     async def handle(self, error: Exception) -> Response:
-        """Answer with the response to an error of this package; others are raised again."""
-        answer = response_to(error, _incoming())
-        if answer is None:
+        """Return the response to an error of this package. Raise any other again."""
+        outgoing = response_to(error, _incoming())
+        if outgoing is None:
             raise error
-        return _response(answer)
+        return _response(outgoing)
 
     @property
     def user_session(self) -> AsyncSession:
@@ -76,8 +76,8 @@ def _view(action: Callable[[IncomingRequest], Awaitable[OutgoingResponse]]) -> C
     return view
 
 
-def _response(answer: OutgoingResponse) -> Response:
-    response = Response(answer.body, answer.status)
+def _response(outgoing: OutgoingResponse) -> Response:
+    response = Response(outgoing.body, outgoing.status)
     response.headers.clear()
-    response.headers.extend(answer.headers)
+    response.headers.extend(outgoing.headers)
     return response

@@ -56,11 +56,11 @@ class StarletteBoards(BoardSessions):
         ]
 
     async def handle(self, request: Request, error: Exception) -> Response:
-        """Answer with the response to an error of this package; others are raised again."""
-        answer = response_to(error, IncomingRequest.of_scope(request.scope))
-        if answer is None:
+        """Return the response to an error of this package. Raise any other again."""
+        outgoing = response_to(error, IncomingRequest.of_scope(request.scope))
+        if outgoing is None:
             raise error
-        return _response(answer)
+        return _response(outgoing)
 
     async def user_session(self, connection: HTTPConnection) -> AsyncSession:
         """Return a session for the signed-in user. Use it as a dependency, or call it with the request.
@@ -90,7 +90,7 @@ def _endpoint(action: Callable[[IncomingRequest], Awaitable[OutgoingResponse]]) 
     return endpoint
 
 
-def _response(answer: OutgoingResponse) -> Response:
-    response = Response(answer.body, answer.status)
-    response.raw_headers = answer.encoded_headers
+def _response(outgoing: OutgoingResponse) -> Response:
+    response = Response(outgoing.body, outgoing.status)
+    response.raw_headers = outgoing.encoded_headers
     return response

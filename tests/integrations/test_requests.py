@@ -152,7 +152,7 @@ def test_what_failed_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -
     caplog.set_level(logging.INFO)
     answer = answered(TransportError("no connection to internal.example:443"))
     assert b"internal" not in answer.body
-    assert "GET /boards/1 is answered with 502: no connection to internal.example:443" in caplog.text
+    assert "responded to GET /boards/1 with 502: no connection to internal.example:443" in caplog.text
     assert "x=1" not in caplog.text
     caplog.clear()
     answered(NotFoundError("m", 404))

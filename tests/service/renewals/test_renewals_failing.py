@@ -237,7 +237,7 @@ async def test_a_refused_exchange(service: BoardService, consent: Consent, clock
     async with service.session(timed(service, consent, clock)) as session:
         errors = await asyncio.gather(*(session.members.me() for _ in range(5)), return_exceptions=True)
         assert {type(error) for error in errors} == {CredentialError}
-        assert f"the token exchange answered {code} (invalid_grant)" in str(errors[0])
+        assert f"the token exchange failed with status {code} (invalid_grant)" in str(errors[0])
         assert (is_sent(service), len(consent.asked)) == ((0, 1), 1)
         assert_no_secrets(errors, secrets=secrets_of(service, *consent.codes, "canary"))
         clock.now += 1
@@ -255,7 +255,7 @@ async def test_a_used_code(service: BoardService, clock: Clock) -> None:
     async with service.session(timed(service, authorize, clock)) as session:
         await session.members.me()
         service.rules.expire_tokens()
-        with pytest.raises(CredentialError, match=r"answered 400.*the code is not good") as caught:
+        with pytest.raises(CredentialError, match=r"status 400.*the code is not good") as caught:
             await session.members.me()
     assert_no_secrets(caught.value, secrets=secrets_of(service, code))
 
