@@ -105,7 +105,7 @@ async def test_the_deadline_says_what_was_waited_for(service: BoardService) -> N
     assert str(error) == f"GET /1/cards/c: the deadline of 0.2 s passed, waiting for the response of {service.base_url[7:]}"
     async with asyncio.Lock() as _, service.session(timeout=0.05, limiter=asyncio.Semaphore(0)) as session:
         error = await error_of(session.cards.get("c"))
-    assert str(error).endswith("passed, waiting for its turn at the limiter")
+    assert str(error).endswith("passed, waiting for the limiter")
 
     async def authorize(request: object) -> str:
         await asyncio.Event().wait()

@@ -1,1 +1,4 @@
-"""How a call runs. The stages are credentials, limiter, send, interpret, renew and retry."""
+"""How a call runs: credentials, limiter, send, interpret, renew once, retry.
+
+docs/design/pipeline.md describes these stages.
+"""

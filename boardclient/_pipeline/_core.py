@@ -1,4 +1,4 @@
-"""What a session and its views share, and how it ends. The awaiting of `aclose` and of the provider's exchange is here."""
+"""What a session and its views share, and how a session is closed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class _Form:
-    """A form of a credential provider, as errors name it. Its URL is the provider's affair."""
+    """A form that a credential provider sends, as errors name it. They do not show its URL."""
 
     line: str
 
@@ -41,7 +41,7 @@ _FORM: Final = _Form("POST")
 
 
 class SessionCore:
-    """What a session and its views share: the pool and the calls under way. Owned by the session."""
+    """What a session and its views share: the pool and the calls in flight. Owned by the session."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class SessionCore:
         self._background: set[asyncio.Task[Any]] = set()
 
     def announce(self, renewed: Credentials) -> bool:
-        """Return True if observers have not heard of these credentials. Many calls may share one renewal."""
+        """Return True if these credentials are new here. Many calls may share one renewal."""
         is_news = renewed not in self._announced
         self.renewals += is_news
         self._announced.add(renewed)
         return is_news
 
     def stats(self) -> SessionStats:
-        """Return what the session and its views have done and are doing."""
+        """Return the counts of the session and its views, and their connections."""
         attempts = self.pool.sent - self.forms
         pool_open, idle, waiting = self.pool.connections
         return SessionStats(
@@ -91,13 +91,22 @@ class SessionCore:
         )
 
     def check_url(self, url: str, name: str) -> str:
-        """Return the URL if requests may go there."""
+        """Return the URL, percent-encoded, if requests may be sent there.
+
+        Raises:
+            ValueError: it is not an absolute http or https URL, has a part that it must not have, or is not encrypted although
+                `allow_insecure` is not set. The message does not show the URL.
+        """
         checked = check_url(url, name, allow_insecure=self.settings.allow_insecure)
         check_proxy(self.settings.proxy, checked, allow_insecure=self.settings.allow_insecure)
         return checked
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run work of a credential provider in a task that ends with the session."""
+        """Run work of a credential provider in a task, which closing cancels.
+
+        Raises:
+            SessionClosedError: the session is closed.
+        """
         if self.in_flight.is_closed:
             work.close()
             raise SessionClosedError("the session is closed")
@@ -107,12 +116,21 @@ class SessionCore:
         return task
 
     async def post_form(self, url: str, fields: Mapping[str, str], timeout: float | None = None) -> Response:
-        """Send a form once on the session's own pool. This is the `Exchange` of providers."""
+        """Send a form once over the session's pool, and return the response.
+
+        This is the `Exchange` that providers use. `timeout` is in seconds, None for no deadline.
+
+        Raises:
+            TransportError: no response was received.
+            DeadlineError: the deadline passed.
+            SessionClosedError: the session is closed, or was closed meanwhile.
+            ValueError: requests may not be sent to the URL.
+        """
         try:
             target = self.check_url(url, "the URL of the form")
             context = self.in_flight.begin(_FORM, timeout)
         except Exception:
-            del fields  # no credential stays in the frame that an error carries
+            del fields  # the frame stays in the error's traceback, and must not hold credentials
             raise
         body = urlencode(fields, quote_via=quote_plus).encode()
         context.started = time.time()
@@ -126,7 +144,7 @@ class SessionCore:
         except asyncio.CancelledError as cancellation:
             interrupted = context.interruption_error(host_of(target))
             if interrupted is None:
-                raise cancellation.with_traceback(None)  # noqa: B904 -- the same one, without the frames that hold the form
+                raise cancellation.with_traceback(None)  # noqa: B904 -- the same exception, without the frames that hold the form
             error = interrupted
         else:
             if isinstance(outcome, RawResponse):
@@ -141,7 +159,7 @@ class SessionCore:
         raise error
 
     async def aclose(self) -> None:
-        """End what is under way and close the pool; once is enough."""
+        """End the calls in flight and close the pool. Calling it again does nothing."""
         drained = self.in_flight.close()
         if not self.in_flight.is_at_home:
             self.pool.abandon()

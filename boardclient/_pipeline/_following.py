@@ -1,4 +1,4 @@
-"""Calls as instruments see them: what is told of each, and when. Only calls that something follows come here."""
+"""Calls as instruments and observers see them. Only calls that are observed use this module."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 
 class ObserverInstrument(Instrument):
-    """Passes the attempts and events of calls on to a session's observers."""
+    """Passes the attempts and events of calls to a session's observers."""
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)
 
     def begin(self, activity: Activity) -> None:
-        """Tell of a request."""
+        """Notify the observers of a request."""
         if activity.kind == "attempt":
             notify_all(self._observers, RequestSent(**_facts(activity)))
 
     def note(self, activity: Activity, event: Event | str) -> None:
-        """Pass an event on."""
+        """Notify the observers of an event."""
         if not isinstance(event, str):
             notify_all(self._observers, event)
 
     def end(self, activity: Activity) -> None:
-        """Tell how an attempt ended."""
+        """Notify the observers of an attempt's end."""
         if activity.kind == "attempt":
             event = ResponseReceived(
                 **_facts(activity),
@@ -59,12 +59,12 @@ def _facts(activity: Activity) -> dict[str, Any]:
 
 
 def instruments_of(observers: ObserverInstrument | None) -> tuple[Instrument, ...]:
-    """Return what follows an activity that begins now."""
+    """Return the instruments that observe an activity which begins now."""
     return followers() if observers is None else (*followers(), observers)
 
 
 def call_of(request: Request[Any], root: str, account: str | None, observers: ObserverInstrument | None) -> Activity:
-    """Return the activity of a call, begun."""
+    """Begin the activity of a call, and return it."""
     return Activity(
         kind="call",
         operation=request.operation,
@@ -80,7 +80,7 @@ def call_of(request: Request[Any], root: str, account: str | None, observers: Ob
 
 
 def attempt_of(call: Activity, number: int) -> Activity:
-    """Return the activity of an attempt of a call, begun."""
+    """Begin the activity of one attempt of a call, and return it."""
     return Activity(
         kind="attempt",
         operation=call.operation,
@@ -97,7 +97,7 @@ def attempt_of(call: Activity, number: int) -> Activity:
 
 
 def form_of(url: str) -> Activity:
-    """Return the activity of a form of a credential provider, begun."""
+    """Begin the activity of a form that a credential provider sends, and return it."""
     path = "/" + url.partition("://")[2].partition("/")[2]
     return Activity(
         kind="attempt",
@@ -112,7 +112,10 @@ def form_of(url: str) -> Activity:
 
 
 def end_form(activity: Activity, outcome: TransportResult) -> None:
-    """End the activity of a form as its response says. No header is shown, as the service may repeat what was sent."""
+    """End the activity of a form with the facts of its response.
+
+    Its headers are not shown, since the service may repeat in them what was sent.
+    """
     if isinstance(outcome, RawResponse):
         activity.status, activity.effect = outcome.status, status_of(outcome.status).effect
         activity.why = f"status {outcome.status}"
@@ -122,7 +125,7 @@ def end_form(activity: Activity, outcome: TransportResult) -> None:
 
 
 def end_attempt(activity: Activity, attempt: Attempt, error: BaseException | None) -> None:
-    """End the activity of an attempt as the history says."""
+    """End the activity of an attempt with the facts that the history holds."""
     activity.status, activity.effect, activity.why = attempt.status, attempt.effect, attempt.why
     activity.seconds = attempt.seconds
     activity.end(error)

@@ -1,4 +1,4 @@
-"""Calls of what applications supply. What it raises is logged, and neither ends a call nor loses its result."""
+"""Guarded calls of code that applications supply. Its errors are logged and do not change the result of a call."""
 
 from __future__ import annotations
 
@@ -18,31 +18,34 @@ T = TypeVar("T")
 
 _logger: Final = logging.getLogger("boardclient")
 _raised: Final[weakref.WeakSet[CredentialError]] = weakref.WeakSet()
-"""Errors of providers that a call has raised already."""
+"""Providers' errors that a call has already raised."""
 
 
 def log_failure(what: str) -> None:
-    """Log the exception that is handled; `what` is the name of what raised it."""
+    """Log the exception being handled. `what` names the code that raised it."""
     _logger.exception("%s failed", what)
 
 
 def guarded(what: str, function: Callable[..., T], *arguments: object) -> T | None:
-    """Return what the function returns, None where it raises. `what` is its name in the log."""
+    """Call a function and return its value, or None if it raises. `what` is its name in the log."""
     try:
         return function(*arguments)
-    except (Exception, asyncio.CancelledError):  # nothing cancels a task within a plain function
+    except (Exception, asyncio.CancelledError):  # a plain function can't be cancelled, so the function itself raised this
         log_failure(what)
     return None
 
 
 def notify_all(observers: Iterable[Observer], event: Event) -> None:
-    """Pass an event to every observer."""
+    """Pass an event to each observer."""
     for observer in observers:
         guarded("an observer", observer, event)
 
 
 def own_error(error: CredentialError) -> CredentialError:
-    """Return a provider's error, or a copy where another call has it. Each call writes its own history into its error."""
+    """Return a provider's error, or a copy if another call has raised it.
+
+    A copy is needed because each call writes its own history into its error.
+    """
     if error not in _raised:
         _raised.add(error)
         return error.with_traceback(None)
@@ -56,9 +59,9 @@ def own_error(error: CredentialError) -> CredentialError:
 
 
 class GuardedLimiter:
-    """An application's limiter. Its errors at the end of a turn do not change the result.
+    """Wraps an application's limiter. Errors on leaving it and in its `report` are logged.
 
-    What entering raises is the caller's: without a turn nothing is sent.
+    Errors on entering it are raised to the caller, since nothing has been sent.
     """
 
     def __init__(self, limiter: Limiter) -> None:
@@ -67,16 +70,19 @@ class GuardedLimiter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether attempts can skip it now and need not report. The limiter says so by `needs_every_result`."""
+        """Whether attempts may skip the limiter now.
+
+        They may while its `needs_every_result` is False.
+        """
         return not getattr(self._limiter, "needs_every_result", True)
 
     @property
     def is_reporting(self) -> bool:
-        """Whether it receives the results of attempts."""
+        """Whether the limiter has a `report` method."""
         return self._report is not None
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Pass on the result of an attempt."""
+        """Pass the result of an attempt to the limiter's `report`, if it has one."""
         if self._report is not None:
             guarded("a limiter's report", self._report, status, retry_after, seconds)
 
@@ -86,14 +92,14 @@ class GuardedLimiter:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # A limiter that returns True would swallow a cancellation, and one that raises would replace the outcome.
-        task = cast("asyncio.Task[object]", asyncio.current_task())  # a call runs in one
+        # The return value is ignored: True would swallow a cancellation.
+        task = cast("asyncio.Task[object]", asyncio.current_task())  # a call always runs in a task
         cancelling = task.cancelling()
         try:
             await type(self._limiter).__aexit__(self._limiter, exc_type, exc, traceback)
         except asyncio.CancelledError:
             if task.cancelling() > cancelling:
                 raise
-            log_failure("leaving a limiter")  # it raises a cancellation that is not this task's
+            log_failure("leaving a limiter")  # the limiter raised it: this task was not cancelled meanwhile
         except Exception:
             log_failure("leaving a limiter")

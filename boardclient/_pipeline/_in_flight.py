@@ -1,7 +1,7 @@
-"""The calls under way, with deadlines and histories, until the session closes.
+"""The calls in flight of a session, with their deadlines and histories.
 
-State changes here are synchronous. One timer per session looks after all deadlines (half a microsecond per call, where a timer
-per call costs five to nine): it interrupts a call by cancelling its task, and the call turns that into the error it stands for.
+State changes here are synchronous. One timer per session serves all deadlines, for half a microsecond per call; a timer per call
+costs five to nine. It interrupts a call by cancelling its task, and the call turns the cancellation into the right error.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from boardclient.credentials import Credentials
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 
 INSIST_SECONDS: Final = 0.5
-"""What a part of an application's gets to unwind in, before the task is cancelled again: a limiter may hang while it is left."""
+"""How long application code, such as a limiter's `__aexit__`, may delay a cancellation before the task is cancelled again."""
 
 Interruption: TypeAlias = Literal["deadline", "closed", "withdrawn"]
 
 
 class CallWithdrawn(BoardClientError):  # noqa: N818 -- withdrawing is no failure
-    """Report that a bulk run took back a call that had not been sent. Never raised to applications."""
+    """A bulk run withdrew a call that had not been sent. Never raised to applications."""
 
 
 class Lined(Protocol):
-    """What a call is for, as errors name it."""
+    """A request that errors can name."""
 
     @property
     def line(self) -> str:
-        """The method and the path."""
+        """The method and the path, such as "POST /1/cards"."""
         ...
 
 
 class CallContext(Progress):
-    """One call under way, from its first attempt to its last. Owned by the call, known to its session's `InFlightCalls`.
+    """The state of one call. Owned by the call, and registered in its session's `InFlightCalls`.
 
-    One is made for each call: rarely changed fields are class-level defaults.
+    One is made for each call, so rarely changed fields are class-level defaults.
     """
 
     deadline = math.inf
-    """When the call ends, on the loop's clock; infinite without a deadline or while it stands still."""
+    """When the call times out, on the loop's clock. Infinite without a deadline and while it is suspended."""
     seconds_left = math.inf
-    """The seconds left when the deadline was last made to stand still."""
+    """The seconds that were left when the deadline was last suspended."""
     started = 0.0
-    """When the attempt under way began, on `time.time`."""
+    """When the current attempt began, by `time.time`."""
     attempts: tuple[Attempt, ...] = ()
     last_error: BoardClientError | None = None
     limiter: GuardedLimiter | None = None
@@ -63,31 +63,31 @@ class CallContext(Progress):
     activity: Activity | None = None
     """The call as instruments see it."""
     attempt_activity: Activity | None = None
-    """The attempt under way as instruments see it."""
+    """The current attempt as instruments see it."""
     headers: Mapping[str, str] | None = None
-    """What the attempt under way is sent with beside the session's own headers."""
+    """Headers of the current attempt besides the session's own."""
     waits_for: Callable[[], str] | None = None
-    """What the call waits for outside of the transport, in words; None where it does not."""
+    """Returns what the call waits for outside the transport, in words. None if it does not wait."""
     waits_count = True
     leaves_throttling = False
     is_noted = False
-    """Whether a success goes into the history as well."""
+    """Whether a success is recorded in the history as well."""
     is_renewed = False
     returns_error = False
     """Whether an exception is the call's value: a policy's callback returned it."""
     credentials: Credentials | None = None
-    """What the request was signed with last."""
+    """The credentials with which the last request was signed."""
     rejected: Credentials | None = None
-    """The credentials that the service answered with 401, to be redacted from later responses."""
+    """The credentials that the service refused with 401, which are redacted from later responses too."""
     _ended_by: BoardClientError | None = None
     interruption: Interruption | None = None
-    """Why the session ends the call."""
+    """Why the session ends the call early, or None."""
     _cancellations = 0
     """How often the session has cancelled the task."""
     _insistence: asyncio.TimerHandle
-    """Cancels the task again. An interrupted call has one."""
+    """Cancels the task again. Set only on an interrupted call."""
     may_send = True
-    """Whether another request may be sent: not after an interruption, nor once the session is closed."""
+    """Whether another request may be sent. False after an interruption and once the session is closed."""
 
     def __init__(self, request: Lined, task: asyncio.Task[object], seconds: float | None) -> None:
         self.request = request
@@ -96,7 +96,7 @@ class CallContext(Progress):
         self._cancelling = task.cancelling()
 
     def take(self, options: CallOptions) -> None:
-        """Take over what the call brings along."""
+        """Apply the options of the call."""
         if options.limiter is not None:
             self.limiter = GuardedLimiter(options.limiter)
         self.waits_count = options.waits_count
@@ -113,16 +113,19 @@ class CallContext(Progress):
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Return the seconds left until the deadline, None without one."""
+        """The seconds until the deadline, or None without one."""
         return None if self.seconds is None else self.deadline - self.task.get_loop().time()
 
     @property
     def effect(self) -> Effect:
-        """Return the worst of what the attempts, also the one under way, may have done."""
+        """The worst effect of all attempts, including the current one."""
         return Effect.worst([self.effect_under_way, *(attempt.effect for attempt in self.attempts)])
 
     def interrupt(self, interruption: Interruption) -> None:
-        """End the call by cancelling its task, once. And again as long as a part of the application's holds the call up."""
+        """End the call by cancelling its task.
+
+        The task is cancelled again every `INSIST_SECONDS`, in case application code swallows a cancellation or hangs.
+        """
         if self.interruption is None:
             self.interruption = interruption
             self.may_send = False
@@ -136,18 +139,18 @@ class CallContext(Progress):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the task was cancelled during the call, by the session or another."""
+        """Whether the task was cancelled during the call, by the session or by others."""
         return self.task.cancelling() > self._cancelling
 
     def withdraw(self) -> None:
-        """End the call if its attempt under way still waits to be sent. One that is written next counts as sent here."""
+        """End the call if its current attempt is neither sent nor queued for writing."""
         if self.effect_under_way is Effect.NOT_SENT and self.stage != "write":
             self.interrupt("withdrawn")
 
     def interruption_error(self, host: str = "the service") -> BoardClientError | None:
-        """Return the error of an interrupted call. It is None where a cancellation is the caller's own.
+        """Return the error of an interrupted call, or None if the caller cancelled it.
 
-        An attempt that was under way goes into the history with it.
+        An attempt that was in flight is recorded in the history.
         """
         if self._ended_by is not None:
             return self._ended_by
@@ -181,14 +184,14 @@ class CallContext(Progress):
         return f"a connection to {host}" if self.stage == "connect" else f"the response of {host}"
 
     def _take_back(self) -> None:
-        """Leave no cancellation of the session's behind in the task."""
+        """Undo the session's cancellations of the task."""
         self._insistence.cancel()
         for _ in range(self._cancellations):
             self.task.uncancel()
         self._cancellations = 0
 
     def record(self, started: float, outcome: object, status: int | None, effect: Effect) -> Attempt:
-        """Add an attempt to the history; `started` is on `time.time`."""
+        """Add an attempt to the history and return it. `started` is by `time.time`."""
         self.last_error = outcome if isinstance(outcome, BoardClientError) else None
         attempt = Attempt(
             number=len(self.attempts) + 1,
@@ -203,7 +206,7 @@ class CallContext(Progress):
         return attempt
 
     def note_pause(self, seconds: float) -> None:
-        """Write the pause that follows the last attempt into the history."""
+        """Record the pause in seconds that follows the last attempt."""
         *before, last = self.attempts
         self.attempts = (*before, attrs.evolve(last, pause_seconds=seconds))
 
@@ -232,13 +235,13 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch -- Windows has no fork
 
 
 class InFlightCalls:
-    """The calls under way of a session and its views, on one loop and in one process."""
+    """The calls in flight of a session and its views, in one event loop and process."""
 
     def __init__(self) -> None:
         self._under_way: set[CallContext] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open_on: asyncio.AbstractEventLoop | None = None
-        """The loop that calls are accepted on: None before the first call, after closing and in a forked process."""
+        """The loop on which calls are accepted. None before the first call, after closing and in a forked process."""
         self._process = _process
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = math.inf
@@ -250,18 +253,18 @@ class InFlightCalls:
         return len(self._under_way)
 
     def begin(self, request: Lined, seconds: float | None, options: CallOptions | None = None) -> CallContext:
-        """Register a call of the running task; `seconds` is its deadline.
+        """Register a call of the current task. `seconds` is the time until its deadline, None for none.
 
         Raises:
-            SessionClosedError: the session was closed.
-            RuntimeError: this is another loop or process than the session's own.
+            SessionClosedError: the session is closed.
+            RuntimeError: the session belongs to another event loop or process, or there is no current task.
         """
         loop = get_running_loop()
         if loop is not self._open_on:
             self._bind(loop, request)
         task = current_task(loop)
         if task is None:
-            raise RuntimeError("a session is used from within an asyncio task")
+            raise RuntimeError("a session must be used from within an asyncio task")
         context = CallContext(request, task, seconds)
         if options is not None:
             context.take(options)
@@ -273,13 +276,13 @@ class InFlightCalls:
         return context
 
     def suspend(self, context: CallContext) -> None:
-        """Let the deadline of a call stand still, unless its waits count."""
+        """Suspend the deadline of a call, unless its waits count."""
         if not context.waits_count:
             context.seconds_left = context.deadline - context.task.get_loop().time()
             context.deadline = math.inf
 
     def resume(self, context: CallContext) -> None:
-        """Let the deadline of a suspended call go on, unless the call is being ended."""
+        """Resume the deadline of a suspended call, unless the call is being ended."""
         if context.waits_count or context.interruption is not None:
             return
         context.deadline = context.task.get_loop().time() + context.seconds_left
@@ -287,13 +290,13 @@ class InFlightCalls:
             self._schedule(context.deadline)
 
     def end(self, context: CallContext) -> None:
-        """Forget a call that is over."""
+        """Remove a call that has ended."""
         self._under_way.discard(context)
         if self._drained is not None and not self._under_way:
             self._drained.set()
 
     def _bind(self, loop: asyncio.AbstractEventLoop, request: Lined) -> None:
-        """Bind the session to the loop and process of its first call, or refuse the call."""
+        """Bind the session to the loop and process of its first call, or raise."""
         if self.is_closed:
             raise SessionClosedError(f"{request.line}: the session is closed")
         if self._loop is None:
@@ -306,7 +309,7 @@ class InFlightCalls:
 
     @property
     def is_at_home(self) -> bool:
-        """Whether the running loop and process are those that the session was used on."""
+        """Whether the running event loop and process are the session's own."""
         return self._loop is asyncio.get_running_loop() and self._process is _process
 
     def _schedule(self, moment: float) -> None:
@@ -317,7 +320,7 @@ class InFlightCalls:
         self._wake_at = moment
 
     def _sweep(self) -> None:
-        """Interrupt every call whose deadline has passed, and sleep until the next one."""
+        """Interrupt the calls whose deadlines have passed, and set the next timer."""
         assert self._loop is not None  # noqa: S101 -- bound by begin
         now = self._loop.time()
         self._timer, self._wake_at = None, math.inf
@@ -329,7 +332,10 @@ class InFlightCalls:
             self._schedule(following)
 
     def close(self) -> asyncio.Event | None:
-        """End every call under way but those of the running task. Return what to wait for until they are over."""
+        """End all calls but those of the current task, and refuse new ones.
+
+        Return the event that is set once they have ended, or None if there is nothing to wait for.
+        """
         self.is_closed, self._open_on = True, None
         if self._timer is not None:
             self._timer.cancel()

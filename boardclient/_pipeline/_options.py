@@ -1,4 +1,4 @@
-"""The options of one call, and what resources and bulk runs need to make calls."""
+"""The options of one call, and the protocol of what makes calls."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ T = TypeVar("T")
 
 @attrs.define
 class CallOptions:
-    """What one call does otherwise than its session. Once a call has ended, the object may serve the next one.
+    """Options of one call that differ from its session's. The object may be reused after the call.
 
     Args:
-        limiter: the limiter of the attempts, in place of the session's.
-        leaves_throttling: do not retry a response that asks for fewer requests; the caller sends the row again itself.
-        waits_count: whether waiting for the limiter and for credentials counts for the deadline.
-        history: takes the attempts of a call that succeeded; empty where the first attempt sufficed and no one asked for it.
-        context: the call that is under way with these options, None between calls.
-        activity: the call as instruments see it, None where nothing follows it.
+        limiter: The limiter of the attempts, in place of the session's. None, the default, keeps the session's.
+        leaves_throttling: If True, a response that asks for fewer requests is not retried: the bulk run sends the row again.
+            False by default.
+        waits_count: Whether waiting for the limiter and for credentials counts towards the deadline. True by default.
+        history: Receives the attempts of a call that succeeded. It stays empty if the first attempt succeeded, unless the call
+            is observed.
+        context: The call that is in flight with these options, or None between calls.
+        activity: The call as instruments see it, or None if it is not observed.
     """
 
     limiter: Limiter | None = None
@@ -42,15 +44,15 @@ class CallOptions:
 
 
 class CallRunner(Protocol):
-    """What makes calls, and the facts that bulk runs go by."""
+    """Makes calls, and gives bulk runs the options of the session that they need."""
 
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
-        """Make one call and return the value of its response."""
+        """Make one call and return its value."""
         ...
 
     @property
     def is_observed(self) -> bool:
-        """Whether anyone observes the calls."""
+        """Whether the session has observers."""
         ...
 
     def notify(self, event: Event) -> None:
@@ -59,25 +61,25 @@ class CallRunner(Protocol):
 
     @property
     def timeout(self) -> float | None:
-        """The deadline of a call in seconds, None for none."""
+        """The deadline of a call in seconds, or None."""
         ...
 
     @property
     def max_connections(self) -> int:
-        """How many requests can be under way at a time."""
+        """How many requests can be in flight at a time."""
         ...
 
     @property
     def places(self) -> Places:
-        """The connections as bulk runs share them out."""
+        """The connection slots that bulk runs share."""
         ...
 
     @property
     def limiter(self) -> Limiter | None:
-        """The limiter of all calls, None for none."""
+        """The session's limiter, or None."""
         ...
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """Which service and account the calls go to, without any credential."""
+        """The service and the account that calls are made for, without credentials."""
         ...

@@ -1,6 +1,7 @@
-"""Run a call in stages under one deadline. They are credentials, limiter, send, interpret, renew once and retry.
+"""Runs a call in stages, within one deadline.
 
-Errors travel as values until `call` raises them, in a frame that has no credential in reach.
+The stages are credentials, limiter, send, interpret, renew once and retry. Each is a method of `Pipeline`. Errors are returned as
+values until `call` raises them from a frame that holds no credentials.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ T = TypeVar("T")
 
 class _Turn(enum.Enum):
     OUTDATED = "outdated"
-    """Nothing was sent in this turn: the credentials were refused while the request waited for it."""
+    """Nothing was sent: the credentials were refused while the request waited for the limiter."""
 
 
 class Pipeline:
-    """Make the calls of a session or view, with its credentials, policy and limiter.
+    """Makes the calls of a session or view, with its credentials, policy and limiter.
 
-    Owned by the session or view; it is the `CallRunner` of resources and bulk runs.
+    Owned by the session or view. It is the `CallRunner` that resources and bulk runs use.
     """
 
     def __init__(
@@ -87,14 +88,18 @@ class Pipeline:
         self._needs_every_result = bool(is_heard) or self._enters_policy_first
 
     def replace(self, **changes: Any) -> Pipeline:
-        """Return a pipeline on the same core that differs in these options."""
+        """Return a pipeline on the same core with other options."""
         names = ("provider", "policy", "timeout", "limiter", "observers", "credentials_in")
         return Pipeline(self._core, **({name: getattr(self, name) for name in names} | changes))
 
     # --- the stages of a call
 
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
-        """Make one call within one deadline, and return the value of its response."""
+        """Make one call within its deadline, and return its value.
+
+        Raises:
+            BoardClientError: the call failed; its `attempts` have the history.
+        """
         if (self.observers or INSTALLED or is_info_logged()) and (options is None or options.activity is None):
             return await self._followed(request, options)
         in_flight, began = self._core.in_flight, monotonic()
@@ -106,7 +111,7 @@ class Pipeline:
             if self._enters_policy_first:
                 outcome = await self._retried(request, context, None)
             else:
-                # tenacity is entered after a first failure only: passing through it costs 13 microseconds.
+                # tenacity is entered only after a first failure: passing through it costs 13 microseconds.
                 outcome = await self._attempt(request, context)
                 if context.is_noted and isinstance(outcome, BoardClientError):  # every error is noted
                     outcome = await self._mended(request, context, outcome, began)
@@ -117,13 +122,13 @@ class Pipeline:
             if ended is None:
                 context.credentials = context.rejected = None  # this frame stays with the exception
                 # The same exception; a cancellation without the frames that hold the signed request.
-                raise error.with_traceback(None) if isinstance(error, asyncio.CancelledError) else error  # noqa: B904 -- it is the one that is handled
+                raise error.with_traceback(None) if isinstance(error, asyncio.CancelledError) else error  # noqa: B904 -- it is being handled
             outcome = ended
         finally:
             in_flight.end(context)
             if options is not None:
                 options.context = None
-        if context.interruption is not None:  # a part of the application's may have swallowed the cancellation
+        if context.interruption is not None:  # application code may have swallowed the cancellation
             ended = self._ended_early(request, context)
             if isinstance(outcome, BoardClientError) and not context.returns_error:
                 outcome = ended or outcome
@@ -140,7 +145,7 @@ class Pipeline:
         return outcome  # type: ignore[return-value]  # -- an error of ours only where a callback returned it as the value
 
     async def _followed(self, request: Request[T], options: CallOptions | None) -> T:
-        """Make a call that something follows."""
+        """Make a call that instruments or observers follow."""
         activity = call_of(request, self._core.base_url, self.identity.get("account"), self._follower)
         options = options or CallOptions()
         options.activity, error = activity, None
@@ -157,7 +162,7 @@ class Pipeline:
     async def _attempt(
         self, request: Request[T], context: CallContext, credentials: Credentials | None = None
     ) -> T | BoardClientError:
-        """Send the request once when the limiter lets it, with these or new credentials."""
+        """Send the request once, through the limiter, with these or current credentials."""
         while True:
             if credentials is None and (credentials := self._hooks.current()) is None:
                 obtained = await self._obtain(request, context, None)
@@ -175,7 +180,10 @@ class Pipeline:
     async def _obtain(
         self, request: Request[T], context: CallContext, rejected: Credentials | None
     ) -> Credentials | CredentialError:
-        """Ask the provider for credentials, or for others than the rejected ones. A failure goes into the history."""
+        """Ask the provider for credentials, other than the rejected ones if any.
+
+        A failure is recorded in the history.
+        """
         provider, core, started = self.provider, self._core, time()
         core.in_flight.suspend(context)
         context.waits_for = self._hooks.waiting_for
@@ -187,7 +195,7 @@ class Pipeline:
             failure = CredentialError(f"{request.line}: the provider returned {type(given).__name__}, not Credentials")
         except CredentialError as error:
             failure = own_error(error)
-        except (Exception, asyncio.CancelledError) as error:  # whatever the application raises is the cause
+        except (Exception, asyncio.CancelledError) as error:  # any other exception becomes the cause of a CredentialError
             if isinstance(error, asyncio.CancelledError) and context.is_cancelled:
                 raise
             failure = CredentialError(f"{request.line}: no credentials: the provider raised {type(error).__name__}")
@@ -201,7 +209,7 @@ class Pipeline:
     async def _send_in_turn(
         self, request: Request[T], context: CallContext, credentials: Credentials, limiter: GuardedLimiter
     ) -> T | BoardClientError | _Turn:
-        """Send the request in the limiter's block, unless its credentials are outdated."""
+        """Send the request inside the limiter, unless its credentials are outdated."""
         in_flight = self._core.in_flight
         outcome: T | BoardClientError | _Turn = _Turn.OUTDATED
         in_flight.suspend(context)
@@ -210,7 +218,7 @@ class Pipeline:
             async with limiter:
                 in_flight.resume(context)
                 context.waits_for = None
-                if context.is_cancelled and context.may_send:  # the limiter has swallowed the caller's cancellation
+                if context.is_cancelled and context.may_send:  # the limiter swallowed the caller's cancellation
                     raise asyncio.CancelledError
                 context.is_noted |= limiter.is_reporting
                 if guarded("is_current of the credentials", self._hooks.is_current, credentials) not in {True, None}:
@@ -219,11 +227,11 @@ class Pipeline:
         except asyncio.CancelledError:
             if isinstance(outcome, _Turn) or context.interruption is None:
                 raise
-            # The limiter was too slow to end its turn: what the attempt did stands.
+            # The limiter was too slow to be left. The outcome of the attempt stands.
         return outcome
 
     async def _send(self, request: Request[T], context: CallContext, credentials: Credentials) -> T | BoardClientError:
-        """Sign and send the request. Return the value or the error that its response stands for."""
+        """Sign and send the request, and return the value or the error of the response."""
         if not context.may_send:
             closed = SessionClosedError(f"{request.line}: the session was closed during the call")
             context.record(time(), closed, None, Effect.NOT_SENT)
@@ -270,7 +278,7 @@ class Pipeline:
         return await self._retried(request, context, _retry.FirstOutcome(outcome, began))
 
     async def _renewed(self, request: Request[T], context: CallContext, outcome: T | BoardClientError) -> T | BoardClientError:
-        """Send a request that met a 401 once more with other credentials, once in a call."""
+        """After a 401, renew the credentials and send the request again, once in a call."""
         if not isinstance(outcome, AuthenticationError):
             return outcome
         refused = context.credentials
@@ -293,7 +301,7 @@ class Pipeline:
         return again
 
     async def _refused(self, credentials: Credentials, outcome: AuthenticationError) -> AuthenticationError:
-        """Tell the provider of a 401 that is final for its call."""
+        """Notify the provider of a 401 that ends its call, and return the error."""
         try:
             await self._hooks.note_refused(credentials, self._core)
         except Exception:
@@ -303,7 +311,7 @@ class Pipeline:
     async def _retried(
         self, request: Request[T], context: CallContext, first: _retry.FirstOutcome[T] | None
     ) -> T | BoardClientError:
-        """Attempt the request as often as the policy wants."""
+        """Repeat the request as the policy says."""
 
         async def attempt() -> T | BoardClientError:
             context.waits_for = None
@@ -317,10 +325,10 @@ class Pipeline:
             return outcome.value
         return outcome
 
-    # --- what the stages tell others
+    # --- the history, the observers and the shown request
 
     def _pause(self, request: Request[T], context: CallContext, pause: float) -> None:
-        """Note a pause before it begins, or raise the last error where none may begin."""
+        """Note a pause before it begins, or raise the last error if it may not begin."""
         last = context.attempts[-1]
         if context.last_error is not None and context.leaves_throttling and is_throttling(context.last_error):
             raise context.last_error
@@ -345,25 +353,25 @@ class Pipeline:
             )
 
     def _shown(self, request: Request[T], context: CallContext) -> ShownRequest:
-        """Return the request as its error shows it."""
+        """Return the request without credentials, as its error shows it."""
         root, place, rejected = self._core.base_url, self.credentials_in, context.rejected
-        if context.credentials is None:  # nothing was signed, nor redacted: there are no credentials that could be echoed
+        if context.credentials is None:  # nothing was signed, so there are no credentials to redact
             return ShownRequest(method=request.method, url=root + request.path)
         return context.credentials.show(request, root, place, *([] if rejected is None else [rejected]))
 
     def _error_of(self, request: Request[T], context: CallContext, response: TransportResult) -> T | BoardClientError:
-        """Return the error of a response, without the credentials that it may repeat."""
+        """Return the error of a response. Credentials that the response repeats are redacted."""
         if isinstance(response, RawResponse):
             response = _without_secrets(context, response)
         return error_of(request, response, context.effect, time(), self._core.host)
 
     def _accept(self, credentials: Credentials) -> None:
-        """Tell the provider, once, that the service took its credentials."""
+        """Notify the provider, once, that the service accepted its credentials."""
         self._accepted = credentials
         guarded("note_accepted of the credentials", self._hooks.note_accepted, credentials)
 
     def _note(self, request: Request[T], context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> None:
-        """Write an attempt into the history, and tell the limiter and the observers."""
+        """Record an attempt in the history, and report it to limiter and observers."""
         if isinstance(response, RawResponse):
             status, effect = response.status, status_of(response.status).effect
         else:
@@ -376,11 +384,14 @@ class Pipeline:
             self._end_attempt(context, attempt)
         retry_after = outcome.retry_after if isinstance(outcome, ApiError) and is_throttling(outcome) else None
         limiter = context.limiter or self._limiter
-        if limiter is not None and (status is not None or effect is not Effect.NOT_SENT):  # else the service had nothing to do
+        if limiter is not None and (status is not None or effect is not Effect.NOT_SENT):  # else it was not sent
             limiter.report(status, retry_after, attempt.seconds)
 
     def _ended_early(self, request: Request[T], context: CallContext) -> BoardClientError | None:
-        """Return the error of a call that the session ended, None for any other. An attempt under way ends here for observers."""
+        """Return the error of a call that the session ended, or None for any other.
+
+        The current attempt, if any, ends here for observers.
+        """
         known = len(context.attempts)
         error = context.interruption_error(self._core.host)
         if error is None and context.stage != "idle":
@@ -391,7 +402,7 @@ class Pipeline:
         return error
 
     def _begin_attempt(self, context: CallContext, call: Activity) -> Mapping[str, str]:
-        """Announce an attempt. Return what is sent with it beside the session's own headers."""
+        """Notify the observers of an attempt. Return the headers that they add to it."""
         context.attempt_activity = attempt = attempt_of(call, len(context.attempts) + 1)
         return attempt.headers
 
@@ -404,33 +415,33 @@ class Pipeline:
         """Pass an event to the observers."""
         notify_all(self.observers, event)
 
-    # --- what bulk runs go by
+    # --- what bulk runs need of a session
 
     @property
     def is_observed(self) -> bool:
-        """Whether anyone observes the calls."""
+        """Whether the session has observers."""
         return bool(self.observers)
 
     @property
     def max_connections(self) -> int:
-        """How many requests can be under way at a time."""
+        """How many requests can be in flight at a time."""
         return self._core.places.number
 
     @property
     def places(self) -> Places:
-        """The connections as bulk runs share them out."""
+        """The connection slots that bulk runs share."""
         return self._core.places
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """Which service and account the calls go to, without any credential."""
+        """The service and the account that calls are made for, without credentials."""
         account = getattr(self.provider, "account", None)
         service = {"service": self._core.base_url}
         return {**service, "account": account} if isinstance(account, str) else service
 
 
 def _turn() -> str:
-    return "its turn at the limiter"
+    return "the limiter"
 
 
 def _repeat() -> str:
@@ -438,7 +449,7 @@ def _repeat() -> str:
 
 
 def _beyond_deadline(request: Request[T], context: CallContext, pause: float, remaining: float) -> BoardClientError:
-    """Return the error to give up with where the next pause would pass the deadline."""
+    """Return the error to raise if the next pause would exceed the deadline."""
     error = context.last_error
     if error is None:
         return BoardClientError(f"{request.line}: the next pause would pass the deadline", Effect.DONE)
@@ -450,7 +461,7 @@ def _beyond_deadline(request: Request[T], context: CallContext, pause: float, re
 
 
 async def _read_in_steps(request: Request[T], context: CallContext, response: RawResponse) -> T | BoardClientError:
-    """Read a response and let other tasks run in between. The attempt is under way until then."""
+    """Read a response in steps, and let other tasks run in between."""
     steps = interpret_in_steps(request, response)
     context.stage = "receive"
     while True:
@@ -463,7 +474,7 @@ async def _read_in_steps(request: Request[T], context: CallContext, response: Ra
 
 
 def _without_secrets(context: CallContext, response: RawResponse) -> RawResponse:
-    """Return a response without the credentials that it may echo."""
+    """Return a response with any credentials that it repeats redacted."""
     signed_with = context.credentials
     assert signed_with is not None  # noqa: S101 -- a response answers a request that was signed
     return signed_with.redact(response, *([] if context.rejected is None else [context.rejected]))

@@ -1,4 +1,4 @@
-"""How the bulk runs of a session share out the connections of its pool."""
+"""How the bulk runs of a session share the connections of its pool."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Line:
-    """A queue of tasks that serves at most so many at a time, in their order."""
+    """A first-in, first-out semaphore whose size may change: `most` returns it."""
 
     def __init__(self, most: Callable[[], int]) -> None:
         self._most = most
@@ -16,7 +16,7 @@ class Line:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> None:
-        """Wait until the running task is served."""
+        """Wait until fewer than `most()` tasks have entered."""
         if not self._waiters and self._served < self._most():
             self._served += 1
             return
@@ -30,7 +30,7 @@ class Line:
             raise
 
     def leave(self) -> None:
-        """Let the next be served."""
+        """Leave, and let waiting tasks enter."""
         self._served -= 1
         while self._waiters and self._served < self._most():
             waiter = self._waiters.popleft()
@@ -40,18 +40,18 @@ class Line:
 
 
 class Places(Line):
-    """The connections of a pool as its bulk runs share them. Owned by the session.
+    """A slot for each connection of a pool, for bulk runs. Owned by the session.
 
-    A row takes its place before its time begins, so that it does not wait for a connection within it.
+    A row takes a slot before its deadline starts, so that waiting for a connection does not count towards the deadline.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(lambda: number)
         self.number = number
         self.wanted = 0
-        """How many requests the open runs have in flight at most."""
+        """The largest number of requests that the open runs may have in flight together."""
 
     @property
     def is_scarce(self) -> bool:
-        """Whether a request may have to wait for its place."""
+        """Whether a request may have to wait for a slot."""
         return self.wanted > self.number
