@@ -131,7 +131,7 @@ MISTAKES: dict[str, Callable[[BoardService], Awaitable[object]]] = {
     "a proxy's page in place of JSON": _called(
         lambda session: session.members.me(), faults.status(200, body=b"<html>Sign in to the hotel</html>", headers=_HTML)
     ),
-    "a service that does not answer": _hung,
+    "a service that does not respond": _hung,
     "a limiter that lets nothing through": _called(
         lambda session: session.members.me(), timeout=0.3, limiter=asyncio.Semaphore(0)
     ),
