@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import collections
 import threading
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol, Unpack
+from typing import Protocol
 
 import attrs
 
+from boardclient.testing._client_face import ClientFace
 from boardclient.testing._clock import ServiceClock
 from boardclient.testing._records import Json, Member, SeededBoard
 from boardclient.testing._rules import BoardRules
 from boardclient.testing.faults import Fault
-
-if TYPE_CHECKING:
-    from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials
-    from boardclient.session import SessionOptions
-    from boardclient.testing._options import OAuthOptions
 
 _CREDENTIALS = ("key", "token", "client_id", "client_secret", "code")
 
@@ -43,31 +38,13 @@ class Call:
     body: Json | bytes = attrs.field(repr=False)
 
 
-class ServiceFace(Protocol):
+class ServiceFace(ClientFace, Protocol):
     """The part of `BoardService` that needs no socket."""
 
     rules: BoardRules
     calls: list[Call]
     _time: ServiceClock
     _lock: threading.RLock
-
-    @property
-    @abstractmethod
-    def base_url(self) -> str:
-        """Where the resource operations are; known once the service runs."""
-
-    @property
-    @abstractmethod
-    def auth_url(self) -> str:
-        """Where the token exchange is."""
-
-    @property
-    def authorize_url(self) -> str:
-        """The page where a user consents.
-
-        It takes the parameters of RFC 6749 and RFC 7636. The interface shows no such page (5.10): it is the service's choice.
-        """
-        return f"{self.auth_url}/authorize"
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -98,20 +75,6 @@ class ServiceFace(Protocol):
     def redirect_uri(self) -> str:
         """The redirect URI for the token exchange."""
         return self.rules.redirect_uri
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The environment variables that lead an application here. `BOARDCLIENT_COOKIE_SECRET` is not among them."""
-        return {
-            "BOARDCLIENT_BASE_URL": self.base_url,
-            "BOARDCLIENT_AUTH_URL": self.auth_url,
-            "BOARDCLIENT_AUTHORIZE_URL": self.authorize_url,
-            "BOARDCLIENT_CLIENT_ID": self.client_id,
-            "BOARDCLIENT_CLIENT_SECRET": self.client_secret,
-            "BOARDCLIENT_REDIRECT_URI": self.redirect_uri,
-            "BOARDCLIENT_KEY": self.key,
-            "BOARDCLIENT_TOKEN": self.token,
-        }
 
     @property
     def requests(self) -> int:
@@ -147,39 +110,6 @@ class ServiceFace(Protocol):
             ValueError: `seconds` is negative.
         """
         self._time.advance(seconds)
-
-    async def authorize(self, request: AuthorizationRequest) -> str:
-        """Give a code, as the `authorize` of an application whose user consents at once."""
-        return self.new_code()
-
-    def oauth_credentials(self, **options: Unpack[OAuthOptions]) -> OAuthCredentials:
-        """Build the credentials of this service's registered client.
-
-        The options are those of `OAuthCredentials`.
-        """
-        from boardclient import OAuthCredentials
-
-        given = {
-            "client_id": self.client_id,
-            "client_secret": self.client_secret,
-            "redirect_uri": self.redirect_uri,
-            "auth_url": self.auth_url,
-            "authorize": self.authorize,
-            "key": self.key,
-        }
-        return OAuthCredentials(**{**given, **options})  # type: ignore[arg-type]  # -- OAuthCredentials checks them
-
-    def session(self, credentials: CredentialProvider | None = None, **options: Unpack[SessionOptions]) -> AsyncSession:
-        """Build a session for this service, which the caller closes.
-
-        Args:
-            credentials: by default the service's key and the first member's token.
-            options: those of `AsyncSession`.
-        """
-        from boardclient import AsyncSession, StaticCredentials
-
-        given = StaticCredentials(token=self.token, key=self.key) if credentials is None else credentials
-        return AsyncSession(given, **{"base_url": self.base_url, **options})  # type: ignore[arg-type]  # -- AsyncSession checks them
 
     def assert_no_duplicates(self) -> None:
         """Check that no two cards are alike in list, name, description and due date.

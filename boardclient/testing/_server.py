@@ -8,11 +8,8 @@ import contextlib
 import json
 import threading
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Future
-from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import parse_qsl
 
 import attrs
@@ -23,14 +20,13 @@ from boardclient.testing._answers import Answer
 from boardclient.testing._clock import ServiceClock
 from boardclient.testing._face import Call, ServiceFace
 from boardclient.testing._grants import ExchangeAnswer
+from boardclient.testing._loopback import LoopbackServer
 from boardclient.testing._records import Json
 from boardclient.testing._rules import AUTH_PREFIX, FORMS, BoardRules, operation_of
 from boardclient.testing._stage import Stage, read_body
 from boardclient.testing.faults import Faults
 
 _T = TypeVar("_T")
-_HOST = "127.0.0.1"
-_BACKSTOP_SECONDS = 0.05
 
 
 @attrs.frozen
@@ -41,7 +37,7 @@ class _Waiter:
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class BoardService(ServiceFace):
+class BoardService(LoopbackServer, ServiceFace):
     """Run the service of the interface document on a loopback port.
 
     `async with` runs it on the running loop, plain `with` in a thread with an event loop of its own, which serves any test.
@@ -66,7 +62,6 @@ class BoardService(ServiceFace):
         on_call: called with each call when its answer begins, or when it ends without one, in the service's loop.
     """
 
-    port: int = 0
     member_names: Iterable[str] = attrs.field(default=("A Member",), alias="members")
     registered_uri: str = attrs.field(default="https://application.example/callback", alias="redirect_uri")
     token_lifetime: float | None = None
@@ -77,7 +72,6 @@ class BoardService(ServiceFace):
     errors: Literal["json", "text"] = "json"
     exchange_answer: ExchangeAnswer = "rfc6749"
     shape: Callable[[str, Json], Json] | None = None
-    keepalive_timeout: float = 75.0
     max_body_bytes: int = 2**20
     latency: float = 0.0
     on_call: Callable[[Call], None] | None = None
@@ -90,11 +84,6 @@ class BoardService(ServiceFace):
     _time: ServiceClock = attrs.field(init=False)
     _unsettled: list[asyncio.Future[None]] = attrs.field(init=False, factory=list)
     _stages: set[Stage] = attrs.field(init=False, factory=set)
-    _tasks: set[asyncio.Task[object]] = attrs.field(init=False, factory=set)
-    _transports: weakref.WeakSet[asyncio.Transport] = attrs.field(init=False, factory=weakref.WeakSet)
-    _server: web.Server | None = attrs.field(init=False, default=None)
-    _listener: asyncio.Server | None = attrs.field(init=False, default=None)
-    _thread: tuple[threading.Thread, Callable[[], object]] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         self._time = ServiceClock(self.clock, lambda seconds: self.sleep(seconds))
@@ -114,43 +103,6 @@ class BoardService(ServiceFace):
     def __repr__(self) -> str:
         return f"BoardService(port={self.port}, calls={len(self.calls)}, rules={self.rules!r})"
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        await self.stop()
-
-    def __enter__(self) -> Self:
-        started: Future[Callable[[], object]] = Future()
-        thread = threading.Thread(target=lambda: asyncio.run(self._run(started)), name="board-service", daemon=True)
-        thread.start()
-        try:
-            self._thread = thread, started.result()
-        except Exception:
-            thread.join()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
-        if self._thread is not None:
-            thread, end = self._thread
-            self._thread = None
-            end()
-            thread.join()
-
-    async def _run(self, started: Future[Callable[[], object]]) -> None:
-        ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        try:
-            await self.start()
-        except Exception as error:  # the caller waits for the result, whatever it is
-            started.set_exception(error)
-            return
-        started.set_result(lambda: loop.call_soon_threadsafe(ended.set))
-        await ended.wait()
-        await self.stop()
-
     async def start(self) -> None:
         """Listen.
 
@@ -158,40 +110,8 @@ class BoardService(ServiceFace):
             RuntimeError: the service runs already.
             OSError: the port is taken.
         """
-        if self._server is not None:
-            raise RuntimeError("this service runs already")
-        server = web.Server(self._handle, access_log=None, keepalive_timeout=self.keepalive_timeout)
-        self._listener = await asyncio.get_running_loop().create_server(server, _HOST, self.port)
-        self._server = server
-        self.port = self._listener.sockets[0].getsockname()[1]
+        await LoopbackServer.start(self)
         self.rules.address = self.base_url
-
-    async def stop(self) -> None:
-        """Close the listener and every connection, at once, whatever hangs.
-
-        A second call changes nothing.
-        """
-        server, listener = self._server, self._listener
-        if server is None or listener is None:
-            return
-        self._server = self._listener = None
-        listener.close()
-        tasks = [*self._tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._transports.update(connection.transport for connection in server.connections if connection.transport is not None)
-        server.pre_shutdown()
-        await server.shutdown(_BACKSTOP_SECONDS)
-        for transport in list(self._transports):
-            transport.abort()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    @property
-    def base_url(self) -> str:
-        """Where the resource operations are; known once the service runs."""
-        return f"http://{_HOST}:{self.port}"
 
     @property
     def auth_url(self) -> str:
@@ -233,11 +153,7 @@ class BoardService(ServiceFace):
                     _call_in_loop_of(future, None)
                 self._unsettled.clear()
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        task = asyncio.current_task()
-        assert task is not None and request.transport is not None  # noqa: S101, PT018 -- for the type checker: a request has both
-        self._tasks.add(task)
-        self._transports.add(request.transport)
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         stage = Stage(request, self._time.sleep)
         stage.on_settled = self._check_settled
         with self._lock:
@@ -246,7 +162,6 @@ class BoardService(ServiceFace):
             with contextlib.suppress(ConnectionError):
                 await self._serve(request, stage)
         finally:
-            self._tasks.discard(task)
             with self._lock:
                 self._stages.discard(stage)
             self._check_settled()

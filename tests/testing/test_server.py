@@ -243,7 +243,7 @@ def test_an_impossible_port_is_an_error_in_a_thread_too(port, error):
 
 async def test_stopping_needs_no_backstop(client, service, monkeypatch):
     # A year: were any connection still busy after the handlers were cancelled, this test would not end.
-    monkeypatch.setattr("boardclient.testing._server._BACKSTOP_SECONDS", 3e7)
+    monkeypatch.setattr("boardclient.testing._loopback._BACKSTOP_SECONDS", 3e7)
     service.faults.add(service.faults.hang(), "cards.get")
     await client.ask("GET", "/1/members/me")
     hanging = asyncio.create_task(client.ask("GET", "/1/cards/x"))
