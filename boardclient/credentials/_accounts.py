@@ -1,4 +1,4 @@
-"""The record that a store keeps of an account, its steps, and store methods. No I/O."""
+"""The record of an account in a store, its steps, and store methods. No I/O."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Lease:
-    """The right to renew, from `since` until just before `until`. Without a holder it is a cool-down, or over."""
+    """The right to renew, from `since` until just before `until`. Without a holder it is a cool-down, or none."""
 
     holder: str | None = None
     since: float = 0.0
     until: float = 0.0
 
     def is_running(self, now: float) -> bool:
-        """Return True if it runs now. A clock that was set back to before its beginning ends it too."""
+        """Return True if it runs now. A clock that is set back to before `since` ends it too."""
         return self.since <= now < self.until
 
 
 @attrs.frozen
 class Account:
-    """The record of one account. Each method returns the result of a step and the record after it (itself: no change).
+    """The record of one account.
 
-    `deletion` is the generation of the last deletion, where no token is stored. It keeps generations from repeating: a renewal
+    Each method returns the result of a step and the record after it, which is the record itself if nothing changed.
+
+    `deletion` is the generation of the last deletion while no token is stored. It keeps generations from repeating, so a renewal
     that began before the deletion can't publish after it.
     """
 
@@ -45,7 +47,7 @@ class Account:
         return self.deletion if self.stored is None else self.stored.generation
 
     def publish(self, now: float, token: Token, after: int) -> tuple[bool, Account]:
-        """Keep the token if `after` is the generation, whatever the lease. It ends a cool-down."""
+        """Keep the token if the generation is `after`, whatever the lease. This ends a cool-down."""
         if after != self.generation:
             return False, self
         return True, Account(StoredToken(token, after + 1), Lease() if self.lease.holder is None else self.lease)
@@ -61,22 +63,22 @@ class Account:
         return "granted", attrs.evolve(self, lease=Lease(holder, now, now + seconds))
 
     def release(self, now: float, holder: str, cooldown: float) -> tuple[None, Account]:
-        """End the lease of the holder, also one that ran out, with a cool-down."""
+        """End the holder's lease, even one that ran out, and begin a cool-down."""
         if self.lease.holder != holder:
             return None, self
         return None, attrs.evolve(self, lease=Lease(None, now, now + cooldown))
 
 
 Change: TypeAlias = Callable[[Account, float], tuple[T, Account]]
-"""A step on a record. The time is taken once no other step can change the record any more."""
+"""A step on a record at a time. The time is taken when no other step can change the record."""
 
 
 class AccountStore(abc.ABC):
-    """The methods of a `TokenStore` that keeps records of accounts. A subclass reads and changes one record."""
+    """The methods of a `TokenStore` over records of accounts. Subclasses read and change a record."""
 
     @abc.abstractmethod
     async def _look(self, account: str) -> Account:
-        """Return the record of the account, an empty one where there is none."""
+        """Return the record of the account, an empty one if there is none."""
         ...
 
     @abc.abstractmethod
@@ -85,22 +87,22 @@ class AccountStore(abc.ABC):
         ...
 
     async def read(self, account: str) -> StoredToken | None:
-        """Return the token of the account, None where none is stored."""
+        """Return the token of the account, None if none is stored."""
         return (await self._look(account)).stored
 
     async def generation(self, account: str) -> int:
-        """Return the number of tokens and deletions that the account has had."""
+        """Return how many tokens and deletions the account has had."""
         return (await self._look(account)).generation
 
     async def publish(self, account: str, token: Token, after: int) -> bool:
-        """Keep the token as generation `after + 1` if the generation now is `after`. Return whether it was."""
+        """Keep the token as generation `after + 1`. Return False if the generation is not `after`."""
         try:
             return await self._change(account, partial(Account.publish, token=token, after=after))
         finally:
-            del token  # it doesn't stay in the frame that an error carries
+            del token  # the frame stays with an error
 
     async def delete(self, account: str) -> None:
-        """Drop the token of the account. A publish that began before does not bring it back."""
+        """Delete the token of the account. A renewal that began before does not bring it back."""
         await self._change(account, Account.delete)
 
     async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
@@ -108,5 +110,8 @@ class AccountStore(abc.ABC):
         return await self._change(account, partial(Account.ask, holder=holder, seconds=seconds))
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
-        """End the lease of `holder` and begin a cool-down of so many seconds. Another holder's lease stays as it is."""
+        """End the lease of `holder`, and begin a cool-down of so many seconds.
+
+        Another holder's lease stays as it is.
+        """
         await self._change(account, partial(Account.release, holder=holder, cooldown=cooldown))

@@ -1,4 +1,4 @@
-"""A token store that encrypts what another store keeps. Only here is cryptography imported."""
+"""A token store that encrypts the tokens of another store. The only module that imports cryptography."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _logger: Final = logging.getLogger("boardclient")
 
 
 class EncryptedTokenStore:
-    """Keep tokens in another store, encrypted. The cipher is Fernet (https://cryptography.io/en/latest/fernet/).
+    """Keep tokens encrypted in another store, with Fernet.
 
-    The inner store sees the names of accounts, generations and leases, and of a token nothing but its ciphertext. A row is bound
-    to its account: moved to another one, it can't be opened.
+    The inner store sees account names, generations and leases, and the ciphertext of tokens
+    (https://cryptography.io/en/latest/fernet/). A row is bound to its account: moved to another one, it can't be opened.
 
-    The first key encrypts, all of them decrypt. To replace a key, put the new one at the beginning in every process, and remove
-    the old one once the tokens were renewed. A row that no key opens counts as no token: a warning is logged, and the user has to
-    sign in, which replaces it. So a lost key costs each user one sign-in, and nobody has to mend the store.
+    The first key encrypts, and all of them decrypt. To replace a key, put the new one first in every process, and remove the old
+    one when all tokens have been renewed. A row that no key opens counts as no token: a warning is logged, and the user's next
+    sign-in replaces the row. A lost key costs each user one sign-in.
 
     Needs the extra `crypto`.
 
@@ -50,7 +50,7 @@ class EncryptedTokenStore:
         return Fernet.generate_key().decode()
 
     async def read(self, account: str) -> StoredToken | None:
-        """Return the token of the account, None where none is stored or no key opens it."""
+        """Return the token of the account, None if none is stored or no key opens it."""
         stored = await self._inner.read(account)
         if stored is None:
             return None
@@ -61,17 +61,20 @@ class EncryptedTokenStore:
         return StoredToken(token, stored.generation)
 
     async def generation(self, account: str) -> int:
-        """Return the number of tokens and deletions that the account has had."""
+        """Return how many tokens and deletions the account has had."""
         return await self._inner.generation(account)
 
     async def publish(self, account: str, token: Token, after: int) -> bool:
-        """Encrypt and keep the token as generation `after + 1`. Return False if the generation now is not `after`."""
+        """Encrypt the token and keep it as generation `after + 1`.
+
+        Return False if the generation is not `after`.
+        """
         sealed = self._sealed(account, token)
-        del token  # it doesn't stay in the frame that an error carries
+        del token  # the frame stays with an error
         return await self._inner.publish(account, sealed, after)
 
     async def delete(self, account: str) -> None:
-        """Drop the token of the account."""
+        """Delete the token of the account."""
         await self._inner.delete(account)
 
     async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
@@ -87,7 +90,7 @@ class EncryptedTokenStore:
         return Token(self._fernet.encrypt(sealed.encode()).decode())
 
     def _opened(self, account: str, sealed: Token) -> Token | None:
-        """Return the token of a row. It is None where no key opens it or it is another account's."""
+        """Return the token of a row, None if no key opens it or it is another account's."""
         from cryptography.fernet import InvalidToken
 
         try:

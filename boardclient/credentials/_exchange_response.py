@@ -1,7 +1,7 @@
-"""What the response of the token exchange means (interface 4.12, 5.9). The interface does not show it. No I/O.
+"""What the response to the token exchange means (interface 4.12, 5.9). No I/O.
 
-No message holds a value of a success: names only, and of those only what can't be a token itself. Of a refusal it holds the words
-for people, with `***` in place of what may be a secret.
+The interface does not show it. Error messages hold no values of a success, only names, and of those only what can't be a token.
+Of a refusal they hold the description, with `***` in place of what may be a secret.
 """
 
 from __future__ import annotations
@@ -43,15 +43,22 @@ _WORDS: Final = ("error_description", "message", "error", "detail", "title")
 """The fields in which services say why they refuse (RFC 6749, section 5.2, and RFC 9457 among others)."""
 _LONGEST_WORDS: Final = 200
 _PLAIN_WORD: Final = re.compile(r"[('\"]?(?:[A-Za-z]+(?:[_'-][A-Za-z]+){0,3}|[0-9]{1,3})[.,;:!?)'\"]{0,2}")
-"""What can't be a token: words of letters, and short numbers."""
+"""A word that can't be a token: letters, or a short number."""
 
 
 def read_token(
     response: Response, now: float, parse: ParseToken | None = None, secrets: Sequence[str] = ()
 ) -> Token | RenewalFailure:
-    """Return the token of a response, or why it has none. `now` is on `time.time`, and `secrets` are what the form held.
+    """Return the token of a response, or why it has none.
 
-    Known are a JSON object as of RFC 6749, one with a field `token`, and the same form-encoded, under any content type.
+    The response may be a JSON object as in RFC 6749 5.1, one with a field `token`, or the same form-encoded, with any content
+    type.
+
+    Args:
+        response: The response.
+        now: Seconds since the epoch.
+        parse: The application's `parse_token`, None for the known shapes.
+        secrets: What the form held, which a refusal may repeat.
     """
     fields = _fields(response.body)
     if not 200 <= response.status < 300:
@@ -71,7 +78,7 @@ def read_token(
 
 
 def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
-    """Decode a JSON object or a form; None where it is neither."""
+    """Decode a JSON object or a form. None if the body is neither."""
     try:
         decoded = _json.decode(body)
     except DecodeError:
@@ -82,7 +89,7 @@ def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
         pairs = parse_qsl(body.decode().strip(), strict_parsing=True)
     except ValueError:
         return None
-    return cast("dict[str, JsonValue]", dict(reversed(pairs)))  # of two alike the first counts
+    return cast("dict[str, JsonValue]", dict(reversed(pairs)))  # of two fields of one name the first counts
 
 
 def _refusal(response: Response, fields: Mapping[str, JsonValue] | None, secrets: Sequence[str]) -> RenewalFailure:
@@ -97,7 +104,7 @@ def _refusal(response: Response, fields: Mapping[str, JsonValue] | None, secrets
 
 
 def _own_words(response: Response, fields: Mapping[str, JsonValue], secrets: Sequence[str]) -> str:
-    """Return a refusal's description, without secrets and what may be a token."""
+    """Return the description of a refusal, without secrets and what may be a token."""
     texts = [text for name in _WORDS if isinstance(text := fields.get(name), str) and (name != "error" or " " in text)]
     if not texts and response.headers.get("Content-Type", "").startswith("text/plain"):
         texts = [response.body.decode("utf-8", "replace")]
@@ -108,12 +115,12 @@ def _own_words(response: Response, fields: Mapping[str, JsonValue], secrets: Seq
 
 
 def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | RenewalFailure:
-    """Call the application's function. Its error loses the frames that hold the response."""
+    """Call the application's function. The frames of its error are removed, since they hold the response."""
     try:
         token = parse(fields)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # whatever the application raises is the cause
+    except BaseException as error:  # an application's function may raise anything
         return RenewalFailure(f"parse_token raised {type(error).__name__}: {_names(fields)}", without_frames(error))
     if not isinstance(token, Token):
         return RenewalFailure(f"parse_token returned {type(token).__name__}, not a Token")
@@ -121,19 +128,19 @@ def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | Renew
 
 
 def _names(fields: Mapping[str, JsonValue]) -> str:
-    """Return the names of a response in words. What may be a value, such as a bare token, is left out."""
+    """Return the names of a response's fields in words. What may be a token, such as a bare body, is left out."""
     shown = sorted(name for name, value in fields.items() if _PLAIN_NAME.fullmatch(name) and not _is_padding(value))
     hidden = len(fields) - len(shown)
     return f"the names in its response are {', '.join(shown) or 'none'}" + (f" and {hidden} not shown" if hidden else "")
 
 
 def _is_padding(value: JsonValue) -> bool:
-    """Return True if a value may be the end of a base 32 or 64 token read as a field."""
+    """Return True if a value may be the padding of a base64 token."""
     return isinstance(value, str) and not value.strip("=")
 
 
 def _end(expires_in: JsonValue, now: float) -> datetime | None:
-    """Return when a lifetime in seconds ends; rubbish is no lifetime."""
+    """Return when a lifetime in seconds ends. None if it is no positive number."""
     try:
         seconds = float(expires_in)  # type: ignore[arg-type]  # -- what is no number raises
         if isinstance(expires_in, bool) or not math.isfinite(seconds) or seconds <= 0:

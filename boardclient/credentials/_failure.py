@@ -1,4 +1,4 @@
-"""Why no token could be had. Every caller that waited gets an error object of its own."""
+"""Why there is no token, as a value. Each caller that waited gets an error object of its own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ class Consent:
 
 @attrs.frozen
 class RenewalFailure:
-    """A reason in words, and the exception of the application, where it raised one.
+    """Why there is no token.
 
-    With `is_in_doubt` the service may have done what it was asked for. With `consent` nothing failed: the user has to sign in.
+    Args:
+        why: The reason in words.
+        cause: What the application raised, None if it did not.
+        is_in_doubt: Whether the service may have used up the code.
+        consent: Whose consent is missing. None if something failed.
     """
 
     why: str
@@ -28,7 +32,7 @@ class RenewalFailure:
     consent: Consent | None = None
 
     def error(self, rest_seconds: float = 0.0) -> CredentialError:
-        """Return a new error; `rest_seconds` is how long no renewal can begin."""
+        """Return a new error. `rest_seconds` is how long no renewal begins, for the message."""
         if self.consent is not None:
             error: CredentialError = ConsentRequired(self.why, self.consent.account, self.consent.login_url)
         else:
@@ -39,12 +43,12 @@ class RenewalFailure:
 
 
 def consent_needed(account: str, login_url: str | None, cause: BaseException | None = None) -> RenewalFailure:
-    """Return the reason of calls for an account whose user has to sign in."""
+    """Return the failure of calls for an account whose user has to sign in."""
     return RenewalFailure(f"the user of account {account!r} has to sign in", cause, consent=Consent(account, login_url))
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Remove the frames of an error and of all that it holds. Their locals may hold secrets."""
+    """Remove the tracebacks of an error, its causes and its groups. Their frames may hold secrets."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:

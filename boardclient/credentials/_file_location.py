@@ -1,4 +1,4 @@
-"""Where a file of tokens may be. No other user may read or replace it."""
+"""Where a file of tokens may be: no other user may read or replace it."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def app_path(name: str, platform: str = sys.platform, environment: Mapping[str, 
         base = "~/Library/Application Support"
     else:
         base = environment.get("XDG_DATA_HOME") or ""
-        if not os.path.isabs(base):  # relative ones are to be ignored (the specification, "Environment variables")
+        if not os.path.isabs(base):  # "All paths set in these environment variables must be absolute", the specification says
             base = "~/.local/share"
     return absolute_path(base) / name / "tokens.sqlite3"
 
 
 def check_folder(folder: Path) -> None:
-    """Check that no other user can put a file into the folder. It may also be missing.
+    """Check that no other user can change files in the folder, if it exists.
 
     Raises:
-        CredentialError: it can't hold tokens; the message says what to do.
+        CredentialError: others can. The message says what to do.
     """
     existing = next(one for one in (folder, *folder.parents) if one.exists())
     found = existing.stat()
@@ -74,10 +74,10 @@ def check_folder(folder: Path) -> None:
 
 
 def check_file(path: Path, found: os.stat_result) -> None:
-    """Check that the file is a plain one that only this process's user may read.
+    """Check that it is a regular file that only this process's user may read.
 
     Raises:
-        CredentialError: it can't hold tokens; the message says what to do.
+        CredentialError: it is not. The message says what to do.
     """
     if stat.S_ISLNK(found.st_mode):
         raise CredentialError(f"the token store {path} is a symbolic link: give the path of the file itself")

@@ -1,4 +1,4 @@
-"""The token store of several processes of one machine: a SQLite file. Only here is sqlite3 imported."""
+"""The token store of all processes of one machine, a SQLite file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SCHEMA: Final = (
 )
 _LOAD: Final = "SELECT generation, token, expires_at, holder, since, until FROM accounts WHERE account = ?"
 _DELETED: Final = "deleted"
-"""In place of an end, where the token was deleted: a lost token alone is damage."""
+"""Written as the end of a deleted token: a row that only lacks its token is damaged."""
 _SAVE: Final = "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 _ADVICE: Final = {
@@ -44,31 +44,32 @@ _ADVICE: Final = {
 }
 
 _one_step: Final = threading.Lock()
-"""HeldToken for the whole of each step in this process.
+"""Held during each step in this process, and during `fork()`.
 
-A fork waits for it: with a file open in SQLite, the child would believe that it holds the parent's locks
-(https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_). And closing a file ends all locks
-that the process has on it (POSIX), so no other thread may be in a step meanwhile.
+A SQLite connection must not be open in the child of a fork:
+https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork_. And closing any descriptor of a
+file drops all POSIX locks that the process holds on it, so no two threads may be in a step at the same time:
+https://www.sqlite.org/howtocorrupt.html#_posix_advisory_locks_canceled_by_a_separate_thread_doing_close_.
 """
 if hasattr(os, "register_at_fork"):  # pragma: no branch -- only Windows has no fork
     os.register_at_fork(before=_one_step.acquire, after_in_parent=_one_step.release, after_in_child=_one_step.release)
 
 
 class FileTokenStore(AccountStore):
-    """Keep tokens in a file, for all processes, threads and loops of one user.
+    """Keep tokens in a file, for all processes, threads and event loops of one user.
 
-    The file, and its folder, are made where they are missing. Only its owner may read the file, and change files in its folder:
-    the folder is checked at once, both are in each step (not on Windows). The file must be on a local disk. Nothing is open
-    between the steps, so there is nothing to close, and a process may fork at any time. A step that is cancelled may be done all
-    the same. What is deleted or replaced is overwritten in the file.
+    The file and its folder are created if they are missing. No other user may read the file or change files in its folder: the
+    folder is checked at once, and both in each step (not on Windows). The file must be on a local disk. It is opened for each
+    step and closed after it, so there is nothing to close, and a process may fork at any time. A step that is cancelled may
+    still be done. Tokens that are deleted or replaced are overwritten in the file.
 
     Args:
-        path: The path of the file; `~` is the user's home folder.
-        clock: The seconds since the epoch, the same in all processes; by default `time.time`.
+        path: The path of the file. `~` is the user's home folder.
+        clock: A function that returns seconds since the epoch, the same in all processes. `time.time` by default.
 
     Raises:
-        CredentialError: also from each method; the file can't be used, or others may read it. The message says what to do.
-        ValueError: the home folder is not known.
+        CredentialError: the file can't be used, or other users may read it. Each method may raise it. The message says what to
+        do. ValueError: the home folder is not known.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time) -> None:
@@ -78,11 +79,14 @@ class FileTokenStore(AccountStore):
 
     @classmethod
     def for_app(cls, name: str) -> FileTokenStore:
-        """Return the store in the user's data folder. On Linux it is `~/.local/share/NAME/tokens.sqlite3`.
+        """Return the store of an application, in the user's data folder.
+
+        On Linux it is `~/.local/share/NAME/tokens.sqlite3`, on macOS in `~/Library/Application Support`, on Windows in
+        `%LOCALAPPDATA%`.
 
         Raises:
             ValueError: the name can't be that of a folder.
-            CredentialError: that folder can't be used.
+            CredentialError: the folder can't be used.
         """
         return cls(app_path(name))
 
@@ -107,13 +111,13 @@ class FileTokenStore(AccountStore):
         return outcome
 
     def _attempt(self, account: str, change: Change[T], begin: str) -> T | CredentialError:
-        """Do a step in a thread; an error is returned, without the frames of the step."""
+        """Do a step in a thread. Return its result or an error, without the frames of the step."""
         try:
             with _one_step:
                 return self._step(account, change, begin)
         except CredentialError as refusal:
             return refusal.with_traceback(None)
-        except (sqlite3.Error, OSError, UnicodeError, OverflowError) as error:  # also a number that SQLite can't hold
+        except (sqlite3.Error, OSError, UnicodeError, OverflowError) as error:  # OverflowError: an integer beyond 64 bits
             cause = error.with_traceback(None)
         why = _ADVICE.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, str(cause))
         failure = CredentialError(f"the token store {self._path} can't be used: {why}")
@@ -122,33 +126,34 @@ class FileTokenStore(AccountStore):
 
     def _step(self, account: str, change: Change[T], begin: str) -> T:
         is_empty = self._make_file() == 0
-        uri = f"{self._path.as_uri()}?mode=rw"  # never made by SQLite, whose files others may read
+        uri = f"{self._path.as_uri()}?mode=rw"  # SQLite would create a file that others may read
         with contextlib.closing(sqlite3.connect(uri, timeout=_BUSY_SECONDS, isolation_level=None, uri=True)) as connection:
             connection.text_factory = _to_text
             connection.execute("BEGIN IMMEDIATE" if is_empty else begin)
-            connection.execute("PRAGMA secure_delete = ON")  # a token that was replaced doesn't stay in free pages
+            # A replaced token must not stay in free pages: https://www.sqlite.org/pragma.html#pragma_secure_delete
+            connection.execute("PRAGMA secure_delete = ON")
             if self._is_new(connection):
                 for statement in _SCHEMA:
                     connection.execute(statement)
             known = self._load(connection, account)
-            # The time is taken under the lock: an earlier one would be before the beginning of a lease just given to another.
+            # The time is taken under the lock: an earlier one may be before the start of a lease that another worker just took.
             result, changed = change(known, self._clock())
             if changed is not known:
                 connection.execute(_SAVE, (account, *_to_row(changed)))
-            connection.execute("COMMIT")  # until then closing undoes it all
+            connection.execute("COMMIT")  # closing without it rolls back
         return result
 
     def _make_file(self) -> int:
-        """Make the folder and the file where they are missing, check them. Return the file's size."""
+        """Create the folder and the file if missing, check both, return the file's size."""
         folder = self._path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_folder(folder)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600))
-        # Looked at without opening it: closing it again would end the locks that another thread's SQLite has on it (POSIX).
+        # lstat() needs no descriptor: closing one drops the locks that SQLite holds on the file, see _one_step.
         found = self._path.lstat()
         check_file(self._path, found)
-        if found.st_size == 1:  # SQLite takes it for an empty one, and would overwrite it
+        if found.st_size == 1:  # SQLite takes a file of one byte for an empty database, and would overwrite it
             raise CredentialError(f"the token store {self._path} can't be used: {_ADVICE[sqlite3.SQLITE_NOTADB]}")
         return found.st_size
 
@@ -188,7 +193,7 @@ def _unchanged(known: Account, now: float) -> tuple[Account, Account]:
 
 
 def _to_text(raw: bytes) -> str:
-    # Damaged text is found by the token's own check: SQLite's error would show it.
+    # Damaged text is found when the Token is built. SQLite's own error would show the text.
     return raw.decode("utf-8", "surrogateescape")
 
 
@@ -203,7 +208,7 @@ def _from_row(generation: object, token: object, expires_at: object, holder: obj
     """Return the record of a row.
 
     Raises:
-        TypeError, ValueError, OverflowError: something else was written into it.
+        TypeError, ValueError, OverflowError: the row is damaged.
     """
     if not isinstance(generation, int) or not 0 <= generation <= _LARGEST:
         raise ValueError("no generation")

@@ -1,4 +1,7 @@
-"""Await what applications supply. It may raise anything, cancel itself, hang or return anything."""
+"""Await coroutines that applications supply.
+
+They may raise anything, cancel themselves, hang, or return anything.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ import attrs
 
 @attrs.define(eq=False)
 class Outcome:
-    """What application code returned or raised; neither where it did not end in time.
+    """What application code returned or raised in time; otherwise `is_late` is True.
 
-    It is a value of its own, because asyncio prints the results of tasks in debug mode.
+    It is not the result of the task, since asyncio prints results of tasks in debug mode, and this one may be a token.
     """
 
     value: Any = attrs.field(default=None, repr=False)
@@ -22,7 +25,7 @@ class Outcome:
 
 
 def begin(awaitable: Awaitable[object]) -> tuple[asyncio.Task[None], Outcome]:
-    """Await it in a task of its own, which never fails and returns nothing. The outcome is filled in when it ends."""
+    """Await in a task that never fails and returns None. Return it, and the outcome that it fills in."""
     outcome = Outcome()
     return asyncio.create_task(_fill(awaitable, outcome)), outcome
 
@@ -32,14 +35,14 @@ async def _fill(awaitable: Awaitable[object], outcome: Outcome) -> None:
         outcome.value = await awaitable
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # also a CancelledError that nobody asked for
+    except BaseException as error:  # also a CancelledError that the application raised itself
         outcome.error = error
 
 
 async def outcome_of(awaitable: Awaitable[object], seconds: float, grace_seconds: float = 0.0) -> Outcome:
-    """Return the outcome, at the latest after so many seconds. Then the task is cancelled and not waited for.
+    """Await at most so many seconds, and return the outcome.
 
-    A caller that is cancelled gives a step under way `grace_seconds` to end.
+    A task that takes longer is cancelled and not waited for. If the caller is cancelled, the task has `grace_seconds` to end.
     """
     task, outcome = begin(awaitable)
     try:

@@ -10,10 +10,12 @@ from boardclient.credentials._accounts import Account, AccountStore, Change, T
 
 
 class MemoryTokenStore(AccountStore):
-    """Keep tokens for all threads and event loops of one process, until it ends.
+    """Keep tokens in memory, for all threads and event loops of one process.
 
-    Sessions that share the store share renewals. A forked process has a copy of its own. `clock` gives seconds; only differences
-    count.
+    Sessions that share the store share renewals. A forked process has a copy of its own.
+
+    Args:
+        clock: A function that returns seconds, by default `time.time`. Only differences count.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:

@@ -1,4 +1,4 @@
-"""The protocols between a session and its credential provider."""
+"""The protocols between sessions and credential providers (interface section 5)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ T = TypeVar("T")
 
 
 class Exchange(Protocol):
-    """Send forms on the session's pool, and run a provider's tasks beside the calls."""
+    """Send forms on the session's pool, and run tasks that end with the session."""
 
     @property
     def timeout(self) -> float | None:
-        """The seconds of a call's deadline, None for no deadline."""
+        """The timeout of a call in seconds, None for no timeout."""
         ...
 
     def check_url(self, url: str, name: str) -> str:
-        """Return the URL if a form may be sent to it; errors call it `name`.
+        """Return the URL if a form may be sent to it. Errors call it `name`.
 
         Raises:
-            ValueError: it is not https, nor plain http that the session allows.
+            ValueError: it is neither https nor plain http that the session allows.
         """
         ...
 
@@ -37,11 +37,16 @@ class Exchange(Protocol):
         ...
 
     async def post_form(self, url: str, fields: Mapping[str, str], timeout: float | None = None) -> Response:
-        """Send the form to an absolute URL once, and return any response. `timeout` is in seconds.
+        """Send a form once, and return the response, whatever its status.
+
+        Args:
+            url: The absolute URL.
+            fields: The fields of the form.
+            timeout: The seconds until the exchange ends with a `DeadlineError`. None (default): no limit.
 
         Raises:
-            TransportError: no whole response came; `effect` says whether the form was sent.
-            ValueError: the URL is not https, nor plain http that the session allows.
+            TransportError: no whole response came. Its `effect` says whether the form was sent.
+            ValueError: the URL is neither https nor plain http that the session allows.
         """
         ...
 
@@ -49,44 +54,48 @@ class Exchange(Protocol):
 class CredentialProvider(Protocol):
     """Supply the credentials that sign requests. Many tasks may call both methods at once.
 
-    What they raise reaches the caller as `CredentialError`, with it as the cause.
+    An exception of theirs reaches the caller as the cause of a `CredentialError`. Subclass `CredentialObserver` as well for the
+    optional methods.
     """
 
     async def acquire(self, exchange: Exchange) -> Credentials:
-        """Return what to sign the next request with."""
+        """Return the credentials for the next request."""
         ...
 
     async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
-        """Return what replaces the credentials that the service answered with 401. Equal ones mean that the 401 is final."""
+        """Return the credentials that replace those which the service refused with 401.
+
+        Return equal ones if there are no others: then the 401 is final.
+        """
         ...
 
 
 class CredentialObserver:
-    """The optional parts of a provider, a base class for those that have them.
+    """The base class of providers that have optional methods.
 
-    What they raise is logged and does not disturb the call.
+    An exception of theirs is logged, and does not change the result of the call.
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Drop an inherited `current` where a subclass has its own `acquire`. It would bypass it."""
+        """Drop an inherited `current`, which would bypass a subclass's own `acquire`."""
         super().__init_subclass__(**options)
         if "acquire" in vars(cls) and "current" not in vars(cls):
             cls.current = CredentialObserver.current  # type: ignore[method-assign]  # -- the class has none of its own
 
     def current(self) -> Credentials | None:
-        """Return the credentials if they are known at once. None makes the call await `acquire`."""
+        """Return the credentials if no waiting is needed. After None the call awaits `acquire`."""
         return None
 
     def waiting_for(self) -> str:
-        """Return what `acquire` and `renew` wait for now, in words. An error of the call's deadline says it."""
+        """Return what `acquire` and `renew` wait for, for the text of `DeadlineError`."""
         return "credentials"
 
     def is_current(self, credentials: Credentials) -> bool:
-        """Return whether a request may still be signed with credentials given earlier."""
+        """Return True if credentials that were returned earlier may still sign a request."""
         return True
 
     def note_accepted(self, credentials: Credentials) -> None:
-        """Note that the service accepted the credentials. Called once for each object that the provider gave."""
+        """Note that the service accepted the credentials. It is called once for each object."""
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
-        """Note a 401 that is not followed by `renew`, since the call has renewed already."""
+        """Note a 401 that ends its call. `renew` is called at most once in a call."""

@@ -1,8 +1,8 @@
-"""Find secrets in what a service wrote, in whatever form it wrote them. No I/O.
+"""Find secrets in responses, in any form the service may have written them. No I/O.
 
-The text is searched as it is, and again after each of a few passes that undo percent-encoding, JSON's escapes and HTML's
-character references. So a plain search finds a secret in mixed and nested forms too. (A pattern compiled from the secret took up
-to 430 ms to compile, and was exponential for some secrets.)
+The text is searched as it is, and again after each of up to four passes that undo percent-encoding, JSON escapes and HTML
+character references. This finds a secret in mixed and nested forms with a plain search. (A regular expression compiled from the
+secret took up to 430 ms to compile, and was exponential for some secrets.)
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import attrs
 
 _PASSES: Final = 4
 _LONGEST_FORM: Final = 32
-"""Bytes of one byte of a secret, in the forms that are searched for."""
+"""How many bytes one byte of a secret may take in an escaped form."""
 _SHORTEST_FORM: Final = 4
-"""Bytes of an unescaped form below which it would be found everywhere."""
+"""An unescaped form of fewer bytes is not searched for: it would be found everywhere."""
 _ESCAPE: Final = re.compile(
     rb"%([0-9A-Fa-f]{2})"
     rb"|\\u([Dd][89ABab][0-9A-Fa-f]{2})\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})"
@@ -31,7 +31,10 @@ _SHORT_ESCAPES: Final = dict(zip(b"bfnrt", (b"\b", b"\f", b"\n", b"\r", b"\t"), 
 
 
 def redacted(text: bytes, secrets: Sequence[str], kept_bytes: int | None = None) -> bytes:
-    """Return the text with `***` in place of each secret. Of a longer one only its first `kept_bytes`, without half a secret."""
+    """Return the text with `***` in place of each secret.
+
+    With `kept_bytes` only so many bytes of the text are kept. A secret at the cut is replaced as a whole.
+    """
     forms = {form for secret in secrets for form in _forms(secret)}
     if kept_bytes is not None:
         text = text[: kept_bytes + _LONGEST_FORM * max(map(len, forms))]
@@ -46,7 +49,7 @@ def redacted(text: bytes, secrets: Sequence[str], kept_bytes: int | None = None)
 
 
 def _forms(secret: str) -> set[bytes]:
-    """Return the texts to search for: the secret, and its forms after each pass."""
+    """Return what to search for: the secret, and its forms after each pass."""
     form: bytes | None = secret.encode()
     forms: set[bytes] = set()
     for _ in range(_PASSES + 1):
@@ -59,7 +62,7 @@ def _forms(secret: str) -> set[bytes]:
 
 
 def _places(text: bytes, forms: set[bytes]) -> list[tuple[int, int]]:
-    """Return where the forms are in the text, in order. Those that overlap are one place."""
+    """Return the start and end of each form in the text, in order. Those that overlap are merged."""
     found: list[tuple[int, int]] = []
     passes: list[_Unescaped] = []
     searched = text
@@ -87,7 +90,7 @@ def _places(text: bytes, forms: set[bytes]) -> list[tuple[int, int]]:
 
 @attrs.frozen
 class _Unescaped:
-    """A text after one pass, with the places of what was unescaped in it and before."""
+    """A text after one pass, and where its unescaped pieces are and were."""
 
     text: bytes
     starts: list[int]
@@ -96,7 +99,7 @@ class _Unescaped:
     source_stops: list[int]
 
     def source_of(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the place in the text before the pass."""
+        """Return the start and end in the text before the pass."""
         return self._position(start, is_start=True), self._position(stop - 1, is_start=False)
 
     def _position(self, index: int, *, is_start: bool) -> int:
@@ -110,7 +113,7 @@ class _Unescaped:
 
 
 def _unescaped(text: bytes) -> _Unescaped | None:
-    """Return the text after one pass, None where nothing in it is escaped."""
+    """Return the text after one pass, None if nothing in it is escaped."""
     pieces: list[bytes] = []
     known: dict[bytes, bytes] = {}
     places = _Unescaped(b"", [], [], [], [])

@@ -1,4 +1,4 @@
-"""One renewal, from a first look at the store to the token that all callers use. It runs in a task of its own."""
+"""One renewal, from the first look at the store to the new token."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ from boardclient.logs import followers
 from boardclient.models import check_text
 
 _POLL_SECONDS: Final = (0.05, 0.2)
-"""Between looks at a store that another worker may publish to, at random, so that workers don't look in step."""
+"""The random pause between two looks at a store that another worker may publish to: workers must not look in step."""
 _CODES_ASKED: Final = 2
-"""Per renewal: a second one where the exchange of the first had an unknown effect."""
+"""How many codes a renewal asks for: a second one if the exchange of the first had an unknown effect."""
 _PUBLISH_ATTEMPTS: Final = 3
-"""Where the store loses what it held while the user is asked, the new token is published after what it holds now."""
+"""How often a new token is published if the store was restored, or lost its file, while the user was asked."""
 
 
 class Renewal:
-    """One renewal for all callers that wait on this loop. Owned by its provider; the session that it runs on ends it early."""
+    """One renewal, for all callers that wait on this event loop.
+
+    It runs in a task of its own. Owned by its provider; the session whose pool it uses cancels it when it closes.
+    """
 
     def __init__(self, config: OAuthClientConfig, token_state: TokenState, exchange: Exchange) -> None:
         self._config = config
@@ -44,7 +47,10 @@ class Renewal:
         self._seen = token_state.held
 
     async def run(self) -> RenewalFailure | None:
-        """Hold another token than before, or return why not. Neither where the session closes meanwhile."""
+        """Obtain another token than before, or return why there is none.
+
+        None is also returned if the session closes meanwhile: the caller finds no new token then.
+        """
         self._scope.enter()
         followed = Activity(
             kind="renewal", operation="credentials.renew", instruments=followers(), account=self._config.account
@@ -60,7 +66,7 @@ class Renewal:
             failure = RenewalFailure(error.message, error.__cause__)
         except ValueError as error:
             failure = RenewalFailure(str(error))
-        except Exception as error:  # an exchange that is not a session's may raise anything
+        except Exception as error:  # an application's own Exchange may raise anything
             failure = RenewalFailure(f"the renewal failed: {type(error).__name__}", error)
         finally:
             self._scope.is_over = True
@@ -70,7 +76,7 @@ class Renewal:
         return failure
 
     async def _look_or_renew(self) -> RenewalFailure | None:
-        """Renew, or only look at the store. That is so in a cool-down, or where users sign in by themselves."""
+        """Renew the token. In a cool-down, or without `authorize`, only look for one in the store."""
         state = self._token_state
         state.note_look()
         if (resting := state.failure) is not None:
@@ -85,14 +91,17 @@ class Renewal:
         return await self._lead_or_follow()
 
     def _note(self, failure: RenewalFailure) -> float:
-        """Note a failure, and return its cool-down. There is none where the user signs in elsewhere."""
+        """Note a failure, and return the seconds of its cool-down.
+
+        There is none if only the user's consent is missing.
+        """
         if failure.consent is None and self._config.authorize is not None:
             return self._token_state.fail(failure)
         self._token_state.note_consent(failure)
         return 0.0
 
     async def _is_published(self) -> bool:
-        """Look at the store, and return True if another good token is held now."""
+        """Look at the store, and return True if another good token is in use now."""
         stored = await self._steps.read()
         if stored is not None:
             return self._token_state.adopt(stored, self._seen)
@@ -101,14 +110,14 @@ class Renewal:
         return False
 
     async def _is_published_meanwhile(self) -> bool:
-        """Look at the store beside what goes on, which a store that fails does not end."""
+        """Look at the store as `_is_published` does. A store that fails counts as one without a new token."""
         try:
             return await self._is_published()
         except CredentialError:
             return False
 
     async def _lead_or_follow(self) -> RenewalFailure | None:
-        """Use the token that another holder publishes, or become the holder and get one."""
+        """Wait for the token of the lease's holder, or take the lease and obtain one."""
         while not await self._is_published():
             state = await self._lease()
             if state == "granted":
@@ -122,7 +131,7 @@ class Renewal:
         return None
 
     async def _lease(self) -> LeaseState:
-        """Ask for the right to renew. A session that closes meanwhile does not leave it behind."""
+        """Try to take the lease. If cancelled while waiting, release it before re-raising."""
         try:
             return await self._steps.lease(self._holder, self._config.lease_seconds)
         except asyncio.CancelledError:
@@ -130,7 +139,7 @@ class Renewal:
             raise
 
     async def _lead(self) -> RenewalFailure | None:
-        """Obtain a token as the holder of the lease, then release it. A failure begins a cool-down."""
+        """Obtain a token as the holder of the lease, then release the lease. A failure begins a cool-down."""
         cooldown = 0.0
         try:
             async with self._lease_kept():
@@ -156,13 +165,13 @@ class Renewal:
 
     @contextlib.asynccontextmanager
     async def _lease_kept(self) -> AsyncIterator[None]:
-        """Extend the lease as long as the block lasts."""
+        """Extend the lease until the block ends."""
         ended = asyncio.Event()
         keeper = asyncio.create_task(self._keep_lease(ended))
         try:
             yield
         finally:
-            # A step under way is awaited and not cancelled: one that goes on in a thread would take the lease back later.
+            # Wait for a step under way: cancelled, it may still run in a thread, and take the lease again after its release.
             ended.set()
             await asyncio.wait({keeper}, timeout=self._config.lease_seconds)
             keeper.cancel()
@@ -173,11 +182,11 @@ class Renewal:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), seconds / 3)
                 return
-            with contextlib.suppress(CredentialError):  # without the lease the worst is a second code
+            with contextlib.suppress(CredentialError):  # losing the lease costs at most a second code
                 await self._steps.lease(self._holder, seconds, grace_seconds=0.0)
 
     async def _obtain(self) -> RenewalFailure | None:
-        """Get and publish a token. If another worker was faster, its token is used."""
+        """Obtain and publish a token. If another worker was faster, use that worker's."""
         before = await self._steps.read()
         if before is not None and self._token_state.adopt(before, self._seen):
             return None
@@ -186,7 +195,7 @@ class Renewal:
         return await self._publish(token, generation) if isinstance(token, Token) else token
 
     async def _publish(self, token: Token, after: int) -> RenewalFailure | None:
-        """Publish the new token; where another worker was faster, theirs is used."""
+        """Publish the new token. If another worker was faster, use that worker's."""
         for _ in range(_PUBLISH_ATTEMPTS):
             if await self._steps.publish(token, after):
                 self._token_state.adopt(StoredToken(token, after + 1), self._seen, is_own=True)
@@ -201,9 +210,9 @@ class Renewal:
         return RenewalFailure("the token store took no new token, and holds no other")
 
     async def _new_token(self, *, is_first: bool) -> Token | RenewalFailure | None:
-        """Ask for a code and exchange it. Once more where the effect of the exchange is unknown: each code is sent once.
+        """Ask for a code and exchange it. Return None if another worker publishes a token meanwhile.
 
-        None where another worker published a token meanwhile.
+        A code is sent once. If the effect of its exchange is unknown, a second code is asked for.
         """
         outcome: RenewalFailure | None = None
         for _ in range(_CODES_ASKED):
@@ -222,9 +231,9 @@ class Renewal:
     async def _code(self, request: AuthorizationRequest) -> str | RenewalFailure | None:
         """Ask the application for a code. Return None if another worker publishes a token first.
 
-        The callback has a task of its own; one that does not end when cancelled is left behind.
+        The callback runs in a task of its own. If it ignores its cancellation, the renewal does not wait for it.
         """
-        assert self._config.authorize is not None  # noqa: S101 -- without a callback nobody is asked
+        assert self._config.authorize is not None  # noqa: S101 -- _look_or_renew has asked
         try:
             asked = self._config.authorize(request)
         except (KeyboardInterrupt, SystemExit):
@@ -251,13 +260,14 @@ class Renewal:
         return self._checked(outcome)
 
     async def _watch(self) -> None:
-        """Return when another worker has published a token."""
+        """Wait until another worker has published a token."""
         while True:
             await asyncio.sleep(_pause())
             if await self._is_published_meanwhile():
                 return
 
     def _checked(self, outcome: Outcome) -> str | RenewalFailure:
+        """Return the code that the callback returned, or why it can't be used."""
         if outcome.error is not None:
             return self._failure_of(outcome.error)
         try:
@@ -271,7 +281,7 @@ class Renewal:
         return text
 
     def _failure_of(self, error: BaseException) -> RenewalFailure:
-        """Return what an exception of the callback means. A user who has to sign in is no failure."""
+        """Return the failure that an exception of the callback stands for. `ConsentRequired` begins no cool-down."""
         if isinstance(error, ConsentRequired):
             return self._config.consent_needed(error.login_url, error.__cause__)
         if isinstance(error, asyncio.CancelledError):
@@ -279,7 +289,7 @@ class Renewal:
         return RenewalFailure(f"authorize raised {type(error).__name__}", error)
 
     async def _exchanged(self, code: str) -> Token | RenewalFailure:
-        """Exchange the code within the callers' deadlines. So they learn why it failed."""
+        """Exchange the code. It takes at most a third of a call's timeout, so that waiting callers get its error."""
         timeout = EXCHANGE_SECONDS if self._exchange.timeout is None else self._exchange.timeout / 3
         self._token_state.waits_for = f"the token exchange at {self._config.auth_url}"
         token = await exchange_code(self._config, code, self._exchange, timeout)

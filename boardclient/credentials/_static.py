@@ -7,7 +7,15 @@ from boardclient.credentials._values import Credentials
 
 
 class StaticCredentials(CredentialObserver):
-    """Sign with one token, and one key where it is given. A 401 is final (interface section 5)."""
+    """Sign with one token that never changes. A 401 is final (interface section 5).
+
+    Args:
+        token: The access token.
+        key: The API key. None (default): only the token is sent.
+
+    Raises:
+        ValueError, TypeError: one of them is empty or can't be sent.
+    """
 
     def __init__(self, token: str, key: str | None = None) -> None:
         self._credentials = Credentials(token, key)

@@ -1,4 +1,4 @@
-"""The steps of a renewal at an application's token store, guarded and bounded."""
+"""Calls of a token store's methods, with checked results and time limits."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from boardclient.errors import CredentialError
 
 _STEP_SECONDS: Final = 30.0
 _RELEASE_SECONDS: Final = 1.0
-"""For giving the lease back while calls wait for the renewal: it runs out by itself where the store hangs."""
+"""The limit for releasing the lease while calls wait for the renewal. If the store hangs, the lease runs out by itself."""
 _GRACE_SECONDS: Final = 0.5
-"""For a step under way when the session closes: its effect should be known, but closing must not wait for a store that hangs."""
+"""The limit for a step under way when the session closes: it should end, but closing must not wait for a store that hangs."""
 
 
 @attrs.frozen
 class StoreSteps:
-    """The steps for one account of a store.
+    """The methods of a `TokenStore` for one account.
 
     Raises:
-        CredentialError: from each step; the store raised, did not return in time or returned something else than it may.
+        CredentialError: from each method, if the store raised, did not return in time, or returned something of another type.
     """
 
     store: TokenStore
     account: str
 
     async def read(self) -> StoredToken | None:
-        """Return the stored token, None where there is none."""
+        """Return the stored token, None if there is none."""
         stored = await self._step("read")
         if stored is None or (isinstance(stored, StoredToken) and isinstance(stored.token, Token)):
             return stored
         raise CredentialError(f"the token store failed: read returned {type(stored).__name__}, not a StoredToken or None")
 
     async def generation(self) -> int:
-        """Return the generation. A store without the method shows it by its token."""
+        """Return the generation. If the store has no such method, return that of its token."""
         if not callable(getattr(self.store, "generation", None)):
             stored = await self.read()
             return 0 if stored is None else stored.generation
@@ -49,17 +49,17 @@ class StoreSteps:
         raise CredentialError(f"the token store failed: generation returned {type(generation).__name__}, not an int")
 
     async def publish(self, token: Token, after: int) -> bool:
-        """Publish the token; return whether the store took it."""
+        """Publish the token, and return whether the store took it."""
         try:
             return bool(await self._step("publish", token, after, grace_seconds=_GRACE_SECONDS))
         finally:
-            del token  # it doesn't stay in the frame that an error carries
+            del token  # the frame stays with an error
 
     async def delete(self) -> None:
         """Delete the token.
 
         Raises:
-            CredentialError: also where the store has no such method.
+            CredentialError: the store has no such method.
         """
         if not callable(getattr(self.store, "delete", None)):
             raise CredentialError(
@@ -68,7 +68,7 @@ class StoreSteps:
         await self._step("delete")
 
     async def lease(self, holder: str, seconds: float, *, grace_seconds: float = _GRACE_SECONDS) -> LeaseState:
-        """Ask for the lease."""
+        """Ask for the lease, and return whether it was granted."""
         state = await self._step("lease", holder, seconds, grace_seconds=grace_seconds)
         if isinstance(state, str) and state in {"granted", "held", "cooling"}:
             return cast("LeaseState", state)
@@ -79,7 +79,7 @@ class StoreSteps:
         await self._step("release", holder, cooldown, seconds=at_most, grace_seconds=_GRACE_SECONDS)
 
     async def release_at_once(self, holder: str) -> None:
-        """Release the lease while the session closes. A store that hangs is left behind, where the lease runs out."""
+        """Release the lease while the session closes, within half a second."""
         await self.release(holder, at_most=_GRACE_SECONDS)
 
     async def _step(self, name: str, *arguments: Any, seconds: float = _STEP_SECONDS, grace_seconds: float = 0.0) -> Any:
@@ -88,7 +88,7 @@ class StoreSteps:
             begun = method(self.account, *arguments)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # whatever an application's store raises is the cause
+        except BaseException as error:  # an application's store may raise anything
             failure = error
         else:
             if not inspect.isawaitable(begun):
@@ -100,12 +100,12 @@ class StoreSteps:
                 return outcome.value
             failure = outcome.error
         finally:
-            del arguments  # a token among them doesn't stay in the frame that an error carries
+            del arguments  # one may be a token, and the frame stays with an error
         raise _error_of(failure)
 
 
 def _error_of(failure: BaseException) -> CredentialError:
-    """Return an error for what a store raised. Its own CredentialError says what to do, anything else is the cause."""
+    """Return the error for what a store raised. The message of a `CredentialError` is kept, anything else is the cause."""
     if isinstance(failure, CredentialError):
         error = CredentialError(str(failure))
         error.__cause__ = failure.__cause__

@@ -1,6 +1,7 @@
-"""The token of one account in this process. Which one is held, whether it is good, how long no renewal begins.
+"""The state of one account in this process: its token and the cool-down.
 
-Synchronous throughout, and safe for several loops in several threads; the awaiting is in `_renewal` and `_oauth`.
+All methods are synchronous and thread-safe, since event loops may run in several threads. `_renewal` and `_renewing` do the
+waiting.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from boardclient.credentials._values import Credentials
 
 LONGEST_COOLDOWN_SECONDS: Final = 60.0
 NEW_SECONDS: Final = 60.0
-"""How long a token that was never accepted counts as new: refused later than that, it has expired unused."""
+"""How long a token that was never accepted counts as new. If it is refused later, it may have expired unused."""
 LOOK_SECONDS: Final = 0.05
-"""Between looks at the store while no renewal may begin: a token that another worker publishes ends the waiting."""
+"""The least time between looks at the store in a cool-down, which a token of another worker ends."""
 
 
 @attrs.frozen(eq=False)
 class HeldToken:
-    """A token in use, and its credentials. `obtained_at` is when a renewal of this process got it, if it did."""
+    """A token in use, and its credentials. `obtained_at` is when this process's renewal obtained it, or None."""
 
     stored: StoredToken
     credentials: Credentials
@@ -35,14 +36,21 @@ class HeldToken:
 
 @attrs.frozen
 class RefusalVerdict:
-    """What a 401 means. `is_final` where a new token was refused, with the cool-down that begins."""
+    """What a 401 means. It is final if the token was new, and begins a cool-down."""
 
     is_final: bool
     cooldown_seconds: float = 0.0
 
 
 class TokenState:
-    """The one token that the requests of an account are signed with. Owned by its provider."""
+    """The token that signs the requests of an account. Owned by its provider.
+
+    Args:
+        key: The API key, None for none.
+        cooldown: The seconds without a renewal after the first failure.
+        renew_before_expiry: How many seconds before a token's end it is renewed, None for never.
+        clock: A monotonic clock in seconds.
+    """
 
     def __init__(
         self,
@@ -52,13 +60,13 @@ class TokenState:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.credentials: Credentials | None = None
-        """What to sign with; None while no token is held that may be good."""
+        """What to sign with. None if there is no token, or it was refused."""
         self.held: HeldToken | None = None
-        """The token held, good or refused."""
+        """The token, good or refused. None if there is none."""
         self.asked = 0
-        """How often the application was asked for a code since a token was last accepted."""
+        """How often the application was asked for a code since the service last accepted a token."""
         self.waits_for = "the token store"
-        """What a renewal waits for, in words."""
+        """What the renewal waits for, in words."""
         self.clock = clock
         self._lost_codes: set[bytes] = set()
         self._key = key
@@ -72,11 +80,15 @@ class TokenState:
         self._rests_until = self._looked_at = clock() - 2 * LOOK_SECONDS
 
     def adopt(self, stored: StoredToken, instead_of: HeldToken | None, *, is_own: bool = False) -> bool:
-        """Hold a token of the store. Return True if a good one is held now, other than `instead_of`.
+        """Use a token of the store. Return True if the token in use is good, and not `instead_of`.
 
-        The token held stays where it is the same one, or a good one of a later generation. An earlier generation replaces only
-        `instead_of`, the token held when the store was asked: the store was restored, or lost its file. With `is_own` a renewal
-        of this process obtained the token.
+        The present token stays if it is the same one, or a good one of a later generation. An earlier generation replaces only
+        `instead_of`, the token that was in use when the store was read: then the store was restored, or lost its file.
+
+        Args:
+            stored: The token in the store.
+            instead_of: The token that was in use before the store was read.
+            is_own: Whether a renewal of this process obtained the token.
         """
         with self._lock:
             held = self.held
@@ -88,14 +100,14 @@ class TokenState:
             return self.credentials is not None and self.held is not instead_of
 
     def replace(self, stored: StoredToken) -> None:
-        """Hold a token that the user has just consented to, whatever was held before."""
+        """Use a token that the user has just consented to, in place of any other."""
         with self._lock:
             self._hold(stored, None)
             self._failures = self.asked = 0
             self._rests_until = self._looked_at = self.clock()
 
     def drop(self, generation: int) -> None:
-        """Hold no token, where the store has deleted the one held. Its generation is a later one."""
+        """Forget the token if the store, whose generation is given, has deleted it."""
         with self._lock:
             if self.held is not None and generation > self.held.stored.generation:
                 self.held = self.credentials = self._renew_at = None
@@ -109,12 +121,12 @@ class TokenState:
 
     @property
     def is_due(self) -> bool:
-        """Return True if the time of an early renewal has come."""
+        """Whether it is time for an early renewal."""
         return self._renew_at is not None and time.time() >= self._renew_at
 
     @property
     def has_expired(self) -> bool:
-        """Return True if the end of the token held is known and over."""
+        """Whether the end of the token is known and past."""
         return self.held is not None and self._is_past(_end_of(self.held.stored.token))
 
     @staticmethod
@@ -122,14 +134,14 @@ class TokenState:
         return moment is not None and time.time() >= moment
 
     def _renewal_time(self, token: Token) -> float | None:
-        """Return when to renew early. Half of the time that is left passes first."""
+        """Return when to renew early: not before half of the remaining time has passed. None for never."""
         end = _end_of(token)
         if self._margin is None or end is None:
             return None
         return max(end - self._margin, (time.time() + end) / 2)
 
     def refuse(self, rejected: Credentials) -> RefusalVerdict:
-        """Note a 401; it means nothing where it is for an older token."""
+        """Note a 401. It has no effect if it is for an older token."""
         with self._lock:
             held = self.held
             if held is None or held.credentials != rejected:
@@ -142,14 +154,14 @@ class TokenState:
             return RefusalVerdict(is_final=True, cooldown_seconds=seconds)
 
     def accept(self, credentials: Credentials) -> None:
-        """Note that the service took the token: earlier failures don't count any more."""
+        """Note that the service accepted the token. Earlier failures no longer count."""
         with self._lock:
             if self.credentials == credentials:
                 self._is_proven = True
                 self._failures = self.asked = 0
 
     def lose(self, code: str) -> None:
-        """Note that the exchange of a code had an unknown effect. It is not sent a second time."""
+        """Note that the exchange of a code had an unknown effect. The code is not sent again."""
         self._lost_codes.add(_digest(code))
 
     def is_lost(self, code: str) -> bool:
@@ -157,7 +169,7 @@ class TokenState:
         return _digest(code) in self._lost_codes
 
     def fail(self, failure: RenewalFailure) -> float:
-        """Note a renewal that failed. Return the seconds of the cool-down that this begins."""
+        """Note a failed renewal, and return the seconds of the cool-down that begins."""
         with self._lock:
             return self._fail(failure)
 
@@ -169,27 +181,27 @@ class TokenState:
         return seconds
 
     def note_consent(self, failure: RenewalFailure) -> None:
-        """Note that the user has to sign in. This is no failure, and the next look at the store is soon."""
+        """Note that the user has to sign in. There is no cool-down, only a pause before the next look at the store."""
         with self._lock:
             self._failure = failure
             self._rests_until = self.clock() + LOOK_SECONDS
 
     @property
     def rest_seconds(self) -> float:
-        """How long no renewal begins."""
+        """For how many seconds no renewal begins."""
         return max(0.0, self._rests_until - self.clock())
 
     @property
     def failure(self) -> RenewalFailure | None:
-        """Why no renewal begins, None where one may."""
+        """Why no renewal begins now, None if one may."""
         return self._failure if self.rest_seconds else None
 
     def note_look(self) -> None:
-        """Note that the store is looked at now."""
+        """Note a look at the store."""
         self._looked_at = self.clock()
 
     def is_look_older_than(self, seconds: float) -> bool:
-        """Return True if the store was last looked at so many seconds ago, or earlier."""
+        """Return True if the last look at the store is at least so many seconds ago."""
         return self.clock() - self._looked_at >= seconds
 
 

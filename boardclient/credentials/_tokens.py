@@ -1,4 +1,4 @@
-"""Tokens, and the protocol of the stores that keep them for all that renew. No I/O."""
+"""Tokens, and the protocol of the stores that keep them. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 from boardclient.models import check_text
 
 LeaseState: TypeAlias = Literal["granted", "held", "cooling"]
-"""The answer to a request for the lease: granted, held by another, or refused until a cool-down is over."""
+"""The result of asking for the lease: granted, held by another, or refused until a cool-down is over."""
 
 
 def _text(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
@@ -26,9 +26,16 @@ def _aware(instance: object, attribute: attrs.Attribute[datetime | None], value:
 
 @attrs.frozen
 class Token:
-    """An access token from the exchange (interface 4.12), and when it ends, if known.
+    """An access token from the exchange (interface 4.12).
 
-    Its repr doesn't show it, and it can't be pickled: a store that writes it down takes its `value`.
+    The repr doesn't show it, and it can't be pickled: a store saves its `value`.
+
+    Args:
+        value: The token.
+        expires_at: When it ends, aware. None (default) if that is not known.
+
+    Raises:
+        ValueError, TypeError: the value is empty or can't be sent, or the date is not aware.
     """
 
     value: str = attrs.field(repr=False, validator=_text)
@@ -39,73 +46,73 @@ class Token:
 
 
 def text_of_end(token: Token) -> str | None:
-    """Return when a token ends as ISO 8601, None where that is not known.
+    """Return when a token ends as ISO 8601, None if that is not known.
 
-    An end with a fraction of a second in its offset is in UTC: `datetime.fromisoformat` of Python 3.11 drops such an offset.
+    If the offset has a fraction of a second, the result is in UTC: `datetime.fromisoformat` of Python 3.11 drops the fraction.
     """
     end = token.expires_at
     if end is None:
         return None
     if (end.utcoffset() or timedelta()).microseconds:
-        with contextlib.suppress(OverflowError):  # at the ends of the calendar, where it is off by less than a second
+        with contextlib.suppress(OverflowError):  # in the years 1 and 9999 it may be off by less than a second
             end = end.astimezone(UTC)
     return end.isoformat()
 
 
 @attrs.frozen
 class StoredToken:
-    """A token as a store keeps it. `generation` counts the tokens and deletions of an account from 1."""
+    """A token in a store. `generation` counts the tokens and deletions of the account, from 1."""
 
     token: Token
     generation: int
 
 
 class TokenStore(Protocol):
-    """Keep the token of each account, for all tasks, sessions, loops and processes.
+    """Keep the tokens of accounts, for all tasks, sessions, loops and processes.
 
-    Every method is one short, atomic step and waits for no other party. What one raises reaches the callers as the cause of a
-    `CredentialError`; one that does not return within 30 seconds fails the call. `boardclient.testing.TokenStoreSuite` tests a
-    store of your own.
+    Each method is one short, atomic step, and does not wait for another worker. An exception reaches the callers as the cause
+    of a `CredentialError`. A method that does not return within 30 seconds fails the call.
+    `boardclient.testing.TokenStoreSuite` tests a store.
 
-    `publish` makes renewals right: it compares and sets the generation. The lease only spares users a second prompt. It may be
-    lost, run out or be granted twice; the worst that follows is one authorization code too many.
+    `publish` makes renewals safe: it compares and sets the generation. The lease only spares users a second prompt. It may be
+    lost, run out or be granted twice, which costs at most one more authorization code.
 
     A store without `delete` and `generation` serves renewals, but not `OAuthCredentials.forget`.
     """
 
     async def read(self, account: str) -> StoredToken | None:
-        """Return the token of the account, None where none is stored."""
+        """Return the token of the account, None if none is stored."""
         ...
 
     async def generation(self, account: str) -> int:
-        """Return the number of tokens and deletions of the account, 0 for an unknown one."""
+        """Return how many tokens and deletions the account has had, 0 for an unknown one."""
         ...
 
     async def publish(self, account: str, token: Token, after: int) -> bool:
-        """Keep the token as generation `after + 1` if the generation now is `after`. Return whether it was.
+        """Keep the token as generation `after + 1`. Return False if the generation is not `after`.
 
-        It succeeds whatever the lease, and ends a cool-down of the account.
+        It does not matter who has the lease. A cool-down of the account ends.
         """
         ...
 
     async def delete(self, account: str) -> None:
-        """Drop the token, raise the generation by one, and end a lease or cool-down.
+        """Delete the token, raise the generation by one, and end a lease or cool-down.
 
-        `read` returns None from then on. Generations never repeat, so a renewal that began before the deletion fails to publish.
+        From then on `read` returns None. Generations never repeat, so a renewal that began before the deletion can't publish.
         """
         ...
 
     async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
         """Grant `holder` the right to renew for so many seconds from now.
 
-        The answer is "granted" where no holder has the lease, where it ran out, and again for its holder, from now on; otherwise
-        "held", or "cooling" while the cool-down after a failed renewal lasts.
+        Return "granted" if no holder has the lease, if it ran out, or if `holder` has it, whose time begins again. Return
+        "held" if another holder has it, and "cooling" during the cool-down after a failed renewal.
         """
         ...
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
         """End the lease of `holder`, and grant none for `cooldown` seconds.
 
-        Another holder's lease stays as it is. Where the lease ran out and nobody took it, the cool-down may begin all the same.
+        Another holder's lease stays as it is. If the lease ran out and no other holder took it, the cool-down may begin or not.
         """
         ...

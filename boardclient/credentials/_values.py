@@ -1,4 +1,4 @@
-"""Credentials, how they sign a request, and how they are redacted (section 5). No I/O."""
+"""Credentials, which sign requests and are redacted (interface section 5). No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CredentialsIn = Literal["body", "query"]
 
 @attrs.define
 class SignedRequest:
-    """A request with its credentials, as it is sent. No frame that an error carries may hold it."""
+    """A request with its credentials, as it is sent. No frame of an error may hold one."""
 
     target: str = attrs.field(repr=False)
     body: bytes | None = attrs.field(repr=False)
@@ -39,7 +39,14 @@ def _secrets(*credentials: Credentials) -> list[str]:
 class Credentials:
     """An access token, and the API key where one is used (interface 5.5, 5.6).
 
-    Its repr shows neither, and it can't be pickled.
+    The repr shows neither, and they can't be pickled.
+
+    Args:
+        token: The access token.
+        key: The API key. None (default): only the token is sent.
+
+    Raises:
+        ValueError, TypeError: one of them is empty or can't be sent.
     """
 
     token: str = attrs.field(repr=False, validator=_secret)
@@ -48,15 +55,16 @@ class Credentials:
     _fields: bytes = attrs.field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        # Made once: signing a request then costs one concatenation.
+        # Signing a request then takes one concatenation.
         pairs = {"token": self.token} if self.key is None else {"key": self.key, "token": self.token}
         object.__setattr__(self, "_query", "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items()))
         object.__setattr__(self, "_fields", _json.encode(pairs)[:-1])
 
     def sign(self, request: Request[Any], place: CredentialsIn = "body") -> SignedRequest:
-        """Return the request with the credentials. They go into a JSON body, otherwise the query.
+        """Return the request with the credentials in its JSON body or its query.
 
-        A token without a key always goes into the query (5.6).
+        They go into the query if there is no body, or if `place` is "query". A token without a key always goes into the query
+        (interface 5.6).
         """
         body = request.body
         if body is not None and place == "body" and self.key is not None and request.definition.signable_body:
@@ -66,7 +74,10 @@ class Credentials:
         return SignedRequest(f"{request.path}?{query}", body)
 
     def show(self, request: Request[Any], root: str, place: CredentialsIn = "body", *others: Credentials) -> ShownRequest:
-        """Return the request as errors show it, at this root. `***` stands for these and other credentials."""
+        """Return the request as errors show it. `root` is the base URL.
+
+        `***` stands in place of these and the other credentials.
+        """
         secrets = _secrets(self, *others)
         target = f"{request.path}?{request.query}" if request.query else request.path
         body = request.body
@@ -79,10 +90,10 @@ class Credentials:
         )
 
     def redact(self, response: RawResponse, *others: Credentials) -> RawResponse:
-        """Return the response with `***` in place of these and other credentials.
+        """Return the response with `***` in place of these and the other credentials.
 
-        They are found plain, percent-encoded, as JSON and HTML write them, and in nested forms. Of a large body only the
-        beginning is left that an error keeps; no half of a credential is at its end.
+        They are found as they are, percent-encoded, escaped as in JSON or HTML, and escaped several times. A large body is cut to
+        what an error keeps, and not within a credential.
         """
         secrets = _secrets(self, *others)
         headers = CIMultiDict(

@@ -1,4 +1,4 @@
-"""Which renewals wait for which. Callbacks that use other accounts must not wait in a circle."""
+"""Which renewals wait for which: callbacks that use accounts must not deadlock."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ AccountKey: TypeAlias = tuple[int, str]
 """An account of a store: the store's identity, and the account's name."""
 
 _chain: Final[ContextVar[tuple[RenewalScope, ...]]] = ContextVar("boardclient_renewals", default=())
-"""The renewals that the running task is a part of, outermost first."""
+"""The renewals that the running task belongs to, outermost first."""
 _waits: Final[list[tuple[AccountKey, AccountKey]]] = []
-"""Pairs of an account under renewal and one that its callback waits for, in all threads of the process."""
+"""Pairs of an account under renewal and an account that its callback waits for, in all threads of the process."""
 _lock: Final = threading.Lock()
 
 
 class RenewalScope:
-    """The tasks of a renewal: its own, the callback's, and those that one starts."""
+    """The tasks of one renewal, those of its callback included."""
 
     def __init__(self, store: TokenStore, account: str) -> None:
         self.key: AccountKey = (id(store), account)
         self.is_over = False
 
     def enter(self) -> None:
-        """Make the running task part of this scope, and those that it starts from now on."""
+        """Add the running task to this scope, and the tasks that it starts from now on."""
         _chain.set((*_chain.get(), self))
 
 
 @contextlib.contextmanager
 def waiting_for(store: TokenStore, account: str) -> Iterator[None]:
-    """Note that the running task waits for a renewal of the account.
+    """Note that the running task waits for a renewal, within the block.
 
     Raises:
-        CredentialError: that renewal waits for the running task, directly or through callbacks of other accounts.
+        CredentialError: the renewal waits for the running task, directly or through callbacks of other accounts.
     """
     awaited = (id(store), account)
     waiters = [scope.key for scope in _chain.get() if not scope.is_over]
@@ -58,12 +58,12 @@ def waiting_for(store: TokenStore, account: str) -> Iterator[None]:
 
 
 def is_within_renewal(store: TokenStore, account: str) -> bool:
-    """Return True if the running task is part of a renewal of the account."""
+    """Return True if the running task belongs to a renewal of the account."""
     return any(scope.key == (id(store), account) for scope in _chain.get() if not scope.is_over)
 
 
 def _leads_to(start: AccountKey, goals: list[AccountKey]) -> bool:
-    """Return True if a goal is the start, or one of its waits leads there."""
+    """Return True if a goal is `start`, or an account that `start` waits for."""
     reached = {start}
     while not reached.intersection(goals):
         further = {awaited for waiter, awaited in _waits if waiter in reached} - reached
