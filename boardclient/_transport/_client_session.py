@@ -1,4 +1,4 @@
-"""The transport over `ClientSession.request`. It works with any session, also an application's own, and proxies."""
+"""The transport over `ClientSession.request`. It works with any session, and with proxies."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from boardclient._transport._values import TransportFailure, TransportResult
 from boardclient.errors import Effect
 
 _REPEATED: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
-"""What aiohttp sends a second time by itself when a kept-alive connection breaks; on an application's session it can't be turned
-off: https://github.com/aio-libs/aiohttp/issues/10790."""
+"""Methods of requests that aiohttp repeats by itself when a kept-alive connection breaks. On an application's session this can't
+be turned off: https://github.com/aio-libs/aiohttp/issues/10790."""
 
 _logger: Final = logging.getLogger("boardclient.transport")
 
@@ -29,8 +29,8 @@ _logger: Final = logging.getLogger("boardclient.transport")
 class ClientSessionTransport:
     """Sends requests through a `ClientSession`. Owned by its `Pool`.
 
-    On a session of our own, whose request class is `SignedRequest`, `ClientSession.request` is given neither credentials nor the
-    body: https://docs.aiohttp.org/en/stable/tracing_reference.html hands instruments all that it is given.
+    On a session of our own, whose request class is `SignedRequest`, `ClientSession.request` receives neither the credentials nor
+    the body, since it passes what it receives to instruments: https://docs.aiohttp.org/en/stable/tracing_reference.html.
     """
 
     def __init__(self, http: aiohttp.ClientSession, headers: RequestHeaders, limit: int, *, is_lent: bool) -> None:
@@ -50,7 +50,7 @@ class ClientSessionTransport:
         content_type: str,
         headers: Mapping[str, str] | None,
     ) -> TransportResult:
-        """Send one request once and read its response."""
+        """Send one request once, and return its response or the failure."""
         if self._http.closed:
             return TransportFailure("connect", Effect.NOT_SENT, "no connection: the ClientSession is closed")
         progress.stage = "handed"
@@ -70,7 +70,7 @@ class ClientSessionTransport:
             ) as response:
                 progress.stage = "receive"
                 outcome = await self._read(response)
-        except Exception as error:  # whatever it is, it may print the URL: only its kind leaves this frame
+        except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
             outcome = failure_of(error, progress.stage, may_be_second=self._is_lent and method in _REPEATED)
         finally:
             PROGRESS.reset(tokens[0])
@@ -81,7 +81,7 @@ class ClientSessionTransport:
     async def _read(self, response: aiohttp.ClientResponse) -> TransportResult:
         content: Any = response.content
         if not isinstance(content, aiohttp.StreamReader) or content.at_eof():
-            # A recorder such as vcrpy has read the body already, or replays one.
+            # A recorder such as vcrpy has already read the body, or replays one.
             return await unpack_whole(response.status, response.headers, await response.read(), self._limit)
         with watched(response):
             outcome = await read_whole(response.status, response.headers, content, self._limit)

@@ -1,4 +1,4 @@
-"""The connections of a session's own pool. They are kept for some seconds, and not across a fork."""
+"""The connector of a session's own pool."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from aiohttp.tracing import Trace
 
 KEEP_ALIVE_SECONDS: Final = 4.0
-"""Shorter than servers' own (5 s and more), so that few requests meet a connection that the server is about to close."""
+"""How long an idle connection is kept. Servers keep them for 5 s or more, so few requests meet one that is being closed."""
 
 NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)
-"""The deadline of the call is the only one: a timer of aiohttp's own costs each request 6 microseconds."""
+"""Turns aiohttp's timers off, which cost each request 6 microseconds. The deadline of the call applies instead."""
 
 PROGRESS: Final[ContextVar[Progress | None]] = ContextVar("boardclient_progress", default=None)
-"""Where a request through `ClientSession` reports how far it is."""
+"""The progress of the request that the current task sends through `ClientSession`."""
 
 
 class Connector(aiohttp.TCPConnector):
-    """A pool of connections that reports when a request has its own. Until then nothing was sent. Owned by its `Pool`."""
+    """A connector that reports when a request has its connection. Until then nothing was sent. Owned by its `Pool`."""
 
     def __init__(self, limit: int, ssl: SSLContext | bool | aiohttp.Fingerprint, *, has_own_protocol: bool = True) -> None:
         self._process = os.getpid()
@@ -39,11 +39,15 @@ class Connector(aiohttp.TCPConnector):
             self._factory = cast("functools.partial[ResponseHandler]", functools.partial(Protocol, loop=self._loop))
 
     def abandon(self) -> None:
-        """Count as closed, and leave the connections to their loop or process."""
+        """Mark the connector as closed without closing its connections.
+
+        They belong to another event loop or process.
+        """
         self._closed = True
 
     def __del__(self, *held: object) -> None:
-        # A forked child shares the selector with its parent: closing connections here would deafen the parent's.
+        # After a fork, parent and child share the epoll instance: closing here would unregister the parent's connections
+        # (https://man7.org/linux/man-pages/man7/epoll.7.html).
         if self._process == os.getpid():
             super().__del__()
 

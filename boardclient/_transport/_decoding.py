@@ -1,7 +1,7 @@
-"""Unpack bodies by content coding, in bounded steps. A truncated body is reported. No I/O.
+"""Decodes bodies by content coding, in steps of bounded size. No I/O.
 
-aiohttp takes half a gzip stream under a correct `Content-Length` for the whole, though a member ends in a checksum and a length
-(https://www.rfc-editor.org/rfc/rfc1952#section-2.2).
+aiohttp accepts a truncated gzip stream if the `Content-Length` is right. A gzip member ends in a checksum and a length
+(https://www.rfc-editor.org/rfc/rfc1952#section-2.3.1), so `Decoder.is_complete` can report it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 _STEP_BYTES: Final = 2**18
-"""How much is unpacked at once: a small body may unpack to gigabytes, and the event loop waits meanwhile."""
+"""How many bytes are decoded at once. A small body may decode to gigabytes, and decoding blocks the event loop."""
 
 
 class DecodingError(Exception):
-    """The body is damaged or ends early."""
+    """The body is damaged."""
 
 
 class _Member(Protocol):
-    """One member of a packed body, as `zlib.decompressobj` unpacks it. It ends by itself."""
+    """A decompressor of one member of a body, such as `zlib.decompressobj()` returns."""
 
     @property
     def eof(self) -> bool: ...
@@ -29,17 +29,17 @@ class _Member(Protocol):
 
 
 class Decoder:
-    """Unpacks one body. Owned by its reader."""
+    """Decodes one body. Owned by its reader."""
 
     def __init__(self, new_member: Callable[[bytes], _Member]) -> None:
         self._new_member = new_member
         self._member: _Member | None = None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield what the next bytes of the body unpack to, in small pieces.
+        """Decode the next bytes of the body, and yield the result in small pieces.
 
         Raises:
-            DecodingError: the bytes are not packed as the header says.
+            DecodingError: the bytes are not encoded as the header says.
         """
         try:
             while data:
@@ -47,12 +47,12 @@ class Decoder:
                     self._member = self._new_member(data)
                 yield from _steps(self._member, data)
                 data = self._member.unused_data if self._member.eof else b""
-        except Exception as error:  # each library has its own
+        except Exception as error:  # each library raises errors of its own
             raise DecodingError from error
 
     @property
     def is_complete(self) -> bool:
-        """Whether the body may end here: it is empty, or its last member ended."""
+        """Whether the body may end here: it is empty or its last member has ended."""
         return self._member is None or self._member.eof
 
 
@@ -67,7 +67,10 @@ def _steps(member: _Member, data: bytes) -> Iterator[bytes]:
 
 
 def _inflate(first: bytes) -> _Member:
-    """Unpack `deflate`, with or without zlib's header. See https://www.rfc-editor.org/rfc/rfc9110#section-8.4.1.2."""
+    """Return a decompressor of `deflate`, with or without zlib's header.
+
+    Some senders omit it: https://www.rfc-editor.org/rfc/rfc9110#section-8.4.1.2.
+    """
     is_zlib = first[0] & 0xF == zlib.DEFLATED
     return zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
 
@@ -77,7 +80,7 @@ def _gunzip(_: bytes) -> _Member:
 
 
 class _Brotli:
-    """Brotli by the packages that aiohttp uses, like `zlib.decompressobj`."""
+    """A decompressor of Brotli, over the packages that aiohttp uses too."""
 
     unused_data = b""
 
@@ -112,6 +115,9 @@ _CODINGS: Final[dict[str, Callable[[bytes], _Member]]] = {
 
 
 def decoder_of(coding: str | None) -> Decoder | None:
-    """Return what unpacks a `Content-Encoding`. None for none, and for one that is unknown, whose bytes are left as they are."""
+    """Return a decoder for a `Content-Encoding`, or None if the body stays as it is.
+
+    It does without the header and with an unknown coding.
+    """
     new_member = None if coding is None else _CODINGS.get(coding.strip().lower())
     return None if new_member is None else Decoder(new_member)

@@ -1,7 +1,7 @@
-"""The transport over the pool's connections, for less than half the usual cost. It makes no `ClientRequest`.
+"""The transport over the pool's connections. It costs less than half of `ClientSession.request`.
 
-The pool, TLS and the parser are aiohttp's; the head is written here, from the headers that aiohttp would have sent. What is used
-beyond aiohttp's documented interface is tried by `_probe` once in a process. Whatever is out of the ordinary takes
+The pool, TLS and the parser are aiohttp's. The head is written here, with the headers that aiohttp would send. What this needs
+beyond aiohttp's documented interface is checked once per process by `_probe`. Requests out of the ordinary take
 `ClientSessionTransport`. The design is described in docs/design/transport.md.
 """
 
@@ -33,20 +33,21 @@ _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _FRAMING: Final = frozenset({"connection", "content-length", "cookie", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
 _MOST_KEPT: Final = 64
 _AT_HAND_BYTES: Final = 2**16
-"""A body that came whole is taken as it lies there, up to this size, which is far below what makes aiohttp pause a connection:
-reading it would first have the parser go on with what is left, for 2 microseconds."""
+"""Up to this size a fully received body is taken from the StreamReader's buffer, since `read()` would resume the parser first,
+for 2 microseconds. It is far below the size at which aiohttp pauses a connection."""
 _PLAIN_ORIGIN: Final = re.compile(r"https?://[\w.\-:\[\]]+", re.ASCII)
 _PLAIN_TARGET: Final = re.compile(r'/[!"$-~]*(?<!\?)')
-"""A target that aiohttp sends as it stands: ASCII without blanks and control characters, fragment and empty query."""
+"""A target that aiohttp sends unchanged: ASCII without spaces, control characters, a fragment or an empty query."""
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~\w]+", re.ASCII)
 _VALUE: Final = re.compile(r"[!-~](?:[ !-~]*[!-~])?", re.ASCII)
-"""A field of printable ASCII: https://www.rfc-editor.org/rfc/rfc9110#section-5.1 and #section-5.5."""
+"""The value of a field, printable ASCII only. For names and values see https://www.rfc-editor.org/rfc/rfc9110#section-5.1 and
+#section-5.5."""
 
 
 def serves(http: aiohttp.ClientSession, headers: Mapping[str, str]) -> bool:
     """Return True if `DirectTransport` sends the same requests as this session would.
 
-    They are not with proxies or headers that frame a message, nor where something has changed every new session.
+    It does not with a proxy, with headers that frame a message, or if an instrument has changed the session.
     """
     return (
         _FRAMING.isdisjoint(name.lower() for name in headers)
@@ -71,7 +72,10 @@ class DirectTransport:
     def plan(
         self, method: str, url: str, body: bytes | None, content_type: str, headers: Mapping[str, str] | None = None
     ) -> tuple[Prototype, bytes] | None:
-        """Return what to connect for and what to write. It is None for a request that is out of the ordinary."""
+        """Return the prototype to connect with and the bytes to write.
+
+        Return None for a request that needs `ClientSessionTransport`.
+        """
         key = (method, url, None if body is None else content_type)
         prepared = self._heads.get(key) or self._head(*key)
         if prepared is None:
@@ -88,8 +92,11 @@ class DirectTransport:
         return prototype, b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
     def _head(self, method: str, url: str, content_type: str | None) -> tuple[Prototype, bytes] | None:
-        """Return what the requests for a URL begin with. It is kept where the URL has no query, which may hold credentials."""
-        start = url.find("/", 8)  # behind "https://"
+        """Return the head of the requests for a URL.
+
+        It is cached unless the URL has a query, which may hold credentials.
+        """
+        start = url.find("/", 8)  # after "https://"
         if _PLAIN_TARGET.fullmatch(url, start) is None:
             return None
         key = (method, url[:start], content_type)
@@ -106,13 +113,13 @@ class DirectTransport:
             return None
         try:
             prototype = Prototype(method, origin, self._headers.copy(content_type), content_type is not None)
-        except ValueError:  # ClientSessionTransport will say what is wrong with it
+        except ValueError:  # ClientSessionTransport reports what is wrong with it
             return None
         _keep(self._prototypes, (method, origin, content_type), prototype)
         return prototype
 
     async def round_trip(self, prototype: Prototype, wire: bytes, progress: Progress, traces: Any = ()) -> TransportResult:
-        """Send one request once and read its response."""
+        """Send one request once, and return its response or the failure."""
         progress.stage = "connect"
         connection: Connection | None = None
         outcome: TransportResult
@@ -120,13 +127,13 @@ class DirectTransport:
             connection = await aiohttp.TCPConnector.connect(self._connector, prototype, traces, NO_TIMEOUT)
             protocol: Any = connection.protocol
             transport = None if protocol is None else protocol.transport
-            # A response that is there before its request belongs to none of ours.
+            # A response that was received before the request was sent belongs to no request of ours.
             if protocol is None or transport is None or transport.is_closing() or len(protocol):
                 raise aiohttp.ClientConnectionResetError
             protocol.expect_response()
             if len(self._connector._acquired) > 1:
                 self._writes.add(protocol, wire, progress)
-            else:  # alone: waiting for others would cost a turn of the event loop
+            else:  # the only request: waiting for others would cost an iteration of the event loop
                 progress.stage = "send"
                 transport.write(wire)
             message, content = await protocol.read()
@@ -142,10 +149,10 @@ class DirectTransport:
                 outcome = RawResponse(message.code, message.headers, b"".join(content._buffer))
             else:
                 outcome = await read_whole(message.code, message.headers, content, self._limit)
-            if content.is_eof() and not transport.get_write_buffer_size():  # else something is still to be read or written
+            if content.is_eof() and not transport.get_write_buffer_size():  # else something remains to be read or written
                 connection.release()
                 connection = None
-        except Exception as error:  # whatever it is, it may print the URL: only its kind leaves this frame
+        except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
             outcome = failure_of(error, progress.stage)
         finally:
             if connection is not None:
@@ -156,7 +163,10 @@ class DirectTransport:
     async def traced_round_trip(
         self, traces: Traces, method: str, url: str, body: bytes | None, progress: Progress, content_type: str
     ) -> TransportResult:
-        """Send a request that can be planned, with its traces and the fields they add."""
+        """Send a request that `plan` accepts, with trace signals.
+
+        Headers that the handlers of the signals add are sent with it.
+        """
         outcome: TransportResult
         try:
             await traces.start()
@@ -172,19 +182,22 @@ class DirectTransport:
     def _addable(
         self, headers: Mapping[str, str], method: str, url: str, body: bytes | None, content_type: str
     ) -> dict[str, str]:
-        """Return the fields that are not the session's own and can be written. An instrument's mistake does not end a call."""
+        """Return the headers that instruments added and that can be sent. Others are dropped: they can't end a call."""
         plan = self.plan(method, url, body, content_type)
         return {name: value for name, value in headers.items() if plan is not None and _can_add(plan[0], name, value)}
 
 
 def _keep(kept: dict[K, V], key: K, value: V) -> None:
-    """Keep a value for the next requests, among few. Identifiers in paths make ever new ones."""
+    """Cache a value for the next requests. The cache is bounded, since paths hold ever new identifiers."""
     if len(kept) >= _MOST_KEPT:
         kept.clear()
     kept[key] = value
 
 
 def _can_add(prototype: Prototype, name: str, value: str) -> bool:
-    """Return True if a field of a single request can follow the head. It is well-formed, frames nothing and is not there yet."""
+    """Return True if a header can be added to the head of one request.
+
+    It must be well-formed, must not frame the message, and must not be there already.
+    """
     is_well_formed = _NAME.fullmatch(name) is not None and _VALUE.fullmatch(value) is not None
     return is_well_formed and name not in prototype.headers and name.lower() not in _FRAMING

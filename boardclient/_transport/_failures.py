@@ -1,4 +1,4 @@
-"""What an exception of aiohttp means, in words that hold nothing of the request. No I/O."""
+"""What an exception of aiohttp means, in words that show no part of the request. No I/O."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ _WRAPPED_TIMES: Final = 4
 
 
 def failure_of(error: Exception, stage: str, *, may_be_second: bool = False) -> TransportFailure:
-    """Say what an exception means at a stage of the request.
+    """Return the failure that an exception means at a stage of the request.
 
-    `may_be_second`: aiohttp may have sent the request before, on a kept-alive connection that then broke.
+    `may_be_second` says that aiohttp may have sent the request before, on a kept-alive connection that then broke.
     """
     why = _words_for(error)
     if (stage in {"connect", "write"} or isinstance(error, _UNSENT_ERRORS)) and not may_be_second:
@@ -59,7 +59,7 @@ def failure_of(error: Exception, stage: str, *, may_be_second: bool = False) -> 
 
 
 def _words_for(error: Exception) -> str:
-    """Return the kind of an exception, with the system's or TLS's own words for it."""
+    """Return the words for an exception, with the reason that system or TLS gives."""
     tls = _tls_error_in(error)
     system = getattr(error, "errno", None)
     cause = tls or (ConnectionRefusedError() if system == errno.ECONNREFUSED else error)
@@ -75,8 +75,8 @@ def _words_for(error: Exception) -> str:
 
 
 def _tls_error_in(error: BaseException | None) -> ssl.SSLError | None:
-    """Return the error of TLS that aiohttp wrapped. Its number is OpenSSL's, not the system's."""
-    for _ in range(_WRAPPED_TIMES):  # aiohttp's own errors of TLS are of this class as well
+    """Return the TLS error that aiohttp wrapped, or None. Its number is OpenSSL's, not the system's."""
+    for _ in range(_WRAPPED_TIMES):  # aiohttp's TLS errors are subclasses of SSLError as well
         if isinstance(error, ssl.SSLError) and not isinstance(error, aiohttp.ClientError):
             return error
         error = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or getattr(error, "__cause__", None)

@@ -1,4 +1,4 @@
-"""The header fields that requests are sent with. No I/O."""
+"""The headers of requests. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from boardclient._transport._settings import Settings
 
 
 class RequestHeaders:
-    """The header fields of a session's requests, prepared once for each content type. Owned by a `Pool`."""
+    """The headers of a session's requests, prepared once for each content type. Owned by a `Pool`."""
 
     def __init__(self, settings: Settings) -> None:
         agent = " ".join(filter(None, (f"boardclient/{version('boardclient')}", settings.user_agent)))
@@ -21,9 +21,10 @@ class RequestHeaders:
         self._prepared: Final[dict[str | None, CIMultiDict[str]]] = {None: bare}
 
     def copy(self, content_type: str | None, extra: Mapping[str, str] | None = None) -> CIMultiDict[str]:
-        """Return the fields of one request, `extra` in place of those of the same name. None is for requests without a body.
+        """Return the headers of one request. `extra` replaces those of the same name.
 
-        Each caller gets a mapping of its own: instruments such as ddtrace and elastic-apm write into the one that they see.
+        `content_type` is None for requests without a body. Each request gets its own mapping, because instruments such as ddtrace
+        and elastic-apm write into it.
         """
         prepared = self._prepared.get(content_type)
         if prepared is None:

@@ -1,8 +1,8 @@
-"""What instruments of others see of requests: all but the credentials.
+"""What third-party instruments see of requests: neither credentials nor bodies.
 
-Instruments patch `aiohttp.ClientSession`: Sentry and OpenTelemetry add trace configs in `__init__`; ddtrace, vcrpy and others
-wrap `_request`. All of them read the URL, and some the body. On sessions of our own they get a URL without `key` and `token`,
-and no body.
+Instruments patch `aiohttp.ClientSession`. Sentry and OpenTelemetry add trace configs in `__init__`; ddtrace, vcrpy and others
+wrap `_request`. All of them read the URL, and some the body. On our own sessions they see a URL without `key` and `token`, and
+no body.
 """
 
 from __future__ import annotations
@@ -25,31 +25,35 @@ from boardclient._transport._values import RawResponse, TransportResult
 
 _SECRET_PARAMETERS: Final = frozenset({"key", "token"})
 SESSION_CLASS: Final = vars(aiohttp.ClientSession)
-"""A live view: a wrapper found in it is always the same object, which it is not where it binds itself on access.
+"""The class's namespace. Wrappers found here can be compared by identity, while attribute access may bind a new object each time.
 
-Another `__init__` than before makes sessions with other trace configs."""
+If `__init__` has changed, new sessions have other trace configs."""
 
 _logger: Final = logging.getLogger("boardclient.transport")
 
 
 def _is_of_aiohttp(function: object) -> bool:
-    # Not isinstance: a wrapper of wrapt's claims the class and the code of what it wraps.
+    # Not isinstance: a wrapt.FunctionWrapper pretends to have the class and the code of the function that it wraps
+    # (https://wrapt.readthedocs.io/en/latest/wrappers.html).
     return type(function) is FunctionType and function.__code__.co_filename == aiohttp.ClientSession.close.__code__.co_filename
 
 
 _OWN_REQUEST, _OWN_INNER_REQUEST = (
     SESSION_CLASS[name] if _is_of_aiohttp(SESSION_CLASS[name]) else None for name in ("request", "_request")
 )
-"""aiohttp's own functions; None for one that was wrapped before this package was imported."""
+"""aiohttp's own functions. None for one that was wrapped before this package was imported."""
 
 
 def is_wrapped() -> bool:
-    """Return True if something has taken the place of aiohttp's own request."""
+    """Return True if `ClientSession.request` or `._request` was patched."""
     return SESSION_CLASS["_request"] is not _OWN_INNER_REQUEST or SESSION_CLASS["request"] is not _OWN_REQUEST
 
 
 def is_mocked() -> bool:
-    """Return True if `unittest.mock` has, as aioresponses does. It stands for the service and gets what the service would get."""
+    """Return True if they were patched with `unittest.mock`, as aioresponses does.
+
+    A mock stands in for the service, so it receives the credentials and the body.
+    """
     return hasattr(SESSION_CLASS["_request"], "mock") or hasattr(SESSION_CLASS["request"], "mock")
 
 
@@ -64,7 +68,10 @@ def shown_url(url: str) -> URL:
 
 @attrs.frozen
 class TracedResponse:
-    """The head of a response over `DirectTransport` as `on_request_end` sees it. It has `ClientResponse`'s names."""
+    """The head of a response over `DirectTransport`, as `on_request_end` sees it.
+
+    Its attributes have the names of `ClientResponse`'s.
+    """
 
     method: str
     url: URL
@@ -74,7 +81,7 @@ class TracedResponse:
 
     @property
     def real_url(self) -> URL:
-        """The URL, without credentials as well."""
+        """The URL, also without credentials."""
         return self.url
 
     @property
@@ -84,12 +91,12 @@ class TracedResponse:
 
     @property
     def reason(self) -> str:
-        """The usual words for the status."""
+        """The standard phrase for the status, or ""."""
         return HTTPStatus(self.status).phrase if self.status in HTTPStatus._value2member_map_ else ""
 
 
 class _Guarded:
-    """A trace whose signals never fail and never see a credential."""
+    """A trace whose signals can't fail a call: their errors are logged."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -107,22 +114,22 @@ class _Guarded:
 
 
 class Traces:
-    """The traces of a request over `DirectTransport`, in `ClientSession`'s order."""
+    """The trace signals of a request over `DirectTransport`, in aiohttp's order."""
 
     def __init__(self, http: aiohttp.ClientSession, method: str, url: str, headers: CIMultiDict[str]) -> None:
         self.headers = headers
-        """What the request is sent with; handlers of `on_request_start` add to it."""
+        """The headers of the request. Handlers of `on_request_start` may add to them."""
         self._method = method
         self._url = shown_url(url)
         self.signals: Any = [_Guarded(Trace(http, config, config.trace_config_ctx())) for config in http.trace_configs]
 
     async def start(self) -> None:
-        """Play the start of the request."""
+        """Send the signals for the start of the request."""
         for signal in self.signals:
             await signal.send_request_start(self._method, self._url, self.headers)
 
     async def end(self, outcome: TransportResult | BaseException) -> None:
-        """Play the end of the request."""
+        """Send the signals for the end of the request."""
         for signal in self.signals:
             if isinstance(outcome, RawResponse):
                 response = TracedResponse(self._method, self._url, outcome.status, outcome.headers)
@@ -133,7 +140,7 @@ class Traces:
 
 
 def _shown_error(outcome: TransportResult | BaseException) -> BaseException:
-    """Return an exception that holds nothing of the request."""
+    """Return an exception that shows no part of the request."""
     if isinstance(outcome, BaseException):
         return asyncio.CancelledError()
     why = getattr(outcome, "why", "")

@@ -1,4 +1,4 @@
-"""The connections of a session, and which transport each request takes."""
+"""The connections of a session, and the choice of a transport for each request."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ _logger: Final = logging.getLogger("boardclient.transport")
 
 @attrs.frozen
 class _Transports:
-    """The transports over one `ClientSession`, as it was made when `made_by` made it."""
+    """The transports over one `ClientSession`. `made_by` is the `ClientSession.__init__` that made it."""
 
     http: aiohttp.ClientSession
     general: ClientSessionTransport
     direct: DirectTransport | None
     made_by: object
     is_traced: bool
-    """Whether the session has trace configs: instruments add theirs in `__init__`, and nobody else has the session."""
+    """Whether the session has trace configs. It can't gain any later: instruments add theirs in `__init__`."""
 
 
 class Pool:
-    """The connections of a session. It owns and closes them, or uses an application's session."""
+    """The connections of a session. It closes them, unless they are those of an application's `ClientSession`."""
 
     _may_be_direct: ClassVar[bool] = True
-    """Tests and benchmarks turn it off, to see `ClientSessionTransport` where the direct one would be taken."""
+    """Whether `DirectTransport` may be used. Tests and benchmarks turn it off."""
 
     def __init__(self, settings: Settings, lent: aiohttp.ClientSession | None = None) -> None:
         self._settings = settings
         self._lent = lent
         self.sent = 0
-        """How many requests were sent, or tried."""
+        """How many requests were sent, or were tried to be sent."""
         self._connector: Connector | None = None
         self._sessions: list[aiohttp.ClientSession] = []
         self._usual: _Transports | None = None
@@ -57,7 +57,7 @@ class Pool:
 
     @property
     def is_lent(self) -> bool:
-        """Whether the connections are an application's."""
+        """Whether the connections are those of an application's `ClientSession`."""
         return self._lent is not None
 
     def send(
@@ -70,10 +70,10 @@ class Pool:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> Coroutine[Any, Any, TransportResult]:
-        """Send one request once; return its whole response or why there is none.
+        """Send one request once, and return its whole response or the failure.
 
-        `headers` are sent with this request only, in place of the session's own of the same name. After a cancellation `progress`
-        says how far the request got.
+        `headers` are sent with this request only, and replace the session's own of the same name. After a cancellation,
+        `progress` says how far the request got.
         """
         self.sent += 1
         transports = self._usual
@@ -92,7 +92,10 @@ class Pool:
         return transports.general.round_trip(method, url, body, progress, content_type, headers)
 
     def _open(self) -> _Transports:
-        """Make the transports, and again where instruments changed how sessions are made. The connections stay."""
+        """Make the transports. After `ClientSession` was patched, make new ones.
+
+        The connections are kept.
+        """
         if self._avoids_proxy:
             self._unproxied = self._transports(trust_env=False)
         self._usual = self._transports(trust_env=self._settings.trust_env)
@@ -115,14 +118,14 @@ class Pool:
 
     @property
     def max_connections(self) -> int:
-        """How many requests can be in flight at a time; aiohttp takes 0 for no limit."""
+        """How many requests can be in flight at a time."""
         connector = None if self._lent is None else self._lent.connector
         limits = () if connector is None else (connector.limit, connector.limit_per_host)
         return min([self._settings.max_connections, *(limit for limit in limits if limit)])
 
     @property
     def connections(self) -> tuple[int, int, int]:
-        """How many connections are open, how many of them are idle, and how many wait."""
+        """The numbers of open connections, of idle ones, and of waiting requests."""
         connector: Any = self._connector if self._lent is None else self._lent.connector
         idle, waiting = (sum(map(len, list(getattr(connector, name, {}).values()))) for name in ("_conns", "_waiters"))
         return len(getattr(connector, "_acquired", ())) + idle, idle, waiting
@@ -134,7 +137,10 @@ class Pool:
             await http.close()
 
     def abandon(self) -> None:
-        """Forget the connections without a loop to close them on."""
+        """Forget the connections without closing them.
+
+        They belong to another event loop or process.
+        """
         if self._connector is not None:
             self._connector.abandon()
         self._forget()
@@ -146,7 +152,7 @@ class Pool:
 
     @property
     def transport_name(self) -> str:
-        """What requests take now."""
+        """The name of the transport that requests take now."""
         usual = self._usual
         is_direct = usual is not None and usual.direct is not None and self._may_be_direct
         return DirectTransport.__name__ if is_direct else ClientSessionTransport.__name__
@@ -175,15 +181,17 @@ def _own_session(connector: Connector, *, trust_env: bool, proxy: str | None) ->
         max_line_size=FIELD_BYTES,
         max_field_size=FIELD_BYTES,
     )
-    # aiohttp repeats GET, PUT and DELETE by itself on a broken kept-alive connection; repeating is the caller's policy's.
+    # Only the caller's policy may repeat requests. aiohttp would repeat GET, PUT and DELETE when a kept-alive connection breaks
+    # (https://github.com/aio-libs/aiohttp/issues/10790).
     http._retry_connection = False
     return http
 
 
 @cache
 def _keep_receive_buffers() -> None:
-    """Keep glibc from returning asyncio's receive buffers after each response. They have 256 KiB.
+    """Make glibc keep asyncio's receive buffers instead of returning them each time.
 
-    One large allocation, freed, raises its threshold for mmap: 16 microseconds per request on plain http.
+    They have 256 KiB. Freeing one larger allocation raises the threshold from which glibc uses mmap (M_MMAP_THRESHOLD in
+    https://man7.org/linux/man-pages/man3/mallopt.3.html). This saves 16 microseconds per request over plain http.
     """
     bytes(2**20)

@@ -1,8 +1,8 @@
-"""Try, once in a process, whether this aiohttp does what `DirectTransport` needs. Nothing leaves the process.
+"""Checks once per process that aiohttp works as `DirectTransport` needs. No network I/O.
 
-A version number proves nothing, and each new one would have to be named first. Instead, requests are sent through the real code
-to a transport that answers at once with canned bytes, so that no step waits. A step that waits, raises or gives another result
-than expected makes all requests take `ClientSessionTransport`.
+A list of known versions would have to name each new one first. Instead, requests are sent through the real code to a transport
+that responds at once with canned bytes, so that no step has to wait. If a step waits, raises or gives another result than
+expected, all requests take `ClientSessionTransport`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _logger: Final = logging.getLogger("boardclient.transport")
 
 
 class _Canned(asyncio.Transport):
-    """A transport that answers each request as it is written."""
+    """A transport that responds to each request as soon as it is written."""
 
     def __init__(self, end: socket.socket) -> None:
         super().__init__({"socket": end})
@@ -98,9 +98,9 @@ def _try_case(direct: DirectTransport, connector: Connector, case: int) -> bool:
         protocol.connection_made(transport)
         connector._acquired.add(protocol)
         connector._release(plan[0].connection_key, protocol)
-        if is_given_up(protocol):  # looks at what aiohttp waits on
+        if is_given_up(protocol):  # reads the future on which aiohttp waits
             return False
-        for _ in range(2 if expected else 1):  # a connection that is still good serves the next request
+        for _ in range(2 if expected else 1):  # a connection that can be reused serves a second request
             outcome = _finished(direct, plan)
             if not transport.written.startswith(_REQUEST) or not transport.written.endswith(_END):
                 return False
@@ -115,7 +115,7 @@ def _try_case(direct: DirectTransport, connector: Connector, case: int) -> bool:
 
 
 def _finished(direct: DirectTransport, plan: Any) -> TransportResult | None:
-    """Return what a request comes to without waiting, None where it waits."""
+    """Return the result of a request, or None if it has to wait."""
     steps = direct.round_trip(plan[0], plan[1], Progress())
     try:
         steps.send(None)
@@ -129,7 +129,10 @@ _verdicts: Final[list[str]] = []
 
 
 def fault() -> str:
-    """Return what `DirectTransport` misses in this aiohttp, "" if nothing. The first call needs a running loop."""
+    """Return why `DirectTransport` can't be used with this aiohttp, or "" if it can.
+
+    The first call needs a running event loop.
+    """
     if not _verdicts:
         _verdicts.append(_fault())
         _logger.debug("requests go over aiohttp's connections directly%s", _verdicts[0] and f": no, {_verdicts[0]}")

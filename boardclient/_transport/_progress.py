@@ -10,14 +10,14 @@ Stage = Literal["idle", "handed", "connect", "write", "send", "receive"]
 
 
 class Progress:
-    """How far one request is. The transport writes it, and the context of a call extends it.
+    """How far one request is. The transport sets it; `CallContext` extends it.
 
-    It is read when a cancellation or a deadline ends the request, since then nothing is returned.
+    It is read after a cancellation or a deadline has ended the request, since nothing is returned then.
     """
 
     stage: Stage = "idle"
-    """"idle" outside the transport, "handed" where a lent session doesn't report, then "connect", "write" (in the next
-    turn of the event loop), "send", "receive"."""
+    """"idle" outside the transport, "handed" to a session that may not report its progress, "connect" until there is a
+    connection, "write" until the next iteration of the event loop writes the request, "send", "receive"."""
 
     @property
     def effect_under_way(self) -> Effect:

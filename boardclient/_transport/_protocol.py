@@ -1,4 +1,4 @@
-"""The protocol of a session's own connections. It handles four faults of connections for both transports."""
+"""The protocol of a session's own connections, for both transports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError
 
 FIELD_BYTES: Final = 2**16
-"""The longest header field that is read: aiohttp refuses 8 KiB, which some services' cookies and policies exceed."""
+"""The longest header field that is accepted. aiohttp's default is 8 KiB, which some services' cookies and policies exceed."""
 _READ_BYTES: Final = 2**16
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _BODILESS: Final = (b" 204 ", b" 304 ")
@@ -23,25 +23,25 @@ _ENDS: Final = 0 if not _HAS_POLL else select.POLLIN | getattr(select, "POLLRDHU
 class Protocol(ResponseHandler):
     """Parses the responses of one connection. Owned by its connector.
 
-    Beyond aiohttp's own:
+    It differs from aiohttp's protocol in this:
 
-    - A connection that has input while it is idle is not used again: the peer closed it, or sent what was not asked for
+    - An idle connection that has input is not used again: the peer closed it, or sent a response to no request
       (https://www.rfc-editor.org/rfc/rfc9112#section-9.2).
-    - The body under way ends with an error when parsing fails in a later packet or the connection is reset. aiohttp's parser
+    - If parsing fails in a later packet, or the connection is reset, the body being read ends with an error. aiohttp's parser
       drops the body then, and its reader waits forever (related: https://github.com/aio-libs/aiohttp/issues/10355).
-    - A response that is whole counts, whatever follows it in its packet: some services send a body with 204, or more than the
+    - A complete response is used whatever follows it in its packet: some services send a body with 204, or more bytes than the
       Content-Length says. aiohttp's parser drops the response with the rest.
-    - A response that the peer sent before it stopped reading the request is read, though writing fails.
-    - Closing does not wait for the peer: a graceful end of TLS takes up to 30 s (asyncio's `ssl_shutdown_timeout`), and what is
-      not yet written of an ended call must not be sent.
+    - If writing the request fails because the peer closed the connection, a response that it sent before is still read.
+    - Closing does not wait for the peer. A graceful TLS shutdown takes up to 30 s (`ssl_shutdown_timeout` in
+      https://docs.python.org/3/library/asyncio-eventloop.html), and the unsent rest of an ended call must not be sent.
     """
 
     _input: select.poll | None = None
     _packet = b""
-    """What is being parsed."""
+    """The packet that is being parsed."""
 
     def expect_response(self) -> None:
-        """Parse what comes next as a response, whose body is unpacked elsewhere."""
+        """Parse the next bytes as a response. Its body is not decoded here."""
         self.set_response_params(
             read_until_eof=True, auto_decompress=False, max_line_size=FIELD_BYTES, max_field_size=FIELD_BYTES
         )
@@ -53,26 +53,30 @@ class Protocol(ResponseHandler):
         self._packet = b""
 
     def is_connected(self) -> bool:
-        """Return True if a request can be written. The pool asks before it hands out an idle connection."""
+        """Return True if a request can be written. The pool asks before it reuses a connection."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return False
-        # What can change while a connection is idle; aiohttp asked for all of `should_close` when the last response had ended.
+        # Only what can change while a connection is idle: aiohttp checked `should_close` when the last response ended.
         if self._buffer or self._tail or self._should_close or self._exception is not None:
             return False
         return not self._has_input()
 
     def _has_input(self) -> bool:
-        """Return True if the system holds an end or bytes that the loop has not read yet."""
+        """Return True if the socket has bytes, or an end of file, that were not read yet."""
         return bool(self._state())
 
     def has_ended(self) -> bool:
-        """Return True if the system knows of an end. Bytes are none: TLS 1.3 sends tickets to a new connection."""
+        """Return True if the peer has closed the connection.
+
+        Unread bytes do not count: over TLS 1.3 a server may send session tickets at any time
+        (https://www.rfc-editor.org/rfc/rfc8446#section-4.6.1).
+        """
         state = self._state()
         return bool(state) and any(events & ~select.POLLIN for _, events in state)
 
     def _state(self) -> list[tuple[int, int]]:
-        """Return what the system says of the socket, nothing where it is quiet."""
+        """Return the poll events of the socket, an empty list if there are none."""
         if self._input is None:
             if self.transport is None or not _HAS_POLL:  # pragma: no cover -- Windows has no poll
                 return []
@@ -83,16 +87,19 @@ class Protocol(ResponseHandler):
     def set_exception(  # pyright: ignore[reportIncompatibleMethodOverride] -- aiohttp passes the cause by position
         self, exc: BaseException, *cause: BaseException
     ) -> None:
-        """End the response that is waited for, and the body under way."""
+        """End the response that is awaited, and the body that is being read."""
         if isinstance(exc, HttpProcessingError):
             self._read_before_junk()
-        if isinstance(exc, OSError):  # aiohttp's writer of a large body reports here that it can't write
+        if isinstance(exc, OSError):  # aiohttp's writer of large bodies reports here that it can't write
             self._read_rest()
         super().set_exception(exc, *cause)
         self._end_body()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End the response and the body. One without a length is whole only if the connection was closed in order."""
+        """End the response and the body.
+
+        A body without a length is complete only if the connection was closed without an error.
+        """
         if exc is not None:
             self._read_rest()
             self._end_body()
@@ -100,8 +107,8 @@ class Protocol(ResponseHandler):
         super().connection_lost(exc)
 
     def _read_before_junk(self) -> None:
-        """Read the whole response that a packet begins with, if no HTTP follows it."""
-        packet, self._packet = self._packet, b""  # it is tried once
+        """Read the complete response at the start of a packet that fails to parse."""
+        packet, self._packet = self._packet, b""  # only one attempt
         head, end, rest = packet.partition(_END_OF_HEAD)
         if not packet.startswith(b"HTTP/") or not end or len(self):
             return
@@ -121,7 +128,7 @@ class Protocol(ResponseHandler):
             body.set_exception(aiohttp.ClientPayloadError("the connection failed within the body"))
 
     def _read_rest(self) -> None:
-        """Read what the system still holds for a connection that can't be written to. TLS can't be read here."""
+        """Read the bytes that the socket still holds, though it can't be written to. TLS can't be read here."""
         transport = self.transport
         if transport is None or not _HAS_POLL or transport.get_extra_info("ssl_object") is not None:
             return
@@ -131,7 +138,7 @@ class Protocol(ResponseHandler):
                 self.data_received(data)
 
     def close(self) -> None:
-        """Close at once; TLS is told goodbye if nothing else waits to be written."""
+        """Close at once. TLS sends its close_notify alert if nothing else waits to be written."""
         transport = self.transport
         if transport is not None and not transport.get_write_buffer_size():
             transport.close()

@@ -1,4 +1,4 @@
-"""Read a whole body, up to a bound: the same for both transports."""
+"""Reads a whole body, up to a limit, for both transports."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ _WATCH_SECONDS: Final = 0.5
 
 
 async def read_whole(status: int, headers: Mapping[str, str], content: StreamReader | _AtHand, limit: int) -> TransportResult:
-    """Read the body up to the bound, counted unpacked. Where it is larger, `content` is left in the middle.
+    """Read and decode a body of at most `limit` bytes, counted after decoding.
 
-    A success that is too large is refused; of any other response the status counts, and the beginning is enough.
+    A success with a larger body is a `TransportFailure`. Of any other response with a larger body, the first `limit` bytes are
+    returned. `content` is not read to its end in either case.
 
     Raises:
-        aiohttp.ClientError, DecodingError: the body ended early or is damaged.
+        aiohttp.ClientError: the body ended early.
+        DecodingError: the body is damaged.
     """
     decoder = decoder_of(headers.get("Content-Encoding"))
     chunks: list[bytes] = []
@@ -40,7 +42,7 @@ async def read_whole(status: int, headers: Mapping[str, str], content: StreamRea
             if size > limit:
                 break
             if decoder is not None and len(piece) > len(raw):
-                await asyncio.sleep(0)  # a body that unpacks to much more lets other tasks run
+                await asyncio.sleep(0)  # other tasks run while a body decodes to much more
     if size <= limit:
         if decoder is not None and not decoder.is_complete:
             raise aiohttp.ClientPayloadError
@@ -52,7 +54,7 @@ async def read_whole(status: int, headers: Mapping[str, str], content: StreamRea
 
 
 class _AtHand:
-    """A body that was read before, with the methods of `StreamReader` that are used."""
+    """A body that was already read, as a `StreamReader` to `read_whole`."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -65,16 +67,16 @@ class _AtHand:
 
 
 async def unpack_whole(status: int, headers: Mapping[str, str], body: bytes, limit: int) -> TransportResult:
-    """Return the response whose packed body is at hand, as `read_whole` does."""
+    """Do as `read_whole` with an encoded body that was already read."""
     return await read_whole(status, headers, _AtHand(body), limit)
 
 
 @contextlib.contextmanager
 def watched(response: aiohttp.ClientResponse) -> Iterator[None]:
-    """End the reading of a body when its connection failed. The session is an application's.
+    """End the reading of a body if its connection fails, on an application's session.
 
-    aiohttp's reader waits forever there (see `Protocol`, which needs no watching). An application's session may use a connector
-    of its own, so that all that is asked of its connection is what each of aiohttp's has.
+    aiohttp's reader would wait forever (see `Protocol`, which does not need this). The session may have any connector, so only
+    those attributes of its connection are used that all of aiohttp's have.
     """
     content, connection = response.content, response.connection
     protocol = None if connection is None else connection.protocol

@@ -1,4 +1,4 @@
-"""Requests as aiohttp takes them. What is sent is kept apart from what instruments see."""
+"""Requests in aiohttp's form. What is sent is kept apart from what instruments see."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
 LARGE_BODY_BYTES: Final = 2**20
-"""aiohttp warns of larger ones in one piece, and sends a file in pieces, no faster than they are taken."""
+"""Bodies above this size are passed to aiohttp as a file, which it sends in pieces and with flow control. It warns of larger
+bytes objects, which it writes at once."""
 
 
 def payload_of(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Return a body as aiohttp takes it."""
+    """Return a body in the form in which it is passed to aiohttp."""
     return body if body is None or len(body) <= LARGE_BODY_BYTES else io.BytesIO(body)
 
 
 class Prototype(aiohttp.ClientRequest):
-    """What the requests of one method and content type to one origin have in common. To the connector it is each of them."""
+    """The common part of the requests with one method and content type to one origin.
+
+    The connector gets it in the place of each request.
+    """
 
     def __init__(self, method: str, origin: str, headers: CIMultiDict[str], has_body: bool) -> None:
         super().__init__(method, URL(origin, encoded=True), headers=headers)
         if has_body:
-            self.headers.pop("Content-Length", None)  # that of no body
+            self.headers.pop("Content-Length", None)  # aiohttp computed it for no body
         elif method in self.POST_METHODS:
             self.headers.setdefault("Content-Type", "application/octet-stream")  # as aiohttp does
         lines = [f"{name}: {value}\r\n" for name, value in self.headers.items()]
@@ -39,13 +43,13 @@ class Prototype(aiohttp.ClientRequest):
 
     @property
     def connection_key(self) -> ConnectionKey:
-        """The pool's key, computed once."""
+        """The key of the connections in the pool, computed once."""
         return self._key
 
 
 @attrs.frozen
 class Outgoing:
-    """What a request sends in place of the URL and body that instruments were shown."""
+    """The real URL and body of a request, of which instruments see others."""
 
     url: str = attrs.field(repr=False)
     body: bytes | None = attrs.field(repr=False)
@@ -55,17 +59,20 @@ OUTGOING: Final[ContextVar[Outgoing | None]] = ContextVar("boardclient_outgoing"
 
 
 class SignedRequest(aiohttp.ClientRequest):
-    """A request that is signed below `ClientSession`. What wraps or traces the session sees neither credentials nor the body."""
+    """A request that gets its credentials below `ClientSession`.
+
+    Whatever wraps or traces the session sees neither credentials nor the body.
+    """
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        """Write the request with its own URL and body. The response gets the URL that was shown."""
+        """Write the request with its real URL and body. The response gets the shown URL."""
         outgoing = OUTGOING.get()
         if outgoing is None:
             return await super().send(conn)
         shown, traces = self.url, self._traces
         if outgoing.body is not None:
             await self.update_body(payload_of(outgoing.body))
-        self.url, self._traces = URL(outgoing.url, encoded=True), []  # else the traces would be given the URL and the bodies
+        self.url, self._traces = URL(outgoing.url, encoded=True), []  # else the traces would see both
         try:
             response = await super().send(conn)
         finally:
@@ -76,6 +83,6 @@ class SignedRequest(aiohttp.ClientRequest):
 
     @property
     def request_info(self) -> aiohttp.RequestInfo:
-        """What responses and exceptions hold of the request."""
+        """The facts about the request that responses and exceptions hold."""
         shown = self.original_url
         return aiohttp.RequestInfo(shown, self.method, CIMultiDictProxy(self.headers), shown)

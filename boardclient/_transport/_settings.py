@@ -1,4 +1,4 @@
-"""How requests leave. No I/O."""
+"""The settings of a session's transport. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """How requests leave; the same for the service and the token exchange."""
+    """The settings of a session's transport, for the service and the token exchange.
+
+    `AsyncSession` documents them.
+    """
 
     max_connections: int = 100
     trust_env: bool = False

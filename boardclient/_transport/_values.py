@@ -1,4 +1,4 @@
-"""What a request comes back with: a whole response, or why there is none. No I/O."""
+"""The result of a request: a whole response, or the reason why there is none. No I/O."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from boardclient.errors import Effect, Phase
 
 @attrs.define
 class RawResponse:
-    """A whole response: status, headers (case-insensitive) and the unpacked body.
+    """A whole response: status, headers (case-insensitive) and the decoded body.
 
-    Nobody changes it; not to forbid that saves half of what making one costs.
+    It is not changed after it was made. It is not frozen because a frozen class takes twice as long to make.
     """
 
     status: int
@@ -29,9 +29,10 @@ class RawResponse:
 
 @attrs.frozen
 class TransportFailure:
-    """No whole response came. It says how far the request got, its effect, and why, without any address.
+    """No whole response was received. `why` shows no URL.
 
-    Failures are returned, never raised: the frames of the transport hold credentials, and aiohttp's exceptions print URLs.
+    It says how far the request got and what its effect may be. Failures are returned, not raised, because the frames of the
+    transport hold credentials and aiohttp's exceptions show URLs.
     """
 
     phase: Phase
@@ -39,7 +40,7 @@ class TransportFailure:
     why: str
 
     def words(self, host: str) -> str:
-        """Return the reason with the host that it is about."""
+        """Return the reason with the host."""
         before, mark, rest = self.why.partition("no connection: ")
         return f"no connection to {host}: {rest}" if mark and not before else f"{self.why} ({host})"
 

@@ -1,4 +1,7 @@
-"""Write the requests of one turn of the event loop together. The Python of many calls runs without system calls in between."""
+"""Writes the requests of one iteration of the event loop together.
+
+Python code runs slower right after a system call, so the calls of many tasks are faster without system calls in between.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,16 @@ from boardclient._transport._protocol import Protocol
 
 
 class Writes:
-    """The requests to be written once the other callbacks of this turn have run.
+    """The requests to write once the other callbacks of this iteration have run. Owned by its `DirectTransport`.
 
-    A request whose call is cancelled before, or whose connection ends, is never written. Owned by its `DirectTransport`.
+    A request is not written if its call is cancelled, or its connection ends, before that.
     """
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Protocol, bytes, Progress]] = []
 
     def add(self, protocol: Protocol, wire: bytes, progress: Progress) -> None:
-        """Have a request written after this turn. The caller waits for the response, and its stage is "write" until then."""
+        """Write a request in the next iteration. Its stage is "write" until then."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
         progress.stage = "write"
@@ -30,17 +33,20 @@ class Writes:
             transport = protocol.transport
             if transport is None or transport.is_closing() or is_given_up(protocol):
                 continue
-            if protocol.has_ended():  # in the meantime: nothing is sent, and the call learns that it was not
+            if protocol.has_ended():  # nothing is sent: the call ends with NOT_SENT
                 transport.abort()
                 continue
             progress.stage = "send"
             try:
                 transport.write(wire)
-            except Exception:  # of a transport that is not asyncio's; the others must be written
+            except Exception:  # a foreign transport may raise: the other requests must still be written
                 transport.abort()
 
 
 def is_given_up(protocol: Protocol) -> bool:
-    """Return True if the task that waits for a response was cancelled. It learns that after this turn of the loop."""
+    """Return True if the task that waits for the response was cancelled.
+
+    The task itself runs only in the next iteration.
+    """
     waiter = protocol._waiter
     return waiter is not None and waiter.cancelled()
