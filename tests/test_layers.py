@@ -7,7 +7,20 @@ from pathlib import Path
 
 import pytest
 
-_FLOOR = {"_activities", "_curl", "_stats", "logs", "_environment", "errors", "_statuses", "events", "models", "_urls", "_pace"}
+_FLOOR = {
+    "_activities",
+    "_curl",
+    "_stats",
+    "logs",
+    "_environment",
+    "errors",
+    "_statuses",
+    "events",
+    "models",
+    "_urls",
+    "_pace",
+    "_redaction",
+}
 _TRANSPORT = {"_transport"}
 """Stands on the errors alone: it knows nothing of calls, operations or credentials."""
 _MIDDLE = {"retry", "credentials", "_pipeline", "resources", "bulk"}

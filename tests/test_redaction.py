@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boardclient.credentials._redaction import redacted
+from boardclient._redaction import redacted
 
 WRITTEN = {
     "plain": lambda text: text,

@@ -12,7 +12,7 @@ from yarl import URL
 from boardclient._transport._connections import NO_TIMEOUT, PROGRESS
 from boardclient._transport._failures import failure_of
 from boardclient._transport._headers import RequestHeaders
-from boardclient._transport._instruments import is_mocked, shown_url
+from boardclient._transport._instruments import is_mocked, is_wrapped, shown_url
 from boardclient._transport._progress import Progress
 from boardclient._transport._reading import read_whole, unpack_whole, watched
 from boardclient._transport._requests import OUTGOING, Outgoing, payload_of
@@ -55,7 +55,11 @@ class ClientSessionTransport:
             return TransportFailure("connect", Effect.NOT_SENT, "no connection: the ClientSession is closed")
         progress.stage = "handed"
         is_shown = self._is_lent or is_mocked()
-        tokens = PROGRESS.set(progress), OUTGOING.set(None if is_shown else Outgoing(url, body))
+        outgoing = None
+        if not is_shown:
+            is_watched = is_wrapped() or bool(self._http.trace_configs)
+            outgoing = Outgoing(url, body, content_type, self._limit, is_watched)
+        tokens = PROGRESS.set(progress), OUTGOING.set(outgoing)
         outcome: TransportResult
         try:
             async with self._http.request(
@@ -69,9 +73,10 @@ class ClientSessionTransport:
                 timeout=NO_TIMEOUT,
             ) as response:
                 progress.stage = "receive"
-                outcome = await self._read(response)
+                outcome = (outgoing and outgoing.received) or await self._read(response)
         except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
-            outcome = failure_of(error, progress.stage, may_be_second=self._is_lent and method in _REPEATED)
+            known = outgoing and outgoing.received
+            outcome = known or failure_of(error, progress.stage, may_be_second=self._is_lent and method in _REPEATED)
         finally:
             PROGRESS.reset(tokens[0])
             OUTGOING.reset(tokens[1])

@@ -21,7 +21,9 @@ from aiohttp.tracing import Trace
 from multidict import CIMultiDict
 from yarl import URL
 
-from boardclient._transport._values import RawResponse, TransportResult
+from boardclient._transport._shown import shown_headers
+from boardclient._transport._shown_response import shown_error
+from boardclient._transport._values import RawResponse, TransportFailure, TransportResult
 
 _SECRET_PARAMETERS: Final = frozenset({"key", "token"})
 SESSION_CLASS: Final = vars(aiohttp.ClientSession)
@@ -116,11 +118,12 @@ class _Guarded:
 class Traces:
     """The trace signals of a request over `DirectTransport`, in aiohttp's order."""
 
-    def __init__(self, http: aiohttp.ClientSession, method: str, url: str, headers: CIMultiDict[str]) -> None:
+    def __init__(self, http: aiohttp.ClientSession, method: str, url: str, headers: CIMultiDict[str], secrets: list[str]) -> None:
         self.headers = headers
         """The headers of the request. Handlers of `on_request_start` may add to them."""
         self._method = method
         self._url = shown_url(url)
+        self._secrets = secrets
         self.signals: Any = [_Guarded(Trace(http, config, config.trace_config_ctx())) for config in http.trace_configs]
 
     async def start(self) -> None:
@@ -132,7 +135,7 @@ class Traces:
         """Send the signals for the end of the request."""
         for signal in self.signals:
             if isinstance(outcome, RawResponse):
-                response = TracedResponse(self._method, self._url, outcome.status, outcome.headers)
+                response = TracedResponse(self._method, self._url, outcome.status, shown_headers(outcome.headers, self._secrets))
                 await signal.send_request_headers(self._method, self._url, self.headers)
                 await signal.send_request_end(self._method, self._url, self.headers, response)
             else:
@@ -141,8 +144,4 @@ class Traces:
 
 def _shown_error(outcome: TransportResult | BaseException) -> BaseException:
     """Return an exception that shows no part of the request."""
-    if isinstance(outcome, BaseException):
-        return asyncio.CancelledError()
-    why = getattr(outcome, "why", "")
-    phase = getattr(outcome, "phase", "receive")
-    return aiohttp.ClientPayloadError(why) if phase == "receive" else aiohttp.ClientConnectionError(why)
+    return shown_error(outcome) if isinstance(outcome, TransportFailure) else asyncio.CancelledError()

@@ -20,6 +20,8 @@ from boardclient._transport._progress import Progress
 from boardclient._transport._protocol import FIELD_BYTES
 from boardclient._transport._requests import SignedRequest
 from boardclient._transport._settings import Settings
+from boardclient._transport._shown import secrets_of
+from boardclient._transport._shown_response import ShownResponse
 from boardclient._transport._values import TransportResult
 
 _logger: Final = logging.getLogger("boardclient.transport")
@@ -87,7 +89,8 @@ class Pool:
             if plan is not None:
                 if not transports.is_traced:
                     return direct.round_trip(*plan, progress)
-                traces = Traces(transports.http, method, url, self._headers.copy(None if body is None else content_type, headers))
+                sent = self._headers.copy(None if body is None else content_type, headers)
+                traces = Traces(transports.http, method, url, sent, secrets_of(url, body, content_type))
                 return direct.traced_round_trip(traces, method, url, body, progress, content_type)
         return transports.general.round_trip(method, url, body, progress, content_type, headers)
 
@@ -175,6 +178,7 @@ def _own_session(connector: Connector, *, trust_env: bool, proxy: str | None) ->
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         request_class=SignedRequest,
+        response_class=ShownResponse,
         timeout=NO_TIMEOUT,
         trust_env=trust_env,
         proxy=proxy,

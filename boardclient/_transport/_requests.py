@@ -11,6 +11,8 @@ import attrs
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from boardclient._transport._values import TransportResult
+
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
     from aiohttp.connector import Connection
@@ -47,12 +49,25 @@ class Prototype(aiohttp.ClientRequest):
         return self._key
 
 
-@attrs.frozen
+@attrs.define
 class Outgoing:
-    """The real URL and body of a request, of which instruments see others."""
+    """The real URL, body and response of a request. Instruments see others.
+
+    Args:
+        url: the URL with the credentials.
+        body: what is sent.
+        content_type: of the body.
+        limit: how many bytes of the response's body are read.
+        is_watched: whether an instrument may read the response.
+        received: what the request came back with, None as long as nothing has.
+    """
 
     url: str = attrs.field(repr=False)
     body: bytes | None = attrs.field(repr=False)
+    content_type: str
+    limit: int
+    is_watched: bool
+    received: TransportResult | None = attrs.field(default=None, repr=False)
 
 
 OUTGOING: Final[ContextVar[Outgoing | None]] = ContextVar("boardclient_outgoing", default=None)

@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl
 
 from boardclient import _json
 from boardclient._messages import Response
+from boardclient._redaction import redacted
 from boardclient.credentials._failure import RenewalFailure, without_frames
-from boardclient.credentials._redaction import redacted
 from boardclient.credentials._tokens import Token
 from boardclient.errors import DecodeError
 from boardclient.models import JsonValue

@@ -11,8 +11,8 @@ from multidict import CIMultiDict
 from boardclient import _json
 from boardclient._curl import ShownRequest
 from boardclient._messages import BODY_KEPT_BYTES, Request
+from boardclient._redaction import redacted
 from boardclient._transport import RawResponse
-from boardclient.credentials._redaction import redacted
 from boardclient.models import check_text
 
 CredentialsIn = Literal["body", "query"]
