@@ -120,7 +120,8 @@ def _constructor(model: type) -> Callable[..., Any]:
     """Make a constructor that takes all fields by position. It takes a third of the time of the model's own.
 
     The `__init__` of a frozen class sets each field by `object.__setattr__`. A class with the same slots that is not frozen sets
-    them directly, and its instance may become one of the model: https://docs.python.org/3/reference/datamodel.html#object.__class__
+    them directly, and its instance may become one of the model:
+    https://docs.python.org/3/reference/datamodel.html#object.__class__
     """
     names = [field.name for field in attrs.fields(model)]
     thawed = attrs.make_class(f"Thawed{model.__name__}", names, bases=model.__bases__, slots=True, eq=False, repr=False)

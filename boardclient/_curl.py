@@ -1,4 +1,4 @@
-"""Requests as curl commands. Variables of the shell stand in place of the credentials. No I/O."""
+"""Requests as curl commands, with shell variables in place of the credentials. No I/O."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class ShownRequest:
     """What a call sends, without its credentials.
 
     Args:
-        method: the HTTP method.
-        url: the absolute URL; its query holds no credential.
-        body: the JSON body without credentials, None for no body.
-        has_key: whether a key is sent as well as a token.
-        is_in_body: whether the credentials are members of the body, not of the query.
+        method: The HTTP method.
+        url: The absolute URL, without credentials.
+        body: The JSON body without credentials, None if there is none.
+        has_key: Whether a key is sent as well as a token.
+        is_in_body: Whether the credentials go into the body, and not into the query.
     """
 
     method: str

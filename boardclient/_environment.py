@@ -1,4 +1,4 @@
-"""Reading what environment variables configure."""
+"""Read environment variables."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 
 
 def optional(name: str) -> str | None:
-    """Return what an environment variable holds, without white space around it. It is None where it is not set or empty."""
+    """Return the stripped value of an environment variable. None if it is not set or empty."""
     return os.environ.get(name, "").strip() or None
 
 
 def required(name: str) -> str:
-    """Return what an environment variable holds, without white space around it.
+    """Return the stripped value of an environment variable.
 
     Raises:
         ValueError: it is not set, or empty.

@@ -1,4 +1,4 @@
-"""The name and the types of each field on the wire (interface section 4). No I/O."""
+"""The wire name and the types of each field of a model (interface section 2). No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NULL: Final[_Kinds] = frozenset({NoneType})
 
 
 def _moment(text: str) -> datetime | None:
-    """Read an ISO 8601 date-time with an offset; without one it is no moment."""
+    """Return an ISO 8601 date-time as an aware datetime. None if it is malformed or has no offset."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -31,16 +31,21 @@ def _moment(text: str) -> datetime | None:
 
 
 def _no_model(value: object) -> None:
-    """Stand for a reader that the converter supplies."""
+    """Stand for the reader of a nested model, which the converter supplies."""
 
 
 @attrs.frozen
 class Field:
-    """How a field of a model is written. `documented` where a response of 4.1 to 4.3 shows its type.
+    """How a field of a model is read from the wire. An absent field counts as null.
 
-    A value whose exact type is in `kinds` is used unchanged (True is not accepted as a number). One whose type is in `asked` is
-    handed to `fit`, which returns what the model has instead, None where it does not fit. Absent counts as null; a field is
-    required if `NoneType` is not in `kinds`.
+    Args:
+        name: Its name in the model.
+        wire: Its name on the wire.
+        kinds: The types whose values are used unchanged. Types must be exact: True is not accepted as a number. A field is
+            required if `NoneType` is not among them.
+        asked: The types whose values are passed to `fit`.
+        fit: Returns the model's value for another one, or None if it does not fit.
+        documented: Whether the interface shows its type in the responses of 4.1 to 4.3, where a misfit is an error.
     """
 
     name: str
@@ -51,7 +56,7 @@ class Field:
     documented: bool = True
 
     def fitted(self, value: object) -> object:
-        """Return what the model has for a value of another type than `kinds`. It is None where it does not fit."""
+        """Return the model's value for one whose type is not in `kinds`. None if it does not fit."""
         return self.fit(value) if type(value) in self.asked else None
 
 

@@ -7,20 +7,20 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class SessionStats:
-    """A session's numbers since its beginning, those of its views included.
+    """The numbers of a session and its views since it was created.
 
     Args:
-        calls: how many calls have sent a request.
-        attempts: how many requests were sent for them, or tried.
-        retries: how many of these repeat one that failed.
-        renewals: how often credentials were renewed.
-        in_flight: how many calls are under way.
-        pool_open: how many connections are open.
-        pool_idle: how many of them no request uses.
-        pool_waiting: how many requests wait for a connection.
-        max_connections: how many requests can be in flight at a time.
-        pace: the requests per second that the session's `Pace` allows, None without one and while it limits no rate.
-        transport: what requests take: "DirectTransport", "ClientSessionTransport".
+        calls: How many calls have sent a request.
+        attempts: How many requests were sent for them, or tried.
+        retries: How many of these repeat one that failed.
+        renewals: How often credentials were renewed.
+        in_flight: How many calls are under way.
+        pool_open: How many connections are open.
+        pool_idle: How many open connections no request uses.
+        pool_waiting: How many requests wait for a connection.
+        max_connections: The most connections at a time.
+        pace: The requests per second that the session's `Pace` allows. None without one, and while it limits no rate.
+        transport: What sends the requests: "DirectTransport" or "ClientSessionTransport".
     """
 
     calls: int

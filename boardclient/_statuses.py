@@ -1,6 +1,6 @@
-"""What each HTTP status of a response means, in one table. No I/O.
+"""What each HTTP status means, in one table that all other modules use. No I/O.
 
-Every other module asks this one. To add a status: one line in `_TABLE`, and one class in `errors` where it has its own error.
+To add a status, add a row to `_TABLE`, and a class to `errors` if it has an error of its own.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Status:
     """The meaning of one status (interface section 7).
 
     Args:
-        error: the class of the error that it raises.
-        words: its cause in words, "" where the interface names none.
-        advice: what the caller can do about it, "" where nothing is known to help.
-        effect: what the service may have done.
-        is_throttling: the service asks for fewer requests; the same request may be sent again later, whatever it does.
-        is_transient: the same request may succeed later, so one that may be repeated is sent again.
-        ends_run: every further call would get it as well, so a bulk run ends.
-        is_final: the same row would get it again, so the journal of a bulk run does not send the row again.
+        error: The class of its error.
+        words: Its cause in words, "" if the interface names none.
+        effect: What the service may have done.
+        advice: What the caller can do about it, "" if nothing is known to help.
+        is_throttling: Whether the service asks for fewer requests. Any request may be repeated after a pause.
+        is_transient: Whether the same request may succeed later, so that repeatable ones are retried.
+        ends_run: Whether every further call would get it too, so that a bulk run ends.
+        is_final: Whether the same row would get it again, so that a journal does not send the row again.
     """
 
     error: type[ApiError]
@@ -76,30 +76,30 @@ _CLASSES: Final[Mapping[int, Status]] = {
     4: Status(ApiError, is_final=True),
     5: Status(ServerError, "the service failed", Effect.UNKNOWN, is_transient=True),
 }
-"""By the first digit, for statuses that are not in `_TABLE` (RFC 9110, section 15: an unknown one is treated as x00)."""
+"""By the first digit, for other statuses: https://www.rfc-editor.org/rfc/rfc9110#section-15 treats unknown ones as x00."""
 _UNASSIGNED: Final = Status(ApiError, effect=Effect.UNKNOWN)
 
 _RUN_ENDING_ERRORS: Final = (CredentialError, JournalError, SessionClosedError)
-"""Errors without a status that every further call would meet."""
+"""Errors without a status that every further call would raise too."""
 
 
 def status_of(status: int) -> Status:
-    """Return the meaning of a status. One that is not in the table means what its class means."""
+    """Return the meaning of a status. One that is not in the table has the meaning of its first digit."""
     return _TABLE.get(status) or _CLASSES.get(status // 100, _UNASSIGNED)
 
 
 def is_throttling(error: object) -> bool:
-    """Return whether an error says that the service asks for fewer requests."""
+    """Return True if an error says that the service asks for fewer requests."""
     return isinstance(error, ApiError) and status_of(error.status).is_throttling
 
 
 def is_final(error: object) -> bool:
-    """Return whether an error is a response that the same row would get again."""
+    """Return True if an error is a response that the same row would get again."""
     return isinstance(error, ApiError) and status_of(error.status).is_final
 
 
 def ends_run(error: object) -> bool:
-    """Return whether an error is one that every further call would meet."""
+    """Return True if every further call would raise the error too."""
     if isinstance(error, ApiError):
         return status_of(error.status).ends_run
     return isinstance(error, _RUN_ENDING_ERRORS)

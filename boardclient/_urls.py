@@ -1,4 +1,4 @@
-"""Which addresses requests may go to. No I/O."""
+"""Checks of the addresses that requests go to. No I/O."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from yarl import URL
 
 
 def check_url(url: object, name: str, *, allow_insecure: bool) -> str:
-    """Return the absolute URL, percent-encoded, if requests may go there.
+    """Return the absolute URL, percent-encoded, if requests may go there. Errors call it `name`.
 
     Raises:
-        ValueError: it is no http(s) URL, carries user, query or fragment, or is plain http to a host that is not loopback; the
-            message holds nothing of the URL.
+        ValueError: it is no http or https URL, has a user, query or fragment, or is plain http to another host than the local
+            one. The message shows nothing of the URL.
     """
     parsed = _parsed(url)
     if parsed is None or parsed.scheme not in {"http", "https"} or not parsed.host:
@@ -25,10 +25,10 @@ def check_url(url: object, name: str, *, allow_insecure: bool) -> str:
 
 
 def check_root(url: object, name: str, *, allow_insecure: bool) -> str:
-    """Return the root of all paths, without a final "/" (sections 1, 9).
+    """Return the URL that paths are appended to, without a final "/" (interface 9).
 
     Raises:
-        ValueError: as `check_url` says, or it ends in "/1", with which those paths start.
+        ValueError: as in `check_url`, or it ends in "/1", with which the paths start.
     """
     root = check_url(url, name, allow_insecure=allow_insecure).rstrip("/")
     if root.endswith("/1"):
@@ -37,10 +37,10 @@ def check_root(url: object, name: str, *, allow_insecure: bool) -> str:
 
 
 def check_proxy(proxy: str | None, root: str, *, allow_insecure: bool) -> None:
-    """Check that no proxy carries credentials unencrypted beyond this machine. Plain http through one would.
+    """Check that no proxy on another host gets credentials over plain http.
 
     Raises:
-        ValueError: it does; the message holds nothing of the URL.
+        ValueError: one would. The message shows nothing of the URL.
     """
     if proxy is None or allow_insecure or root.startswith("https:"):
         return
@@ -50,7 +50,7 @@ def check_proxy(proxy: str | None, root: str, *, allow_insecure: bool) -> None:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a checked URL, with the port where it names one."""
+    """Return the host of a checked URL, with its port if it has one."""
     return url.partition("://")[2].partition("/")[0]
 
 

@@ -1,17 +1,17 @@
 """The exceptions, the effect of a failed call, and the history of its attempts. No I/O, no wire names.
 
 BoardClientError
-├── ApiError                     the service answered, and not with success
+├── ApiError                     the service responded, and not with success
 │   ├── BadRequestError 400
 │   ├── AuthenticationError 401
 │   ├── PermissionDeniedError 403
 │   ├── NotFoundError 404
 │   ├── RateLimitError 429
 │   └── ServerError 5xx
-├── TransportError               no whole answer came
+├── TransportError               no whole response came
 │   └── DeadlineError            also a TimeoutError
 ├── DecodeError                  a success whose body is not what the interface shows
-├── CredentialError              no credentials could be had
+├── CredentialError              there are no credentials
 │   └── ConsentRequired          the account's user has to sign in
 ├── InvalidIdentifierError       also a ValueError: an identifier that can't stand in a path
 ├── JournalError                 the journal of a bulk run can't be used
@@ -40,13 +40,13 @@ class Effect(enum.Enum):
     REJECTED = "rejected"
     """The service refused it and did nothing."""
     UNKNOWN = "unknown"
-    """It may have been done or not: nothing that came back tells."""
+    """It may have been done or not."""
     DONE = "done"
-    """The service did it; its answer could not be used."""
+    """The service did it, but its response could not be used."""
 
     @classmethod
     def worst(cls, effects: Iterable[Effect]) -> Effect:
-        """Return the gravest of the effects, NOT_SENT where there is none."""
+        """Return the gravest of the effects, NOT_SENT if there are none."""
         return max(effects, key=_GRAVITY.__getitem__, default=cls.NOT_SENT)
 
 
@@ -57,8 +57,14 @@ _GRAVITY = {effect: gravity for gravity, effect in enumerate(Effect)}
 class Attempt:
     """One request that a call made or tried to make.
 
-    `started_at` is aware (UTC), `seconds` is how long the attempt took, `pause_seconds` the wait that followed it before the
-    next one (None where none followed), `why` its outcome in words.
+    Args:
+        number: The number of the attempt within the call, from 1.
+        started_at: When it began, aware and in UTC.
+        seconds: How long it took.
+        effect: What it may have done.
+        why: Its outcome in words.
+        status: The HTTP status, None if no whole response came.
+        pause_seconds: The pause between this attempt and the next one. None if none followed.
     """
 
     number: int
@@ -71,18 +77,21 @@ class Attempt:
 
 
 class BoardClientError(Exception):
-    """Base of every error that this package raises on its own account.
+    """Base of all errors of this package.
 
-    `effect` is the worst of what the attempts may have done; `attempts` is the history of the call, oldest first;
-    `repeatable` says whether the operation may be repeated without harm even if it was done. `suggested_status` is the HTTP
-    status that a web application may answer with where it has no better one.
+    Attributes:
+        message: The error in words, without credentials.
+        effect: The worst of what the attempts may have done.
+        attempts: The history of the call, oldest first.
+        repeatable: Whether a second request leaves the service in the same state as the first.
+        suggested_status: The HTTP status with which a web application may respond.
+        shown_request: What the call sends, without its credentials. None if there was no request.
+        call_id: The identifier of the call in events and logs.
     """
 
     suggested_status: int = 500
     shown_request: ShownRequest | None = None
-    """What the call sends, without its credentials; None where there was no request."""
     call_id: str = ""
-    """Which call it was, as events and logs name it."""
 
     def __init__(self, message: str = "", effect: Effect = Effect.NOT_SENT, attempts: tuple[Attempt, ...] = ()) -> None:
         super().__init__(message)
@@ -92,10 +101,10 @@ class BoardClientError(Exception):
         self.repeatable = False
 
     def as_curl(self) -> str | None:
-        """Return the request of the call as a curl command for a POSIX shell. It is None where there was none to be sent.
+        """Return the request of the call as a curl command for a POSIX shell.
 
-        The command may be shown to anyone: it takes the credentials from `$BOARDCLIENT_KEY` and `$BOARDCLIENT_TOKEN`. It leaves
-        out headers that the application added.
+        The command holds no credentials: it takes them from `$BOARDCLIENT_KEY` and `$BOARDCLIENT_TOKEN`. Headers that the
+        application added are left out. The result is None if there was no request.
         """
         return None if self.shown_request is None else self.shown_request.as_curl()
 
@@ -118,10 +127,14 @@ def _restore(cls: type[BoardClientError], args: tuple[object, ...], state: dict[
 
 
 class ApiError(BoardClientError):
-    """Report an answer of the service that is not a success (interface section 7).
+    """Report a response that is not a success (interface section 7).
 
-    `body` holds at most its first 64 KiB and, like `headers`, `***` wherever a credential of the call stood;
-    `request` is the method and the path, without the query; `retry_after` is what a Retry-After header asks for, in seconds.
+    Attributes:
+        status: The HTTP status.
+        headers: The headers of the response, with `***` in place of credentials.
+        body: The first 64 KiB of the body, with `***` in place of credentials.
+        request: The method and the path, without the query.
+        retry_after: The seconds that a `Retry-After` header asks for. None if there is none.
     """
 
     suggested_status = 502
@@ -152,7 +165,7 @@ class BadRequestError(ApiError):
 
 
 class AuthenticationError(ApiError):
-    """Report status 401: the key or token is invalid, and renewing did not help."""
+    """Report status 401: the key or token is invalid, and a renewal did not help."""
 
     suggested_status = 401
 
@@ -170,17 +183,17 @@ class NotFoundError(ApiError):
 
 
 class RateLimitError(ApiError):
-    """Report status 429: the service asks for fewer requests. `retry_after` says when, where it said so."""
+    """Report status 429: the service asks for fewer requests. See `retry_after` for a pause that it names."""
 
     suggested_status = 503
 
 
 class ServerError(ApiError):
-    """Report a 5xx status: whether the operation was done is unknown."""
+    """Report a 5xx status: it is unknown whether the operation was done."""
 
 
 class TransportError(BoardClientError):
-    """Report that no whole answer came; `phase` says how far the exchange got."""
+    """Report that no whole response came. `phase` says how far the request got."""
 
     suggested_status = 502
 
@@ -198,7 +211,7 @@ class TransportError(BoardClientError):
 
 
 class DeadlineError(TransportError, TimeoutError):
-    """Report that the call's one deadline passed."""
+    """Report that the timeout of the call passed. The message says what the call was waiting for."""
 
     suggested_status = 504
 
@@ -214,7 +227,10 @@ class DeadlineError(TransportError, TimeoutError):
 
 
 class DecodeError(BoardClientError):
-    """Report a success whose body is not what the interface shows. `path` names the place, as in `[3].name`."""
+    """Report a success whose body is not what the interface shows.
+
+    `path` names the place within the body, such as `[3].name`.
+    """
 
     suggested_status = 502
 
@@ -232,7 +248,10 @@ class DecodeError(BoardClientError):
 
 
 class CredentialError(BoardClientError):
-    """Report that credentials could not be had. `__cause__` is what the application raised, where it did."""
+    """Report that there are no credentials for a call.
+
+    `__cause__` is the exception of the application's callback or store, if one raised.
+    """
 
     suggested_status = 503
 
@@ -240,7 +259,7 @@ class CredentialError(BoardClientError):
 class ConsentRequired(CredentialError):  # noqa: N818 -- a public name, and consent is no failure
     """Report that the user of `account` has to sign in before the call can be made.
 
-    Nothing was sent. `login_url` is where the application's sign-in begins, None where the credentials were given none.
+    Nothing was sent. `login_url` is where the application's sign-in begins, None if the credentials have none.
     """
 
     suggested_status = 401
@@ -259,7 +278,7 @@ class ConsentRequired(CredentialError):  # noqa: N818 -- a public name, and cons
 
 
 class InvalidIdentifierError(BoardClientError, ValueError):
-    """Report an identifier that can't stand in the path of a request. Nothing was sent."""
+    """Report an identifier that can't be part of a path. Nothing was sent."""
 
     suggested_status = 404
 
@@ -267,11 +286,11 @@ class InvalidIdentifierError(BoardClientError, ValueError):
 class JournalError(BoardClientError):
     """Report that the journal of a bulk run can't be used, or contradicts the input.
 
-    The message says what to do. No row was sent that the journal does not hold.
+    The message says what to do. Every row that was sent is in the journal.
     """
 
 
 class SessionClosedError(BoardClientError):
-    """Report that the session was closed before the call, or while it was under way."""
+    """Report that the session was closed before or during the call."""
 
     suggested_status = 503

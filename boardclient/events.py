@@ -1,7 +1,7 @@
-"""What observers receive: frozen values without any credential. No I/O.
+"""The events that observers receive: frozen values without credentials. No I/O.
 
-An observer is a callable with one parameter, called in the task of the call, in the order of events; it should return soon.
-What it raises is logged under `boardclient` and does not disturb the call.
+An observer is a function of one event. It is called in the task of the call, in the order of the events, and should return
+soon. Its exceptions are logged under `boardclient`, and do not change the result of the call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from boardclient.errors import Effect
 
 @attrs.frozen(kw_only=True)
 class RequestSent:
-    """Tell that a request is about to be handed to the connection pool. `attempt` counts from 1 within a call."""
+    """Tell that a request is about to be sent. `attempt` counts from 1 within a call."""
 
     operation: str
     method: str
@@ -30,8 +30,12 @@ class RequestSent:
 class ResponseReceived:
     """Tell how an attempt ended.
 
-    `status` is None where no whole response came; `why` says it in words. `headers` are those of the response, with `***` in
-    place of credentials.
+    Attributes:
+        status: The HTTP status, None if no whole response came.
+        seconds: How long the attempt took.
+        effect: What the attempt may have done.
+        why: Its outcome in words.
+        headers: The headers of the response, with `***` in place of credentials.
     """
 
     operation: str
@@ -48,12 +52,12 @@ class ResponseReceived:
 
 
 AnswerReceived = ResponseReceived
-"""The earlier name."""
+"""The earlier name of `ResponseReceived`."""
 
 
 @attrs.frozen(kw_only=True)
 class RetryScheduled:
-    """Tell that the policy repeats a call after a pause."""
+    """Tell that the retry policy repeats a call after a pause. `attempt` is the one that failed."""
 
     operation: str
     method: str
@@ -67,7 +71,7 @@ class RetryScheduled:
 
 @attrs.frozen(kw_only=True)
 class CredentialsRenewed:
-    """Tell that new credentials replace those that the service refused with 401."""
+    """Tell that new credentials replace those which the service refused with 401."""
 
     operation: str
     call_id: str = attrs.field(default="", eq=False)
@@ -77,14 +81,26 @@ class CredentialsRenewed:
 WaitReason: TypeAlias = Literal["outage", "consent", "retry-after", "settling"]
 """What a bulk run waits for.
 
-"outage": nothing gets through to the service. "consent": the account's user has to sign in. "retry-after": the service asked for
-a pause. "settling": the board is read once nothing that was sent can still be on its way.
+"outage": no request gets through. "consent": the account's user has to sign in. "retry-after": the service asked for a pause.
+"settling": requests of unknown effect may still be on their way, and the board is read when they can't be any more.
 """
 
 
 @attrs.frozen(kw_only=True)
 class BulkProgress:
-    """Tell how far a bulk run is. `rate` is created cards per second since its start, `already` what earlier runs did."""
+    """Tell how far a bulk run is.
+
+    Attributes:
+        done: The rows that are done, in whatever way.
+        created: The cards that this run has created.
+        already: The rows that an earlier run of the journal has done.
+        failed: The rows that failed.
+        unknown: The rows whose effect is unknown.
+        rate: Created cards per second since the start.
+        seconds: Seconds since the start.
+        total: The number of rows, None if the input has no length.
+        waiting_for: What the run waits for, None while it sends.
+    """
 
     done: int
     created: int
@@ -95,11 +111,10 @@ class BulkProgress:
     seconds: float
     total: int | None = None
     waiting_for: WaitReason | None = None
-    """What the run waits for, None while it goes on."""
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Estimate the seconds left; None where the total or the rate is not known."""
+        """Estimate the seconds that remain. None if the total or the rate is not known."""
         if self.total is None or not self.rate:
             return None
         return max(0, self.total - self.done) / self.rate

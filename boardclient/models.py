@@ -1,4 +1,4 @@
-"""The values of the service (interface section 2), without I/O and wire names."""
+"""The values of the service (interface section 2). No I/O, no wire names."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ M = TypeVar("M")
 
 
 class Position(enum.StrEnum):
-    """Where a list or card is put (interface 2.2, 2.3); a plain string does as well."""
+    """Where to put a list or a card (interface 2.2, 2.3). The plain strings "top" and "bottom" do as well."""
 
     TOP = "top"
     BOTTOM = "bottom"
 
 
 class RawFields(bytes):
-    """The JSON text of an object. `extra` is read from it when it is first asked for.
+    """The JSON text of an object, from which `extra` is read on its first access.
 
-    Bytes of a type without slots are not tracked by the cyclic garbage collector: many models cost it nothing.
+    Unlike a dict, bytes without `__dict__` are not tracked by the cyclic garbage collector, so many models don't slow it down
+    (https://docs.python.org/3/library/gc.html#gc.is_tracked).
     """
 
     __slots__ = ()
@@ -36,28 +37,33 @@ class RawFields(bytes):
         """Return the undocumented fields.
 
         Raises:
-            DecodeError: the text is not JSON, or the standard library can't read it.
+            DecodeError: the text is not JSON.
         """
         raise NotImplementedError
 
 
 class _Model:
-    """The forms of a model that other libraries take."""
+    """The base class of all models: their forms for JSON and pydantic."""
 
     __slots__ = ("__weakref__",)
 
     def to_dict(self) -> dict[str, JsonValue]:
-        """Return the fields by name, as values for JSON. `due` is ISO 8601, and undocumented fields are under `extra`.
+        """Return the fields by name, as values that JSON can express.
+
+        `due` is written as ISO 8601 in UTC. Undocumented fields are under `extra`.
 
         Raises:
-            DecodeError: what the service sent is malformed within an undocumented field.
+            DecodeError: an undocumented field of the response is malformed.
         """
         fields = attrs.fields(cast("type[attrs.AttrsInstance]", type(self)))
         return {field.name: _plain(getattr(self, field.name)) for field in fields}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> object:
-        """Let pydantic take models as they are and write them as `to_dict` does."""
+        """Let pydantic accept models, and serialize them as `to_dict` does.
+
+        https://docs.pydantic.dev/latest/concepts/types/#customizing-validation-with-__get_pydantic_core_schema__
+        """
         from pydantic_core import core_schema
 
         written = core_schema.plain_serializer_function_ser_schema(cls.to_dict)
@@ -65,7 +71,7 @@ class _Model:
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: object, handler: object) -> dict[str, object]:
-        """Describe a model to OpenAPI."""
+        """Describe models in OpenAPI documents."""
         return {"type": "object", "title": cls.__name__}
 
 
@@ -78,14 +84,14 @@ def _plain(value: object) -> JsonValue:
 
 
 def _extra() -> Extra:
-    """Declare the undocumented fields of a response. They are no part of the value or its repr."""
+    """Declare the undocumented fields of a response. Equality and the repr ignore them."""
     return attrs.field(factory=dict, eq=False, repr=False, kw_only=True)
 
 
 def _lazy_extra(cls: type[M]) -> type[M]:
-    """Let `extra` be given as `RawFields`. The first access replaces them by what they hold.
+    """Let `extra` of a model be given as `RawFields`, which the first access reads.
 
-    The setter is that of the slot which attrs made, so that building a model runs no code but `__init__`.
+    Its setter is that of the slot which attrs made, so building a model runs no code but `__init__`.
     """
     slot = cast("Any", cls).extra
 
@@ -93,18 +99,18 @@ def _lazy_extra(cls: type[M]) -> type[M]:
         fields = slot.__get__(instance)
         if isinstance(fields, RawFields):
             fields = fields.read()
-            slot.__set__(instance, fields)  # two threads at once read equal mappings, one of which is kept
+            slot.__set__(instance, fields)  # two threads may both read it: their mappings are equal
         return fields
 
     cast("Any", cls).extra = property(extra, slot.__set__)
-    cast("Any", cls).unread_extra = slot  # what `extra` was given or has become, without reading it
+    cast("Any", cls).unread_extra = slot  # `extra` without reading it
     return cls
 
 
 @_lazy_extra
 @attrs.frozen
 class BoardPrefs(_Model):
-    """Preferences of a board (interface 2.1)."""
+    """Preferences of a board (interface 2.1). A field is None if the response lacks it."""
 
     permission_level: str | None = None
     voting: str | None = None
@@ -120,7 +126,7 @@ class BoardPrefs(_Model):
 @_lazy_extra
 @attrs.frozen
 class Board(_Model):
-    """A board (interface 2.1)."""
+    """A board (interface 2.1). A field is None if the response lacks it."""
 
     id: str
     name: str | None = None
@@ -132,7 +138,7 @@ class Board(_Model):
 @_lazy_extra
 @attrs.frozen
 class BoardList(_Model):
-    """A list of a board (interface 2.2); `closed` is true for an archived list."""
+    """A list of a board (interface 2.2). A field is None if the response lacks it; an archived list is `closed`."""
 
     id: str
     name: str | None = None
@@ -146,7 +152,7 @@ class BoardList(_Model):
 @_lazy_extra
 @attrs.frozen
 class Card(_Model):
-    """A card (interface 2.3). `list_id`, `due` (aware) and `pos` are None where a response lacks them."""
+    """A card (interface 2.3). A field is None if the response lacks it; `due` is aware."""
 
     id: str
     name: str | None = None
@@ -161,7 +167,7 @@ class Card(_Model):
 @_lazy_extra
 @attrs.frozen
 class Member(_Model):
-    """The authenticated member (interface 2.5). Its fields are not documented, and are in `extra`."""
+    """The authenticated member (interface 2.5). Other fields are not documented, and are in `extra`."""
 
     id: str | None = None
     extra: Extra = _extra()
@@ -173,11 +179,11 @@ _NOT_IN_IDENTIFIERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
 
 
 def check_text(value: object, name: str, /) -> str:
-    """Return the text unchanged, as a plain string, if it can be sent.
+    """Return the text as a plain `str` if it can be sent. Errors call it `name`.
 
     Raises:
         TypeError: it is not a string.
-        ValueError: it holds a lone surrogate, which UTF-8 can't carry.
+        ValueError: it holds a lone surrogate, which UTF-8 can't encode (RFC 3629, section 3).
     """
     if type(value) is str and value.isascii():
         return value
@@ -189,7 +195,7 @@ def check_text(value: object, name: str, /) -> str:
 
 
 def check_identifier(value: object, name: str, /) -> str:
-    """Return the identifier unchanged if it can stand in a path and nowhere else.
+    """Return the identifier if it can be one segment of a path. Errors call it `name`.
 
     Raises:
         TypeError: it is not a string.
@@ -210,9 +216,11 @@ def check_identifier(value: object, name: str, /) -> str:
 def utc_timestamp(value: object, name: str = "due", /) -> str:
     """Return an aware date-time as ISO 8601 in UTC, such as `2027-01-02T03:04:05Z`.
 
+    Errors call it `name`.
+
     Raises:
         TypeError: it is not a datetime.
-        ValueError: it has no offset, or can't be written in UTC.
+        ValueError: it is not aware, or its year in UTC is not between 1 and 9999.
     """
     if not isinstance(value, datetime):
         raise TypeError(f"{name} must be a datetime, not {type(value).__name__}")
@@ -229,10 +237,16 @@ def utc_timestamp(value: object, name: str = "due", /) -> str:
 class CardDraft:
     """A card to be created (interface 4.3).
 
-    `reference` is the caller's own stable id of the row; it is never sent.
+    Args:
+        name: The name of the card.
+        list_id: The list that gets the card.
+        desc: The description. None (default): no description.
+        due: An aware date-time, which is sent in UTC. None (default): no date.
+        pos: "top" or "bottom" of the list. None (default): the service decides.
+        reference: The caller's own identifier of the row, by which a journal knows it again. It is not sent.
 
     Raises:
-        TypeError, ValueError: a field could not be sent as it is.
+        TypeError, ValueError: a field can't be sent.
     """
 
     name: str

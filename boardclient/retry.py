@@ -43,12 +43,15 @@ def _is_safe(error: BaseException) -> bool:
 
 
 when_safe: Final = retry_if_exception(_is_safe)
-"""Repeat what cannot do harm: what was never sent and 429 for every operation; other transport errors and 5xx where the
-operation may be repeated (GET, PUT, DELETE, and `session.request(…, repeatable=True)`)."""
+"""Repeat what can't do harm.
+
+Any operation is repeated if it was not sent, or after a 429. Repeatable operations (GET, PUT, DELETE, and
+`session.request(…, repeatable=True)`) are also repeated after a 5xx and after other transport errors.
+"""
 
 
 def when_status(*statuses: int) -> retry_base:
-    """Repeat answers of these statuses, whatever the operation. A create may then be done twice."""
+    """Repeat responses with these statuses, whatever the operation. A creation may be done twice."""
     wanted = frozenset(statuses)
     return retry_if_exception(lambda error: isinstance(error, ApiError) and error.status in wanted)
 
@@ -56,7 +59,11 @@ def when_status(*statuses: int) -> retry_base:
 class wait_full_jitter(wait_base):  # noqa: N801 -- named as tenacity names its own
     """Wait a random time between 0 and a bound that doubles with each attempt.
 
-    The bound starts at `base` seconds (`throttled` after a 429) and ends at `at_most`.
+    Args:
+        base: The first bound in seconds, 0.05 by default.
+        throttled: The first bound after a 429, 1 second by default.
+        at_most: The largest bound in seconds, 20 by default.
+        random: A function that returns a number from 0 to 1, by default `random.random`.
     """
 
     def __init__(
@@ -72,7 +79,12 @@ class wait_full_jitter(wait_base):  # noqa: N801 -- named as tenacity names its 
 
 
 class wait_retry_after(wait_base):  # noqa: N801 -- named as tenacity names its own
-    """Wait what Retry-After asks for, at most `at_most` seconds. What `otherwise` says where the answer asks for nothing."""
+    """Wait as long as `Retry-After` asks for.
+
+    Args:
+        otherwise: The wait if there is no such header, by default `wait_full_jitter()`.
+        at_most: The longest wait in seconds that the header can ask for, 60 by default.
+    """
 
     def __init__(self, otherwise: wait_base | None = None, at_most: float = 60.0) -> None:
         self._otherwise = otherwise or wait_full_jitter()
@@ -86,11 +98,16 @@ class wait_retry_after(wait_base):  # noqa: N801 -- named as tenacity names its 
 
 
 class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
-    """Stop when failures have used up the retries. All calls of the policy share the bucket.
+    """Stop when a bucket of tokens, which all calls of the policy share, is empty.
 
-    A retry costs `transport` tokens after a transport error or 5xx and `throttled` after a 429. A call that succeeds at once
-    gives back `success`, one that succeeds after retries what its last retry had cost. Combine it with `|` to other stops; it
-    pays once for each retry, in whatever order they are asked: a retry that another stop or the deadline forbids costs nothing.
+    Each retry takes tokens. A call that succeeds after retries gives back what its last retry took. Combine it with other stops
+    by `|`, in any order: a retry that another stop or the deadline forbids takes nothing.
+
+    Args:
+        tokens: The size of the bucket, 500 by default. It is full at first.
+        transport: What a retry takes after a transport error or a 5xx, 14 by default.
+        throttled: What a retry takes after a 429, 5 by default.
+        success: What a call gives back that succeeds at once, 1 by default.
     """
 
     def __init__(self, tokens: float = 500, transport: float = 14, throttled: float = 5, success: float = 1) -> None:
@@ -98,7 +115,7 @@ class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
         self._transport, self._throttled, self._success = transport, throttled, success
 
     def __call__(self, retry_state: RetryCallState) -> bool:
-        """Pay for the retry, or stop where the bucket does not hold its cost."""
+        """Pay for the retry. Return True, to stop, if the bucket holds too few tokens."""
         payments, number = _payments(retry_state), retry_state.attempt_number
         if self in payments and payments[self].attempt == number:
             return False
@@ -110,7 +127,7 @@ class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
         return False
 
     def give_back(self, retry_state: RetryCallState | None) -> None:
-        """Take note of a success: of a call at once (None), or of one after retries."""
+        """Note a success. `retry_state` is None for a call that succeeded at once."""
         paid = None if retry_state is None else _payments(retry_state).pop(self, None)
         self._earn(self._success if paid is None else paid.cost)
 
@@ -129,7 +146,7 @@ class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
 
 @attrs.frozen
 class _Payment:
-    """What a call paid for the retry that follows one of its attempts."""
+    """What a call has paid for the retry after one of its attempts."""
 
     attempt: int
     cost: float
@@ -147,9 +164,14 @@ def default(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     random: Callable[[], float] = _random.random,
 ) -> AsyncRetrying:
-    """Make the policy that every session has by default, with a budget of its own.
+    """Make the policy that each session has by default, with a budget of its own.
 
-    It repeats `when_safe`, at most `attempts` attempts in all, with full jitter and at most 20 s between them.
+    It repeats `when_safe` with full jitter, and waits at most 20 seconds.
+
+    Args:
+        attempts: The most attempts of a call, 3 by default. The first one counts.
+        sleep: An async function of seconds, by default `asyncio.sleep`.
+        random: A function that returns a number from 0 to 1, by default `random.random`.
     """
     return AsyncRetrying(
         retry=when_safe,
@@ -173,7 +195,7 @@ def _parts(stop: object) -> Iterator[object]:
 
 
 def _sees_only_failures(retry: object) -> bool:
-    """Return True if a predicate surely refuses successes. An unknown one is not sure."""
+    """Return True if a predicate is known to refuse successes."""
     if isinstance(retry, retry_any | retry_all | _async_retry.retry_any | _async_retry.retry_all):
         return all(_sees_only_failures(part) for part in retry.retries)
     known = (retry_if_exception.__call__, _async_retry.retry_if_exception.__call__, type(retry_never).__call__)
@@ -186,7 +208,7 @@ Paused = Callable[[float], None]
 
 @attrs.frozen
 class FirstOutcome(Generic[T]):
-    """An attempt made before tenacity was entered. `began` is on `time.monotonic`."""
+    """An attempt that was made before tenacity is entered. `started` is on `time.monotonic`."""
 
     outcome: T | BoardClientError
     started: float
@@ -194,16 +216,16 @@ class FirstOutcome(Generic[T]):
 
 @attrs.frozen
 class CallbackValue(Generic[T]):
-    """An exception that a `retry_error_callback` returned. The value of the call, which does not raise it."""
+    """The value of a call that is an exception, since a callback returned it."""
 
     value: T
 
 
 class Policy:
-    """A caller's `AsyncRetrying` as the session drives it.
+    """Run an application's `AsyncRetrying` for the calls of a session.
 
-    The object is shared by concurrent calls, so each call that needs it works on a copy. A call that succeeds at once does not
-    touch tenacity, unless the policy is one that looks at the first attempt or at successes (`needs_first_attempt`).
+    Concurrent calls share the object, so each call that needs it works on a copy. A call that succeeds at once does not enter
+    tenacity, unless the policy looks at first attempts or at successes (`needs_first_attempt`).
     """
 
     def __init__(self, retrying: AsyncRetrying) -> None:
@@ -223,7 +245,7 @@ class Policy:
         self.needs_first_attempt = retrying.before is not tenacity.before_nothing or not _sees_only_failures(retrying.retry)
 
     def note_success(self) -> None:
-        """Give the budgets back what a first attempt that succeeds earns."""
+        """Give the budgets the tokens of a call that succeeded at once."""
         for part in self._budgets:
             if part.tokens < part.capacity:
                 part.give_back(None)
@@ -233,8 +255,13 @@ class Policy:
     ) -> T | BoardClientError | CallbackValue[T]:
         """Repeat the attempt as tenacity would. Return its value, a callback's, or the error to raise.
 
-        `name` is what tenacity's logging callbacks show; `paused` is told of each pause before it begins and may refuse it by
-        raising the error to give up with. Errors go in and out as values, so no frame of theirs is kept.
+        Errors are passed as values, so that their frames are not kept.
+
+        Args:
+            name: The name of the call in tenacity's logging callbacks.
+            attempt: Makes an attempt.
+            paused: Called with each pause before it begins. To forbid the pause, it raises the error of the call.
+            first: The first attempt, if it was made already.
         """
         retrying = self._retrying.copy()
         retrying.begin()
@@ -270,7 +297,7 @@ class Policy:
                 if inspect.isawaitable(pause):
                     await pause
             else:
-                if _failure(state) is None:  # otherwise the value is a callback's, in place of the failure
+                if _failure(state) is None:  # after a failure the value is that of a `retry_error_callback`
                     for part in self._budgets:
                         part.give_back(state)
                 elif isinstance(step, BoardClientError):
@@ -279,7 +306,7 @@ class Policy:
 
 
 def _named(name: str) -> Callable[[], None]:
-    """Make the function that tenacity's callbacks name; it is never called."""
+    """Make a function for tenacity's callbacks, which show its name. It is never called."""
 
     def call() -> None: ...
 
@@ -295,7 +322,7 @@ def _record(state: RetryCallState, outcome: object) -> None:
 
 
 def _last_error(state: RetryCallState) -> BoardClientError:
-    """Return the error behind a RetryError. Where the policy refused a success, one that says so."""
+    """Return the error behind a `RetryError`. If the policy refused a success, it says so."""
     error = _failure(state)
     if isinstance(error, BoardClientError):
         return error
@@ -303,5 +330,5 @@ def _last_error(state: RetryCallState) -> BoardClientError:
 
 
 def is_pause_possible(pause: float, remaining: float | None) -> bool:
-    """Return True if a pause ends before the deadline. `remaining` seconds, None without one."""
+    """Return True if a pause ends within `remaining` seconds (None: no limit)."""
     return remaining is None or (math.isfinite(pause) and pause < remaining)

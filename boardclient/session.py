@@ -1,4 +1,4 @@
-"""AsyncSession, which owns the pool and the provider and gives out the resources. What a call does is in `_pipeline`."""
+"""The session, which applications begin with. What a call does is in `_pipeline`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Unset:
-    """The type of UNSET: an option that was not given, which None is not."""
+    """The type of UNSET, the default of options for which None is a value."""
 
     def __repr__(self) -> str:
         return "…"
@@ -60,17 +60,36 @@ class SessionOptions(TypedDict, total=False):
 
 
 class AsyncSession:
-    """A session with a board service. It owns one connection pool and one credential provider.
+    """A session with a board service, with one pool and one credential provider.
 
-    It may be built anywhere; the loop and process of its first call are its own from then on. Use it as an asynchronous context
-    manager, or end it with `aclose`; one session serves any number of tasks.
+    One session serves any number of tasks. Use it as an asynchronous context manager, or close it with `aclose`. It may be
+    created outside of an event loop, and belongs to the event loop and process of its first call.
 
-    `timeout` is the one deadline of a call in seconds (None: no deadline), over waiting for a connection, every attempt and
-    pause, and a renewal of credentials. `retry` is a `tenacity.AsyncRetrying`, None for one attempt; by default each session
-    makes its own `boardclient.retry.default()`. `http` lends an application's own `aiohttp.ClientSession`, which is never closed.
+    Args:
+        credentials: What signs the requests, such as `StaticCredentials` or `OAuthCredentials`.
+        base_url: The address of the service, without `/1`.
+        retry: A `tenacity.AsyncRetrying`, or None for one attempt. By default `boardclient.retry.default()`, one for each
+            session.
+        timeout: The seconds that a call may take, 30 by default, with all its attempts, pauses, waits for a connection and a
+            renewal of credentials. None: no limit.
+        max_connections: The most connections at a time, 100 by default.
+        limiter: An async context manager that is entered for each attempt, such as `Pace` or an `aiolimiter.AsyncLimiter`. None
+            (default): no limiter.
+        http: An `aiohttp.ClientSession` of the application, which is used and not closed. None (default): the session has its
+            own.
+        trust_env: Whether proxies are taken from the environment. False by default.
+        ssl: As in aiohttp: a context, False to accept any certificate, or a fingerprint. None (default): certificates are
+            checked.
+        proxy: The URL of a proxy. None (default): no proxy.
+        headers: Headers of every request. None (default): no further ones.
+        user_agent: What follows the name and version of this package in the `User-Agent` header. None (default): nothing.
+        observers: Functions that are called with each event, see `boardclient.events`. By default there are none.
+        credentials_in: "body" (default) puts credentials into JSON bodies, "query" always into the query (interface 5.5).
+        allow_insecure: Whether plain http to other hosts than the local one is allowed. False by default.
+        max_answer_bytes: The largest body of a response in bytes, after decompression. 256 MiB by default.
 
     Raises:
-        ValueError: an option is out of its range, or `http` comes together with options of the pool.
+        ValueError, TypeError: an option can't work, or `http` is given together with options of the pool.
     """
 
     def __init__(
@@ -123,14 +142,14 @@ class AsyncSession:
 
     @classmethod
     def from_env(cls, credentials: CredentialProvider | None = None, **options: Unpack[SessionOptions]) -> Self:
-        """Return a session that the environment configures.
+        """Return a session that environment variables configure.
 
-        `BOARDCLIENT_BASE_URL` is the service's address, `BOARDCLIENT_TOKEN` the access token, `BOARDCLIENT_KEY` the API key,
-        where one is used. White space around a value is dropped, and an empty variable counts as not set.
+        `BOARDCLIENT_BASE_URL` is the address of the service, `BOARDCLIENT_TOKEN` the access token, and `BOARDCLIENT_KEY` the
+        API key if one is used. White space around a value is removed, and an empty variable counts as not set.
 
         Args:
-            credentials: used instead of those of the environment.
-            options: as `AsyncSession` takes them; `base_url` is used instead of that of the environment.
+            credentials: Used in place of those of the environment.
+            options: Those of `AsyncSession`. `base_url` is used in place of that of the environment.
 
         Raises:
             ValueError: a variable is not set, or a value can't be used.
@@ -141,7 +160,7 @@ class AsyncSession:
             options["base_url"] = required("BOARDCLIENT_BASE_URL")
         return cls(credentials, **options)
 
-    # Made when asked for, in a tenth of a microsecond: a view stays small, and nothing of it needs the garbage collector.
+    # Created on access, in a tenth of a microsecond: views stay small, and are in no reference cycle.
     @property
     def boards(self) -> Boards:
         """The operations on boards."""
@@ -165,7 +184,7 @@ class AsyncSession:
     # --- views and life
 
     def with_credentials(self, credentials: CredentialProvider) -> AsyncSession:
-        """Return a view for other credentials on the same pool. Closing it closes nothing."""
+        """Return a view with other credentials on the same pool. Closing the view has no effect."""
         return self._view(provider=credentials)
 
     def with_options(
@@ -176,13 +195,15 @@ class AsyncSession:
         limiter: Limiter | _Unset | None = UNSET,
         observers: Iterable[Observer] | _Unset = UNSET,
     ) -> AsyncSession:
-        """Return a view with other options on the same pool; closing it closes nothing.
+        """Return a view with other options on the same pool. Closing the view has no effect.
+
+        An option that is not given is that of this session.
 
         Args:
-            retry: a `tenacity.AsyncRetrying`, None for one attempt.
-            timeout: the deadline of a call in seconds, None for no deadline.
-            limiter: an async context manager that is entered around each attempt, None for no limiter.
-            observers: what receives the events of the view's calls, in place of the session's observers.
+            retry: A `tenacity.AsyncRetrying`, or None for one attempt.
+            timeout: The seconds that a call may take, None for no limit.
+            limiter: An async context manager that is entered for each attempt, None for no limiter.
+            observers: Functions that are called with the view's events, in place of the session's observers.
 
         Raises:
             TypeError, ValueError: an option can't work.
@@ -200,16 +221,16 @@ class AsyncSession:
         return view
 
     def stats(self) -> SessionStats:
-        """Return numbers of what the session and all its views do and have done. It costs nothing until it is called."""
+        """Return what the session and its views have done and are doing, in numbers."""
         return self._core.stats()
 
     async def ping(self) -> float:
-        """Read the member record once, and return how many seconds that took (4.11).
+        """Read the member record (interface 4.11), and return the seconds that took.
 
-        It shows that the service is reached and takes the credentials.
+        There is no retry. Success shows that the service responds and accepts the credentials.
 
         Raises:
-            BoardClientError: it does not.
+            BoardClientError: the call failed.
         """
         began = time.perf_counter()
         await self.with_options(retry=None).members.me()
@@ -217,16 +238,19 @@ class AsyncSession:
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """Which service and account the calls go to, without any credential. What a journal is bound to."""
+        """The service and the account that the calls go to, without credentials. A journal belongs to one identity."""
         return self._pipeline.identity
 
     @property
     def exchange(self) -> Exchange:
-        """The session's means to send forms, for `OAuthCredentials` outside a call."""
+        """What sends forms on the pool, for `OAuthCredentials` outside of a call."""
         return self._core
 
     async def aclose(self) -> None:
-        """Close the session. Calls under way and later ones end with `SessionClosedError`. Idempotent."""
+        """Close the session. Calls under way and later ones raise `SessionClosedError`.
+
+        It may be called several times. Closing a view has no effect.
+        """
         if self._owns_core:
             await self._core.aclose()
 
@@ -262,19 +286,26 @@ class AsyncSession:
         json: JsonValue = None,
         repeatable: bool | None = None,
     ) -> Response:
-        """Make a call that has no method of its own. It is signed, retried and renewed like the rest.
+        """Make a call that has no method of its own. It is signed, renewed and retried like all others.
 
-        `path` starts with "/1/"; `repeatable` tells the retry policy whether a second time does no harm (default: GET, PUT and
-        DELETE). A status that is no success raises the error it stands for.
+        Args:
+            method: The HTTP method.
+            path: The path, which starts with "/1/".
+            params: The query. None (default): no query but credentials.
+            json: The body. None (default): no body.
+            repeatable: Whether a second request leaves the service in the same state as the first, for the retry policy. None
+                (default): True for GET, PUT and DELETE.
 
         Raises:
-            TypeError, ValueError: it can't be sent, or names a credential itself.
+            ApiError: the status is not a success.
+            BoardClientError: the call failed in another way.
+            TypeError, ValueError: it can't be sent, or holds a field `key` or `token`.
         """
         return await self._pipeline.call(build_request(method, path, params, json, repeatable))
 
 
 def _policy(retry: AsyncRetrying | None) -> _retry.Policy | None:
-    """Return the policy that is asked. It is None where none is wanted or tenacity's own switch is off."""
+    """Return the policy of a session. None if none is wanted, or if the policy is disabled (`enabled=False`)."""
     if retry is None:
         return None
     policy = _retry.Policy(retry)
