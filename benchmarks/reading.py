@@ -150,7 +150,7 @@ async def _hold(cards: int) -> dict[str, float]:
             holds.append((time.perf_counter(), time.process_time()))
             await asyncio.sleep(0)
 
-    async def send(*_: object) -> RawResponse:
+    async def send(*_: object, **options: object) -> RawResponse:
         return answers.pop()
 
     async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example") as session:

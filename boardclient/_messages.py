@@ -9,7 +9,7 @@ from urllib.parse import quote
 import attrs
 from multidict import CIMultiDict
 
-from boardclient import _json
+from boardclient._json import decode, encode
 from boardclient._transport import RawResponse
 from boardclient.models import JsonValue, check_identifier
 
@@ -35,7 +35,7 @@ class Response(RawResponse):
         Raises:
             DecodeError: it is not JSON.
         """
-        return _json.decode(self.body)
+        return decode(self.body)
 
 
 def response_of(response: RawResponse, identifier: str = "") -> Response:
@@ -85,27 +85,30 @@ class Operation(Generic[T]):
         Raises:
             TypeError, ValueError: a value can't be sent, or a required one is missing.
         """
-        path, named = self.path, ""
-        if self._identifier:
-            named = check_identifier(identifier, self._identifier)
-            path = self._before + quote(named, safe="") + self._after
-        body = None if self.fields is None else _json.encode(self.fields(**values))
-        return Request(self, path, body, named)
+        body = None if self.fields is None else encode(self.fields(**values))
+        if not self._identifier:
+            return Request(self, self.path, body)
+        named = check_identifier(identifier, self._identifier)
+        return Request(self, self._before + quote(named, safe="") + self._after, body, named)
 
 
 @attrs.define
 class Request(Generic[T]):
     """The request of one call before it is signed, so it holds no credentials.
 
-    `body` is a JSON object, or None for no body; `identifier` is that of the path, or "". It is never changed: `attrs.define` and
-    not `frozen` saves half a microsecond per call.
+    `target` is the path with the query. `body` is a JSON object, or None for no body; `identifier` is that of the path, or "".
+    It is never changed: `attrs.define` and not `frozen` saves half a microsecond per call.
     """
 
     definition: Operation[T] = attrs.field(repr=False)
-    path: str
+    target: str
     body: bytes | None = None
     identifier: str = ""
-    query: str = ""
+
+    @property
+    def path(self) -> str:
+        """The path without the query."""
+        return self.target.partition("?")[0]
 
     @property
     def operation(self) -> str:

@@ -170,7 +170,8 @@ def build_request(
     body = None if json is None else encode(_exactly(json))
     is_signable = isinstance(json, dict)
     operation = Operation("request", "", verb, checked, response_of, repeatable=is_repeatable, signable_body=is_signable)
-    return Request(operation, checked, body, query=urlencode(pairs, quote_via=quote))
+    query = urlencode(pairs, quote_via=quote)
+    return Request(operation, f"{checked}?{query}" if query else checked, body)
 
 
 def _exactly(json: JsonValue) -> JsonValue:
@@ -243,30 +244,16 @@ def error_of(
     return error
 
 
-def value_of(request: Request[T], response: RawResponse) -> T | BoardClientError:
-    """Return the value of a success, or the error of one that can't be read."""
-    try:
-        return request.definition.read(response, request.identifier)
-    except DecodeError as error:
-        return _unusable(request, error)
+def interpret_in_steps(request: Request[T], response: RawResponse) -> Generator[None, None, T]:
+    """Return the value of a success. A long list is read in steps of one or two milliseconds.
 
-
-def interpret_in_steps(request: Request[T], response: RawResponse) -> Generator[None, None, T | BoardClientError]:
-    """Return the value of a success. A long list is read in steps of one or two milliseconds."""
+    Raises:
+        DecodeError: it can't be read.
+    """
     steps = request.definition.read_in_steps
     if steps is None or len(response.body) <= AT_ONCE_BYTES:
-        return value_of(request, response)
-    try:
-        return (yield from steps(response))
-    except DecodeError as error:
-        return _unusable(request, error)
-
-
-def _unusable(request: Request[T], error: DecodeError) -> DecodeError:
-    """Return a new error for an unreadable response. Frames of the old one hold the body."""
-    unusable = DecodeError(f"{request.line}: {error.message}", error.path, request.line)
-    unusable.repeatable = request.repeatable
-    return unusable
+        return request.definition.read(response, request.identifier)
+    return (yield from steps(response))
 
 
 def api_error(line: str, response: RawResponse, now: float, host: str = "the service") -> ApiError:
@@ -282,15 +269,17 @@ def api_error(line: str, response: RawResponse, now: float, host: str = "the ser
     return meaning.error(": ".join(filter(None, parts)), response.status, response.headers, body, line, asked, meaning.effect)
 
 
-def unreadable(error: DecodeError, response: RawResponse, host: str) -> DecodeError:
-    """Return the error of a success that can't be read.
+def unreadable(request: Request[T], error: DecodeError, response: RawResponse, host: str = "the service") -> DecodeError:
+    """Return the error of a success that can't be read. Frames of the old one hold the body.
 
     It shows the beginning of a body of another kind. The credentials in the response are redacted already.
     """
+    message = f"{request.line}: {error.message}"
     if not error.path:
-        error.message += f" (status {response.status} from {host}: {_excerpt(response) or 'an empty body'}); check base_url"
-        error.args = (error.message, *error.args[1:])
-    return error
+        message += f" (status {response.status} from {host}: {_excerpt(response) or 'an empty body'}); check base_url"
+    unusable = DecodeError(message, error.path, request.line)
+    unusable.repeatable = request.repeatable
+    return unusable
 
 
 def _excerpt(response: RawResponse) -> str:

@@ -79,6 +79,9 @@ _CLASSES: Final[Mapping[int, Status]] = {
 """By the first digit, for other statuses: https://www.rfc-editor.org/rfc/rfc9110#section-15 treats unknown ones as x00."""
 _UNASSIGNED: Final = Status(ApiError, effect=Effect.UNKNOWN)
 
+SUCCESSES: Final = frozenset(range(200, 300))
+"""The statuses of responses that are read for their value."""
+
 _RUN_ENDING_ERRORS: Final = (CredentialError, JournalError, SessionClosedError)
 """Errors without a status that every further call would raise too."""
 

@@ -15,6 +15,7 @@ import asyncio
 import inspect
 import math
 import random as _random
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -208,10 +209,10 @@ Paused = Callable[[float], None]
 
 @attrs.frozen
 class FirstOutcome(Generic[T]):
-    """An attempt that was made before tenacity is entered. `started` is on `time.monotonic`."""
+    """An attempt made before tenacity, and the seconds since its call began."""
 
     outcome: T | BoardClientError
-    started: float
+    seconds: float
 
 
 @attrs.frozen
@@ -267,7 +268,7 @@ class Policy:
         retrying.begin()
         state = RetryCallState(retrying, _named(name), (), {})
         if first is not None:
-            state.start_time = first.started
+            state.start_time = time.monotonic() - first.seconds
             _record(state, first.outcome)
         try:
             return await self._loop(retrying, state, attempt, paused)

@@ -38,7 +38,12 @@ NOW = 1_800_000_000.0
 
 def interpret(request: Any, response: RawResponse, now: float) -> Any:
     """Return the value of a response, or the error that it stands for where no attempt came before."""
-    return ops.value_of(request, response) if response.is_success else ops.error_of(request, response, Effect.NOT_SENT, now)
+    if not response.is_success:
+        return ops.error_of(request, response, Effect.NOT_SENT, now)
+    try:
+        return request.definition.read(response, request.identifier)
+    except DecodeError as error:
+        return ops.unreadable(request, error, response)
 
 
 DUE = datetime(2027, 1, 2, 5, 4, 5, 250000, tzinfo=timezone(timedelta(hours=2)))
@@ -82,7 +87,7 @@ def test_a_request_is_what_the_document_shows(
     request = operation.request(identifier, **values)
     assert request.line == line
     assert (None if request.body is None else json.loads(request.body)) == body
-    assert (request.query, request.operation, request.definition.signable_body) == ("", operation.name, True)
+    assert (request.target, request.operation, request.definition.signable_body) == (request.path, operation.name, True)
     assert request.repeatable is (request.method != "POST")
 
 
@@ -157,7 +162,7 @@ def test_a_free_request_is_what_the_caller_says(arguments: Any, line: str, query
     """Method, path, parameters and JSON are sent as given; booleans as JSON writes them."""
     request = ops.build_request(*arguments)
     assert request.line == line
-    assert parse_qsl(request.query, keep_blank_values=True) == query
+    assert parse_qsl(request.target.partition("?")[2], keep_blank_values=True) == query
     assert (None if request.body is None else json.loads(request.body)) == body
     assert request.definition.signable_body is isinstance(body, dict)
 

@@ -82,7 +82,7 @@ async def call(retrying: AsyncRetrying | Policy, outcomes: list[Any], script: Sc
         if not isinstance(outcome, BoardClientError):
             policy.note_success()
             return outcome
-        first = FirstOutcome(outcome, started)
+        first = FirstOutcome(outcome, time.monotonic() - started)
     return await policy.drive("cards.get", script.attempt, script.pauses.append, first)
 
 
@@ -390,7 +390,7 @@ async def test_elapsed_time_counts_the_first_attempt() -> None:
     for seconds, made in ((100, 0), (0, 1)):
         script = Script(["value"])
         policy = Policy(retrying(stop=tenacity.stop_after_delay(50)))
-        first = FirstOutcome(failure("connect"), time.monotonic() - seconds)
+        first = FirstOutcome(failure("connect"), seconds)
         outcome = await policy.drive("x", script.attempt, script.pauses.append, first)
         assert script.made == made
         assert (outcome == "value") is bool(made)
@@ -434,7 +434,7 @@ async def test_a_pause_may_be_refused() -> None:
 
     policy = Policy(retrying(sleep=naps, wait=wait_fixed(9), stop=stop_after_attempt(3) | tokens))
     script = Script([1])
-    outcome = await policy.drive("x", script.attempt, refuse, FirstOutcome(error, time.monotonic()))
+    outcome = await policy.drive("x", script.attempt, refuse, FirstOutcome(error, 0.0))
     assert outcome is error
     assert (script.made, naps.seconds, tokens.tokens) == (0, [], 500)
     assert (outcome.__traceback__, outcome.__context__) == (None, None)

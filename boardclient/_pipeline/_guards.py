@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
-import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, TypeVar, cast
 
 from boardclient._pace import Limiter
-from boardclient.errors import CredentialError
 from boardclient.events import Event, Observer
 
 T = TypeVar("T")
 
 _logger: Final = logging.getLogger("boardclient")
-_raised: Final[weakref.WeakSet[CredentialError]] = weakref.WeakSet()
-"""Providers' errors that a call has already raised."""
 
 
 def log_failure(what: str) -> None:
@@ -39,23 +34,6 @@ def notify_all(observers: Iterable[Observer], event: Event) -> None:
     """Pass an event to each observer."""
     for observer in observers:
         guarded("an observer", observer, event)
-
-
-def own_error(error: CredentialError) -> CredentialError:
-    """Return a provider's error, or a copy if another call has raised it.
-
-    A copy is needed because each call writes its own history into its error.
-    """
-    if error not in _raised:
-        _raised.add(error)
-        return error.with_traceback(None)
-    try:
-        copied = copy.copy(error)
-        copied.message, copied.effect, copied.attempts = str(error), error.effect, ()
-    except Exception:  # a subclass that can't be copied
-        copied = CredentialError(f"the provider raised {type(error).__name__}")
-    copied.__cause__ = error.__cause__
-    return copied
 
 
 class GuardedLimiter:

@@ -71,7 +71,7 @@ class CallContext(Progress):
     waits_count = True
     leaves_throttling = False
     is_noted = False
-    """Whether a success is recorded in the history as well."""
+    """Whether successes are recorded too, or something else than a success has been recorded."""
     is_renewed = False
     returns_error = False
     """Whether an exception is the call's value: a policy's callback returned it."""
@@ -89,10 +89,11 @@ class CallContext(Progress):
     may_send = True
     """Whether another request may be sent. False after an interruption and once the session is closed."""
 
-    def __init__(self, request: Lined, task: asyncio.Task[object], seconds: float | None) -> None:
+    def __init__(self, request: Lined, task: asyncio.Task[object], began: float, seconds: float | None) -> None:
         self.request = request
         self.task = task
         self.seconds = seconds
+        self._began = began
         self._cancelling = task.cancelling()
 
     def take(self, options: CallOptions) -> None:
@@ -117,6 +118,11 @@ class CallContext(Progress):
         return None if self.seconds is None else self.deadline - self.task.get_loop().time()
 
     @property
+    def seconds_since_beginning(self) -> float:
+        """The seconds since the call began."""
+        return self.task.get_loop().time() - self._began
+
+    @property
     def effect(self) -> Effect:
         """The worst effect of all attempts, including the current one."""
         return Effect.worst([self.effect_under_way, *(attempt.effect for attempt in self.attempts)])
@@ -128,6 +134,7 @@ class CallContext(Progress):
         """
         if self.interruption is None:
             self.interruption = interruption
+            self.is_noted = True
             self.may_send = False
             self.deadline = math.inf
             self._cancel()
@@ -265,12 +272,13 @@ class InFlightCalls:
         task = current_task(loop)
         if task is None:
             raise RuntimeError("a session must be used from within an asyncio task")
-        context = CallContext(request, task, seconds)
+        now = loop.time()
+        context = CallContext(request, task, now, seconds)
         if options is not None:
             context.take(options)
         self._under_way.add(context)
         if seconds is not None:
-            deadline = context.deadline = loop.time() + seconds
+            deadline = context.deadline = now + seconds
             if deadline < self._wake_at:
                 self._schedule(deadline)
         return context

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import attrs
 
@@ -35,6 +35,7 @@ class TransportFailure:
     transport hold credentials and aiohttp's exceptions show URLs.
     """
 
+    status: ClassVar[None] = None
     phase: Phase
     effect: Effect
     why: str

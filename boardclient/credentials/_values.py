@@ -55,10 +55,10 @@ class Credentials:
     _fields: bytes = attrs.field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        # Signing a request then takes one concatenation.
+        # Signing a request then takes one concatenation: its fields follow the comma.
         pairs = {"token": self.token} if self.key is None else {"key": self.key, "token": self.token}
         object.__setattr__(self, "_query", "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items()))
-        object.__setattr__(self, "_fields", _json.encode(pairs)[:-1])
+        object.__setattr__(self, "_fields", _json.encode(pairs)[:-1] + b",")
 
     def sign(self, request: Request[Any], place: CredentialsIn = "body") -> SignedRequest:
         """Return the request with the credentials in its JSON body or its query.
@@ -68,10 +68,9 @@ class Credentials:
         """
         body = request.body
         if body is not None and place == "body" and self.key is not None and request.definition.signable_body:
-            rest = body[1:] if body == b"{}" else b"," + body[1:]
-            return SignedRequest(f"{request.path}?{request.query}" if request.query else request.path, self._fields + rest)
-        query = f"{request.query}&{self._query}" if request.query else self._query
-        return SignedRequest(f"{request.path}?{query}", body)
+            signed = self._fields + body[1:] if body != b"{}" else self._fields[:-1] + b"}"
+            return SignedRequest(request.target, signed)
+        return SignedRequest(f"{request.target}{'&' if '?' in request.target else '?'}{self._query}", body)
 
     def show(self, request: Request[Any], root: str, place: CredentialsIn = "body", *others: Credentials) -> ShownRequest:
         """Return the request as errors show it. `root` is the base URL.
@@ -79,11 +78,10 @@ class Credentials:
         `***` stands in place of these and the other credentials.
         """
         secrets = _secrets(self, *others)
-        target = f"{request.path}?{request.query}" if request.query else request.path
         body = request.body
         return ShownRequest(
             method=request.method,
-            url=root + redacted(target.encode(), secrets).decode(),
+            url=root + redacted(request.target.encode(), secrets).decode(),
             body=None if body is None else redacted(body, secrets).decode("utf-8", "replace"),
             has_key=self.key is not None,
             is_in_body=body is not None and place == "body" and self.key is not None and request.definition.signable_body,

@@ -1,0 +1,145 @@
+"""Records the attempts, pauses and end of a call, and reports them.
+
+A first attempt that succeeds is recorded only if something asks for it (`CallContext.is_noted`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import time
+from typing import Any
+
+import attrs
+
+from boardclient import retry as _retry
+from boardclient._curl import ShownRequest
+from boardclient._messages import Request
+from boardclient._pipeline._following import attempt_of, end_attempt
+from boardclient._pipeline._guards import GuardedLimiter
+from boardclient._pipeline._in_flight import CallContext
+from boardclient._statuses import is_throttling, status_of
+from boardclient._transport import RawResponse, TransportResult
+from boardclient.credentials import Credentials
+from boardclient.credentials._values import CredentialsIn
+from boardclient.errors import ApiError, Attempt, BoardClientError, Effect, SessionClosedError
+from boardclient.events import CredentialsRenewed, RetryScheduled
+
+
+def begin_attempt(context: CallContext) -> Mapping[str, str] | None:
+    """Notify the observers of an attempt. Return the headers that they add to it."""
+    if context.activity is None:
+        return None
+    context.attempt_activity = attempt = attempt_of(context.activity, len(context.attempts) + 1)
+    return attempt.headers
+
+
+def note_attempt(context: CallContext, response: TransportResult, outcome: object, limiter: GuardedLimiter | None) -> None:
+    """Record an attempt in the history, and report it to limiter and observers."""
+    effect = response.effect if response.status is None else status_of(response.status).effect
+    attempt = context.record(context.started, outcome, response.status, effect)
+    if context.attempt_activity is not None:
+        if isinstance(response, RawResponse):
+            shown = without_secrets(context, attrs.evolve(response, body=b""))
+            context.attempt_activity.response_headers = shown.headers
+        _end_attempt(context, attempt)
+    if limiter is not None and (response.status is not None or effect is not Effect.NOT_SENT):  # else it was not sent
+        asked = outcome.retry_after if isinstance(outcome, ApiError) and is_throttling(outcome) else None
+        limiter.report(response.status, asked, attempt.seconds)
+
+
+def note_closed(context: CallContext) -> SessionClosedError:
+    """Record that an attempt was not made, as the session was closed. Return the error."""
+    closed = SessionClosedError(f"{context.line}: the session was closed during the call")
+    context.record(time(), closed, None, Effect.NOT_SENT)
+    return closed
+
+
+def note_renewal(context: CallContext, *, is_news: bool) -> None:
+    """Notify the observers of renewed credentials, once for each renewal."""
+    if is_news and (call := context.activity) is not None:
+        call.note(CredentialsRenewed(operation=call.operation, call_id=call.call_id, account=call.account))
+
+
+def note_pause(context: CallContext, pause: float) -> None:
+    """Note a pause before it begins, or raise the last error if it may not begin."""
+    last, error = context.attempts[-1], context.last_error
+    if error is not None and context.leaves_throttling and is_throttling(error):
+        raise error
+    remaining = context.remaining_seconds
+    if not _retry.is_pause_possible(pause, remaining):
+        raise _beyond_deadline(context, pause, remaining or 0.0)
+    context.note_pause(pause)
+    context.waits_for = _repeat
+    if (call := context.activity) is not None:
+        call.note(
+            RetryScheduled(
+                operation=call.operation,
+                method=call.method,
+                path=call.path,
+                attempt=last.number,
+                pause_seconds=pause,
+                why=last.why,
+                call_id=call.call_id,
+                account=call.account,
+            )
+        )
+
+
+def _repeat() -> str:
+    return "the pause before the next attempt"
+
+
+def _beyond_deadline(context: CallContext, pause: float, remaining: float) -> BoardClientError:
+    """Return the error to raise if the next pause would exceed the deadline."""
+    error = context.last_error
+    if error is None:
+        return BoardClientError(f"{context.line}: the next pause would pass the deadline", Effect.DONE)
+    asked = error.retry_after if isinstance(error, ApiError) else None
+    what = f"a pause of {pause:.2g} s" if asked is None else f"it asked for {asked:g} s, which"
+    error.message += f"; {what} is beyond the {max(0.0, remaining):.2g} s that are left of the timeout of {context.seconds:g} s"
+    error.args = (error.message, *error.args[1:])
+    return error
+
+
+def end_early(context: CallContext, host: str) -> BoardClientError | None:
+    """Return the error of a call that the session ended, or None for any other.
+
+    The current attempt, if any, ends here for observers.
+    """
+    known = len(context.attempts)
+    error = context.interruption_error(host)
+    if error is None and context.stage != "idle":
+        cancelled = BoardClientError("the call was cancelled")
+        context.record(context.started, cancelled, None, context.effect_under_way)
+    for attempt in context.attempts[known:]:
+        _end_attempt(context, attempt)
+    return error
+
+
+def _end_attempt(context: CallContext, attempt: Attempt) -> None:
+    if context.attempt_activity is not None:
+        end_attempt(context.attempt_activity, attempt, context.last_error)
+        context.attempt_activity = None
+
+
+def complete(error: BoardClientError, request: Request[Any], context: CallContext, root: str, place: CredentialsIn) -> None:
+    """Add what is known of its call to an error."""
+    error.effect = Effect.worst([error.effect, *(attempt.effect for attempt in context.attempts)])
+    error.attempts = context.attempts
+    if context.credentials is None:  # nothing was signed, so there are no credentials to redact
+        error.shown_request = ShownRequest(method=request.method, url=root + request.path)
+    else:
+        error.shown_request = context.credentials.show(request, root, place, *_rejected(context))
+    if context.activity is not None:
+        error.call_id = context.activity.call_id
+
+
+def without_secrets(context: CallContext, response: RawResponse) -> RawResponse:
+    """Return a response with any credentials that it repeats redacted."""
+    signed_with = context.credentials
+    assert signed_with is not None  # noqa: S101 -- a response answers a request that was signed
+    return signed_with.redact(response, *_rejected(context))
+
+
+def _rejected(context: CallContext) -> list[Credentials]:
+    return [] if context.rejected is None else [context.rejected]
