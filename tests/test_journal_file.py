@@ -198,7 +198,7 @@ def test_the_baseline_is_kept_for_every_run(path: Path) -> None:
 
 
 def test_an_empty_board_has_a_baseline(path: Path) -> None:
-    """A board without cards was looked at all the same."""
+    """The baseline of an empty board counts as known."""
     with opened(path) as journal:
         journal.set_baseline([])
     with opened(path) as journal:
@@ -403,7 +403,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     """Neither a folder that does not exist nor a file in its place is taken for one."""
     (tmp_path / "file").touch()
     for name in ("nowhere", "file"):
-        with pytest.raises(JournalError, match=f"the folder of the journal .*{name}.* create it first|looked at"):
+        with pytest.raises(JournalError, match=f"the folder of the journal .*{name}.* create it first|be accessed"):
             JournalFile.open(tmp_path / name / "cards.journal", IDENTITY)
 
 
@@ -525,7 +525,7 @@ def test_a_file_is_created_only_where_nothing_is(path: Path) -> None:
 
 def test_a_path_that_the_system_refuses_is_reported(tmp_path: Path) -> None:
     """A name that is too long is no missing file."""
-    with pytest.raises(JournalError, match=r"can't be looked at \(File name too long\)"):
+    with pytest.raises(JournalError, match=r"can't be accessed \(File name too long\)"):
         read_journal(tmp_path / ("a" * 300))
 
 
@@ -599,7 +599,7 @@ def test_a_system_without_a_table_of_mounts_is_trusted(monkeypatch: pytest.Monke
 
 def test_a_file_system_without_rollback_journals_is_refused(path: Path) -> None:
     """Where SQLite can't undo what was cut off, the journal is not used."""
-    with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(JournalError, match="without room for a rollback"):
+    with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(JournalError, match="can't hold a rollback"):
         _opening.make_durable(connection, path)
 
 
@@ -638,9 +638,9 @@ def with_sql(*statements: str) -> Any:
         (overwrite_the_middle, r"is damaged \(.*\): restore it from a copy"),
         (with_sql("PRAGMA user_version = 3"), r"written by a newer boardclient \(format 3\): update boardclient"),
         (with_sql("PRAGMA user_version = 1"), r"written by an older boardclient \(format 1\): finish its import"),
-        (with_sql("DELETE FROM meta WHERE name = 'secret'"), r"is damaged \(its head can't be read\)"),
-        (with_sql("UPDATE meta SET value = '{' WHERE name = 'identity'"), r"is damaged \(its head can't be read\)"),
-        (with_sql("UPDATE meta SET value = 7 WHERE name = 'created_at'"), r"is damaged \(its head can't be read\)"),
+        (with_sql("DELETE FROM meta WHERE name = 'secret'"), r"is damaged \(its metadata can't be read\)"),
+        (with_sql("UPDATE meta SET value = '{' WHERE name = 'identity'"), r"is damaged \(its metadata can't be read\)"),
+        (with_sql("UPDATE meta SET value = 7 WHERE name = 'created_at'"), r"is damaged \(its metadata can't be read\)"),
         (with_sql("DROP TABLE meta"), r"is damaged \(no such table: meta\)"),
     ],
 )
@@ -691,7 +691,7 @@ def test_a_full_disk_ends_the_run_with_nothing_armed(path: Path) -> None:
         journal.admit(entries(*range(100)))
         (pages,) = journal._connection.execute("PRAGMA page_count").fetchone()
         journal._connection.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(JournalError, match=r"can't grow .*: make room and run again"):
+        with pytest.raises(JournalError, match=r"can't grow .*: free some disk space and run again"):
             for n in range(1000):
                 journal.admit(entries(*(f"long reference {n} {m}" for m in range(50))))
         armed = {row.key for row in read_rows(path)}

@@ -113,7 +113,7 @@ async def test_reported_rows_may_be_reconciled_later(world: World) -> None:
 
 
 async def test_a_journal_begun_without_a_baseline_stays_unknown(world: World) -> None:
-    """Where nobody looked at the board before the first row, content says nothing: nothing is sent again."""
+    """If the board was not read before the first row, content proves nothing, and nothing is sent again."""
     drafts = world.drafts(*range(3))
     await world.leave_in_doubt(drafts, unknown="report")
     async with world.run(drafts) as run:

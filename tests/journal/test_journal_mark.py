@@ -90,7 +90,7 @@ def test_a_mark_that_cannot_be_written_ends_the_run(path: Path, monkeypatch: pyt
         journal.admit(entries("a"))
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", refuse)
-            with pytest.raises(JournalError, match=r"-lock can't be written \(No space left on device\): make room"):
+            with pytest.raises(JournalError, match=r"-lock can't be written \(No space left on device\): free some disk space"):
                 journal.release_to(1)
 
 

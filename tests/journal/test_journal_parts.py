@@ -304,8 +304,8 @@ def test_rows_that_are_missing_are_damage(path: Path) -> None:
 
 
 def test_what_the_system_refuses_beside_a_journal_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever keeps a companion from being looked at, read or emptied is a JournalError."""
-    with pytest.raises(JournalError, match="can't be looked at"):
+    """A file beside the journal that can't be accessed, read or emptied is a JournalError."""
+    with pytest.raises(JournalError, match="can't be accessed"):
         _parts.check_companions(path.with_name("a" * 300), exists=False)
     torn(path)
     rollback = beside(path, "-journal")

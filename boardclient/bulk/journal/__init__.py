@@ -1,6 +1,7 @@
-"""The journal of a bulk run. One SQLite file that says which rows were logged for sending, and what became of them.
+"""The journal of a bulk run: a SQLite file of its rows and their results.
 
-Applications and the command line read one with `read_journal` and `read_rows`. Only a run writes it.
+Applications and the command line read it with `read_journal` and `read_rows`. Only a run writes it. The design is described in
+docs/design/journal.md.
 """
 
 from boardclient.bulk.journal._format import JournalRow, RowKey, RowState

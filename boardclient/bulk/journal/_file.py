@@ -1,4 +1,4 @@
-"""The writing side of a journal: one SQLite file, held by one run. Synchronous; each method is one transaction."""
+"""The writing side of a journal. Synchronous; each method is one transaction."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from boardclient.bulk.journal._statements import insert, padded, select_each
 from boardclient.errors import JournalError
 
 _RECENT: Final = 1 << 15
-"""Rows whose keys are kept in memory before they are sorted into the index. References in random order would otherwise rewrite a
-page of the index for each row: 24 microseconds at a million rows, against 4 for references in order."""
+"""The number of keys that are kept in memory before they are added to the index in sorted order. With references in random order,
+each row would otherwise rewrite a page of the index: 24 microseconds per row at a million rows, 4 with sorted references."""
 _INDEXED_PER_ENTRY: Final = 4
-"""How many keys are sorted into the index with each new row, while there are such: no batch waits for all of them."""
+"""How many of these keys are added to the index with each new row, so that no batch has to wait for all of them."""
 _UNCHANGEABLE: Final = frozenset({"logged", "done", "unknown"})
 _LOCK_SECONDS: Final = 30.0
-"""How long a commit waits for readers."""
+"""How long a commit waits for readers to release their locks."""
 
 
 _NOT_RELEASED: Final = (
@@ -36,7 +36,7 @@ _NOT_INDEXED: Final = "INSERT OR IGNORE INTO keys SELECT key, seq FROM rows WHER
 
 
 class _Known(NamedTuple):
-    """What the file holds of a row of the input."""
+    """What the file holds about a row of the input."""
 
     seq: int
     digest: bytes
@@ -46,11 +46,11 @@ class _Known(NamedTuple):
 
 
 class JournalFile:
-    """A journal opened for one run.
+    """A journal opened for one run, which owns it.
 
-    What may be sent is logged here first, and what became of it is recorded. Owned by the run; not for concurrent use, but for
-    use from several threads one after the other, except `release_to`. After an error of the file every method raises it again,
-    so that nothing is sent which is not in the file.
+    Rows are logged here before they are sent, and their outcomes are recorded. Different threads may use it, but only one at a
+    time, except for `release_to`. After an error of the file every method raises it again, so that no row is sent that is not
+    logged.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: RunLock, meta: Meta) -> None:
@@ -69,22 +69,23 @@ class JournalFile:
         last = opening.last_row(connection)
         self._next: int = last + 1
         self._met = bytearray((last >> 3) + 1)
-        """A bit for each row of earlier runs that this run's input has come to."""
+        """A bit for each row of earlier runs, set once the input of this run has reached it."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str]) -> Self:
-        """Open a journal for a run, or create it where there is none.
+        """Open the journal for a run, or create it if there is none.
 
-        Nobody else can open it until it is closed. `identity` names what the rows belong to (service, board, account), with
-        texts that hold no secret.
+        No other run can open it until it is closed. `identity` says what the rows belong to (service, board, account) and must
+        not contain secrets.
 
         Raises:
-            JournalError: the file is in use, of another identity, of another version, damaged, incomplete, no journal, or lies
-                where it can't be relied on. It was not changed, but for a commit that was cut off and is undone.
+            JournalError: the file is in use, belongs to another import, has another version, is damaged, incomplete or not a
+                journal, or is on a file system without reliable locks. It was not changed, except that an interrupted commit
+                was rolled back.
         """
         target = location.find_location(path)
         with contextlib.ExitStack() as opened, form.translated(target):
-            location.exists(target)  # a directory needs no lock beside it
+            location.exists(target)  # raises for a directory, before a lock is created beside it
             lock = opened.enter_context(contextlib.closing(RunLock.acquire(target)))
             location_exists = location.exists(target)
             parts.check_companions(target, exists=location_exists)
@@ -105,7 +106,10 @@ class JournalFile:
             return journal
 
     def _begin(self, meta: Meta, mark: Mark | None) -> None:
-        """Note that a run has opened the journal, and what the last one has left."""
+        """Record that a run has opened the journal.
+
+        Rows that the last run logged and did not release are recorded as not sent.
+        """
         with self._transaction():
             if mark is not None and mark.is_sure and mark.run == meta.runs:
                 self._connection.execute(_NOT_RELEASED, (mark.released,))
@@ -117,10 +121,10 @@ class JournalFile:
         self._lock.begin(self.secret, self._run, self.last)
 
     def close(self) -> None:
-        """Close the file and give the lock back; once is enough.
+        """Close the file and release the lock. Calling it again does nothing.
 
         Raises:
-            JournalError: the file can't be written. It is closed, and the next run finds rows in doubt.
+            JournalError: the file can't be written. It is closed all the same; the next run will find rows in doubt.
         """
         is_sound, was_closed = self._fault is None, self._fault == self._closed
         try:
@@ -128,7 +132,7 @@ class JournalFile:
                 with self._transaction():
                     self._set_meta("used_inode", 0)
                 with self._guarded():
-                    self._connection.execute("PRAGMA journal_mode = DELETE")  # takes the empty rollback journal away
+                    self._connection.execute("PRAGMA journal_mode = DELETE")  # removes the empty rollback journal
         finally:
             if not was_closed:
                 self._fault = self._closed
@@ -139,23 +143,23 @@ class JournalFile:
         return f"{self.path} is closed"
 
     def release_to(self, seq: int) -> None:
-        """Let logged rows up to this number be sent. Callable while another thread uses the journal.
+        """Allow logged rows up to this number to be sent. Another thread may use the journal meanwhile.
 
         Raises:
-            JournalError: that can't be noted, or the file is not where it was.
+            JournalError: this can't be noted, or the journal was moved or removed.
         """
         self._lock.release_to(seq)
 
     def admit(self, entries: Sequence[Entry], outcomes: Sequence[RowOutcome] = ()) -> list[RowDecision]:
-        """Record outcomes, log what is to be sent, and say what to do with each row.
+        """Record outcomes, log the rows to be sent, and return what to do with each row.
 
-        The answers are in the order of the rows. On return all of it is on the disk. A row that was refused for good is sent
-        again only with other content.
+        The decisions have the order of the entries. On return everything is on the disk. A row that failed for good is sent again
+        only if its content has changed.
 
         Raises:
-            JournalError: the file can't be written; a key came before in this run; or the content of a row that may have been
-                sent has changed. No row was logged; in the latter two cases the outcomes are recorded, and the journal can be
-                used on.
+            JournalError: the file can't be written, a key comes twice in this run, or the content of a row that may have been
+                sent has changed. No row was logged. In the latter two cases the outcomes are recorded, and the journal remains
+                usable.
         """
         refusal: str | None = None
         decisions: list[RowDecision] = []
@@ -170,20 +174,20 @@ class JournalFile:
         return decisions
 
     def record(self, outcomes: Sequence[RowOutcome]) -> None:
-        """Record what became of rows. The last outcome of a row holds."""
+        """Record outcomes of rows. The last outcome of a row counts."""
         with self._transaction():
             self._record(outcomes)
 
     def rows(self, states: tuple[RowState, ...], after: int = 0, limit: int = 1000) -> list[JournalRow]:
-        """Return rows in these states, in the order of logging, after the number `after`."""
+        """Return up to `limit` rows in these states, with numbers above `after`."""
         with self._guarded():
             return form.select_rows(self._connection, states, after, limit)
 
     def set_baseline(self, card_ids: Iterable[str]) -> None:
-        """Keep the ids of the cards that stand on the board, before a row is logged.
+        """Store the ids of the cards on the board, before the first row is logged.
 
         Raises:
-            RuntimeError: a row was logged already, or there is a baseline.
+            RuntimeError: a row was already logged, or there is a baseline.
         """
         if self._next > 1 or self.baseline is not None:
             raise RuntimeError("the baseline is set once, before the first row is logged")
@@ -195,7 +199,7 @@ class JournalFile:
 
     @property
     def last(self) -> int:
-        """The number of the last row that was logged, 0 where there is none."""
+        """The number of the last row that was logged, or 0."""
         return self._next - 1
 
     @property
@@ -204,12 +208,12 @@ class JournalFile:
         return self._next == 1
 
     def baseline_ids(self) -> list[str]:
-        """Return the ids that the baseline holds."""
+        """Return the card ids of the baseline."""
         with self._guarded():
             return [card_id for (card_id,) in self._connection.execute("SELECT card_id FROM baseline")]
 
     def _find(self, entries: Sequence[Entry]) -> dict[RowKey, _Known]:
-        """Look the rows up. Of those whose keys are still in memory only the run is known."""
+        """Look up rows by key. Those whose keys are still in memory belong to this run."""
         known: dict[RowKey, _Known] = {}
         for key, *values in select_each(
             self._connection,
@@ -224,7 +228,7 @@ class JournalFile:
         return known
 
     def _refusal(self, entries: Sequence[Entry], known: Mapping[RowKey, _Known]) -> str | None:
-        """Say why the rows can't be taken, None where they can."""
+        """Return why the rows can't be accepted, or None if they can."""
         seen: set[RowKey] = set()
         for key, digest in entries:
             row = known.get(key)
@@ -239,7 +243,7 @@ class JournalFile:
         return None
 
     def _log(self, entries: Sequence[Entry], known: Mapping[RowKey, _Known]) -> list[RowDecision]:
-        """Log what is to be sent, within the transaction that looked the rows up."""
+        """Log the rows to be sent, and return the decisions. Called within the transaction that looked them up."""
         decisions = []
         logged: list[tuple[int, RowKey, bytes, int]] = []
         for key, digest in entries:
@@ -269,7 +273,7 @@ class JournalFile:
         return bool(self._met[seq >> 3] & 1 << (seq & 7))
 
     def _index(self, count: int) -> None:
-        """Sort up to `count` keys into the index, once enough have come together."""
+        """Add up to `count` keys to the index, once enough have been collected."""
         if not self._unmerged:
             if len(self._recent) < _RECENT:
                 return
@@ -295,7 +299,7 @@ class JournalFile:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Refuse to go on after an error of the file, and remember one that comes now."""
+        """Raise an earlier error of the file again, and remember a new one."""
         if self._fault is not None:
             raise JournalError(self._fault)
         try:
@@ -307,7 +311,7 @@ class JournalFile:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Do all of it or nothing. At the end it is on the disk, in a file that is where it was."""
+        """Run a transaction. At the end it is on the disk, and the file was not moved meanwhile."""
         with self._guarded():
             self._lock.check_places()
             tokens = parts.next_tokens(self._tokens)
@@ -317,7 +321,7 @@ class JournalFile:
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # some errors have ended the transaction themselves
+                with contextlib.suppress(sqlite3.Error):  # some errors roll the transaction back by themselves
                     self._connection.execute("ROLLBACK")
                 raise
             self._tokens = tokens
@@ -325,7 +329,7 @@ class JournalFile:
 
 
 def _decision(row: _Known, digest: bytes) -> RowDecision:
-    """Return what is to be done with a row that an earlier run met. A state that nobody knows counts as doubtful."""
+    """Return what to do with a row that an earlier run logged. An unknown state counts as doubtful."""
     if row.state == "done":
         return RowDecision(row.seq, "done", row.detail)
     if row.state == "failed" and row.digest == digest:

@@ -1,4 +1,4 @@
-"""What a journal is on disk: its tables, its rows as values, its marks. No rows are written here."""
+"""The format of a journal: its tables, its rows as values, and its errors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import attrs
 from boardclient.errors import JournalError
 
 APPLICATION_ID: Final = 0x62634A4C
-"""Tells SQLite files of this package from all others ("bcJL")."""
+"""Identifies SQLite files of this package: "bcJL" (https://www.sqlite.org/pragma.html#pragma_application_id)."""
 SCHEMA_VERSION: Final = 2
 PAGE_BYTES: Final = 4096
 
-# A row is logged by standing in `rows`, and in doubt as long as `outcomes` says nothing of it: no column is rewritten where a row
-# succeeds. `keys` finds a row by its key; it lags behind `rows` by what lies after `indexed` in `meta`, which comes first:
-# its tokens are looked for on the second page of the file.
+# A row in `rows` is logged, and in doubt until `outcomes` has it: no row is rewritten when a card is created. `keys` finds a row
+# by its key. It lags behind `rows`: `indexed` in `meta` is the last row that it has. `meta` is the first table because its tokens
+# are expected on the second page of the file.
 SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 CREATE TABLE rows (seq INTEGER PRIMARY KEY, key NOT NULL, digest BLOB NOT NULL, run INTEGER NOT NULL);
@@ -36,28 +36,28 @@ CREATE TABLE baseline (card_id TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 
 RowKey: TypeAlias = int | str
-"""How a row is known: its reference (text), or its position in the input (a number from 0)."""
+"""Identifies a row: its reference, a text, or its position in the input, a number from 0."""
 SettledState: TypeAlias = Literal["done", "failed", "waiting", "unknown"]
-"""What became of a row: created; refused for good; refused for a passing reason or not sent; reported as in doubt."""
+"""The outcome of a row: created; failed for good; failed for a transient reason or not sent; reported as unknown."""
 RowState: TypeAlias = Literal["logged", "done", "failed", "waiting", "unknown"]
-"""What the journal holds of a row: "logged" as long as nothing is known of it."""
+"""The state of a row in a journal: "logged" until it has an outcome, then that outcome."""
 RowAction: TypeAlias = Literal["send", "done", "failed", "doubtful"]
-"""What to do with a row of the input: send it; skip it, since it is done or refused for good; find out whether it was done."""
+"""What to do with a row of the input: send it; skip it, since it is done or failed for good; find out whether its card exists."""
 
-# The values that exist once per row of a running import are tuples: they are SQLite's parameters as they stand.
+# Values that are made for each row of a run are named tuples, which can be passed to SQLite as parameters.
 
 
 class Entry(NamedTuple):
-    """A row of the input. `digest` stands for its content and is only ever compared."""
+    """A row of the input. `digest` is a digest of its content."""
 
     key: RowKey
     digest: bytes
 
 
 class RowDecision(NamedTuple):
-    """What the journal says of a row.
+    """What to do with a row.
 
-    `detail` is the card's id of a done row, the reason of a failed or doubtful one.
+    `detail` is the card's id if it is done, and the reason if it is failed or doubtful.
     """
 
     seq: int
@@ -66,9 +66,9 @@ class RowDecision(NamedTuple):
 
 
 class RowOutcome(NamedTuple):
-    """What became of a row.
+    """The outcome of a row.
 
-    `detail` is the card's id of a done row, otherwise the reason. `shown` stands for what the service showed of its card.
+    `detail` is the card's id if it is done, otherwise the reason. `shown` is a digest of what the service showed of its card.
     """
 
     seq: int
@@ -79,10 +79,16 @@ class RowOutcome(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class JournalRow:
-    """A row as the journal holds it.
+    """A row of a journal.
 
-    `run` is the number of the run that logged it last, from 1. `detail` is the card's id of a done row, otherwise the reason
-    where one is known. `shown` is what `RowOutcome` said.
+    Attributes:
+        seq: The number of the row, from 1, in the order of logging.
+        key: The draft's reference, or its position in the input, from 0.
+        digest: A digest of the draft's content.
+        run: The number of the run that logged it last, from 1.
+        state: "logged" until the outcome is known, then "done", "failed", "waiting" or "unknown".
+        detail: The card's id if it is done, otherwise the reason, or None if there is none.
+        shown: A digest of what the service showed of its card, or None.
     """
 
     seq: int
@@ -101,7 +107,7 @@ ROWS: Final = (
 
 
 def select_rows(connection: sqlite3.Connection, states: tuple[RowState, ...], after: int, limit: int) -> list[JournalRow]:
-    """Return rows in these states, in the order of logging, after the number `after`."""
+    """Return up to `limit` rows in these states, with numbers above `after`."""
     found = connection.execute(ROWS.format(states=",".join("?" * len(states))), (after, *states, limit)).fetchall()
     return [
         JournalRow(seq=seq, key=key, digest=digest, run=run, state=state, detail=detail, shown=shown)
@@ -111,10 +117,10 @@ def select_rows(connection: sqlite3.Connection, states: tuple[RowState, ...], af
 
 @attrs.frozen(kw_only=True)
 class Meta:
-    """What a journal says of itself.
+    """The metadata of a journal.
 
-    `baseline` counts the cards that stood on the board before, None where nobody looked. `used_inode` and `used_path` say which
-    file a run opened and has not closed; 0 where all did.
+    `baseline` is the number of cards that were on the board before the first row, or None if it was not read. `used_inode` and
+    `used_path` name the file that a run has opened and not closed. `used_inode` is 0 if all runs closed it.
     """
 
     identity: dict[str, str]
@@ -129,18 +135,18 @@ class Meta:
 
 
 def connect(path: Path, mode: Literal["ro", "rw"], timeout: float = 5.0) -> sqlite3.Connection:
-    """Open an existing SQLite file that waits `timeout` seconds for others' locks."""
-    # The thread that closes a journal whose opening was cancelled need not be the one that opened it.
+    """Connect to an existing SQLite file. `timeout` is how long to wait for locks, in seconds."""
+    # After a cancelled opening, another thread may close the connection than the one that opened it.
     return sqlite3.connect(
         f"{path.as_uri()}?mode={mode}", timeout=timeout, uri=True, isolation_level=None, check_same_thread=False
     )
 
 
 def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
-    """Make sure that the file is a journal, and return what it says of itself.
+    """Check that the file is a journal, and return its metadata.
 
     Raises:
-        JournalError: it is not.
+        JournalError: it is not a journal, or has another version.
         sqlite3.Error: it can't be read.
     """
     application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
@@ -169,11 +175,11 @@ def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
             tokens=values["tokens"],
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise damage(path, "its head can't be read") from error
+        raise damage(path, "its metadata can't be read") from error
 
 
 def damage(path: Path, why: str) -> JournalError:
-    """Return the error of a journal that has lost what it held."""
+    """Return the error for a damaged journal."""
     return JournalError(_DAMAGED.format(path=path, why=why))
 
 
@@ -184,31 +190,34 @@ _ADVICE: Final = {
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_ERROR: _DAMAGED,  # a table is missing or has other columns
     sqlite3.SQLITE_NOTADB: "{path} is no journal of boardclient ({why}): choose another path, or restore it",
-    sqlite3.SQLITE_FULL: "{path} can't grow ({why}): make room and run again, which resumes it",
-    sqlite3.SQLITE_IOERR: "{path} can't be read or written ({why}): see to the disk and run again, which resumes it",
-    sqlite3.SQLITE_BUSY: "{path} is kept locked by another program ({why}): end that one and run again",
+    sqlite3.SQLITE_FULL: "{path} can't grow ({why}): free some disk space and run again, which resumes it",
+    sqlite3.SQLITE_IOERR: "{path} can't be read or written ({why}): check the disk and run again, which resumes it",
+    sqlite3.SQLITE_BUSY: "{path} is kept locked by another program ({why}): end that program and run again",
 }
 _MOVED: Final = "{path} was moved or removed while a run was using it ({why}): put it back before the next run"
-_OTHERWISE: Final = "{path} can't be used ({why}): see to its permissions and those of its folder, which must be writable"
+_OTHERWISE: Final = "{path} can't be used ({why}): check its permissions and those of its folder, which must be writable"
 
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into a JournalError that says what to do."""
+    """Raise SQLite's errors as a JournalError that says what to do."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0)
         is_moved = code == sqlite3.SQLITE_READONLY_DBMOVED
-        advice = _MOVED if is_moved else _ADVICE.get(code & 0xFF, _OTHERWISE)  # the lowest byte is the kind of error
+        # The low byte is the primary result code: https://www.sqlite.org/rescode.html.
+        advice = _MOVED if is_moved else _ADVICE.get(code & 0xFF, _OTHERWISE)
         raise JournalError(advice.format(path=path, why=error)) from error
 
 
 def check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    """Check that the file has all its pages and they fit. This takes 0.2 s for a million rows.
+    """Check that the file has all its pages and that they are consistent.
+
+    This takes 0.2 s for a million rows.
 
     Raises:
-        JournalError: they do not.
+        JournalError: the file is damaged.
     """
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     if path.stat().st_size != pages * PAGE_BYTES:

@@ -1,4 +1,4 @@
-"""The journal of a bulk run as its tasks use it: a thread works on the file. No SQL is here."""
+"""The asynchronous interface of a journal. A thread works on the file."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from boardclient.bulk.journal._format import Entry, JournalRow, RowDecision, Row
 T = TypeVar("T")
 
 NOTE_SECONDS: Final = 0.5
-"""How long an outcome may wait for the next rows to be written with it."""
+"""How long an outcome may wait to be written together with the next rows."""
 _NOTES: Final = 1024
-"""How many outcomes may wait."""
+"""How many outcomes may wait to be written."""
 _PAGE: Final = 1000
 _STRIDE: Final = 16
-"""How many rows are released together: so many more are in doubt after a kill, and a system call less is made for each."""
+"""How many rows are released together, which saves a system call per row. After a crash, up to this many more are in doubt."""
 
 
 class Journal:
-    """An open journal, used from one event loop; owned by the run, which closes it.
+    """An open journal, for one event loop. Owned by the run, which closes it.
 
-    Rows are admitted in batches: those with the action "send" are on the disk when `admit` returns. Each is released before its
-    first request; after a kill, rows that were logged and not released are known to be unsent. Outcomes are noted without
-    waiting, and written with the next batch, soon, or at the end; a row whose outcome is lost in a crash is in doubt. A caller
-    that is cancelled leaves nothing half done.
+    Rows are admitted in batches. Those with the action "send" are on the disk when `admit` returns. Each row is released before
+    its first request, so rows that were logged and not released before a crash were certainly not sent. Outcomes are noted
+    without waiting, and written with the next batch, or soon. A row whose outcome is lost in a crash is in doubt. Cancelling a
+    caller leaves nothing half done.
     """
 
     def __init__(self, file: JournalFile, thread: ThreadPoolExecutor, note_seconds: float) -> None:
@@ -40,19 +40,19 @@ class Journal:
         self._timer: asyncio.TimerHandle | None = None
         self._closing: Future[None] | None = None
         self._logged = file.last
-        """The last row that is known to be on the disk."""
-        self._released = file.last  # a row of an earlier run counts as released whatever becomes of it
+        """The number of the last row that is known to be on the disk."""
+        self._released = file.last  # rows of earlier runs count as released
 
     @classmethod
     async def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str], *, note_seconds: float = NOTE_SECONDS) -> Self:
-        """Open the journal for a run, or create it where there is none.
+        """Open the journal for a run, or create it if there is none.
 
-        Nobody else can open it until it is closed. A cancellation is raised once the file is closed again. `identity` names what
-        the rows belong to (service, board, account), with texts that hold no secret. Outcomes wait at most `note_seconds` to be
-        written.
+        No other run can open it until it is closed. A cancellation is raised once the file is closed again. `identity` says what
+        the rows belong to (service, board, account) and must not contain secrets. Outcomes are written after `note_seconds` at
+        the latest.
 
         Raises:
-            JournalError: it can't be used; the message says what to do.
+            JournalError: the journal can't be used. The message says what to do.
         """
         thread = ThreadPoolExecutor(1, "boardclient-journal")
         opening = thread.submit(JournalFile.open, path, dict(identity))
@@ -70,12 +70,12 @@ class Journal:
 
     @property
     def secret(self) -> bytes:
-        """32 random bytes, made with the journal: a key for markers and digests."""
+        """32 random bytes, made with the journal, from which markers are derived."""
         return self._file.secret
 
     @property
     def baseline(self) -> int | None:
-        """How many cards stood on the board before the first row. None means that it was not read."""
+        """The number of cards on the board before the first row, None if unknown."""
         return self._file.baseline
 
     @property
@@ -84,12 +84,13 @@ class Journal:
         return self._file.is_new
 
     async def admit(self, entries: Sequence[Entry]) -> list[RowDecision]:
-        """Look rows up, log those that are to be sent. Return what to do with each, in the order of the rows.
+        """Log the rows to be sent, and return what to do with each row.
 
-        Rows that were logged for a caller who was cancelled meanwhile are noted as not sent.
+        The decisions have the order of the entries. If the caller is cancelled meanwhile, the rows that were logged are recorded
+        as not sent.
 
         Raises:
-            JournalError: the file can't be written, now or before, or is not where it was; a key came before in this run; or the
+            JournalError: the file can't be written, or could not be earlier, or was moved; a key comes twice in this run; or the
                 content of a row that may have been sent has changed. None of the rows may be sent.
         """
         job = self._submit(self._file.admit, tuple(entries), self._take_noted())
@@ -105,10 +106,10 @@ class Journal:
         return decisions
 
     def release(self, seq: int) -> None:
-        """Let a row be sent that was admitted, before its first request.
+        """Allow an admitted row to be sent. Called before its first request.
 
         Raises:
-            JournalError: the journal is no longer where it was, or that can't be noted. The row may not be sent.
+            JournalError: the journal was moved or removed, or this can't be noted. The row must not be sent.
         """
         if seq > self._released:
             self._check_open()
@@ -117,27 +118,27 @@ class Journal:
             self._released = released
 
     def note(self, seq: int, state: SettledState, detail: str | None = None, shown: bytes | None = None) -> None:
-        """Note what became of a row, without waiting.
+        """Note the outcome of a row, without waiting.
 
-        `detail` is the card's id of a done row, otherwise the reason; `shown` stands for what the service showed of its card.
-        Whether it could be written shows at the next `admit`, `flush` or `aclose`.
+        `detail` is the card's id if it is done, otherwise the reason. `shown` is a digest of what the service showed of its card.
+        If it can't be written, the next `admit`, `flush` or `aclose` raises.
         """
         self._check_open()
         if detail is not None and not detail.isascii():
-            detail = detail.encode(errors="replace").decode()  # a lone surrogate in a reason must not stop the run
+            detail = detail.encode(errors="replace").decode()  # SQLite can't store a lone surrogate
         self._noted.append(RowOutcome(seq, state, detail, shown))
         self._write_soon()
 
     async def flush(self) -> None:
-        """Write what was noted.
+        """Write the outcomes that were noted.
 
         Raises:
-            JournalError: the file can't be written, now or before.
+            JournalError: the file can't be written, or could not be earlier.
         """
         await _result(self._submit(self._file.record, self._take_noted()))
 
     async def rows(self, *states: RowState) -> AsyncGenerator[JournalRow, None]:
-        """Yield the rows in these states, in the order of logging. What was noted is written first.
+        """Yield the rows in these states, in the order of logging. Noted outcomes are written first.
 
         Raises:
             JournalError: the file can't be written or read.
@@ -150,25 +151,26 @@ class Journal:
             after = page[-1].seq
 
     async def set_baseline(self, card_ids: Iterable[str]) -> None:
-        """Keep the ids of the cards that stand on the board, before a row is logged.
+        """Store the ids of the cards on the board, before the first row is logged.
 
         Raises:
-            RuntimeError: a row was logged already, or there is a baseline.
+            RuntimeError: a row was already logged, or there is a baseline.
             JournalError: the file can't be written.
         """
         await _result(self._submit(self._file.set_baseline, tuple(card_ids)))
 
     async def baseline_ids(self) -> list[str]:
-        """Return the ids of the cards that stood on the board before the first row."""
+        """Return the ids of the cards that were on the board before the first row."""
         return await _result(self._submit(self._file.baseline_ids))
 
     async def aclose(self) -> None:
-        """Write what was noted, close the file and give the lock back; once is enough.
+        """Write the noted outcomes, close the file and release the lock. Calling it again does nothing.
 
-        A cancellation is raised after that, so that the next run is not refused.
+        A cancellation is raised after that, so that another run can open the journal.
 
         Raises:
-            JournalError: the file can't be written, now or before: the next run will find rows in doubt. The lock is given back.
+            JournalError: the file can't be written, or could not be earlier. The lock is released; the next run will find rows in
+                doubt.
         """
         if self._closing is None:
             self._closing = self._submit(_finish, self._file, self._take_noted())
@@ -197,17 +199,17 @@ class Journal:
         return noted
 
     def _write_noted(self) -> None:
-        """Write what was noted, without waiting. The file raises an error of it at its next use."""
+        """Write the noted outcomes, without waiting. The file raises an error at its next use."""
         self._submit(self._file.record, self._take_noted())
 
 
 async def _result(job: Future[T]) -> T:
-    """Wait for a job of the thread, which a cancellation leaves alone."""
+    """Wait for a job of the thread. A cancellation does not affect the job."""
     return await asyncio.shield(asyncio.wrap_future(job))
 
 
 async def _ended(job: Future[T]) -> T:
-    """Wait for a job of the thread; a cancellation is raised after its end."""
+    """Wait for a job of the thread. A cancellation is raised after the end of the job."""
     waiter = asyncio.wrap_future(job)
     cancelled: asyncio.CancelledError | None = None
     while not waiter.done():
@@ -216,13 +218,13 @@ async def _ended(job: Future[T]) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        waiter.exception()  # it was looked at
+        waiter.exception()  # retrieved, so that asyncio does not log it
         raise cancelled
     return waiter.result()
 
 
 def _withdraw(file: JournalFile, admission: Future[list[RowDecision]]) -> None:
-    """Note rows as not sent that were logged for a caller who was cancelled."""
+    """Record the rows as not sent that were logged for a caller which was cancelled."""
     if admission.exception() is None:
         unsent = [RowOutcome(row.seq, "waiting", "not sent: cancelled") for row in admission.result() if row.action == "send"]
         file.record(unsent)
@@ -230,6 +232,6 @@ def _withdraw(file: JournalFile, admission: Future[list[RowDecision]]) -> None:
 
 def _finish(file: JournalFile, noted: list[RowOutcome]) -> None:
     try:
-        file.record(noted)  # also where there is nothing to record: an error of before comes up here at the latest
+        file.record(noted)  # even without outcomes: this raises an earlier error of the file
     finally:
         file.close()

@@ -1,4 +1,4 @@
-"""Where a journal may lie: its folder and its file system. Nothing here knows what is in it."""
+"""Where a journal may be: its folder, its file system and its path. The content is not read here."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LOCAL_FUSE: Final = frozenset(
 
 
 def find_location(path: str | os.PathLike[str]) -> Path:
-    """Return the absolute path of a journal that may be opened or created there.
+    """Return the absolute path of a journal, if it may be opened or created there.
 
     Raises:
-        JournalError: its folder does not exist or lies on a network file system, or what lies there is no plain file.
+        JournalError: its folder does not exist or is on a network file system.
     """
     given = Path(path)
     try:
@@ -33,26 +33,26 @@ def find_location(path: str | os.PathLike[str]) -> Path:
     kind = file_system_of(found.parent, _mounts())
     if is_remote(kind):
         raise JournalError(
-            f"{found} lies on a network file system ({kind}), where locks can't be relied on: put the journal on a local disk"
+            f"{found} is on a network file system ({kind}), where locks are not reliable: put the journal on a local disk"
         )
     return found
 
 
 def exists(path: Path) -> bool:
-    """Return True if a plain file is there.
+    """Return True if there is a regular file at the path.
 
-    It is not opened: closing a file takes away every lock that SQLite holds on it in this process
-    (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    The file is not opened: closing it would release every lock that SQLite holds on it in this process
+    (https://www.sqlite.org/howtocorrupt.html, section 2.2).
 
     Raises:
-        JournalError: it is a link or not a plain file.
+        JournalError: the path is a link or not a regular file, or can't be read.
     """
     try:
         found = path.lstat()
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise JournalError(f"{path} can't be looked at ({error.strerror}): see to the permissions of its folder") from error
+        raise JournalError(f"{path} can't be accessed ({error.strerror}): check the permissions of its folder") from error
     if stat.S_ISLNK(found.st_mode):
         raise JournalError(f"{path} is a symbolic link: give the path of the journal itself")
     if not stat.S_ISREG(found.st_mode):
@@ -63,7 +63,7 @@ def exists(path: Path) -> bool:
 
 
 def create(path: Path) -> None:
-    """Create an empty file that only its owner can read, at no moment anyone else.
+    """Create an empty file that only its owner can read, from the first moment on.
 
     Raises:
         JournalError: it can't be created.
@@ -75,10 +75,10 @@ def create(path: Path) -> None:
 
 
 def clear(unfinished: Path) -> None:
-    """Take away what a creation that was cut off has left.
+    """Remove a file that an interrupted creation has left.
 
     Raises:
-        JournalError: it can't be taken away.
+        JournalError: it can't be removed.
     """
     try:
         unfinished.unlink(missing_ok=True)
@@ -90,7 +90,7 @@ def move(unfinished: Path, path: Path) -> None:
     """Move a finished file to its path.
 
     Raises:
-        JournalError: something lies there, or it can't be moved.
+        JournalError: there is a file already, or it can't be moved.
     """
     if os.path.lexists(path):
         raise JournalError(f"{path} can't be created (a file has appeared there): choose another path")
@@ -101,7 +101,10 @@ def move(unfinished: Path, path: Path) -> None:
 
 
 def file_system_of(folder: Path, mounts: str) -> str | None:
-    """Return the type of a folder's file system, by a table like Linux' mountinfo."""
+    """Return the type of a folder's file system, or None if it is not in the table.
+
+    `mounts` has the format of /proc/self/mountinfo (https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html).
+    """
     found, depth = None, -1
     for line in mounts.splitlines():
         head, _, tail = line.partition(" - ")
@@ -109,19 +112,19 @@ def file_system_of(folder: Path, mounts: str) -> str | None:
         if len(fields) < 5 or not tail:
             continue
         point = Path(re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), fields[4]))
-        # What is mounted later over the same folder hides what was there.
+        # A later mount on the same folder hides an earlier one.
         if folder.is_relative_to(point) and len(point.parts) >= depth:
             found, depth = tail.split(" ")[0], len(point.parts)
     return found
 
 
 def is_remote(kind: str | None) -> bool:
-    """Return True if a file system is shared with other machines. Unknown ones are not."""
+    """Return True if a file system is shared with other machines. An unknown one counts as local."""
     return kind is not None and (kind in _REMOTE or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE))
 
 
 def _mounts() -> str:
-    """Return the table of mounts, nothing where the system has none."""
+    """Return the table of mounts, or "" if the system has none."""
     try:
         return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

@@ -1,4 +1,4 @@
-"""The lock of a journal, and the mark of how far its rows were released."""
+"""The lock file of a journal, which also holds the mark of released rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Mark(NamedTuple):
-    """How far the rows of a journal's last run were released. None above the number `released` was sent.
+    """How far the last run released rows.
 
-    `is_sure` says whether that can be relied on. A write without a sync outlives its process, and not a power failure.
+    No row above the number `released` was sent. `is_sure` says whether this is reliable: the mark is written without a sync, so
+    it survives its process but not a power failure.
     """
 
     run: int
@@ -28,12 +29,12 @@ class Mark(NamedTuple):
 
 
 class RunLock:
-    """The exclusive right to write a journal, at most until the process ends. Owned by an open journal, which closes it.
+    """The exclusive right to write a journal. Owned by an open journal, which closes it.
 
-    The lock lies on a file beside the journal. On the journal itself it would meet SQLite's own locks on some systems, and
-    closing the descriptor of a refused attempt would take away the locks of the connection that is at work
-    (https://www.sqlite.org/howtocorrupt.html, 2.2). The file stays where it is: were it removed, one process could hold the lock
-    of the removed file and another that of a new one.
+    It ends with the process at the latest. The lock is on a file beside the journal. On the journal itself it would conflict with
+    SQLite's own locks on some systems, and closing the descriptor of a refused attempt would release the locks of the connection
+    in use (https://www.sqlite.org/howtocorrupt.html, section 2.2). The file is never removed: otherwise one process could lock
+    the removed file and another a new one.
     """
 
     def __init__(self, journal: Path, descriptor: int) -> None:
@@ -45,17 +46,19 @@ class RunLock:
 
     @classmethod
     def acquire(cls, journal: Path) -> Self:
-        """Take the lock.
+        """Acquire the lock.
 
         Raises:
-            JournalError: somebody else holds it, or it can't be opened.
+            JournalError: another run holds it, or the file can't be opened.
         """
         path = journal.with_name(f"{journal.name}-lock")
         try:
             flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
             descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
         except OSError as error:
-            raise JournalError(f"the lock {path} can't be opened ({error.strerror}): see to what lies there") from error
+            raise JournalError(
+                f"the lock {path} can't be opened ({error.strerror}): check the path and its permissions"
+            ) from error
         try:
             _lock(descriptor, journal)
         except BaseException:
@@ -64,11 +67,11 @@ class RunLock:
         return cls(journal, descriptor)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         os.close(self._descriptor)
 
     def read(self, secret: bytes) -> Mark | None:
-        """Return the mark of a journal, None where there is none."""
+        """Return the mark of the journal with this secret, or None if there is none."""
         try:
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             magic, name, boot, inode, run, released = _LAYOUT.unpack(os.read(self._descriptor, _LAYOUT.size))
@@ -80,7 +83,7 @@ class RunLock:
         return Mark(run, released, is_sure)
 
     def begin(self, secret: bytes, run: int, released: int) -> None:
-        """Begin the mark of a run, and remember where the journal and the lock lie.
+        """Write the first mark of a run, and remember the files of journal and lock.
 
         Raises:
             JournalError: it can't be written.
@@ -94,7 +97,7 @@ class RunLock:
         """Note that rows up to this number may be sent from now on.
 
         Raises:
-            JournalError: that can't be written, or the journal lies no longer where it was.
+            JournalError: this can't be written, or the journal was moved or removed.
         """
         self.check_places()
         name, boot, run = self._head
@@ -103,10 +106,10 @@ class RunLock:
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             os.write(self._descriptor, values)
         except OSError as error:
-            raise JournalError(f"{self._path} can't be written ({error.strerror}): make room and run again") from error
+            raise JournalError(f"{self._path} can't be written ({error.strerror}): free some disk space and run again") from error
 
     def check_places(self) -> None:
-        """Make sure that the journal and its lock are where they were.
+        """Check that the paths of the journal and the lock still name the same files.
 
         Raises:
             JournalError: one was moved, removed or replaced.
@@ -128,12 +131,15 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def _name(secret: bytes) -> bytes:
-    """Return what a mark knows its journal by; it tells nothing of the secret."""
+    """Return the identifier of a journal in a mark. The secret can't be derived from it."""
     return hashlib.blake2b(secret, digest_size=16).digest()
 
 
 def _boot() -> bytes:
-    """Return what identifies this boot of the machine. It is zeros where the system doesn't say."""
+    """Return the identifier of this boot of the machine, or zeros without one.
+
+    See https://man7.org/linux/man-pages/man5/proc_sys_kernel.5.html.
+    """
     try:
         return bytes.fromhex(_BOOT.read_text(encoding="ascii").strip().replace("-", ""))
     except (OSError, ValueError):

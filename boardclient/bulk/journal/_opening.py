@@ -1,4 +1,4 @@
-"""Create a journal's file, and check one that a run opens."""
+"""Creates the file of a journal, and checks it when a run opens it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from boardclient.errors import JournalError
 
 
 def create(path: Path, identity: Mapping[str, str]) -> None:
-    """Create a journal without rows, beside its path and then moved there whole. One cut off leaves none."""
+    """Create a journal without rows.
+
+    It is made beside its path and then moved, so that an interruption leaves no incomplete journal.
+    """
     unfinished = path.with_name(f"{path.name}-new")
     _clear(unfinished)
     location.create(unfinished)
@@ -37,7 +40,7 @@ def _clear(unfinished: Path) -> None:
 
 
 def _initialise(path: Path, identity: Mapping[str, str]) -> None:
-    """Make an empty file a journal, in one transaction."""
+    """Turn an empty file into a journal, in one transaction."""
     meta = {
         "identity": json.dumps(dict(identity), ensure_ascii=False),
         "secret": secrets.token_bytes(32),
@@ -59,32 +62,33 @@ def _initialise(path: Path, identity: Mapping[str, str]) -> None:
 
 
 def make_durable(connection: sqlite3.Connection, path: Path) -> None:
-    """Make commits outlive a power failure, and stand in the file itself.
+    """Make commits survive a power failure, in the journal's file itself.
 
-    A write-ahead log would take one sync a commit instead of three, and would hold what is newest in a second file.
+    A write-ahead log would need one sync per commit instead of three, but keep the latest commits in a second file
+    (https://www.sqlite.org/pragma.html describes these settings).
 
     Raises:
-        JournalError: the file system can't do it.
+        JournalError: the file system does not support it.
     """
-    connection.execute("PRAGMA synchronous = FULL")  # NORMAL would lose logged rows in a power failure, and send them twice
-    connection.execute("PRAGMA fullfsync = ON")  # on macOS, where fsync alone leaves it in the disk's cache
+    connection.execute("PRAGMA synchronous = FULL")  # NORMAL may lose logged rows in a power failure: they would be sent twice
+    connection.execute("PRAGMA fullfsync = ON")  # for macOS, where fsync leaves data in the disk's cache
     connection.execute("PRAGMA cache_size = -4096")
     (mode,) = connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
     if mode != "truncate":
-        raise JournalError(f"{path} lies on a file system without room for a rollback journal: put the journal on a local disk")
+        raise JournalError(f"{path} is on a file system that can't hold a rollback journal: put the journal on a local disk")
 
 
 def last_row(connection: sqlite3.Connection) -> int:
-    """Return the number of the last row that was logged, 0 where there is none."""
+    """Return the number of the last row that was logged, or 0."""
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM rows").fetchone()
     return int(last)
 
 
 def check_rows(connection: sqlite3.Connection, path: Path, meta: Meta, mark: Mark | None) -> None:
-    """Make sure that no row is missing that was logged.
+    """Check that no logged row is missing.
 
     Raises:
-        JournalError: some are.
+        JournalError: rows are missing, or the file is an older copy.
     """
     last = last_row(connection)
     if meta.used_inode and connection.execute("SELECT count(*) FROM rows").fetchone() != (last,):
@@ -97,10 +101,10 @@ def check_rows(connection: sqlite3.Connection, path: Path, meta: Meta, mark: Mar
 
 
 def check_identity(path: Path, made_for: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Make sure that the journal belongs to this board, account and service.
+    """Check that the journal belongs to this service, account and board.
 
     Raises:
-        JournalError: it belongs to another; the message names the parts that differ.
+        JournalError: it belongs to others. The message names the differences.
     """
     others = [name for name in {**made_for, **given} if made_for.get(name) != given.get(name)]
     if others:

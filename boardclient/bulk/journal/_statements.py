@@ -1,4 +1,4 @@
-"""SQL statements for many values at once: as few as there can be."""
+"""SQL statements for many values at once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-# The loop's thread can take the interpreter at each call into SQLite, and may keep it for 5 ms: a batch is written with as few
-# statements as there can be. Few sizes, so that they stay prepared; four parameters a row, below the 999 of an old SQLite.
+# Each statement releases the GIL, and the event loop's thread may keep it for 5 ms (`sys.getswitchinterval`), so a batch takes
+# as few statements as possible. There are few sizes, so that prepared statements are reused. A row has at most four parameters,
+# which stays below the 999 of old SQLite versions (https://www.sqlite.org/limits.html, section 9).
 _CHUNKS: Final = (128, 64, 32, 16, 8, 4, 2, 1)
 
 
 def insert(connection: sqlite3.Connection, head: str, values: Sequence[tuple[object, ...]]) -> None:
-    """Insert tuples; `head` is the statement up to VALUES."""
+    """Insert tuples. `head` is the statement up to VALUES."""
     for part in _chunks(values):
         connection.execute(_with_values(head, len(part), len(part[0])), list(chain.from_iterable(part)))
 
 
 def select_each(connection: sqlite3.Connection, head: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-    """Return what a statement that ends in IN finds for the values."""
+    """Run a statement that ends in IN with the values, and return the rows."""
     found: list[tuple[Any, ...]] = []
     for part in _chunks(padded(values)):
         found += connection.execute(f"{head} ({','.join('?' * len(part))})", list(part)).fetchall()
@@ -30,7 +31,7 @@ def select_each(connection: sqlite3.Connection, head: str, values: Sequence[obje
 
 
 def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Cut a sequence into parts of few different lengths."""
+    """Split a sequence into chunks of few different lengths."""
     start = 0
     for size in _CHUNKS:
         while len(values) - start >= size:
@@ -39,7 +40,10 @@ def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def padded(values: Sequence[T]) -> Sequence[T]:
-    """Repeat the last value until few chunks hold all. To do a thing twice must do no harm."""
+    """Repeat the last value until few chunks hold all values.
+
+    For statements that may run twice for a value.
+    """
     count = len(values)
     if not count:
         return values

@@ -1,4 +1,7 @@
-"""The reading side of a journal, while a run is at work or not. It changes nothing, except that it undoes a commit cut off."""
+"""The reading side of a journal, also during a run.
+
+It changes nothing, except that it rolls back an interrupted commit.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,19 @@ from boardclient.errors import JournalError
 STATES: Final[tuple[RowState, ...]] = get_args(RowState)
 _PAGE: Final = 1000
 _LOCK_SECONDS: Final = 10.0
-"""How long a reader waits for a commit of a run at work."""
+"""How long a reader waits for a commit of a run."""
 
 
 @attrs.frozen(kw_only=True)
 class JournalSummary:
-    """What a journal holds.
+    """A summary of a journal.
 
-    `counts` has the number of rows in each state, `rows` is their sum. `created_at` is aware (UTC). `runs` counts the runs that
-    used it.
+    Attributes:
+        path: The path of the journal.
+        identity: What the journal is bound to, such as service, account and board.
+        created_at: When it was created, in UTC.
+        runs: The number of runs that have opened it.
+        counts: The number of rows in each state.
     """
 
     path: Path
@@ -41,18 +48,21 @@ class JournalSummary:
 
     @property
     def rows(self) -> int:
-        """How many rows it holds."""
+        """The number of rows in all states."""
         return sum(self.counts.values())
 
 
 def read_journal(path: str | os.PathLike[str]) -> JournalSummary:
-    """Sum a journal up.
+    """Return a summary of a journal.
+
+    Args:
+        path: The path of the journal. A run may be using it.
 
     Raises:
-        JournalError: there is none, or it can't be read.
+        JournalError: there is no journal, or it can't be read.
     """
     with _reading(path) as (target, connection, meta):
-        connection.execute("BEGIN")  # both counts are of one moment
+        connection.execute("BEGIN")  # both counts are of the same moment
         counts = dict.fromkeys(STATES, 0)
         counts.update(connection.execute("SELECT state, count(*) FROM outcomes GROUP BY state").fetchall())
         (rows,) = connection.execute("SELECT count(*) FROM rows").fetchone()
@@ -61,17 +71,21 @@ def read_journal(path: str | os.PathLike[str]) -> JournalSummary:
 
 
 def read_rows(path: str | os.PathLike[str], *states: RowState) -> Generator[JournalRow, None, None]:
-    """Yield the rows in these states, or all, in the order of logging.
+    """Yield the rows of a journal, in the order of logging.
 
-    Closing the generator closes the file. A row is shown as it is when it comes up. A run at work waits for a reader only as
-    long as it takes to read a thousand rows.
+    A run may be using the journal: rows are read a thousand at a time, and its commits wait no longer than that takes. Each row
+    has the state that it had when its thousand was read.
+
+    Args:
+        path: The path of the journal.
+        states: Yield only rows in these states. None given, the default, means all.
 
     Raises:
         JournalError: there is no journal, or it can't be read.
     """
     after = 0
     while True:
-        with _reading(path) as (_, connection, _):  # no lock is held between pages: it would keep a run waiting
+        with _reading(path) as (_, connection, _):  # no lock is held between pages, or a run would have to wait
             rows = form.select_rows(connection, states or STATES, after, _PAGE)
         yield from rows
         if not rows:
@@ -83,7 +97,7 @@ def read_rows(path: str | os.PathLike[str], *states: RowState) -> Generator[Jour
 def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Path, sqlite3.Connection, form.Meta]]:
     target = location.find_location(path)
     if not location.exists(target):
-        raise JournalError(f"there is no journal {target}: look at the path")
+        raise JournalError(f"there is no journal {target}: check the path")
     had_rollback = parts.has_rollback(target)
     with form.translated(target):
         if parts.is_cut_off(target):
@@ -95,7 +109,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Path, sqlite3.Conne
 
 
 def _recover(target: Path) -> None:
-    """Undo a commit that was cut off. Where a run is at work, it is that run's affair."""
+    """Roll back an interrupted commit, unless a run is using the journal."""
     try:
         lock = RunLock.acquire(target)
     except JournalError:
