@@ -1,6 +1,6 @@
-"""Sign users in, in web applications of any framework. Tokens go to the store.
+"""Sign users in to web applications of any framework (interface 4.11, 4.12).
 
-Needs the extra `web` (itsdangerous). Nothing here does I/O but the exchange of the code and one read of the member record.
+Needs the extra `web` (itsdangerous). The only I/O is the exchange of a code, one read of the member record, and the token store.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Reason: TypeAlias = Literal["refused", "expired", "replayed", "foreign", "failed
 
 _ACCOUNT_SECONDS: Final = 30 * 24 * 3600
 _MOST_KEPT: Final = 1024
-"""How many accounts' credentials a worker keeps in memory: others read the store again; and how many used states."""
+"""How many credentials of accounts, and how many completed states, a worker keeps in memory."""
 _SERVICE_ERRORS: Final = frozenset(
     {
         "invalid_request",
@@ -49,15 +49,17 @@ _SERVICE_ERRORS: Final = frozenset(
         "unsupported_response_type",
     }
 )
-"""The errors of RFC 6749 4.1.2.1 that don't come from the user."""
+"""The errors that don't come from the user: https://www.rfc-editor.org/rfc/rfc6749#section-4.1.2.1."""
 
 
 class SignInError(BoardClientError):
-    """Report a redirect that signs nobody in. Respond with status 400 and send `set_cookies`.
+    """Report a redirect that signs nobody in. Respond with status 400 and `set_cookies`.
 
-    `reason` is "refused" (by the user), "expired" (begun more than ten minutes ago), "replayed" (used before), "foreign" (begun
-    in another browser, or nowhere) or "failed" (anything else, such as an exchange that the service refuses). Only "failed" may
-    have sent something to the service.
+    Attributes:
+        reason: "refused": by the user. "expired": begun more than ten minutes ago. "replayed": completed before. "foreign": not
+            begun in this browser. "failed": anything else, such as an exchange that the service refuses. Only with "failed" a
+            request may have been sent to the service.
+        set_cookies: The values of `Set-Cookie` headers to send.
     """
 
     suggested_status = 400
@@ -77,7 +79,7 @@ class SignInError(BoardClientError):
 
 @attrs.frozen
 class Begun:
-    """Where to send the browser (status 303), with the values for `Set-Cookie`."""
+    """Where to send the browser (status 303), and the values of `Set-Cookie` headers."""
 
     location: str = attrs.field(repr=False)
     set_cookies: tuple[str, ...] = attrs.field(repr=False)
@@ -85,7 +87,7 @@ class Begun:
 
 @attrs.frozen
 class SignedIn:
-    """Who has signed in and where to send the browser (status 303). `set_cookies` are for `Set-Cookie`."""
+    """Who has signed in, where to send the browser (status 303), and its cookies."""
 
     account: str
     member: Member
@@ -94,30 +96,32 @@ class SignedIn:
 
 
 class SignIn:
-    """Sign users in at the service's consent page, and give sessions for them.
+    """Sign users in at the service's consent page, and make sessions for them.
 
-    Each attempt is a flow in a signed cookie: bound to the browser, open for ten minutes, five at a time, so that tabs finish in
-    any order. The server remembers nothing, so any worker may complete what another began. The tokens go to `store`, under the
-    name that `account_of` gives the user. A call for an account without a good token raises `ConsentRequired`, whose `login_url`
-    is `login_path`; a token that any worker has stored is used by all within 0.5 s.
+    Each sign-in is a flow in a signed cookie of the browser. It is open for ten minutes, and up to five may be open, so tabs can
+    finish in any order. The server stores no flows, so any worker can complete what another began.
+
+    Tokens go to `store`, under the account that `account_of` names. A call for an account without a good token raises
+    `ConsentRequired`, whose `login_url` is `login_path`. All workers use a new token within 0.5 s.
 
     Args:
-        session: The application's session: its pool serves all users.
+        session: The application's session, whose pool serves all users.
         client_id: The identifier of the registered client.
         client_secret: Its secret.
-        redirect_uri: The address that the client is registered with. Where it is https, cookies have the prefix `__Host-`.
+        redirect_uri: The address that the client is registered with. If it is https, the names of cookies begin with `__Host-`.
         auth_url: The address of the service's token exchange, without `/1`.
-        authorize_url: The address of the consent page (the interface shows none), which gets the parameters of RFC 6749 4.1.1.
-        store: Where tokens are kept; by default a `MemoryTokenStore`, which serves one worker.
-        cookie_secret: The secret that cookies are signed with, or several: the first one signs, all are accepted.
-        key: The API key, where one is used.
+        authorize_url: The address of the consent page, which the interface does not show. It gets the parameters of RFC 6749
+            4.1.1.
+        cookie_secret: The secret that signs cookies, or several: the first one signs, all of them are accepted.
+        store: Where tokens are kept. By default a `MemoryTokenStore`, which serves one worker.
+        key: The API key. None (default): only the token is sent.
         login_path: Where the application's sign-in begins, "/login" by default.
-        pkce: True to send a code challenge (RFC 7636), False by default.
-        account_of: A function, which may be async, from the `Member` to the account; by default the member's id.
-        scope: The scopes to ask for, separated by spaces; by default none are named.
+        pkce: Whether a code challenge is sent (RFC 7636), False by default.
+        account_of: A function, which may be async, from the `Member` to the account. By default the account is the member's id.
+        scope: The scopes to ask for, separated by spaces. None (default): none are named.
         parse_token: As in `OAuthCredentials`.
-        account_seconds: How long the cookie that says who is signed in lasts, 30 days by default.
-        clock: The seconds since the epoch.
+        account_seconds: For how many seconds a user stays signed in at a browser, 30 days by default.
+        clock: A function that returns seconds since the epoch, by default `time.time`.
 
     Raises:
         ValueError, TypeError: an option can't work.
@@ -173,18 +177,19 @@ class SignIn:
         self._clock = clock
         self._accounts: OrderedDict[str, OAuthCredentials] = OrderedDict()
         self._used: OrderedDict[str, None] = OrderedDict()
-        """The states that this worker has completed: the service refuses the codes of others."""
+        """The states that this worker has completed. Codes that another worker has used are refused by the service."""
 
     @classmethod
     def from_env(cls, session: AsyncSession | None = None, **options: Unpack[SignInOptions]) -> Self:
-        """Return a sign-in that the environment configures.
+        """Return a sign-in that environment variables configure.
 
-        `BOARDCLIENT_CLIENT_ID`, `_CLIENT_SECRET`, `_REDIRECT_URI`, `_AUTH_URL`, `_AUTHORIZE_URL`, `_COOKIE_SECRET` must be set;
-        `_KEY` is the API key where one is used, `_TOKENS` the path of a `FileTokenStore`. White space around a value is dropped.
+        `BOARDCLIENT_CLIENT_ID`, `_CLIENT_SECRET`, `_REDIRECT_URI`, `_AUTH_URL`, `_AUTHORIZE_URL`, and `_COOKIE_SECRET` must be
+        set. `_KEY` is the API key if one is used, and `_TOKENS` the path of a `FileTokenStore`. White space around a value is
+        removed.
 
         Args:
-            session: by default one for `BOARDCLIENT_BASE_URL`, without credentials of its own; close it by `sign_in.session`.
-            options: those of `SignIn`; each one that is given is used instead of the environment's.
+            session: By default one for `BOARDCLIENT_BASE_URL`, without credentials of its own. Close it as `sign_in.session`.
+            options: Those of `SignIn`, in place of those of the environment.
 
         Raises:
             ValueError: a variable is not set, or a value can't be used.
@@ -210,11 +215,12 @@ class SignIn:
     # --- signing in
 
     def begin(self, return_to: str = "/", cookies: Cookies = None, *, scope: str | None = None) -> Begun:
-        """Begin a sign-in: send the browser to the consent page, with the cookies.
+        """Begin a sign-in: return where to send the browser, and its cookies.
 
-        `return_to` is where it goes afterwards, a path of this site: anything else becomes "/". `cookies` are those of the
-        request, so that the flows of other tabs go on. `scope` replaces that of the constructor, as for more scopes: the new
-        token replaces a good one.
+        Args:
+            return_to: Where the user goes afterwards, a path of this site. Anything else becomes "/", the default.
+            cookies: The cookies of the request, with the flows of other tabs. None by default.
+            scope: The scopes to ask for, in place of those of the constructor. The new token replaces a good one.
         """
         now, state = self._clock(), new_state()
         query, hint = {**self._authorize_query, "state": state}, ""
@@ -229,13 +235,17 @@ class SignIn:
         return Begun(self._authorize_url + urlencode(query, quote_via=quote), (self._set_flows(flows),))
 
     async def complete(self, query: Query, cookies: Cookies) -> SignedIn:
-        """Complete a sign-in with the query and the cookies of the redirect's request.
+        """Complete a sign-in with the query and the cookies of the redirect.
 
-        The code is exchanged once, the member record (interface 4.11) is read with the new token, and the token goes to the store
-        under the account. A request that is cancelled meanwhile does not lose the token.
+        The code is exchanged once, the member record (interface 4.11) is read with the new token, and the token is stored under
+        the account. Cancelling the request does not lose the token.
+
+        Args:
+            query: The query of the redirect: a string or bytes, with or without "?", or a mapping.
+            cookies: The cookies of the request: a mapping, or the value of the `Cookie` header.
 
         Raises:
-            SignInError: nobody is signed in; see its `reason`.
+            SignInError: nobody is signed in. See its `reason`.
             SessionClosedError: the session is closed.
         """
         flow, code, ended = self._checked(query, cookies)
@@ -252,10 +262,10 @@ class SignIn:
     # --- accounts
 
     def credentials_for(self, account: str) -> OAuthCredentials:
-        """Return the credentials of an account; requests of one worker share them.
+        """Return the credentials of an account, which all requests of a worker share.
 
         Raises:
-            ValueError, TypeError: `account` is not a text, or empty.
+            ValueError, TypeError: `account` is empty, or no text.
         """
         found = self._accounts.get(account)
         if found is None:
@@ -266,15 +276,25 @@ class SignIn:
         return found
 
     def session_for(self, account: str) -> AsyncSession:
-        """Return a session on the same pool that acts for the account. Its calls raise `ConsentRequired` without a good token."""
+        """Return a session on the same pool for an account.
+
+        Its calls raise `ConsentRequired` if the account has no good token.
+
+        Raises:
+            ValueError, TypeError: `account` is empty, or no text.
+        """
         return self._session.with_credentials(self.credentials_for(account))
 
     async def state(self, account: str) -> ConsentState:
-        """Return "never", "good" or "needs consent", as `OAuthCredentials.state` does."""
+        """Return "never", "good" or "needs consent", as `OAuthCredentials.state` does.
+
+        Raises:
+            CredentialError: the store failed.
+        """
         return await self.credentials_for(account).state()
 
     async def sign_out(self, account: str) -> None:
-        """Forget the account's token in the store, for all workers. Send `sign_out_cookies` to the browser.
+        """Delete the account's token, for all workers. Send `sign_out_cookies` to the browser.
 
         Raises:
             CredentialError: the store failed, or has no `delete`.
@@ -283,11 +303,11 @@ class SignIn:
 
     @property
     def sign_out_cookies(self) -> tuple[str, ...]:
-        """The `Set-Cookie` header values that end a sign-in in the browser."""
+        """The values of `Set-Cookie` headers that sign a user out at the browser."""
         return (set_cookie(self._account_cookie, "", 0, is_secure=self._is_secure),)
 
     def account_of_request(self, cookies: Cookies) -> str | None:
-        """Return who is signed in at the browser of a request, None where nobody is."""
+        """Return the account that is signed in at the browser of a request. None if nobody is."""
         text = cookie_of(cookies, self._account_cookie)
         return self._signer.read_account(text, self._clock(), self._account_seconds)
 
@@ -303,7 +323,9 @@ class SignIn:
         return set_cookie(self._flows_cookie, self._signer.write_flows(flows), KEPT_SECONDS, is_secure=self._is_secure)
 
     def _checked(self, query: Query, cookies: Cookies) -> tuple[Flow, str, str]:
-        """Return a redirect's open flow, its code, and the cookie that ends it. The flow counts as used.
+        """Return the open flow of a redirect, its code, and the cookie that ends it.
+
+        The flow counts as completed from now on.
 
         Raises:
             SignInError: there is no such flow, or no code.
@@ -327,7 +349,7 @@ class SignIn:
         return found, code, ended
 
     def _use(self, flow: Flow) -> bool:
-        """Return False where this worker has completed the flow. A browser, or an old cookie, sent it again."""
+        """Note that the flow is completed. Return False if this worker has completed it before."""
         if flow.state in self._used:
             return False
         self._used[flow.state] = None
@@ -336,7 +358,7 @@ class SignIn:
         return True
 
     async def _finish(self, flow: Flow, code: str, ended: str) -> SignedIn | SignInError | SessionClosedError:
-        """Exchange the code, find out who the user is, and store the token. Errors are values here."""
+        """Exchange the code, find out who the user is, and store the token. Return errors as values."""
         verifier = self._signer.verifier(flow.state, flow.hint) if flow.hint else None
         try:
             token = await self._credentials.request_token(code, self._session, code_verifier=verifier)
@@ -349,7 +371,7 @@ class SignIn:
             failure = SignInError(f"the sign-in failed: {error}", "failed", (), error.effect)
             failure.__cause__ = error.with_traceback(None)
             if isinstance(error.__cause__, TransportError) and error.__cause__.effect is Effect.NOT_SENT:
-                del self._used[flow.state]  # the code is still good: the browser may send it again
+                del self._used[flow.state]  # the code was not sent: the user may reload the page
                 return failure
         except ValueError as error:
             failure = SignInError(f"the sign-in failed: {error}")
@@ -364,7 +386,7 @@ class SignIn:
             )
             return SignedIn(account, member, flow.return_to, (ended, signed))
         finally:
-            del code, verifier  # they don't stay in the frame that an error carries
+            del code, verifier  # the frame stays with an error
         failure.set_cookies = (ended,)
         return failure
 

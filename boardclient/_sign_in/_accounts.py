@@ -1,4 +1,4 @@
-"""Who a member is for the application. The account that the member's token is stored under."""
+"""The account under which a member's token is stored."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _CALLBACK_SECONDS: Final = 30.0
 
 
 async def account_of_member(member: Member, account_of: AccountOf | None) -> str:
-    """Return the account of a member. The application's function or the member's id names it (interface 4.11).
+    """Return the account of a member: what `account_of` returns, or the id (4.11).
 
     Raises:
-        ValueError: there is none; its cause is what the function raised.
+        ValueError: there is none. Its cause is what the function raised.
     """
     if account_of is None:
         if not member.id:

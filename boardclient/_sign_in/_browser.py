@@ -1,4 +1,4 @@
-"""What a sign-in reads from browsers and writes: cookies, queries, addresses. No I/O."""
+"""Cookies, queries and return addresses of browsers. No I/O."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from urllib.parse import parse_qsl, quote, unquote
 _LONGEST_ADDRESS: Final = 2000
 _DECODINGS: Final = 3
 _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
-"""Browsers remove some of these from addresses and read a backslash as a slash (https://url.spec.whatwg.org/#url-parsing)."""
+"""Browsers remove some of these from URLs, and read a backslash as a slash: https://url.spec.whatwg.org/#url-parsing."""
 
 
 def local_address(address: object) -> str:
-    """Return the address if it is a path of this site, with its query and fragment. "/" for anything else.
+    """Return an address if it is a path of this site, otherwise "/".
 
-    It must stay local however often a server on the way decodes it.
+    It may have a query and a fragment. It must still be such a path after servers on the way have percent-decoded it up to
+    three times.
     """
     if not isinstance(address, str) or len(address) > _LONGEST_ADDRESS:
         return "/"
@@ -37,9 +38,10 @@ def _is_local(address: str) -> bool:
 
 
 def parameters(query: object) -> dict[str, str] | None:
-    """Return the parameters of a redirect's query. It is None where it is malformed: RFC 6749 3.1 allows each one only once.
+    """Return the parameters of a redirect's query. None if it is malformed.
 
-    The query is a string or bytes, with or without its "?", or a mapping of names to texts or lists of texts.
+    The query is a string or bytes, with or without "?", or a mapping of names to texts or to lists of texts. No parameter may
+    occur twice (https://www.rfc-editor.org/rfc/rfc6749#section-3.1).
     """
     if isinstance(query, bytes | bytearray):
         query = bytes(query).decode("latin-1")
@@ -59,7 +61,7 @@ def parameters(query: object) -> dict[str, str] | None:
 
 
 def _pairs_of(query: Mapping[object, object]) -> list[tuple[object, object]]:
-    """Return all pairs of a mapping. It may be multi-valued (Starlette, multidict, Werkzeug)."""
+    """Return all pairs of a mapping or multidict (Starlette, Werkzeug, multidict)."""
     getlist, items = getattr(query, "getlist", None), getattr(query, "multi_items", query.items)
     if callable(getlist) and items == query.items:
         return [(name, value) for name in query for value in cast("Iterable[object]", getlist(name))]
@@ -70,7 +72,7 @@ def _pairs_of(query: Mapping[object, object]) -> list[tuple[object, object]]:
 
 
 def cookie_of(cookies: object, name: str) -> str | None:
-    """Return the value of a cookie from a mapping, or from the raw `Cookie` header. It is None where it is missing."""
+    """Return the value of a cookie in a mapping or a raw `Cookie` header. None if it is missing."""
     if isinstance(cookies, bytes | bytearray):
         cookies = bytes(cookies).decode("latin-1")
     if isinstance(cookies, Mapping):
@@ -86,19 +88,19 @@ def cookie_of(cookies: object, name: str) -> str | None:
 
 
 def set_cookie(name: str, value: str, max_age_seconds: int, *, is_secure: bool) -> str:
-    """Return the value of a `Set-Cookie` header. Scripts and forms of other sites do not get the cookie.
+    """Return the value of a `Set-Cookie` header. Scripts can't read the cookie.
 
-    `Lax` and not `Strict`: the redirect from the service comes from another site.
+    It is `SameSite=Lax`, since the redirect from the service comes from another site and `Strict` would hold the cookie back.
     """
     secure = "; Secure" if is_secure else ""
     return f"{name}={value}; Max-Age={max_age_seconds}; Path=/; HttpOnly; SameSite=Lax{secure}"
 
 
 def keys_of(secret: str | bytes | Iterable[str | bytes], name: str) -> tuple[bytes, ...]:
-    """Return one or several secrets as bytes, the first one being the newest.
+    """Return one or several secrets as bytes. Errors call them `name`.
 
     Raises:
-        TypeError, ValueError: there is none, or it is empty.
+        TypeError, ValueError: there is none, or one is empty or no text.
     """
     given = [secret] if isinstance(secret, str | bytes) else list(secret)
     keys = tuple(key.encode() if isinstance(key, str) else key for key in given)

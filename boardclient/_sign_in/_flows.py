@@ -1,4 +1,4 @@
-"""The sign-ins that a browser has begun, in a signed cookie. The server remembers none. No I/O."""
+"""The sign-ins that a browser has begun, which are stored in a signed cookie. No I/O."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ if TYPE_CHECKING:
 FLOW_SECONDS: Final = 600
 """How long a user may take at the consent page."""
 KEPT_SECONDS: Final = 3600
-"""How long a flow is remembered, so that one that came late or twice is told from one of another browser."""
+"""How long a flow stays in the cookie, so that an expired or replayed one is not taken for one of another browser."""
 _MOST_OPEN: Final = 5
 _MOST_KEPT: Final = 10
 _MOST_CHARACTERS: Final = 3800
-"""Browsers keep 4096 bytes of a cookie with its name and attributes (RFC 6265 6.1)."""
+"""Browsers accept cookies of 4096 bytes, name and attributes included: https://www.rfc-editor.org/rfc/rfc6265#section-6.1."""
 
 Problem: TypeAlias = Literal["expired", "replayed", "foreign"]
 
 
 @attrs.frozen
 class Flow:
-    """One sign-in in one browser tab, from the redirect to the consent page and back."""
+    """One sign-in in one browser tab, from the redirect until the browser is back.
+
+    `hint` is the beginning of the code challenge, which tells the secret of its verifier; "" if none was sent.
+    """
 
     state: str = attrs.field(repr=False)
     begun_at: int
     return_to: str
     is_over: bool = False
     hint: str = ""
-    """The beginning of the code challenge, where one is used: it tells which secret the verifier comes from."""
 
 
 @attrs.frozen
@@ -45,7 +47,7 @@ class Flows:
     flows: tuple[Flow, ...] = ()
 
     def add(self, flow: Flow, now: float) -> Flows:
-        """Return the flows with a new one. Where too many are open, the oldest is dropped."""
+        """Return the flows with a new one. If too many are open, the oldest is dropped."""
         kept = [one for one in self.flows if 0 <= now - one.begun_at < KEPT_SECONDS]
         opened = [one for one in kept if not one.is_over]
         ended = [one for one in kept if one.is_over]
@@ -53,7 +55,7 @@ class Flows:
         return Flows((*(one for one in kept if one in chosen), flow))
 
     def find(self, state: str, now: float) -> Flow | Problem:
-        """Return the open flow of a state, or why there is none."""
+        """Return the open flow with this state, or why there is none."""
         for flow in self.flows:
             if hmac.compare_digest(flow.state.encode(), state.encode("utf-8", "replace")):
                 if flow.is_over:
@@ -62,12 +64,15 @@ class Flows:
         return "foreign"
 
     def end(self, flow: Flow) -> Flows:
-        """Return the flows with this one over."""
+        """Return the flows with this one marked as completed."""
         return Flows(tuple(attrs.evolve(one, return_to="", is_over=True) if one == flow else one for one in self.flows))
 
 
 class Signer:
-    """Signs what cookies hold, and derives verifiers, with one or several secrets. The first one is the newest."""
+    """Sign cookies and derive code verifiers, with one or several secrets.
+
+    The first secret is the newest, which signs. All are accepted.
+    """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         try:
@@ -79,30 +84,30 @@ class Signer:
         self._account = _serializer(URLSafeSerializer, keys, "boardclient.account")
 
     def write_flows(self, flows: Flows) -> str:
-        """Return the text of the flows. The oldest are left out where it would not fit into a cookie."""
+        """Return the signed text of the flows. The oldest are dropped if it does not fit into a cookie."""
         entries = [[one.state, one.begun_at, one.return_to, one.is_over, one.hint] for one in flows.flows]
         while len(text := _text(self._flows.dumps(entries))) > _MOST_CHARACTERS:
             del entries[0]
         return text
 
     def read_flows(self, text: str | None) -> Flows:
-        """Return the flows of a text; none where it is not one of ours."""
+        """Return the flows of a signed text, no flows if its signature is not valid."""
         entries = _loaded(self._flows, text)
         return Flows(tuple(Flow(*entry) for entry in entries or ()))
 
     def write_account(self, account: str, now: float) -> str:
-        """Return the text that says who is signed in, from now on."""
+        """Return the signed text that says who is signed in, and since when."""
         return _text(self._account.dumps([account, int(now)]))
 
     def read_account(self, text: str | None, now: float, seconds: float) -> str | None:
-        """Return who is signed in. It is None where the text is not one of ours or older than so many seconds."""
+        """Return who is signed in. None if the text is not validly signed or older than `seconds`."""
         entry = _loaded(self._account, text)
         return entry[0] if entry is not None and -1 <= now - entry[1] <= seconds else None
 
     def verifier(self, state: str, hint: str = "") -> str | None:
         """Return the code verifier (RFC 7636 4.1) of a state.
 
-        Of several secrets it is the one whose challenge begins with the hint; None where none does.
+        It is derived from the secret whose challenge begins with `hint`. None if there is no such secret any more.
         """
         made = (_base64(hmac.digest(key, b"boardclient.verifier " + state.encode(), "sha256")) for key in self._keys)
         return next((verifier for verifier in made if challenge_of(verifier).startswith(hint)), None)
@@ -132,7 +137,7 @@ def _text(dumped: str | bytes) -> str:
 
 
 def _loaded(serializer: URLSafeSerializer, text: str | None) -> Any:
-    """Return the content of a signed text. It is None where its signature is not one of ours."""
+    """Return the content of a signed text. None if there is no text or its signature is not valid."""
     from itsdangerous import BadData
 
     try:

@@ -1,4 +1,4 @@
-"""What `SignIn` takes from the environment, and credentials for users alone."""
+"""The options of `SignIn`, from the environment, and credentials that refuse."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _VARIABLES = {
 
 
 def options_of_environment(given: SignInOptions) -> SignInOptions:
-    """Return the options, with those of the environment where none is given.
+    """Return the options, and those of the environment for all that are not given.
 
     Raises:
         ValueError: a variable is not set.
@@ -63,7 +63,7 @@ def options_of_environment(given: SignInOptions) -> SignInOptions:
 
 
 class NoCredentials:
-    """The credentials of a session whose calls are all made for users, through views."""
+    """Refuse all calls: those of the session are made for users, through its views."""
 
     async def acquire(self, exchange: Exchange) -> Credentials:
         """Refuse the call."""

@@ -1,4 +1,4 @@
-"""What the integrations read from a request, whatever the framework. No framework, no I/O."""
+"""A request to the application, as the integrations of all frameworks read it. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import attrs
 
 _SAFE: Final = "/!$&'()*+,;=:@~-._"
-"""What a path holds unescaped (RFC 3986 3.3)."""
+"""What need not be escaped in a path: https://www.rfc-editor.org/rfc/rfc3986#section-3.3."""
 _PAGE: Final = re.compile(r"(text/html|application/xhtml\+xml)(;|$)")
 _UNWANTED: Final = re.compile(r";q=0(\.0*)?(;|$)")
 
@@ -19,7 +19,8 @@ _UNWANTED: Final = re.compile(r";q=0(\.0*)?(;|$)")
 class IncomingRequest:
     """A request to the application. `target` is its path and query, percent-encoded.
 
-    The names of the headers are lower case. Several headers of a name are joined, cookies by a semicolon (RFC 9113 8.2.3).
+    The names of headers are lower case. Headers of the same name are joined, cookies by a semicolon
+    (https://www.rfc-editor.org/rfc/rfc9113#section-8.2.3).
     """
 
     method: str
@@ -28,7 +29,7 @@ class IncomingRequest:
 
     @classmethod
     def of(cls, method: str, target: str, headers: Iterable[tuple[str, str]]) -> Self:
-        """Return the request with these headers, each a pair of name and value."""
+        """Return a request. `headers` are pairs of names and values."""
         joined: dict[str, str] = {}
         for given, value in headers:
             name = given.lower()
@@ -37,9 +38,10 @@ class IncomingRequest:
 
     @classmethod
     def of_scope(cls, scope: Mapping[str, Any]) -> Self:
-        """Return the request of an ASGI connection scope. That of a websocket counts as GET."""
+        """Return the request of an ASGI scope. That of a websocket counts as GET."""
         path, root, query = scope["path"], scope.get("root_path", "").rstrip("/"), scope.get("query_string", b"")
-        if not f"{path}/".startswith(f"{root}/"):  # the path holds it since ASGI 2.4; some servers still leave it out
+        # `path` includes `root_path`, but not with all servers: https://asgi.readthedocs.io/en/latest/specs/www.html#http-connection-scope
+        if not f"{path}/".startswith(f"{root}/"):
             path = root + path
         headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
         target = quote(path, _SAFE, errors="replace") + (f"?{query.decode('latin-1')}" if query else "")
@@ -57,17 +59,17 @@ class IncomingRequest:
 
     @property
     def cookies(self) -> str:
-        """The cookies, as the `Cookie` header has them."""
+        """The value of the `Cookie` header, "" if there is none."""
         return self.headers.get("cookie", "")
 
     @property
     def return_to(self) -> str:
-        """Where the query asks to go after a sign-in, "/" where it does not."""
+        """Where to go after a sign-in: `return_to` in the query, "/" by default."""
         return dict(parse_qsl(self.query)).get("return_to", "/")
 
     @property
     def page(self) -> str:
-        """The page that the user sees: the target of a GET, or the page of the form."""
+        """The page that the user sees: the target of a GET, or the form's page."""
         if self.method in {"GET", "HEAD"}:
             return self.target
         try:
@@ -80,19 +82,18 @@ class IncomingRequest:
 
     @property
     def wants_page(self) -> bool:
-        """Whether a browser navigates. Otherwise no redirect leads the user to the login page.
+        """Whether the request is a navigation, which may be redirected to the login page.
 
         A fetch, an HTMX request or an EventSource would follow the redirect itself, and fail at the other origin.
         """
         if "hx-request" in self.headers or self.headers.get("x-requested-with", "").lower() == "xmlhttprequest":
             return False
-        mode = self.headers.get(
-            "sec-fetch-mode"
-        )  # https://www.w3.org/TR/fetch-metadata/: not sent over plain http to other hosts
+        # Not sent over plain http to other hosts than the local one: https://www.w3.org/TR/fetch-metadata/.
+        mode = self.headers.get("sec-fetch-mode")
         return mode == "navigate" if mode else _takes_html(self.headers.get("accept", ""))
 
 
 def _takes_html(accept: str) -> bool:
-    """Return whether an `Accept` header names HTML (RFC 9110 12.5.1). Programs send `*/*`."""
+    """Return True if an `Accept` header (RFC 9110 12.5.1) names HTML. Programs send `*/*`."""
     entries = (entry.replace(" ", "") for entry in accept.lower().split(","))
     return any(_PAGE.match(entry) and not _UNWANTED.search(entry) for entry in entries)

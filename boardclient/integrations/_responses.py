@@ -35,7 +35,7 @@ _logger: Final = logging.getLogger("boardclient.integrations")
 
 _NEVER_KEPT: Final = ("Cache-Control", "no-store")
 _FAILURE: Final = 5
-"""The first digit of the statuses that are nobody's mistake at the browser: they are logged."""
+"""The first digit of the statuses that are logged: the browser is not at fault."""
 _DETAILS: Final[tuple[tuple[type[BoardClientError], str], ...]] = (
     (ConsentRequired, "sign in first"),
     (AuthenticationError, "the board service does not accept the credentials"),
@@ -49,12 +49,12 @@ _DETAILS: Final[tuple[tuple[type[BoardClientError], str], ...]] = (
     (JournalError, "the application could not keep its journal"),
     (BadRequestError, "the board service does not understand the request"),
 )
-"""What a user may read: messages of errors are for logs, they name hosts and paths."""
+"""What users read. The messages of errors name hosts and paths, and are logged."""
 
 
 @attrs.frozen
 class OutgoingResponse:
-    """A response to send; several headers may have the same name."""
+    """A response to send. Several headers may have the same name."""
 
     status: int
     headers: tuple[tuple[str, str], ...] = attrs.field(repr=False)
@@ -62,20 +62,20 @@ class OutgoingResponse:
 
     @property
     def encoded_headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers as ASGI has them."""
+        """The headers as in ASGI."""
         return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in self.headers]
 
 
 def redirect(location: str, set_cookies: Iterable[str] = ()) -> OutgoingResponse:
-    """Return a 303, after which the browser asks with GET whatever it sent before."""
+    """Return a 303, which browsers follow with GET, whatever method they used before."""
     return OutgoingResponse(303, (("Location", location), _NEVER_KEPT, *_cookies(set_cookies), ("Content-Length", "0")))
 
 
 def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse | None:
-    """Return the response to an error of this package, or to a group of them. It is None where anything else is in it.
+    """Return the response to an error of this package, or to a group of them. None for any other error.
 
-    `ConsentRequired` leads a page to the login, with 303, and is a 401 with `login_url` for any other request. Everything else
-    becomes a problem document with the error's `suggested_status`.
+    `ConsentRequired` redirects a page to the login path (303), and any other request gets a 401 with `login_url`. Every other
+    error becomes a problem document with its `suggested_status`.
     """
     errors = list(_leaves(error))
     known = [one for one in errors if isinstance(one, BoardClientError)]
@@ -89,7 +89,7 @@ def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse 
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors of a group, however deep; as a task group raises them."""
+    """Yield the errors of a group, such as a task group's, and of the groups in it."""
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
             yield from _leaves(one)
@@ -102,7 +102,8 @@ def _problem(error: BoardClientError, request: IncomingRequest) -> OutgoingRespo
     document: dict[str, object] = {"title": HTTPStatus(status).phrase, "status": status, "detail": _detail(error)}
     headers = [("Content-Type", "application/problem+json"), ("X-Content-Type-Options", "nosniff"), _NEVER_KEPT]
     if isinstance(error, ConsentRequired):
-        headers.append(("WWW-Authenticate", "Cookie"))  # RFC 9110 15.5.2 wants one; browsers ask nothing for this scheme
+        # A 401 must have this header (RFC 9110 15.5.2). Browsers show no prompt for an unknown scheme.
+        headers.append(("WWW-Authenticate", "Cookie"))
         if error.login_url is not None:
             document["login_url"] = error.login_url
     if isinstance(error, SignInError):

@@ -1,4 +1,4 @@
-"""The session of an application's life and the sign-in routes, for any framework."""
+"""The session of an application and its sign-in routes, for any framework."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from boardclient.session import AsyncSession
 from boardclient.web import SignIn
 
 MakeSession: TypeAlias = Callable[[], AsyncSession | SignIn | Awaitable[AsyncSession | SignIn]]
-"""A function, which may be async, that makes what an application uses: a session, or a sign-in with its session."""
+"""A function, which may be async, that makes a session, or a sign-in with its session."""
 
 HANDLED: Final = (BoardClientError, ExceptionGroup)
-"""The errors that have handlers: those of this package, also where a task group raises them."""
+"""The errors that have handlers: those of this package, and groups of them that a task group raises."""
 _NOT_OPEN: Final = (
     "no session is open in this event loop: the application's lifespan has not run. In tests, use the client as a context manager"
     " (`with TestClient(app)`); where the application is mounted in another one, give that one the lifespan, or wrap it in"
@@ -36,14 +36,13 @@ class _Opened:
 
 
 class BoardSessions:
-    """One session, with one pool, for the life of an application. A view of it for each user who signs in.
+    """One session with one pool for an application, and a view for each user.
 
-    `make` is called once in each event loop that the application starts in, when it starts. The session is closed when the
-    application ends, in whatever task.
+    `make` is called when the application starts, once for each event loop. The session is closed when the application ends.
 
     Args:
         make: A function without arguments, which may be async, that returns an `AsyncSession`, or a `SignIn`, whose session is
-            used, as `SignIn.from_env` does.
+            used, such as `SignIn.from_env`.
         login_path: The path of the route that begins a sign-in, "/login" by default.
         callback_path: The path of the redirect URI, "/callback" by default.
         logout_path: The path of the route (POST) that signs out, "/logout" by default.
@@ -61,11 +60,11 @@ class BoardSessions:
     # --- life
 
     async def open(self) -> None:
-        """Make the session, or share the one that this event loop has already.
+        """Make the session, or share the one that this event loop has.
 
         Raises:
-            TypeError: `make` returned something else.
-            ValueError: the sign-in leads to other paths than those of the routes.
+            TypeError: `make` returned neither a session nor a sign-in.
+            ValueError: the paths of the sign-in are not those of the routes.
         """
         loop = asyncio.get_running_loop()
         if loop not in self._opened:
@@ -74,11 +73,11 @@ class BoardSessions:
             if loop not in self._opened:
                 self._opened[loop] = opened
                 return
-            await opened.session.aclose()  # another start was faster
+            await opened.session.aclose()  # another task was faster
         self._opened[loop].lives += 1
 
     async def aclose(self) -> None:
-        """Close the session when the last part of the application that opened it ends."""
+        """Close the session when it was closed as often as it was opened."""
         loop = asyncio.get_running_loop()
         opened = self._opened.get(loop)
         if opened is None:
@@ -90,7 +89,7 @@ class BoardSessions:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keep the session open for the time of the block."""
+        """Keep the session open during the block."""
         await self.open()
         try:
             yield
@@ -106,7 +105,7 @@ class BoardSessions:
             ("login_path", made.login_path, self.login_path),
             ("redirect_uri", made.callback_path, self.callback_path),
         ):
-            if not path.endswith(route):  # where the application is mounted, more stands before it
+            if not path.endswith(route):  # a mounted application has a prefix
                 await made.session.aclose()
                 raise ValueError(f"the sign-in's {name} leads to {path}, and the route is {route}")
         return _Opened(made.session, made)
@@ -140,10 +139,10 @@ class BoardSessions:
         return self._current().sign_in is not None
 
     def account_of(self, request: IncomingRequest) -> str:
-        """Return who is signed in.
+        """Return the account that is signed in.
 
         Raises:
-            ConsentRequired: nobody is.
+            ConsentRequired: nobody is signed in.
         """
         account = self.sign_in.account_of_request(request.cookies)
         if account is None:
@@ -151,10 +150,12 @@ class BoardSessions:
         return account
 
     def session_of(self, request: IncomingRequest) -> AsyncSession:
-        """Return a session on the application's pool that acts for the signed-in user.
+        """Return a session on the application's pool for the signed-in user.
+
+        Its calls raise `ConsentRequired` too, once the user's token is not good any more.
 
         Raises:
-            ConsentRequired: nobody is signed in. Calls raise it where the user's token is not good any more.
+            ConsentRequired: nobody is signed in.
         """
         return self.sign_in.session_for(self.account_of(request))
 
@@ -170,23 +171,23 @@ class BoardSessions:
     # --- routes
 
     async def log_in(self, request: IncomingRequest) -> OutgoingResponse:
-        """Send the browser to the consent page. It comes back to `return_to` of the query."""
+        """Send the browser to the consent page. After the sign-in it goes to `return_to` of the query."""
         begun = self.sign_in.begin(request.return_to, request.cookies)
         return redirect(begun.location, begun.set_cookies)
 
     async def call_back(self, request: IncomingRequest) -> OutgoingResponse:
-        """Complete the sign-in, and send the browser where it was going.
+        """Complete the sign-in, and send the browser on to `return_to`.
 
         Raises:
             SignInError: nobody is signed in.
         """
-        if request.method != "GET":  # frameworks add HEAD to a route: it would use up the code
+        if request.method != "GET":  # frameworks route HEAD as well, which would use up the code
             return OutgoingResponse(405, (("Allow", "GET"), ("Content-Length", "0")))
         done = await self.sign_in.complete(request.query, request.cookies)
         return redirect(done.return_to, done.set_cookies)
 
     async def log_out(self, request: IncomingRequest) -> OutgoingResponse:
-        """Forget the user's token, for all workers, and send the browser to "/"."""
+        """Delete the user's token, for all workers, and send the browser to "/"."""
         account = self.sign_in.account_of_request(request.cookies)
         if account is not None:
             await self.sign_in.sign_out(account)

@@ -56,7 +56,7 @@ class AiohttpBoards(BoardSessions):
             return _response(outgoing)
 
     def user_session(self, request: web.BaseRequest) -> AsyncSession:
-        """Return a session that acts for the signed-in user.
+        """Return a session for the signed-in user.
 
         Raises:
             ConsentRequired: nobody is signed in.
@@ -64,7 +64,7 @@ class AiohttpBoards(BoardSessions):
         return self.session_of(_incoming(request))
 
     def user_account(self, request: web.BaseRequest) -> str:
-        """Return the signed-in user's account.
+        """Return the account of the signed-in user.
 
         Raises:
             ConsentRequired: nobody is signed in.

@@ -1,4 +1,4 @@
-"""Any ASGI application, also Django's. A wrapper keeps one session for its life."""
+"""Any ASGI application, such as Django's: a wrapper that keeps one session open."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class BoardLifespan:
-    """Wrap an ASGI application. The session opens when the server starts and closes at its end.
+    """Wrap an ASGI application. The session is opened when the server starts, and closed when it stops.
 
     Each request has the session in `scope["state"]["board_session"]` (in Starlette and FastAPI `request.state.board_session`, in
-    Django `request.scope["state"]["board_session"]`), and the sign-in, where there is one, in `scope["state"]["board_sign_in"]`.
-    The inner application's own lifespan runs within; it need not have one. Wrap the outermost application: mounted ones get no
-    lifespan.
+    Django `request.scope["state"]["board_session"]`), and the sign-in, if there is one, in `scope["state"]["board_sign_in"]`.
+    The inner application's lifespan, if it has one, runs within. Wrap the outermost application: mounted ones get no lifespan.
 
     Args:
         app: The inner application.
-        boards: What makes the session, as in `BoardSessions`; or the `BoardSessions` of an adapter, which then is open as well.
+        boards: The function that makes the session, as in `BoardSessions`; or an adapter's `BoardSessions`, which is opened.
 
     Raises:
-        RuntimeError: a request came before the lifespan, as where the server's lifespan is switched off.
+        RuntimeError: a request came before the lifespan, for example since it is switched off at the server.
     """
 
     def __init__(self, app: App, boards: MakeSession | BoardSessions) -> None:
@@ -48,7 +47,7 @@ class BoardLifespan:
 
 
 class _Lifespan:
-    """One run of the lifespan protocol, between the server and the inner application.
+    """The lifespan protocol between the server and the inner application.
 
     https://asgi.readthedocs.io/en/latest/specs/lifespan.html
     """
@@ -61,7 +60,7 @@ class _Lifespan:
         self._is_open = False
 
     async def run(self, app: App, scope: Scope) -> None:
-        """Open the session, run the inner lifespan if it has one, close the session."""
+        """Open the session, run the inner lifespan if any, and close the session."""
         self._waiting.append(await self._receive())
         try:
             await self._boards.open()
@@ -85,14 +84,14 @@ class _Lifespan:
         except Exception:
             if not self._waiting:
                 raise
-            # It raised before it asked for a message, as Django does: it has no lifespan.
+            # It raised before it received a message, so it has no lifespan: that is what the specification prescribes.
 
     async def receive(self) -> Message:
-        """Give the inner application the server's messages."""
+        """Return the server's next message to the inner application."""
         return self._waiting.pop() if self._waiting else await self._receive()
 
     async def send(self, message: Message) -> None:
-        """Send on what the inner application sends. The session is closed before the server hears of the end."""
+        """Pass a message on to the server. Before the last one the session is closed."""
         self._sent = message["type"]
         if self._sent != "lifespan.startup.complete":
             await self._close()

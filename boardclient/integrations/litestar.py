@@ -74,7 +74,7 @@ class LitestarBoards(BoardSessions, InitPlugin):
         return _Response(outgoing)
 
     async def user_session(self, request: _Request) -> AsyncSession:
-        """Return a session that acts for the signed-in user.
+        """Return a session for the signed-in user.
 
         Raises:
             ConsentRequired: nobody is signed in.
@@ -82,7 +82,7 @@ class LitestarBoards(BoardSessions, InitPlugin):
         return self.session_of(_incoming(request))
 
     async def user_account(self, request: _Request) -> str:
-        """Return the signed-in user's account.
+        """Return the account of the signed-in user.
 
         Raises:
             ConsentRequired: nobody is signed in.
@@ -99,7 +99,7 @@ def _incoming(connection: ASGIConnection[Any, Any, Any, Any]) -> IncomingRequest
 
 
 class _Response(Response[bytes]):
-    """A response with headers as they are given, several of a name too."""
+    """A response whose headers are sent unchanged, several of one name too."""
 
     def __init__(self, outgoing: OutgoingResponse) -> None:
         super().__init__(outgoing.body, status_code=outgoing.status)

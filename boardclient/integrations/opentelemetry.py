@@ -1,7 +1,8 @@
 """OpenTelemetry spans and metrics of calls, by the HTTP client conventions. Needs the extra `opentelemetry`.
 
 A call is an INTERNAL span named by its operation, each attempt a CLIENT span within it, whose `traceparent` is sent. A renewal
-and a bulk run are INTERNAL spans. No attribute holds a credential. The conventions: https://opentelemetry.io/docs/specs/semconv/http/.
+and a bulk run are INTERNAL spans. No attribute holds a credential. The conventions:
+https://opentelemetry.io/docs/specs/semconv/http/.
 """
 
 from __future__ import annotations

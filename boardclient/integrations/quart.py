@@ -48,7 +48,7 @@ class QuartBoards(BoardSessions):
 
     @property
     def user_session(self) -> AsyncSession:
-        """A session that acts for the signed-in user of the current request or websocket.
+        """The session of the signed-in user of the current request or websocket.
 
         Raises:
             ConsentRequired: nobody is signed in.
@@ -57,7 +57,7 @@ class QuartBoards(BoardSessions):
 
     @property
     def user_account(self) -> str:
-        """The signed-in user's account.
+        """The account of the signed-in user.
 
         Raises:
             ConsentRequired: nobody is signed in.

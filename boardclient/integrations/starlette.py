@@ -33,9 +33,9 @@ class StarletteBoards(BoardSessions):
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """Open the session when the application starts and close it when it ends. Pass it as `lifespan=`.
+        """Keep the session open while the application runs. Pass it as `lifespan=`.
 
-        A lifespan of the application's own enters it: `async with boards.lifespan(): yield`.
+        Within a lifespan of the application, write `async with boards.lifespan(): yield`.
         """
         async with self.running():
             yield
@@ -63,7 +63,7 @@ class StarletteBoards(BoardSessions):
         return _response(outgoing)
 
     async def user_session(self, connection: HTTPConnection) -> AsyncSession:
-        """Return a session for the signed-in user. Use it as a dependency, or call it with the request.
+        """Return a session for the signed-in user, as a dependency or with a request.
 
         Raises:
             ConsentRequired: nobody is signed in.
@@ -71,7 +71,7 @@ class StarletteBoards(BoardSessions):
         return self.session_of(IncomingRequest.of_scope(connection.scope))
 
     async def user_account(self, connection: HTTPConnection) -> str:
-        """Return the signed-in user's account. Use it as a dependency, or call it with the request.
+        """Return the account of the signed-in user, as a dependency or with a request.
 
         Raises:
             ConsentRequired: nobody is signed in.
