@@ -246,6 +246,10 @@ class AsyncSession:
         """What sends forms on the pool, for `OAuthCredentials` outside of a call."""
         return self._core
 
+    def _discard(self) -> None:
+        """Close a session that was never used, and has nothing to wait for."""
+        self._core.in_flight.close()
+
     async def aclose(self) -> None:
         """Close the session. Calls under way and later ones raise `SessionClosedError`.
 

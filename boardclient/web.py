@@ -195,7 +195,14 @@ class SignIn:
             ValueError: a variable is not set, or a value can't be used.
         """
         given = options_of_environment(options)
-        return cls(session or AsyncSession(NoCredentials(), required("BOARDCLIENT_BASE_URL")), **given)
+        if session is not None:
+            return cls(session, **given)
+        own = AsyncSession(NoCredentials(), required("BOARDCLIENT_BASE_URL"))
+        try:
+            return cls(own, **given)
+        except Exception:
+            own._discard()
+            raise
 
     @property
     def session(self) -> AsyncSession:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,26 @@ def test_a_sign_in_names_the_variable_that_is_missing(
     monkeypatch.delenv(f"BOARDCLIENT_{name}")
     with pytest.raises(ValueError, match=f"BOARDCLIENT_{name} is not set"):
         SignIn.from_env()
+
+
+@pytest.mark.parametrize("is_lent", [False, True])
+def test_a_bad_address_leaves_no_open_session(
+    board_service: BoardService, is_lent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sign-in that can't be built closes the session it has made, and no session of the application's."""
+    for variable, value in {**board_service.environment, "BOARDCLIENT_COOKIE_SECRET": "s" * 32}.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("BOARDCLIENT_AUTHORIZE_URL", "ftp://boards.example/consent")
+    session = board_service.session() if is_lent else None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match="authorize_url must be"):
+            SignIn.from_env(session)
+        gc.collect()
+    assert [str(one.message) for one in caught if one.category is ResourceWarning] == []
+    if session is not None:
+        assert "open" in repr(session)
+        session._discard()
 
 
 async def test_no_credentials_are_not_renewed_either() -> None:

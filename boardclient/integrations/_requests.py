@@ -40,7 +40,7 @@ class IncomingRequest:
     def of_scope(cls, scope: Mapping[str, Any]) -> Self:
         """Return the request of an ASGI scope. That of a websocket counts as GET."""
         path, root, query = scope["path"], scope.get("root_path", "").rstrip("/"), scope.get("query_string", b"")
-        # `path` includes `root_path`, but not with all servers: https://asgi.readthedocs.io/en/latest/specs/www.html#http-connection-scope
+        # Some servers leave `root_path` out: https://asgi.readthedocs.io/en/latest/specs/www.html#http-connection-scope
         if not f"{path}/".startswith(f"{root}/"):
             path = root + path
         headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
@@ -79,6 +79,18 @@ class IncomingRequest:
         if sender.netloc != self.headers.get("host"):
             return "/"
         return sender.path + (f"?{sender.query}" if sender.query else "")
+
+    @property
+    def is_cross_origin(self) -> bool:
+        """Whether a page of another origin sent the request.
+
+        Browsers say so in `Sec-Fetch-Site`, older ones in `Origin`. Programs send neither: https://words.filippo.io/csrf.
+        """
+        site = self.headers.get("sec-fetch-site")
+        if site:
+            return site not in {"same-origin", "none"}
+        origin = self.headers.get("origin")
+        return origin is not None and origin.partition("://")[2] != self.headers.get("host")
 
     @property
     def wants_page(self) -> bool:

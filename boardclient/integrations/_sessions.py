@@ -187,7 +187,12 @@ class BoardSessions:
         return redirect(done.return_to, done.set_cookies)
 
     async def log_out(self, request: IncomingRequest) -> OutgoingResponse:
-        """Delete the user's token, for all workers, and send the browser to "/"."""
+        """Delete the user's token, for all workers, and send the browser to "/".
+
+        A request of another origin's page gets a 403: the page could sign the user out.
+        """
+        if request.is_cross_origin:
+            return OutgoingResponse(403, (("Content-Length", "0"),))
         account = self.sign_in.account_of_request(request.cookies)
         if account is not None:
             await self.sign_in.sign_out(account)

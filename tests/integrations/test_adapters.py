@@ -143,6 +143,18 @@ async def test_signing_out_takes_a_post(consenting: BoardService, running: Runni
         assert (await browser.open("/logout", "POST")).status == 303
 
 
+async def test_pages_of_other_origins_sign_nobody_out(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
+    """A form on another site, which would clear the user's cookie, is refused."""
+    async with running(make) as send:
+        browser = Browser(send)
+        await browser.sign_in(consenting.members[0].id)
+        refused = await browser.fetch("/logout", "POST", {**PAGE, "Sec-Fetch-Site": "cross-site"})
+        assert (refused.status, refused.header("Set-Cookie")) == (403, None)
+        assert (await browser.fetch("/me")).status == 200
+        assert (await browser.fetch("/logout", "POST", {**PAGE, "Sec-Fetch-Site": "same-origin"})).status == 303
+        assert (await browser.fetch("/me")).status == 401
+
+
 async def test_an_application_uses_its_own_session(board_service: BoardService) -> None:
     """An application without users gives its one session to handlers."""
     boards = FastAPIBoards(board_service.session)

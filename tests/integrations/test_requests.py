@@ -62,6 +62,26 @@ def test_who_wants_a_page(headers: dict[str, str], wanted: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("headers", "is_cross_origin"),
+    [
+        ({}, False),
+        ({"Sec-Fetch-Site": "none"}, False),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "null"}, False),
+        ({"Sec-Fetch-Site": "same-site"}, True),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "https://app.example"}, True),
+        ({"Origin": "https://app.example"}, False),
+        ({"Origin": "https://app.example:8443"}, True),
+        ({"Origin": "https://evil.example"}, True),
+        ({"Origin": "null"}, True),
+    ],
+)
+def test_which_origin_sent_a_request(headers: dict[str, str], is_cross_origin: bool) -> None:
+    """Sec-Fetch-Site decides where a browser sends it, otherwise Origin; programs send neither."""
+    request = IncomingRequest.of("POST", "/logout", {"Host": "app.example", **headers}.items())
+    assert request.is_cross_origin is is_cross_origin
+
+
+@pytest.mark.parametrize(
     ("scope", "target"),
     [
         ({"path": "/me"}, "/me"),
