@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
-import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
-import attrs
+from multidict import CIMultiDict
 
 from boardclient.errors import Effect
 from boardclient.events import Event
@@ -33,6 +34,41 @@ REQUEST_ID_HEADERS: Final = ("X-Request-Id", "Request-Id", "X-Correlation-Id", "
 def new_call_id() -> str:
     """Return an identifier for a call. It is unique in this process, and most likely among others."""
     return f"{_prefix}-{next(_numbers)}"
+
+
+class ShownHeaders(Mapping[str, str]):
+    """Headers that are redacted when they are first read. Few are: for most calls that is never.
+
+    Args:
+        redact: Returns the redacted headers. Until then they are within this function, where no repr or pickle shows them.
+    """
+
+    __slots__ = ("_redact", "_shown")
+
+    def __init__(self, redact: Callable[[], Mapping[str, str]]) -> None:
+        self._redact: Callable[[], Mapping[str, str]] | None = redact
+
+    @property
+    def shown(self) -> Mapping[str, str]:
+        """The redacted headers."""
+        if self._redact is not None:
+            self._shown, self._redact = self._redact(), None
+        return self._shown
+
+    def __getitem__(self, name: str) -> str:
+        return self.shown[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shown)
+
+    def __len__(self) -> int:
+        return len(self.shown)
+
+    def __repr__(self) -> str:
+        return repr(self.shown)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CIMultiDict, (list(self.shown.items()),)
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
@@ -57,84 +93,108 @@ INSTALLED: Final[list[Instrument]] = []
 """Instruments of the whole process."""
 
 PARENT: Final[ContextVar[Activity | None]] = ContextVar("boardclient_activity", default=None)
-"""The renewal or bulk run that the running task belongs to."""
+"""The call, renewal or bulk run that the running task works for. A call is one while it waits for credentials."""
 
 
-@attrs.define(eq=False, kw_only=True)
 class Activity:
     """Something that the client does, from `begin` to `end`, as instruments see it.
 
+    Two are made for each call that is followed: what only the end knows is a class-level default until then.
+
     Args:
         kind: what it is.
-        operation: its name, such as "cards.create", "token exchange", "bulk run".
-        instruments: what is told.
+        operation: its name, such as "cards.create", "token exchange", "cards.create_many".
+        instruments: what follows it.
         call_id: which call it belongs to.
         account: whose credentials, None where they have no account.
         parent: the activity that it is a part of.
         method: the HTTP method.
-        url: the URL without query.
+        path: the path of the request.
+        root: what the URL has before the path.
         template: the path with the names of its parameters, None where it is not known.
         number: which attempt it is, from 1.
-        headers: what is sent with the request beside the session's own; instruments may add to it.
     """
 
-    kind: Kind
-    operation: str
-    instruments: tuple[Instrument, ...] = ()
-    call_id: str = ""
-    account: str | None = None
-    parent: Activity | None = None
-    method: str = ""
-    path: str = ""
-    url: str = ""
-    template: str | None = None
-    number: int = 1
-    headers: dict[str, str] = attrs.field(factory=dict)
-
-    # what came of it
     error: BaseException | None = None
     status: int | None = None
-    effect: Effect = Effect.NOT_SENT
-    why: str = ""
-    response_headers: Mapping[str, str] = attrs.field(factory=dict)
-    seconds: float = 0.0
-    counts: Mapping[str, int] = attrs.field(factory=dict)
+    effect = Effect.NOT_SENT
+    why = ""
+    response_headers: Mapping[str, str] = MappingProxyType({})
+    seconds = 0.0
+    counts: Mapping[str, int] = MappingProxyType({})
     """How many rows of a run came to which end."""
+    is_over = False
 
-    state: dict[Instrument, Any] = attrs.field(factory=dict)
-    """What an instrument keeps for itself."""
-    is_over: bool = False
-    _began: float = attrs.field(init=False, factory=time.perf_counter)
+    def __init__(
+        self,
+        *,
+        kind: Kind,
+        operation: str,
+        instruments: tuple[Instrument, ...] = (),
+        call_id: str = "",
+        account: str | None = None,
+        parent: Activity | None = None,
+        method: str = "",
+        path: str = "",
+        root: str = "",
+        template: str | None = None,
+        number: int = 1,
+    ) -> None:
+        self.kind = kind
+        self.operation = operation
+        self.instruments = instruments
+        self.call_id = call_id
+        self.account = account
+        self.parent = parent
+        self.method = method
+        self.path = path
+        self.root = root
+        self.template = template
+        self.number = number
+        self.headers: dict[str, str] = {}
+        """What is sent with the request beside the session's own; instruments may add to it."""
+        self.state: dict[Instrument, Any] = {}
+        """What an instrument keeps for itself."""
+        self._began = perf_counter()
+
+    @property
+    def url(self) -> str:
+        """The URL without query."""
+        return self.root + self.path
 
     def begin(self) -> Activity:
         """Tell the instruments of the beginning."""
         for instrument in self.instruments:
-            _guarded(instrument.begin, self)
+            try:
+                instrument.begin(self)
+            except Exception:
+                _logger.exception("an instrument failed")
         return self
 
     def note(self, event: Event | str) -> None:
         """Tell the instruments of an event, or of a phase of a run."""
         for instrument in self.instruments:
-            _guarded(instrument.note, self, event)
+            try:
+                instrument.note(self, event)
+            except Exception:
+                _logger.exception("an instrument failed")
 
     def end(self, error: BaseException | None = None) -> None:
         """Tell the instruments of the end, once, in the reverse order."""
         if self.is_over:
             return
         self.is_over = True
-        self.error = self.error or error
-        self.seconds = self.seconds or time.perf_counter() - self._began
+        if self.error is None:
+            self.error = error
+        if not self.seconds:
+            self.seconds = perf_counter() - self._began
         for instrument in reversed(self.instruments):
-            _guarded(instrument.end, self)
+            try:
+                instrument.end(self)
+            except Exception:
+                _logger.exception("an instrument failed")
         self.state.clear()
         self.error = None  # its traceback holds this activity
-
-
-def _guarded(function: Callable[..., None], *arguments: object) -> None:
-    try:
-        function(*arguments)
-    except Exception:
-        _logger.exception("an instrument failed")
 
 
 # --- health, which instruments may measure at any time

@@ -52,7 +52,8 @@ class LogInstrument(Instrument):
         if activity.kind == "attempt":
             _log(logging.DEBUG, activity, "attempt %d: %s", activity.number, activity.why or why or "ended")
         else:
-            level = logging.DEBUG if activity.kind == "call" and activity.parent is not None else logging.INFO
+            is_of_run = activity.kind == "call" and activity.parent is not None and activity.parent.kind == "run"
+            level = logging.DEBUG if is_of_run else logging.INFO
             counts = "".join(f", {number} {name}" for name, number in activity.counts.items())
             _log(level, activity, "%s%s", f"failed: {why}" if why else "done", counts)
 

@@ -137,7 +137,7 @@ class AsyncSession:
             observers=observers,
             credentials_in=credentials_in,
         )
-        core.limiter = limiter
+        core.limiter, core.observers = limiter, self._pipeline.follower
         self._core, self._owns_core = core, True
 
     @classmethod

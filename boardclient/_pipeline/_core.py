@@ -14,7 +14,7 @@ import attrs
 from boardclient._activities import SOURCES
 from boardclient._messages import Response, response_of
 from boardclient._pace import Pace
-from boardclient._pipeline._following import end_form, form_of
+from boardclient._pipeline._following import ObserverInstrument, end_form, form_of
 from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._pipeline._places import Places
 from boardclient._stats import SessionStats
@@ -60,6 +60,8 @@ class SessionCore:
         self.timeout = timeout
         self.limiter: object = None
         """The session's limiter, whose pace `stats` shows."""
+        self.observers: ObserverInstrument | None = None
+        """The session's observers, for what no call waits for."""
         self.retries = self.replays = self.renewals = self.forms = 0
         SOURCES.add(self)
         self._announced: weakref.WeakSet[Credentials] = weakref.WeakSet()
@@ -135,13 +137,14 @@ class SessionCore:
         body = urlencode(fields, quote_via=quote_plus).encode()
         context.started = time.time()
         self.forms += 1
-        followed = form_of(target)
+        followed = form_of(target, self.observers)
         try:
             outcome = await self.pool.send(
                 "POST", target, body, context, "application/x-www-form-urlencoded", headers=followed.headers
             )
             end_form(followed, outcome)
         except asyncio.CancelledError as cancellation:
+            followed.effect, followed.why = context.effect_under_way, "cancelled"
             interrupted = context.interruption_error(host_of(target))
             if interrupted is None:
                 raise cancellation.with_traceback(None)  # noqa: B904 -- the same exception, without the frames that hold the form

@@ -26,7 +26,15 @@ class ObserverInstrument(Instrument):
     def begin(self, activity: Activity) -> None:
         """Notify the observers of a request."""
         if activity.kind == "attempt":
-            notify_all(self._observers, RequestSent(**_facts(activity)))
+            event = RequestSent(
+                operation=activity.operation,
+                method=activity.method,
+                path=activity.path,
+                attempt=activity.number,
+                call_id=activity.call_id,
+                account=activity.account,
+            )
+            notify_all(self._observers, event)
 
     def note(self, activity: Activity, event: Event | str) -> None:
         """Notify the observers of an event."""
@@ -37,25 +45,19 @@ class ObserverInstrument(Instrument):
         """Notify the observers of an attempt's end."""
         if activity.kind == "attempt":
             event = ResponseReceived(
-                **_facts(activity),
+                operation=activity.operation,
+                method=activity.method,
+                path=activity.path,
+                attempt=activity.number,
                 status=activity.status,
                 seconds=activity.seconds,
                 effect=activity.effect,
                 why=activity.why,
+                call_id=activity.call_id,
+                account=activity.account,
                 headers=activity.response_headers,
             )
             notify_all(self._observers, event)
-
-
-def _facts(activity: Activity) -> dict[str, Any]:
-    return {
-        "operation": activity.operation,
-        "method": activity.method,
-        "path": activity.path,
-        "attempt": activity.number,
-        "call_id": activity.call_id,
-        "account": activity.account,
-    }
 
 
 def instruments_of(observers: ObserverInstrument | None) -> tuple[Instrument, ...]:
@@ -64,23 +66,24 @@ def instruments_of(observers: ObserverInstrument | None) -> tuple[Instrument, ..
 
 
 def call_of(request: Request[Any], root: str, account: str | None, observers: ObserverInstrument | None) -> Activity:
-    """Begin the activity of a call, and return it."""
+    """Return the activity of a call, begun."""
+    definition = request.definition
     return Activity(
         kind="call",
-        operation=request.operation,
+        operation=definition.name,
         instruments=instruments_of(observers),
         call_id=new_call_id(),
         account=account,
         parent=PARENT.get(),
-        method=request.method,
+        method=definition.method,
         path=request.path,
-        url=root + request.path,
-        template=None if request.operation == "request" else request.definition.path,
+        root=root,
+        template=None if definition.name == "request" else definition.path,
     ).begin()
 
 
 def attempt_of(call: Activity, number: int) -> Activity:
-    """Begin the activity of one attempt of a call, and return it."""
+    """Return the activity of an attempt of a call, begun."""
     return Activity(
         kind="attempt",
         operation=call.operation,
@@ -90,42 +93,43 @@ def attempt_of(call: Activity, number: int) -> Activity:
         parent=call,
         method=call.method,
         path=call.path,
-        url=call.url,
+        root=call.root,
         template=call.template,
         number=number,
     ).begin()
 
 
-def form_of(url: str) -> Activity:
-    """Begin the activity of a form that a credential provider sends, and return it."""
-    path = "/" + url.partition("://")[2].partition("/")[2]
+def form_of(url: str, observers: ObserverInstrument | None) -> Activity:
+    """Return the activity of a form of a credential provider, begun. Without a call the session's observers are told."""
+    parent = PARENT.get()
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
     return Activity(
         kind="attempt",
         operation="token exchange",
-        instruments=followers(),
-        parent=PARENT.get(),
+        instruments=instruments_of(observers) if parent is None else parent.instruments,
+        call_id="" if parent is None else parent.call_id,
+        account=None if parent is None else parent.account,
+        parent=parent,
         method="POST",
-        path=path,
-        url=url,
-        template=path,
+        path=slash + path,
+        root=f"{scheme}://{host}",
+        template=slash + path,
     ).begin()
 
 
 def end_form(activity: Activity, outcome: TransportResult) -> None:
-    """End the activity of a form with the facts of its response.
-
-    Its headers are not shown, since the service may repeat in them what was sent.
-    """
+    """End the activity of a form as its response says. No header is shown, as the service may repeat what was sent."""
     if isinstance(outcome, RawResponse):
         activity.status, activity.effect = outcome.status, status_of(outcome.status).effect
-        activity.why = f"status {outcome.status}"
+        activity.why = "success" if outcome.is_success else f"status {outcome.status}"
     else:
         activity.effect, activity.why = outcome.effect, outcome.why
     activity.end()
 
 
 def end_attempt(activity: Activity, attempt: Attempt, error: BaseException | None) -> None:
-    """End the activity of an attempt with the facts that the history holds."""
+    """End the activity of an attempt as the history says."""
     activity.status, activity.effect, activity.why = attempt.status, attempt.effect, attempt.why
     activity.seconds = attempt.seconds
     activity.end(error)

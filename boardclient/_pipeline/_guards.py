@@ -33,7 +33,10 @@ def guarded(what: str, function: Callable[..., T], *arguments: object) -> T | No
 def notify_all(observers: Iterable[Observer], event: Event) -> None:
     """Pass an event to each observer."""
     for observer in observers:
-        guarded("an observer", observer, event)
+        try:
+            observer(event)
+        except (Exception, asyncio.CancelledError):  # nothing cancels a task within a plain function
+            log_failure("an observer")
 
 
 class GuardedLimiter:

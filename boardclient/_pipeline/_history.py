@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from time import time
 from typing import Any
 
-import attrs
-
 from boardclient import retry as _retry
+from boardclient._activities import ShownHeaders
 from boardclient._curl import ShownRequest
 from boardclient._messages import Request
 from boardclient._pipeline._following import attempt_of, end_attempt
@@ -39,8 +38,7 @@ def note_attempt(context: CallContext, response: TransportResult, outcome: objec
     attempt = context.record(context.started, outcome, response.status, effect)
     if context.attempt_activity is not None:
         if isinstance(response, RawResponse):
-            shown = without_secrets(context, attrs.evolve(response, body=b""))
-            context.attempt_activity.response_headers = shown.headers
+            context.attempt_activity.response_headers = _shown_headers(context, response)
         _end_attempt(context, attempt)
     if limiter is not None and (response.status is not None or effect is not Effect.NOT_SENT):  # else it was not sent
         asked = outcome.retry_after if isinstance(outcome, ApiError) and is_throttling(outcome) else None
@@ -139,6 +137,13 @@ def without_secrets(context: CallContext, response: RawResponse) -> RawResponse:
     signed_with = context.credentials
     assert signed_with is not None  # noqa: S101 -- a response answers a request that was signed
     return signed_with.redact(response, *_rejected(context))
+
+
+def _shown_headers(context: CallContext, response: RawResponse) -> Mapping[str, str]:
+    """Return the headers of a response, which are redacted when they are first read."""
+    signed_with, others = context.credentials, _rejected(context)
+    assert signed_with is not None  # noqa: S101 -- a response answers a request that was signed
+    return ShownHeaders(lambda: signed_with.redact_headers(response.headers, *others))
 
 
 def _rejected(context: CallContext) -> list[Credentials]:

@@ -78,7 +78,7 @@ class Pipeline:
         self._core = core
         self._provider: Final = GuardedProvider(provider, core)
         self._limiter = None if limiter is None else GuardedLimiter(limiter)
-        self._follower = ObserverInstrument(self.observers) if self.observers else None
+        self.follower = ObserverInstrument(self.observers) if self.observers else None
         self._note_success = _nothing if policy is None else policy.note_success
         self._enters_policy_first = policy is not None and policy.needs_first_attempt
 
@@ -142,7 +142,7 @@ class Pipeline:
 
     async def _followed(self, request: Request[T], options: CallOptions | None) -> T:
         """Make a call that instruments or observers follow."""
-        activity = call_of(request, self._core.base_url, self.identity.get("account"), self._follower)
+        activity = call_of(request, self._core.base_url, self._account, self.follower)
         options = options or CallOptions()
         options.activity, error = activity, None
         try:
@@ -327,9 +327,13 @@ class Pipeline:
     @property
     def identity(self) -> Mapping[str, str]:
         """The service and the account that calls are made for, without credentials."""
+        service, account = {"service": self._core.base_url}, self._account
+        return service if account is None else {**service, "account": account}
+
+    @property
+    def _account(self) -> str | None:
         account = getattr(self.provider, "account", None)
-        service = {"service": self._core.base_url}
-        return {**service, "account": account} if isinstance(account, str) else service
+        return account if isinstance(account, str) else None
 
 
 def _nothing() -> None:

@@ -11,6 +11,7 @@ import weakref
 from time import time
 from typing import TYPE_CHECKING, Final
 
+from boardclient._activities import PARENT
 from boardclient._pipeline._guards import guarded, log_failure
 from boardclient._pipeline._in_flight import CallContext
 from boardclient.credentials import CredentialObserver, CredentialProvider, Credentials
@@ -54,6 +55,7 @@ class GuardedProvider:
         core, started = self._core, time()
         core.in_flight.suspend(context)
         context.waits_for = self._optional.waiting_for
+        token = None if context.activity is None else PARENT.set(context.activity)
         try:
             given = await (self._provider.acquire(core) if rejected is None else self._provider.renew(rejected, core))
             if isinstance(given, Credentials):
@@ -69,6 +71,8 @@ class GuardedProvider:
             failure.__cause__ = error
         finally:
             core.in_flight.resume(context)
+            if token is not None:
+                PARENT.reset(token)
         context.waits_for = None
         context.record(started, failure, None, Effect.NOT_SENT)
         return failure

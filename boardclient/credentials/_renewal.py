@@ -52,8 +52,14 @@ class Renewal:
         None is also returned if the session closes meanwhile: the caller finds no new token then.
         """
         self._scope.enter()
+        call = PARENT.get()
         followed = Activity(
-            kind="renewal", operation="credentials.renew", instruments=followers(), account=self._config.account
+            kind="renewal",
+            operation="credentials.renew",
+            instruments=followers() if call is None else call.instruments,
+            call_id="" if call is None else call.call_id,
+            account=self._config.account,
+            parent=call,
         ).begin()
         PARENT.set(followed)  # in the context of this task
         failure: RenewalFailure | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NoReturn
 from urllib.parse import quote
 
@@ -11,7 +12,7 @@ from multidict import CIMultiDict
 from boardclient import _json
 from boardclient._curl import ShownRequest
 from boardclient._messages import BODY_KEPT_BYTES, Request
-from boardclient._redaction import redacted
+from boardclient._redaction import forms_of, is_free_of, masked
 from boardclient._transport import RawResponse
 from boardclient.models import check_text
 
@@ -29,10 +30,6 @@ class SignedRequest:
 def _secret(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
     if not check_text(value, attribute.name):
         raise ValueError(f"{attribute.name} must not be empty")
-
-
-def _secrets(*credentials: Credentials) -> list[str]:
-    return [secret for one in credentials for secret in (one.token, one.key) if secret is not None]
 
 
 @attrs.frozen
@@ -53,6 +50,8 @@ class Credentials:
     key: str | None = attrs.field(default=None, repr=False, validator=attrs.validators.optional(_secret))
     _query: str = attrs.field(init=False, repr=False, eq=False)
     _fields: bytes = attrs.field(init=False, repr=False, eq=False)
+    _forms: frozenset[bytes] = attrs.field(init=False, repr=False, eq=False, default=frozenset())
+    """What redaction searches for, once it is asked for."""
 
     def __attrs_post_init__(self) -> None:
         # Signing a request then takes one concatenation: its fields follow the comma.
@@ -77,12 +76,12 @@ class Credentials:
 
         `***` stands in place of these and the other credentials.
         """
-        secrets = _secrets(self, *others)
+        forms = self._forms_with(others)
         body = request.body
         return ShownRequest(
             method=request.method,
-            url=root + redacted(request.target.encode(), secrets).decode(),
-            body=None if body is None else redacted(body, secrets).decode("utf-8", "replace"),
+            url=root + masked(request.target.encode(), forms).decode(),
+            body=None if body is None else masked(body, forms).decode("utf-8", "replace"),
             has_key=self.key is not None,
             is_in_body=body is not None and place == "body" and self.key is not None and request.definition.signable_body,
         )
@@ -93,12 +92,24 @@ class Credentials:
         They are found as they are, percent-encoded, escaped as in JSON or HTML, and escaped several times. A large body is cut to
         what an error keeps, and not within a credential.
         """
-        secrets = _secrets(self, *others)
-        headers = CIMultiDict(
-            (name, redacted(value.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape"))
-            for name, value in response.headers.items()
+        body = masked(response.body, self._forms_with(others), BODY_KEPT_BYTES)
+        return attrs.evolve(response, body=body, headers=self.redact_headers(response.headers, *others))
+
+    def redact_headers(self, headers: Mapping[str, str], *others: Credentials) -> Mapping[str, str]:
+        """Return a copy of headers with `***` in place of the credentials."""
+        forms = self._forms_with(others)
+        if is_free_of("\n".join(headers.values()).encode("utf-8", "surrogateescape"), forms):
+            return CIMultiDict(headers)
+        return CIMultiDict(
+            (name, masked(value.encode("utf-8", "surrogateescape"), forms).decode("utf-8", "surrogateescape"))
+            for name, value in headers.items()
         )
-        return attrs.evolve(response, body=redacted(response.body, secrets, BODY_KEPT_BYTES), headers=headers)
+
+    def _forms_with(self, others: Iterable[Credentials] = ()) -> frozenset[bytes]:
+        """Return what to search for to find these and the other credentials."""
+        if not self._forms:
+            object.__setattr__(self, "_forms", forms_of([self.token] if self.key is None else [self.token, self.key]))
+        return self._forms.union(*[other._forms_with() for other in others]) if others else self._forms
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("credentials are not pickled")

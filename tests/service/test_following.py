@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import pickle
 import subprocess
 import sys
 from typing import Any
 
+import attrs
 import pytest
 
 from boardclient import ApiError, AsyncSession, BoardClientError, CardDraft, OAuthCredentials, StaticCredentials, logs
 from boardclient._activities import INSTALLED, Activity, Instrument
+from boardclient.errors import Effect
 from boardclient.events import CredentialsRenewed, RequestSent, ResponseReceived, RetryScheduled
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
@@ -60,9 +64,10 @@ async def test_logs_tell_of_renewals_and_failures(service: BoardService, caplog:
         with pytest.raises(ApiError) as caught:
             await session.cards.get("none")
     texts = [record.getMessage() for record in caplog.records]
-    assert "credentials.renew begins [account default]" in texts
-    assert any(text.startswith("token exchange attempt 1: status 200") for text in texts)
-    assert any(text.startswith("credentials.renew done") for text in texts)
+    call_id = caught.value.call_id
+    assert f"credentials.renew ({call_id}) begins [account default]" in texts
+    assert any(text.startswith(f"token exchange ({call_id}) attempt 1: success [status 200") for text in texts)
+    assert any(text.startswith(f"credentials.renew ({call_id}) done") for text in texts)
     assert any(f"({caught.value.call_id}) failed: GET /1/cards/none: status 404" in text for text in texts)
     assert_no_secrets(caplog.records, secrets=[service.key, service.client_secret, *_tokens(service)])
 
@@ -101,25 +106,89 @@ async def test_events_name_call_account_and_headers(service: BoardService, polic
     assert (seen[1].headers["X-Echo"], seen[1].headers["X-Kind"]) == ("***", "canned")
 
 
+async def test_observers_hear_of_token_exchanges(service: BoardService) -> None:
+    """The exchange of a renewal is told to the observers of the call that waits for it, with its identifier and no credential."""
+    seen: list[Any] = []
+    async with AsyncSession(oauth(service, account="ada"), service.base_url) as session:
+        await session.with_options(observers=[seen.append]).members.me()
+    sent, received, *others = seen
+    facts = ("token exchange", "POST", "/auth/1/OAuthGetAccessToken", 1, others[0].call_id, "ada")
+    assert attrs.astuple(sent) == facts
+    assert (received.operation, received.status, received.effect, received.why) == ("token exchange", 200, Effect.DONE, "success")
+    assert (received.headers, received.call_id) == ({}, sent.call_id)
+    assert [event.operation for event in others] == ["members.me", "members.me"]
+    assert_no_secrets(seen, secrets=[service.key, service.client_secret, *_tokens(service)])
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "effect"),
+    [
+        (faults.status(400, body=b'{"error": "invalid_grant"}'), 400, Effect.REJECTED),
+        (faults.drop(), None, Effect.UNKNOWN),
+        (faults.hang(), None, Effect.UNKNOWN),
+    ],
+    ids=["refused", "dropped", "hanging"],
+)
+async def test_observers_hear_of_failed_exchanges(service: BoardService, fault: Any, status: int | None, effect: Effect) -> None:
+    """The observers of a session hear how an exchange ended that no call waits for, as that of a sign-in."""
+    seen: list[Any] = []
+    service.faults.add(fault, "token.exchange")
+    async with service.session(observers=[seen.append]) as session:
+        form = session._core.post_form(f"{service.auth_url}/1/OAuthGetAccessToken", {"code": "c0de"})
+        exchange = asyncio.ensure_future(form)
+        while not service.calls:
+            await asyncio.sleep(0)
+        if isinstance(fault, faults.Hang):
+            exchange.cancel()
+        await asyncio.wait([exchange])
+    assert [type(event) for event in seen] == [RequestSent, ResponseReceived]
+    assert (seen[1].operation, seen[1].status, seen[1].effect) == ("token exchange", status, effect)
+    assert seen[1].call_id == ""
+    assert_no_secrets(seen, secrets=["c0de"])
+
+
+async def test_headers_of_events(service: BoardService) -> None:
+    """The headers of an event ignore case, can be pickled and printed, and show no credential, before they are read as well."""
+    seen: list[Any] = []
+    echo = {"X-Echo": service.key, "X-Kind": "canned"}
+    async with service.session(observers=[seen.append], retry=None) as session:
+        service.faults.add(faults.status(200, headers=echo, body=b"{}"), times=2)
+        for _ in range(2):
+            with contextlib.suppress(BoardClientError):
+                await session.members.me()
+    read, unread = seen[1].headers, seen[3].headers
+    assert_no_secrets(seen[3], secrets=[service.key])
+    assert (read["x-kind"], read["X-Echo"], len(read)) == ("canned", "***", len(list(read)))
+    assert "canned" in repr(read)
+    assert pickle.loads(pickle.dumps(unread))["x-kind"] == "canned"
+
+
 class Failing(Instrument):
     """An instrument that always raises."""
 
     def begin(self, activity: Activity) -> None:
         raise ValueError
 
+    def note(self, activity: Activity, event: object) -> None:
+        raise ValueError
+
     def end(self, activity: Activity) -> None:
         raise ValueError
 
 
-async def test_an_instrument_that_fails_disturbs_nothing(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_instrument_that_fails_disturbs_nothing(
+    service: BoardService, policy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """What an instrument raises is logged, and the call goes on; one that is cancelled ends its activities."""
     INSTALLED.append(Failing())
     try:
-        async with service.session() as session:
+        async with service.session(retry=policy) as session:
+            await session.members.me()
+            service.faults.add(faults.status(503), call=2)
             await session.members.me()
             service.faults.add(faults.hang())
             call = asyncio.ensure_future(session.members.me())
-            while len(service.calls) < 2:
+            while len(service.calls) < 4:
                 await asyncio.sleep(0)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
