@@ -1,4 +1,4 @@
-"""The command line's entry point. The commands need the extra `boardclient[cli]` and are imported when they are called."""
+"""The entry point of the command line, which needs the extra `boardclient[cli]`."""
 
 import os
 
@@ -10,16 +10,16 @@ __all__ = ["main"]
 
 
 def main(argv: "Sequence[str] | None" = None) -> int:
-    """Run the command line and end the process with its exit code.
+    """Run the command line, and end the process with its exit code.
 
     Args:
-        argv: the arguments; by default those of the process.
+        argv: The arguments. By default those of the process.
 
     Returns:
-        2, after a hint on how to install it, where the extra `cli` is missing.
+        2 if the extra `cli` is not installed, after a hint on how to install it. Otherwise it does not return.
 
     Raises:
-        SystemExit: always, with the exit code of the command, once a command could be run.
+        SystemExit: with the exit code of the command.
     """
     try:
         import signal
@@ -27,7 +27,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
         before = signal.getsignal(signal.SIGINT)
         if before is not signal.default_int_handler:  # ignored by a shell's `&`, or an application's own
             return _run(argv)
-        # Imports take most of a short command's time, and an exception in them may be swallowed: no exception, then.
+        # Imports take most of a short command's time, and a library may swallow a KeyboardInterrupt raised in them.
         signal.signal(signal.SIGINT, _end)
         try:
             return _run(argv)
@@ -39,10 +39,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
 
 
 def _end(*_: object) -> None:
-    """End the process as one that an interrupt ended.
-
-    Nothing has been begun yet that would need to be cleaned up.
-    """
+    """End the process with the exit code of an interrupt. Nothing needs to be cleaned up yet."""
     os.write(2, b"boardclient: ended by SIGINT\n")
     os._exit(130)
 

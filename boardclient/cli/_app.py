@@ -1,4 +1,4 @@
-"""The commands and their parameters. What a command does is imported when it is called."""
+"""The commands and their parameters. The function of a command is imported when it is called."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ _list = Group(
         "Create a list on a board.",
         Argument("name", metavar="NAME", help="The list's name."),
         Option("--board", "board_id", metavar="BOARD_ID", required=True, help="The board's identifier."),
-        Option("--pos", metavar="POS", help="The position in the board: top, bottom, or what else the service knows."),
+        Option("--pos", metavar="POS", help="The position in the board: top, bottom, or another value that the service accepts."),
         _json,
         notes={_EXAMPLE: ['boardclient list create "In review" --board BOARD_ID --pos bottom']},
     ),
-    Command("archive", "_records.list_archive", "Archive a list; no way back is documented.", _list_id, _json),
+    Command("archive", "_records.list_archive", "Archive a list. The service documents no way to undo this.", _list_id, _json),
 )
 _card = Group(
     "card",
@@ -78,13 +78,13 @@ _card = Group(
         _into_list,
         Option("--desc", metavar="TEXT", help="The description."),
         Option("--due", metavar="TIME", help="The due date: ISO 8601 with an offset."),
-        Option("--timezone", metavar="ZONE", help="Where a due date without an offset is, such as Europe/Berlin."),
+        Option("--timezone", metavar="ZONE", help="The time zone of a due date without an offset, such as Europe/Berlin."),
         Option("--pos", type=click.Choice(["top", "bottom"]), help="The position in the list."),
         _json,
         notes={_EXAMPLE: ['boardclient card create "Book the room" --list LIST_ID --due 2027-01-31T17:00:00+01:00']},
     ),
     Command("get", "_records.card_get", "Show a card.", _card_id, _json),
-    Command("delete", "_records.card_delete", "Delete a card for good.", _card_id, _json),
+    Command("delete", "_records.card_delete", "Delete a card permanently.", _card_id, _json),
     Command("move", "_records.card_move", "Move a card to another list.", _card_id, _into_list, _json),
     Command(
         "label",
@@ -99,13 +99,13 @@ _card = Group(
 app = Group(
     "boardclient",
     "Work with boards, lists and cards of a board service.",
-    Command("demo", "_demo.demo", "Show it all in seconds: an own service, a board, an import, moves, labels."),
+    Command("demo", "_demo.demo", "Run a tour of a few seconds with an embedded service: a board, an import, moves, labels."),
     Command(
         "serve",
         "_serve.serve",
-        "Run the embedded service in memory, to try things out, until SIGINT or SIGTERM.",
+        "Run the embedded service in memory until SIGINT or SIGTERM, for trials and development.",
         Option(
-            "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port on 127.0.0.1; 0 takes a free one."
+            "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port on 127.0.0.1; 0 means any free port."
         ),
         Option(
             "--member",
@@ -114,7 +114,7 @@ app = Group(
             default=["Ada Lovelace", "Alan Turing"],
             metavar="NAME",
             show_default=True,
-            help="A member who can sign in; give it again for more.",
+            help="A member who can sign in. Repeat the option for more members.",
         ),
         Option(
             "--redirect-uri",
@@ -128,27 +128,29 @@ app = Group(
             type=click.FloatRange(min=0, min_open=True),
             metavar="SECONDS",
             help="How long a token is accepted.",
-            otherwise="for good",
+            otherwise="until the service ends",
         ),
-        Option("--latency", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="How long each request waits."),
+        Option(
+            "--latency", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="How long each response is delayed."
+        ),
         Option(
             "--fail",
             type=click.FloatRange(0, 1),
             default=0.0,
             metavar="SHARE",
-            help="The share of requests that meet a 503, half of them after they were carried out.",
+            help="The share of requests that get a 503, half of them after they were carried out.",
         ),
         Option(
             "--rate-limit",
             type=click.FloatRange(min=0, min_open=True),
             metavar="N",
-            help="Requests per second; those above meet a 429.",
+            help="Requests per second. Further ones get a 429.",
             otherwise="none",
         ),
         notes={
             "Sign-in": (
-                "The environment that is printed holds the client's identifier and secret and the address of a page where one of "
-                "the members consents. Boards and cards have pages at their addresses, which follow what happens."
+                "The printed environment has the client's identifier and secret, and the address of a page on which one of the "
+                "members gives consent. Boards and cards have pages at their addresses, which show changes as they happen."
             ),
             "Examples": [
                 "boardclient serve --port 8080",
@@ -164,17 +166,17 @@ app = Group(
     export,
     journal,
     params=[
-        Option("--base-url", metavar="URL", help="The service's address, before BOARDCLIENT_BASE_URL."),
-        Option("--auth-url", metavar="URL", help="Where tokens are exchanged, before BOARDCLIENT_AUTH_URL."),
+        Option("--base-url", metavar="URL", help="The service's address; overrides BOARDCLIENT_BASE_URL."),
+        Option("--auth-url", metavar="URL", help="Where tokens are exchanged; overrides BOARDCLIENT_AUTH_URL."),
         Option(
             "--timeout",
             type=click.FloatRange(min=0.001),
             default=30.0,
             show_default=True,
             metavar="SECONDS",
-            help="Seconds for a call, all its attempts together.",
+            help="The deadline of a call, including all its attempts.",
         ),
-        Option("--allow-insecure", is_flag=True, help="Allow http to hosts other than this one."),
+        Option("--allow-insecure", is_flag=True, help="Allow unencrypted http to hosts other than this machine."),
         Option("--verbose", is_flag=True, help="Log each call and its attempts on stderr, without credentials."),
         Option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the version."),
     ],
@@ -188,15 +190,15 @@ app = Group(
         "Environment": [
             "BOARDCLIENT_BASE_URL  the service's address",
             "BOARDCLIENT_TOKEN     the access token",
-            "BOARDCLIENT_KEY       the API key, where one is used",
+            "BOARDCLIENT_KEY       the API key, if one is used",
             "BOARDCLIENT_AUTH_URL  where tokens are exchanged",
-            "BOARDCLIENT_LOG       info or debug: log calls, or their attempts as well, on stderr",
+            "BOARDCLIENT_LOG       info logs calls on stderr, debug also their attempts",
             "NO_COLOR              print without colours",
-            "Credentials are never options: options show in process lists.",
+            "Credentials are never options, since process lists show options.",
         ],
         "Exit codes": [
             "0         done",
-            "1         the service or the way to it failed, or the output could not be written",
+            "1         the service or the network failed, or the output could not be written",
             "2         bad usage, configuration or file",
             "130, 143  ended by SIGINT, SIGTERM",
         ],

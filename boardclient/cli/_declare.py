@@ -1,4 +1,4 @@
-"""How commands are declared. Where a command's function is, its parameters, its help; a call imports the function."""
+"""The classes with which commands are declared, and the layout of help pages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from boardclient.cli._text import has_color
 _WIDEST_HELP = 110
 
 Notes = Mapping[str, str | Sequence[str]]
-"""Sections at the end of a help page: a paragraph, or lines that are kept as they are."""
+"""Sections at the end of a help page. A text is a paragraph; a sequence is a list of unwrapped lines."""
 
 
 class _Formatter(click.HelpFormatter):
-    """Write a help page with bold headings and coloured terms.
+    """Formats a help page with bold headings and coloured terms.
 
     It is as wide as the terminal, up to 110 columns.
     """
@@ -32,12 +32,12 @@ class _Formatter(click.HelpFormatter):
         self.write(click.style(heading, bold=True) + "\n")
 
     def write_dl(self, rows: Any, col_max: int = 34, col_spacing: int = 2) -> None:
-        """Write terms and what they mean."""
+        """Write a list of terms and their descriptions."""
         super().write_dl([(click.style(term, fg="cyan"), text) for term, text in rows], col_max, col_spacing)
 
 
 class _Context(click.Context):
-    """Carry what every help page and error has in common."""
+    """The settings that all help pages and errors share."""
 
     formatter_class = _Formatter
 
@@ -48,18 +48,15 @@ class _Context(click.Context):
 
 
 class Argument(click.Argument):
-    """Declare an argument with a line of help."""
+    """An argument with a line of help."""
 
-    def __init__(self, name: str, *, metavar: str, help: str, required: bool = True) -> None:  # noqa: A002 -- as click calls it
+    def __init__(self, name: str, *, metavar: str, help: str, required: bool = True) -> None:  # noqa: A002 -- click's name
         super().__init__([name], metavar=metavar, required=required)
         self.text = help
 
 
 class Option(click.Option):
-    """Declare an option.
-
-    `otherwise` says in the help what holds where it is not given.
-    """
+    """An option. `otherwise` describes its default in the help text."""
 
     def __init__(self, *names: str, otherwise: str | None = None, **settings: Any) -> None:
         if otherwise is not None:
@@ -68,13 +65,13 @@ class Option(click.Option):
 
 
 class _Page(click.Command):
-    """Write the help page of a command or a group."""
+    """A command or group with a help page in our layout."""
 
     context_class = _Context
     notes: Notes = MappingProxyType({})
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what the command does."""
+        """Write the description of the command."""
         formatter.write_paragraph()
         formatter.write_text(self.help or "")
 
@@ -89,7 +86,7 @@ class _Page(click.Command):
                     formatter.write_dl(rows)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the notes."""
+        """Write the sections of `notes`."""
         for title, text in self.notes.items():
             with formatter.section(title):
                 if isinstance(text, str):
@@ -99,10 +96,10 @@ class _Page(click.Command):
 
 
 class Command(_Page):
-    """Declare a command, whose function is imported when the command is called.
+    """A command whose function is imported when it is called.
 
-    `call` names it as `module.function`.
-    The function gets the global options and, by keyword, the command's own parameters.
+    `call` names the function as `module.function`. The function gets the global options, and the command's own parameters as
+    keyword arguments.
     """
 
     def __init__(self, name: str, call: str, text: str, *params: click.Parameter, notes: Notes | None = None) -> None:
@@ -118,7 +115,7 @@ class Command(_Page):
 
 
 class Group(_Page, click.Group):
-    """Declare a group of commands; without a command it shows its help."""
+    """A group of commands. Without a command it shows its help."""
 
     def __init__(self, name: str, text: str, *commands: click.Command, params: Sequence[Option] = (), notes: Notes | None = None):
         super().__init__(name, commands=list(commands), params=list(params), help=text, no_args_is_help=True)

@@ -1,4 +1,4 @@
-"""The embedded service on the command line. A tour that needs no other service, and the service alone."""
+"""The command `demo`: a tour of the client with an embedded service."""
 
 import asyncio
 from importlib.resources import as_file, files
@@ -20,7 +20,7 @@ _CARDS_UNTIL_EXPIRY = 25
 
 
 class _Consent:
-    """Stand for the application in the code exchange; its user consents at once."""
+    """Stands for an application whose user consents at once."""
 
     def __init__(self, service: BoardService) -> None:
         self.asked = 0
@@ -28,12 +28,12 @@ class _Consent:
         self._created = 0
 
     async def authorize(self, request: AuthorizationRequest) -> str:
-        """Give a code."""
+        """Return an authorization code."""
         self.asked += 1
         return self._service.new_code()
 
     def expire_midway(self, event: Event) -> None:
-        """Let every token expire once some cards of the import are created."""
+        """Expire all tokens once some cards of the import were created."""
         if isinstance(event, ResponseReceived) and event.operation == "cards.create" and event.status == 200:
             self._created += 1
             if self._created == _CARDS_UNTIL_EXPIRY:
@@ -47,9 +47,9 @@ def demo(options: _settings.Options) -> None:
 
 
 async def _demo() -> None:
-    """Fill a board of an own service from the shipped file, change it, draw it.
+    """Fill a board from the shipped file, change it and draw it.
 
-    The token expires in the middle.
+    The token expires during the import.
     """
     console = _render.output()
     async with BoardService(port=0) as service:
@@ -78,7 +78,7 @@ async def _tour(console: Console, service: BoardService, session: AsyncSession, 
 
 
 async def _change(session: AsyncSession, board: Board) -> list[str]:
-    """Move, label, delete and archive a few things, and tell what was done."""
+    """Move, label and delete some cards, archive a list, and return what was done."""
     list_ids = {item.name: item.id for item in await session.boards.lists(board.id)}
     cards = await session.boards.cards(board.id)
     waiting = [card for card in cards if card.list_id == list_ids["To Do"]]

@@ -1,14 +1,14 @@
-"""What ends a command early; nothing is printed here."""
+"""The errors that end a command early."""
 
 from collections.abc import Sequence
 
 
 class UsageError(Exception):
-    """Report bad usage, configuration or input; nothing was sent."""
+    """The usage, the configuration or the input is wrong. Nothing was sent."""
 
 
 class FileError(UsageError):
-    """Report a file that can't be used, with the places that are wrong."""
+    """A file can't be used. `problems` describes what is wrong, row by row."""
 
     def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
         super().__init__(message, problems)
@@ -20,11 +20,11 @@ class FileError(UsageError):
 
 
 class IncompleteError(Exception):
-    """Report that a command did a part of its work, and why it stopped."""
+    """The command did only a part of its work. The message says why."""
 
 
 class StoppedError(Exception):
-    """Report that a signal ended the command."""
+    """A signal ended the command."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)

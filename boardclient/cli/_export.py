@@ -1,4 +1,7 @@
-"""The cards of a board in the form that an import reads. What it could not read back as it was is named, not written."""
+"""Writes the cards of a board in the format that an import reads.
+
+Cards that an import could not read back unchanged are named instead.
+"""
 
 import csv
 import json
@@ -26,10 +29,7 @@ _POSITIONS = frozenset(Position)
 
 @attrs.frozen(kw_only=True)
 class ExportOptions:
-    """Hold what the caller of `export` asked for.
-
-    Without a path the cards go to standard output.
-    """
+    """The options of `export`. Without an output path, cards are written to standard output."""
 
     board_id: str
     form: Format
@@ -39,17 +39,18 @@ class ExportOptions:
 
 @attrs.frozen
 class LeftOut:
-    """Name a card that is not written, and why: None where its list is archived."""
+    """A card that is not written. `why` is None if its list is archived."""
 
     card: Card
     why: str | None = None
 
 
 def choose_format(said: Format | None, output: Path | None) -> Format:
-    """Return the format that the caller named or the extension of the output. CSV by default.
+    """Return the format that --format or the extension of the output names. CSV by default.
 
     Raises:
-        UsageError: nothing says it, or the two contradict each other, so that `import` would read the file as what it is not.
+        UsageError: they name different formats, so that `import` would misread the file.
+        FileError: the extension is unknown, and --format is not given.
     """
     if output is None:
         return said or Format.CSV
@@ -60,7 +61,7 @@ def choose_format(said: Format | None, output: Path | None) -> Format:
             raise
         return said
     if said not in (None, by_name):
-        raise UsageError(f"{output}: the extension says {by_name.value}, --format something else")
+        raise UsageError(f"{output}: the extension means {by_name.value}, but --format is different: change one of them")
     return by_name
 
 
@@ -69,11 +70,11 @@ async def export(session: AsyncSession, options: ExportOptions) -> None:
 
     Raises:
         FileError: the output can't be written.
-        IncompleteError: some cards were left out that should not be.
+        IncompleteError: some cards could not be written in the format that import reads.
         BoardClientError: the board could not be read.
     """
     cards = await session.boards.cards(options.board_id)
-    lists = await session.boards.lists(options.board_id)  # after the cards, so that none is in a list of later
+    lists = await session.boards.lists(options.board_id)  # after the cards, so that the list of each card is known
     left_out: list[LeftOut] = []
     with _opened(options.output) as file:
         write(rows_of(cards, lists, with_archived=options.with_archived), left_out.append, options.form, file)
@@ -87,7 +88,7 @@ async def export(session: AsyncSession, options: ExportOptions) -> None:
 
 
 def rows_of(cards: Iterable[Card], lists: Sequence[BoardList], *, with_archived: bool) -> Iterator[Cells | LeftOut]:
-    """Yield the cells of each card, in the order of the listing, or why it has none."""
+    """Yield the cells of each card, or why it is left out, in the listing's order."""
     index, homes = ListIndex(lists), {item.id: item for item in lists}
     for card in cards:
         home = None if card.list_id is None else homes.get(card.list_id)
@@ -113,17 +114,17 @@ def _cells(card: Card, list_: str) -> Cells:
 
 
 def _problem(card: Card, cells: Cells, index: ListIndex) -> str | None:
-    """Return why an import would not read the cells as the card, None if it would."""
-    for column in ("desc", "due"):  # which are called the same by the service
+    """Return why an import would not read the cells as the same card, or None."""
+    for column in ("desc", "due"):  # the names are the same in the service's JSON
         if cells[column] is None and card.extra.get(column) is not None:
-            return f"its {column} is of a kind that can't be written"
+            return f"its {column} has a type that can't be written"
     found = next(iter(_rows.check(0, cells, index, None)))
     return f"its {found.column} {found.message}" if isinstance(found, Problem) else None
 
 
 def write(rows: Iterable[Cells | LeftOut], leave_out: Callable[[LeftOut], None], form: Format, file: TextIO) -> None:
-    """Write the rows that have cells; `file` must not change line ends."""
-    table: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS)  # whose rows end in \r\n: a cell that holds either is quoted
+    """Write the rows that have cells, and pass the others to `leave_out`. `file` must not translate line ends."""
+    table: csv.DictWriter[str] = csv.DictWriter(file, COLUMNS)  # rows end in \r\n, so cells with \r or \n are quoted
     if form is Format.CSV:
         table.writeheader()
     for row in rows:
@@ -138,10 +139,7 @@ def write(rows: Iterable[Cells | LeftOut], leave_out: Callable[[LeftOut], None],
 
 @contextmanager
 def _opened(path: Path | None) -> Iterator[TextIO]:
-    """Open what is written to, in UTF-8 whatever the terminal's encoding is.
-
-    Standard output stays open.
-    """
+    """Open the output, in UTF-8 whatever the terminal's encoding is. Standard output stays open."""
     if path is None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="")
@@ -157,17 +155,15 @@ def _opened(path: Path | None) -> Iterator[TextIO]:
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[TextIO]:
-    """Write a file beside `path` that replaces it once it is complete and on disk.
+    """Write a file beside `path`, which replaces it once it is complete and on disk.
 
-    An error leaves `path` as it was.
-
-    What is no regular file, as a pipe, is written to as it is.
+    After an error `path` is unchanged. If it is not a regular file, such as a pipe, it is written directly.
     """
     if path.exists() and not path.is_file():
         with path.open("w", encoding="utf-8", newline="") as file:
             yield file
         return
-    target = path.resolve()  # a link stays one
+    target = path.resolve()  # a symbolic link is kept
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with beside.open("x", encoding="utf-8", newline="") as file:

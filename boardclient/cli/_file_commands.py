@@ -35,12 +35,12 @@ def import_(
     async def work(session: AsyncSession) -> None:
         await import_file(session, Path(file), wanted, brake)
 
-    # What is under way when it ends is named row by row: there is nothing to add but how to resume.
+    # Rows in flight are named one by one, so the final line only says how to resume.
     with_session(options, work, writes=False, brake=brake, when_stopped="the same command line resumes it")
 
 
 def export(options: Options, *, board_id: str, form: str | None, output: str | None, with_archived: bool) -> None:
-    """Write the cards of a board in the form that import reads."""
+    """Write the cards of a board in the format that import reads."""
     path = None if output is None else Path(output)
 
     async def work(session: AsyncSession) -> None:
@@ -53,7 +53,7 @@ def export(options: Options, *, board_id: str, form: str | None, output: str | N
 
 
 def journal_show(options: Options, *, file: str, as_json: bool) -> None:
-    """Sum a journal up."""
+    """Print a summary of a journal."""
     with reported():
         _journal.show(Path(file), as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""The run of an import: check every row, then send the drafts, then count. What is drawn is the caller's affair."""
+"""The run of an import: check every row, send the drafts, count the results. Nothing is printed here."""
 
 import asyncio
 from collections import Counter
@@ -27,10 +27,7 @@ STATES = ("created", "already", "failed", "unknown")
 
 @attrs.frozen(kw_only=True)
 class SendOptions:
-    """Hold what a run of `rows` rows is to be like.
-
-    Without a journal nothing outlives it.
-    """
+    """The options of sending `rows` rows. Without a journal the run can't be resumed."""
 
     rows: int
     board_id: str
@@ -41,7 +38,7 @@ class SendOptions:
 
 @attrs.frozen(kw_only=True)
 class Source:
-    """Hold an open file and what its rows are read against; its opener closes it."""
+    """An open file, and what is needed to read its rows. The caller that opened it closes it."""
 
     file: BinaryIO
     form: _rows.Format
@@ -56,7 +53,7 @@ class Source:
 
 @attrs.frozen
 class FailedRow:
-    """Name a row that does not certainly exist as a card, and why."""
+    """A row that failed, or whose card may or may not exist."""
 
     row: int
     state: str
@@ -65,7 +62,7 @@ class FailedRow:
 
 @attrs.define
 class Outcome:
-    """Count what became of the rows of one import; complete once it has ended."""
+    """The counts of one import, which are complete once it has ended."""
 
     on_failed_row: Callable[[FailedRow], None]
     counts: Counter[str] = attrs.field(factory=Counter)
@@ -76,12 +73,12 @@ class Outcome:
     _under_way: dict[int, tuple[int, Key]] = attrs.field(factory=dict)
 
     def begin(self, index: int, row: _rows.Row) -> None:
-        """Note that a row's draft was handed out."""
+        """Note that a row's draft was passed to the run."""
         self._under_way[index] = row.number, key_of(index, row.draft)
         self._begun += 1
 
     def settle(self, result: CardResult) -> None:
-        """Note what became of a draft."""
+        """Count the result of a draft."""
         row, _ = self._under_way.pop(result.index)
         self.counts[result.state] += 1
         if result.state in {"failed", "unknown"}:
@@ -90,7 +87,7 @@ class Outcome:
     def abandon(self, doubtful: Container[Key] | None) -> None:
         """Count the rows whose cards may exist after the run was cancelled.
 
-        `doubtful` holds them; None means all that were handed out.
+        They are those in `doubtful`, or all without a result if it is None.
         """
         for index, (row, key) in list(self._under_way.items()):
             if doubtful is None or key in doubtful:
@@ -99,7 +96,7 @@ class Outcome:
                 self.on_failed_row(FailedRow(row, "unknown", "the import ended while the card was being created"))
 
     def close(self, rows: int) -> None:
-        """Count the rows without a result as not sent, of `rows` in the file."""
+        """Count the rows without a result as not sent. `rows` is the number of rows in the file."""
         self.not_sent = max(0, rows - self._begun) + len(self._under_way)
         self._under_way.clear()
 
@@ -120,7 +117,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """
     try:
         if path.exists() and not path.is_file():
-            raise FileError(f"{path}: is not a regular file (it is read twice)")
+            raise FileError(f"{path}: is not a regular file, which it must be since it is read twice")
         file = path.open("rb")
     except OSError as error:
         raise FileError(f"{path}: {error.strerror}") from None
@@ -139,7 +136,7 @@ async def prepare(
     """Read the board's lists once (section 4.5) and find the default list among them.
 
     Raises:
-        UsageError: the default list is none of the board's.
+        UsageError: the default list is not on the board.
         BoardClientError: the lists could not be read.
     """
     lists = _rows.ListIndex(await session.boards.lists(board_id))
@@ -151,10 +148,10 @@ async def prepare(
 
 
 async def check(source: Source, earlier: Earlier) -> Counter[Standing]:
-    """Read the whole file and count its rows by what earlier runs made of them.
+    """Read the whole file, and count its rows by what earlier runs did with them.
 
     Raises:
-        FileError: a row is wrong, or was sent with other content; it holds the first 20 problems.
+        FileError: a row is wrong, or was sent with other content. It has the first 20 problems.
     """
     standings: Counter[Standing] = Counter()
     problems: list[str] = []
@@ -181,7 +178,7 @@ async def check(source: Source, earlier: Earlier) -> Counter[Standing]:
 
 
 async def _unhurried(items: Iterable[_T]) -> AsyncIterator[_T]:
-    """Yield the items, and let other tasks run now and then: a signal is heard."""
+    """Yield the items, and let the event loop handle signals in between."""
     for number, item in enumerate(items):
         if number % _ROWS_PER_BREATH == 0:
             await asyncio.sleep(0)
@@ -191,7 +188,7 @@ async def _unhurried(items: Iterable[_T]) -> AsyncIterator[_T]:
 def _add_problem(problems: list[str], problem: _rows.Problem) -> None:
     problems.append(str(problem))
     if len(problems) == _PROBLEMS_SHOWN:
-        raise FileError(f"the file has {_PROBLEMS_SHOWN} problems or more; nothing was sent", problems)
+        raise FileError(f"the file has at least {_PROBLEMS_SHOWN} problems; nothing was sent", problems)
 
 
 async def send(
@@ -203,10 +200,11 @@ async def send(
     brake: Brake,
     on_progress: Callable[[BulkProgress], None] | None = None,
 ) -> None:
-    """Create a card for each row and count into `outcome`, interrupted or not.
+    """Create a card for each row, and count the results in `outcome`.
 
-    The file is read as the run goes. A file that is no longer what `check` saw stops the hand-out; what is under way is awaited,
-    and `outcome.stopped_by` says why. When the brake is pulled, no further card is begun.
+    The counts are complete even if the import is interrupted. The file is read during the run. If it is no longer what `check`
+    read, no further row is sent, the cards in flight are completed, and `outcome.stopped_by` says why. When the brake is pulled,
+    no further card is sent.
 
     Raises:
         UsageError: the journal can't be used; nothing was sent.
@@ -242,7 +240,7 @@ async def _follow(run: BulkRun, outcome: Outcome, brake: Brake) -> None:
                     outcome.settle(result)
         finally:
             await opened_run.aclose()
-            for result in run.take_ready():  # what came to its end until now counts as well
+            for result in run.take_ready():  # results that came meanwhile count as well
                 outcome.settle(result)
 
 
@@ -255,10 +253,7 @@ def _doubtful_keys(journal: Path | None) -> Container[Key] | None:
 
 @attrs.frozen
 class _Drafts:
-    """The drafts of a file, read as they are asked for.
-
-    They are as many as the check has counted.
-    """
+    """The drafts of a file, read lazily. There are as many as the check has counted."""
 
     source: Source
     outcome: Outcome
@@ -281,7 +276,7 @@ class _Drafts:
                 yield item.draft
                 index += 1
         except OSError as error:
-            outcome.stopped_by = f"the file can't be read any more: {error.strerror}"
+            outcome.stopped_by = f"the file can no longer be read: {error.strerror}"
             return
         if index < self.rows:
             outcome.stopped_by = f"the file changed while it was imported: it has {index} rows now and had {self.rows}"

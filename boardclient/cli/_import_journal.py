@@ -1,4 +1,4 @@
-"""What earlier runs of an import did, read from its journal without changing it. Eight bytes a row and set."""
+"""What earlier runs of an import did, read from its journal. It takes eight bytes for each row and set."""
 
 import asyncio
 import os
@@ -17,17 +17,17 @@ _ROWS_PER_BREATH = 500
 
 Key = RowKey
 Standing = Literal["new", "done", "failed", "doubtful", "changed"]
-"""What a run makes of a row: create it; report that it is there or was refused for good; look for it; refuse its new content."""
+"""What a run does with a row: create the card; report that it exists or failed for good; look for it; refuse changed content."""
 
 
 def key_of(index: int, draft: CardDraft) -> Key:
-    """Return how a journal knows a row."""
+    """Return the key of a row in a journal."""
     return index if draft.reference is None else draft.reference
 
 
 @attrs.define
 class Earlier:
-    """What a journal says of rows. Owned by one check of a file; without a journal all rows are new."""
+    """What a journal says about rows. Owned by one check of a file. Without a journal all rows are new."""
 
     done: IdSet = attrs.field(factory=IdSet)
     failed: IdSet = attrs.field(factory=IdSet)
@@ -36,7 +36,7 @@ class Earlier:
     exists: bool = False
 
     def standing(self, index: int, draft: CardDraft) -> Standing:
-        """Return what a run that resumes the journal does with a row."""
+        """Return what a run with this journal would do with a row."""
         if not self.exists:
             return "new"
         key = repr(key_of(index, draft))
@@ -48,7 +48,7 @@ class Earlier:
 
 
 async def read_earlier(path: Path | None, identity: Mapping[str, str]) -> Earlier:
-    """Read a journal, where there is one.
+    """Read a journal, if there is one.
 
     Raises:
         JournalError: it can't be read, or belongs to another import.
@@ -69,7 +69,7 @@ async def read_earlier(path: Path | None, identity: Mapping[str, str]) -> Earlie
 
 
 def _is_there(path: Path) -> bool:
-    return os.path.exists(path)  # unlike a Path's own method it does not raise where one may not look
+    return os.path.exists(path)  # unlike Path.exists it does not raise without permission
 
 
 def _check_identity(path: Path, made_for: Mapping[str, str], given: Mapping[str, str]) -> None:
@@ -80,7 +80,7 @@ def _check_identity(path: Path, made_for: Mapping[str, str], given: Mapping[str,
 
 
 def doubtful_keys(path: Path) -> set[Key]:
-    """Return the rows of which the journal doesn't know whether their cards exist.
+    """Return the keys of the rows whose cards may or may not exist.
 
     Raises:
         JournalError: it can't be read.

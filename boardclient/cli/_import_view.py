@@ -1,4 +1,4 @@
-"""What an import shows: a bar while it runs, failed rows, the counts at its end."""
+"""The output of an import: a progress bar, the failed rows, the final counts."""
 
 from collections import Counter
 from pathlib import Path
@@ -16,7 +16,7 @@ from boardclient.cli._text import note, out, out_json
 
 @attrs.frozen(kw_only=True)
 class ImportOptions:
-    """Hold the options of `import`; without a journal an import can't be resumed."""
+    """The options of `import`. Without a journal an import can't be resumed."""
 
     board_id: str
     default_list: str | None = None
@@ -29,10 +29,11 @@ class ImportOptions:
 
 
 async def import_file(session: AsyncSession, path: Path, options: ImportOptions, brake: Brake | None = None) -> None:
-    """Import a file, show how it goes, and print the counts however it ends.
+    """Import a file, show its progress, and print the counts however it ends.
 
     Raises:
-        FileError, UsageError: the file, the list or the journal is wrong; nothing was sent.
+        FileError: the file or the journal can't be used. No card was created.
+        UsageError: the list or the journal can't be used. No card was created.
         IncompleteError: some rows failed or are unknown, or the file changed.
         BoardClientError: the lists could not be read, or the run as a whole failed.
     """
@@ -103,12 +104,10 @@ async def _send(session: AsyncSession, source: _import.Source, rows: int, option
 
 
 def _judge(outcome: _import.Outcome, brake: Brake) -> None:
-    """Check that a finished import created every row.
-
-    One that a signal stopped is reported by its signal.
+    """Check that a finished import created every row. If a signal stopped it, the signal is reported instead.
 
     Raises:
-        IncompleteError: some rows don't exist as exactly one card, or the file changed.
+        IncompleteError: some rows do not exist as exactly one card, or the file changed.
     """
     if outcome.stopped_by is not None:
         raise IncompleteError(outcome.stopped_by)
@@ -121,7 +120,7 @@ def _show_end(outcome: _import.Outcome, failed: list[_import.FailedRow], *, as_j
     for text in [] if audit is None else _complaints(audit):
         note(text, fg="red")
     if outcome.report.audit_error is not None:
-        note(f"the board could not be read at the end: {outcome.report.audit_error}", fg="red")
+        note(f"the board could not be read at the end, so duplicates are not ruled out: {outcome.report.audit_error}", fg="red")
     if as_json:
         out_json(_as_json(outcome, failed))
     else:
@@ -129,14 +128,14 @@ def _show_end(outcome: _import.Outcome, failed: list[_import.FailedRow], *, as_j
 
 
 def _complaints(audit: BulkAudit) -> list[str]:
-    """Name what the board showed at the end and should not have shown."""
+    """Return a line for each fault that the board showed at the end."""
     found = []
     if audit.lost:
-        found.append(f"lost: {audit.lost} of the cards that were confirmed are not on the board")
-    found += [f"duplicated: {card.name!r} ({card.id}) is a card too many of a row" for card in audit.duplicated]
+        found.append(f"lost: {audit.lost} of the confirmed cards are not on the board")
+    found += [f"duplicated: {card.name!r} ({card.id}) looks like a second card of a row" for card in audit.duplicated]
     alike = {card.id for card in audit.resembling}
     for card in audit.unexpected:
-        text = "may be a row that is unknown" if card.id in alike else "is no row's, and was not there before"
+        text = "may belong to an unknown row" if card.id in alike else "belongs to no row, and was not there before"
         found.append(f"unexpected: {card.name!r} ({card.id}) {text}")
     return found
 

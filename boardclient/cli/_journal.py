@@ -1,4 +1,4 @@
-"""What `journal` shows of the journal of an import. The file is never changed, and may be in use."""
+"""The commands `journal show` and `journal export`. The journal may be in use."""
 
 import asyncio
 import json
@@ -16,10 +16,10 @@ _ROWS_PER_BREATH = 500
 
 
 def show(path: Path, *, as_json: bool = False) -> None:
-    """Print what a journal holds, as lines or as one JSON object.
+    """Print a summary of a journal, as lines or as one JSON object.
 
     Raises:
-        FileError: there is none, or it can't be read.
+        FileError: there is no journal, or it can't be read.
     """
     try:
         summary = read_journal(path)
@@ -40,7 +40,7 @@ def show(path: Path, *, as_json: bool = False) -> None:
 
 
 async def export(path: Path, states: Sequence[RowState]) -> None:
-    """Print the rows in these states, or all, as JSON Lines, as they are read.
+    """Print the rows in these states, or all rows, as JSON Lines.
 
     Raises:
         FileError: there is no journal, or it can't be read.
@@ -49,7 +49,7 @@ async def export(path: Path, states: Sequence[RowState]) -> None:
         with closing(read_rows(path, *states)) as rows:
             for number, row in enumerate(rows):
                 if number % _ROWS_PER_BREATH == 0:
-                    await asyncio.sleep(0)  # a signal is heard
+                    await asyncio.sleep(0)  # lets the event loop handle signals
                 sys.stdout.write(json.dumps(_values(row)) + "\n")
     except JournalError as error:
         raise FileError(str(error)) from None

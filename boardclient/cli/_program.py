@@ -1,4 +1,4 @@
-"""One run of the command line, from arguments to an exit code. Each failure is one line."""
+"""One run of the command line, from the arguments to the exit code. Each error is one line."""
 
 import errno
 import os
@@ -16,12 +16,12 @@ _OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, 
 
 
 def run(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line with these arguments, by default the process's, and exit."""
+    """Run the command line and exit. The default arguments are those of the process."""
     if sys.stderr is None:
-        # Descriptor 2 is free: otherwise a journal or a socket would get it, and what is written to it.
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 -- it is open as long as the process is
+        # Standard error is closed. Otherwise a journal or a socket might get descriptor 2, and be sent error messages.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 -- it stays open until the process ends
     if sys.stdout is None:
-        note("boardclient: error: standard output is closed; send it to /dev/null where it is not wanted")
+        note("boardclient: error: standard output is closed; redirect it to /dev/null if it is not wanted")
         sys.exit(2)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -51,8 +51,8 @@ def _called(argv: Sequence[str] | None) -> int:
         return 2
     except SystemExit:
         if sys.stdout is streams[0]:
-            raise  # shell completion ends so
-        # So does click after a broken pipe, with streams of its own: https://github.com/pallets/click/blob/8.4.0/src/click/core.py
+            raise  # raised by shell completion
+        # click exits after a broken pipe, and replaces the streams: https://github.com/pallets/click/blob/8.4.0/src/click/core.py
         sys.stdout, sys.stderr = streams
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
     except click.Abort:
@@ -62,7 +62,7 @@ def _called(argv: Sequence[str] | None) -> int:
 
 
 def _drop_output() -> None:
-    """Drop what standard output still holds, which Python writes again at its end."""
+    """Discard the buffer of standard output, which Python would write again at exit."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

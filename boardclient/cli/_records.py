@@ -1,4 +1,4 @@
-"""What the commands do that are one or two calls. What is called and what is printed."""
+"""The commands that make one or two calls and print a record."""
 
 import datetime
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,13 +12,13 @@ from boardclient.cli._running import with_session
 from boardclient.cli._settings import Options
 
 _NAMES = {"board_id": "board", "list_id": "list"}
-"""What a field is called on the terminal, where it is called as the options are."""
+"""The names of fields on the terminal that differ from the models', to match the options."""
 
 
 def _record(model: Board | BoardList | Card | Member) -> dict[str, Any]:
-    """Return a model's fields as JSON has them.
+    """Return a model's fields as JSON values.
 
-    Of a member, whose fields are not shown, what the service sent.
+    A member also has all fields that the service sent, since the interface documents none (2.5).
     """
     fields = {field.name: getattr(model, field.name) for field in attrs.fields(type(model)) if field.init}
     fields.pop("extra", None)
@@ -50,7 +50,7 @@ def _call(
     as_json: bool,
     writes: bool = True,
 ) -> None:
-    """Make a call and show the record that it returns."""
+    """Make a call, and print the record that it returns."""
 
     async def called(session: AsyncSession) -> None:
         found = await work(session)

@@ -1,4 +1,4 @@
-"""Whether a reference comes twice in a file. It is told from hashes of eight bytes."""
+"""Finds references that come twice in a file, in eight bytes of memory for each."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -10,19 +10,19 @@ _BUCKETS = 256
 
 
 class References:
-    """The references of a file, as far as it takes to suspect one of coming twice. Owned by one check of the file."""
+    """The hashes of a file's references. Owned by one check of the file."""
 
     def __init__(self) -> None:
-        # One bucket after the other is sorted: what sorting takes besides is a small part of the whole.
+        # One bucket is sorted after the other, so that sorting needs little additional memory.
         self._buckets = [array("q") for _ in range(_BUCKETS)]
 
     def add(self, reference: str) -> None:
-        """Take note of a row's reference."""
+        """Add the reference of a row."""
         value = hash(reference)
         self._buckets[value % _BUCKETS].append(value)
 
     def suspects(self) -> frozenset[int]:
-        """Return the hashes that came more than once; two references may share one."""
+        """Return the hashes that came more than once. Different references may share one."""
         return frozenset(value for bucket in self._buckets for value, other in pairwise(sorted(bucket)) if value == other)
 
 
@@ -34,5 +34,5 @@ def doubles(rows: Iterable[Row | Problem], suspects: frozenset[int]) -> Iterator
         if isinstance(row, Row) and (reference := row.draft.reference) is not None and hash(reference) in suspects:
             before = first.setdefault(reference, row.number)
             if before != row.number:
-                problem = Problem(row.number, "reference", f"is that of row {before} too; it must be the row's own")
+                problem = Problem(row.number, "reference", f"is also that of row {before}; each row needs its own")
         yield problem

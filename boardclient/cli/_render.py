@@ -1,4 +1,4 @@
-"""What rich draws: boards and bars. Every text of the service or a file passes `escape` and is never read as markup."""
+"""What rich draws: boards and progress bars. Texts of the service or a file pass `escape` and are never markup."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,20 +16,17 @@ from boardclient.cli._text import escape
 from boardclient.events import WaitReason
 
 _WAITING: Mapping[WaitReason, str] = {
-    "outage": "waiting for the service to be reached again",
-    "consent": "waiting for a user to sign in",
+    "outage": "waiting until the service can be reached again",
+    "consent": "waiting for the user to sign in",
     "retry-after": "waiting as long as the service asked for",
-    "settling": "waiting for lost requests to settle",
+    "settling": "waiting to see which lost requests were carried out",
 }
 _NARROWEST_LIST = 30
 _WIDEST_LIST = 60
 
 
 class _Lossy:
-    """Write to a stream and ignore its errors.
-
-    A full disk behind standard error must not end an import.
-    """
+    """Writes to a stream and ignores its errors. A full disk must not end an import."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -53,17 +50,17 @@ class _Lossy:
 
 
 def output() -> Console:
-    """Return a console on standard output, as that is now."""
+    """Return a console on the current standard output."""
     return Console(highlight=False, markup=False, emoji=False)
 
 
 def notes() -> Console:
-    """Return a console on standard error, as that is now."""
+    """Return a console on the current standard error."""
     return Console(file=_Lossy(sys.stderr), highlight=False, markup=False, emoji=False)  # type: ignore[arg-type]  # -- the rest is the stream's
 
 
 def line(console: Console, text: str, style: str = "") -> None:
-    """Print one line, escaped and never wrapped."""
+    """Print one line, escaped and not wrapped."""
     console.print(Text(escape(text), style=style), soft_wrap=True)
 
 
@@ -78,16 +75,15 @@ def board(
 ) -> RenderableType:
     """Draw a board's lists side by side with their cards, in the service's order.
 
-    Archived lists are marked, and what is due before `now` is red. Cards whose response names none of the lists
-    get a panel of their own.
+    Archived lists are marked, and due dates before `now` are red. Cards that name none of the lists get a panel of their own.
 
     Args:
-        lists: the lists, as section 4.5 shows them.
-        cards: the cards, as section 4.4 shows them.
-        width: how many columns the terminal has: the lists share them.
-        cards_per_list: how many cards of a list are drawn; the others are counted. All by default.
-        with_ids: whether the identifiers are drawn.
-        now: when a card is overdue; by default the time of the call.
+        lists: The lists of the board (section 4.5).
+        cards: The cards of the board (section 4.4).
+        width: The number of columns of the terminal, which the lists share.
+        cards_per_list: How many cards of a list to draw; the number of the others is shown. All by default.
+        with_ids: Whether to draw the identifiers. False by default.
+        now: The time before which a due date is red. By default the time of the call.
     """
     held: dict[str | None, list[Card]] = {item.id: [] for item in lists}
     stray: list[Card] = []
@@ -112,13 +108,13 @@ def _side_by_side(panels: Sequence[Panel], width: int) -> Table:
 
 
 class _Panels:
-    """Draw lists as panels, all in the same way."""
+    """Draws lists as panels, all with the same options."""
 
     def __init__(self, limit: int | None, with_ids: bool, now: datetime) -> None:
         self._limit, self._with_ids, self._now = limit, with_ids, now
 
     def panel(self, name: str, cards: Sequence[Card], home: BoardList | None = None) -> Panel:
-        """Draw a list, or the cards of none."""
+        """Draw a list, or the cards that belong to no list."""
         is_archived = home is not None and home.closed is True
         title = Text(escape(name), style="dim" if is_archived else "bold")
         title.append(f" (archived, {len(cards)})" if is_archived else f" ({len(cards)})")
@@ -129,7 +125,7 @@ class _Panels:
         return Panel(Group(*shown), title=title, subtitle=subtitle, border_style="dim" if is_archived else "")
 
     def _card(self, card: Card) -> RenderableType:
-        """Draw a card: its name, its date at the right, its identifier below."""
+        """Draw a card: its name, its due date on the right, its identifier below."""
         row = Table.grid(padding=(0, 1), expand=True)
         row.add_column(width=1)
         row.add_column(ratio=1, overflow="fold")
@@ -145,7 +141,7 @@ class _Panels:
 
 
 def progress(console: Console) -> Progress:
-    """Return a bar that is drawn on a terminal only and leaves nothing behind.
+    """Return a progress bar that is drawn on a terminal only, and removed at its end.
 
     Its tasks have a field `pace`.
     """
@@ -154,7 +150,7 @@ def progress(console: Console) -> Progress:
 
 
 def pace(progress: BulkProgress) -> str:
-    """Return a run's speed and remaining time as text, or what the run waits for."""
+    """Return a run's speed and remaining time as text, or why the run waits."""
     if progress.waiting_for is not None:
         return _WAITING[progress.waiting_for]
     text, seconds = f"{progress.rate:.0f} cards/s", progress.remaining_seconds

@@ -1,6 +1,6 @@
-"""The file of an import: CSV or JSON Lines to checked drafts, lazily. No terminal, no network, no event loop.
+"""Reads the file of an import, CSV or JSON Lines, lazily into checked drafts. No network I/O.
 
-A row's number is what an editor or a spreadsheet shows: in CSV the header is row 1, in JSON Lines it is the line.
+Rows are numbered as a spreadsheet or an editor shows them: in CSV the header is row 1, in JSON Lines a row is a line.
 """
 
 import csv
@@ -19,18 +19,18 @@ from boardclient.cli._errors import FileError, UsageError
 
 COLUMNS = ("name", "desc", "due", "pos", "list", "reference")
 
-# A cell may be as large as this (the csv module's own limit is 128 KiB): room for any description, and a lost quote
-# does not read the rest of a huge file into one cell.
 _CELL_LIMIT = 16 * 2**20
+"""The largest cell in bytes. It is enough for any description, but a missing quote does not read a huge file into one cell. The
+csv module's default is 128 KiB."""
 
-# As much of a wrong value as a message shows.
 _SHOWN_LENGTH = 60
+"""How many characters of a wrong value a message shows."""
 
 _BOM = b"\xef\xbb\xbf"
 
 
 class Format(enum.Enum):
-    """Name the two file formats."""
+    """The formats of files."""
 
     CSV = "CSV"
     JSON_LINES = "JSON Lines"
@@ -41,7 +41,7 @@ _SUFFIXES = {".csv": Format.CSV, ".jsonl": Format.JSON_LINES, ".ndjson": Format.
 
 @attrs.frozen
 class Problem:
-    """Name one thing that is wrong with a row."""
+    """One error in a row. `column` is None if it concerns the whole row."""
 
     row: int
     column: str | None
@@ -54,14 +54,14 @@ class Problem:
 
 @attrs.frozen
 class Row:
-    """Hold a row's number and the draft that it says."""
+    """A row's number, and the draft that was made from it."""
 
     number: int
     draft: CardDraft
 
 
 class ListIndex:
-    """Find a board's lists by identifier or name; built from one reading of them."""
+    """Finds the lists of a board by identifier or name."""
 
     def __init__(self, lists: Iterable[BoardList]) -> None:
         self._ids: set[str] = set()
@@ -75,10 +75,10 @@ class ListIndex:
                 self._open.setdefault(item.name, []).append(item.id)
 
     def find(self, value: str) -> str:
-        """Return the identifier that is meant; names are those of the open lists.
+        """Return the identifier of the list with this identifier or name. Archived lists have no names here.
 
         Raises:
-            ValueError: no list of the board, or more than one, is meant.
+            ValueError: no list of the board matches, or several do.
         """
         named = self._open.get(value, [])
         shown = _shown(value)
@@ -89,14 +89,14 @@ class ListIndex:
         if len(named) > 1:
             raise ValueError(f"{shown} is ambiguous: {len(named)} lists of the board have this name; use an identifier")
         if not named:
-            hint = " (an archived one is meant by its identifier only)" if value in self._archived else ""
+            hint = " (name an archived list by its identifier)" if value in self._archived else ""
             raise ValueError(f"{shown} is neither the identifier nor the name of an open list of the board{hint}")
         return named[0]
 
     def name_of(self, item: BoardList) -> str:
-        """Return a list's name if that identifies it, otherwise its identifier.
+        """Return a list's name if it is unique on the board, otherwise its identifier.
 
-        A name can be used on another board as well.
+        A name is preferred because it can be used on another board as well.
         """
         try:
             is_enough = item.name and self.find(item.name) == item.id
@@ -107,9 +107,9 @@ class ListIndex:
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """Describe how a file is written: separator, names of columns, time zone.
+    """How to read a file: separator, names of columns, time zone.
 
-    `columns` gives the column that each name of the file means, None for one to leave out; any other name means itself.
+    `columns` maps names in the file to our columns, or to None to ignore them. Other names are columns themselves.
     """
 
     delimiter: str = ","
@@ -117,7 +117,7 @@ class Layout:
     zone: tzinfo | None = None
 
     def column(self, name: str) -> str | None:
-        """Return the column that a name of the file means."""
+        """Return the column for a name in the file, or None to ignore it."""
         return self.columns.get(name, name)
 
 
@@ -125,19 +125,19 @@ PLAIN = Layout()
 
 
 def layout(*, delimiter: str, renamed: Iterable[str], left_out: Iterable[str], timezone: str | None) -> Layout:
-    """Return the layout that options say; `renamed` holds texts such as `name=Title`.
+    """Return the layout for the options. `renamed` has texts such as `name=Title`.
 
     Raises:
-        UsageError: one of them can't be understood.
+        UsageError: an option has a wrong value.
     """
     columns: dict[str, str | None] = dict.fromkeys(left_out)
     for text in renamed:
         column, mark, name = text.partition("=")
         if not mark or column not in COLUMNS or not name:
-            raise UsageError(f"--map {_shown(text)}: write COLUMN=NAME, where COLUMN is one of {', '.join(COLUMNS)}")
+            raise UsageError(f"--map {_shown(text)}: must be COLUMN=NAME, where COLUMN is one of {', '.join(COLUMNS)}")
         columns[name] = column
     if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise UsageError(f"--delimiter {_shown(delimiter)}: give one character")
+        raise UsageError(f"--delimiter {_shown(delimiter)}: must be one character other than a quote")
     return Layout(delimiter=delimiter, columns=columns, zone=None if timezone is None else zone_of(timezone))
 
 
@@ -145,18 +145,18 @@ def zone_of(name: str) -> tzinfo:
     """Return a time zone by its name in the IANA database.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such zone.
     """
     from zoneinfo import ZoneInfo
 
     try:
         return ZoneInfo(name)
-    except (LookupError, ValueError, OSError):  # what is in the way of a file counts as well
+    except (LookupError, ValueError, OSError):  # OSError: a name such as ".." is read as a path
         raise UsageError(f"--timezone {_shown(name)}: no such time zone; names are like Europe/Berlin or UTC") from None
 
 
 def detect(path: PurePath) -> Format:
-    """Return the format that a file's extension says.
+    """Return the format for a file's extension.
 
     Raises:
         FileError: the extension is none of .csv, .jsonl and .ndjson.
@@ -164,16 +164,16 @@ def detect(path: PurePath) -> Format:
     try:
         return _SUFFIXES[path.suffix.lower()]
     except KeyError:
-        raise FileError(f"{path}: the extension says the format and must be one of {', '.join(_SUFFIXES)}") from None
+        raise FileError(f"{path}: the extension must be one of {', '.join(_SUFFIXES)}, which names the format") from None
 
 
 def parse_due(text: str, zone: tzinfo | None = None) -> datetime:
-    """Read an ISO 8601 date-time.
+    """Parse an ISO 8601 date-time.
 
-    One without an offset is in `zone`, and a plain date is its beginning.
+    Without an offset it is in `zone`. A plain date means midnight.
 
     Raises:
-        ValueError: it is no date-time, has no offset where there is no zone, or is outside of what UTC can say.
+        ValueError: it is not a date-time, has no offset although there is no zone, or is outside of the years 1 to 9999 in UTC.
     """
     try:
         due = datetime.fromisoformat(text)
@@ -183,7 +183,7 @@ def parse_due(text: str, zone: tzinfo | None = None) -> datetime:
         due = due.replace(tzinfo=zone)
     if due.utcoffset() is None:
         raise ValueError(
-            f"{_shown(text)} has no offset from UTC; write it as in 2027-01-31T17:00:00+01:00 or with a Z, or give --timezone"
+            f"{_shown(text)} has no offset from UTC; add one, as in 2027-01-31T17:00:00+01:00 or with Z, or give --timezone"
         )
     try:
         due.astimezone(UTC)
@@ -195,10 +195,10 @@ def parse_due(text: str, zone: tzinfo | None = None) -> datetime:
 def read(
     file: BinaryIO, form: Format, lists: ListIndex, default_list_id: str | None, layout: Layout = PLAIN
 ) -> Iterator[Row | Problem]:
-    """Yield each row of `file`, or what is wrong with it, from the start.
+    """Yield each row of `file`, or its problems, from the start.
 
-    No more than a row is held. Several problems of one row come one after the other. After a problem that leaves the rest
-    unreadable (a bad header, a broken quote) the iteration ends.
+    Only one row is held in memory. After a problem that makes the rest unreadable, such as a bad header or an unclosed quote, the
+    iteration ends.
     """
     file.seek(0)
     records = _csv_records(file, default_list_id, layout) if form is Format.CSV else _json_records(file, layout)
@@ -220,7 +220,7 @@ _Record = tuple[int, Mapping[str, object]]
 def _csv_records(file: BinaryIO, default_list_id: str | None, layout: Layout) -> Iterator[_Record | Problem]:
     header: list[str | None] | None = None
     for row in _csv_rows(file, layout.delimiter):
-        if isinstance(row, Problem):  # the last one
+        if isinstance(row, Problem):  # nothing follows it
             yield row
             header = header or []
             continue
@@ -241,7 +241,7 @@ def _csv_records(file: BinaryIO, default_list_id: str | None, layout: Layout) ->
 
 def _csv_rows(file: BinaryIO, delimiter: str) -> Iterator[tuple[int, list[str]] | Problem]:
     csv.field_size_limit(max(csv.field_size_limit(), _CELL_LIMIT))
-    # What is not UTF-8 survives as surrogates, so that the check of a cell can name its column.
+    # Bytes that are not UTF-8 are kept as surrogates, so that the check of a cell can name its column.
     reader = csv.reader(
         (line.decode("utf-8", "surrogateescape") for line in _without_bom(file)), strict=True, delimiter=delimiter
     )
@@ -260,7 +260,7 @@ def _csv_rows(file: BinaryIO, delimiter: str) -> Iterator[tuple[int, list[str]] 
 
 def _header_problems(header: list[str], default_list_id: str | None) -> Iterator[Problem]:
     if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
-        yield Problem(1, None, f"its columns seem to be separated by {other!r}; give --delimiter {_quoted(other)}")
+        yield Problem(1, None, f"the columns seem to be separated by {other!r}; give --delimiter {_quoted(other)}")
         return
     for column, count in Counter(header).items():
         if not _is_text(column):
@@ -280,11 +280,11 @@ def _quoted(delimiter: str) -> str:
 
 
 def _unknown_column() -> str:
-    return f"is unknown; the columns are {', '.join(COLUMNS)} (--map and --skip help)"
+    return f"is unknown; the columns are {', '.join(COLUMNS)} (use --map to rename it, or --skip to ignore it)"
 
 
 class _Pairs(list[tuple[str, object]]):
-    """Hold a JSON object's members, doubles included."""
+    """The members of a JSON object, including repeated names."""
 
 
 def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
@@ -309,7 +309,7 @@ def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]
         problems = list(_member_problems(number, value))
         yield from problems
         if not problems:
-            # An empty description is a value that JSON can say; an empty date, position, list or reference is none.
+            # An empty description is a value in JSON. An empty date, position, list or reference counts as absent.
             yield number, {column: None if cell == "" and column != "desc" else cell for column, cell in value}
 
 
@@ -339,9 +339,9 @@ def check(
     default_list_id: str | None,
     zone: tzinfo | None = None,
 ) -> Iterator[Row | Problem]:
-    """Yield the row that these cells say, or what is wrong with each of them.
+    """Yield the row that is made from these cells, or the problem of each of them.
 
-    A cell that is None is none.
+    None means that a cell is absent.
     """
     cells = {column: value for column, value in values.items() if isinstance(value, str)}
     broken = [column for column, value in cells.items() if not _is_text(value)]

@@ -1,4 +1,4 @@
-"""How a command is run, with a session, until it ends or a signal comes."""
+"""Runs a command with a session, and turns its errors into lines and exit codes."""
 
 import os
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,14 +13,17 @@ from boardclient.cli._errors import FileError, IncompleteError, StoppedError, Us
 from boardclient.cli._signals import Brake, run_until_signal
 from boardclient.cli._text import note
 
-_MAY_BE_DONE = "what was under way may have been done or not (unknown)"
+_MAY_BE_DONE = "the request in flight may or may not have been carried out: check before repeating it"
 
 
 @contextmanager
 def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
-    """Turn what ends a command early into a line on stderr and an exit code.
+    """Turn errors of a command into lines on stderr and an exit code.
 
-    `when_stopped` is told after a signal.
+    `when_stopped` is printed after a signal. `writes` says that the command changes something on the service.
+
+    Raises:
+        click.exceptions.Exit: with the exit code, after an error.
     """
     code, lines = 1, list[str]()
     try:
@@ -28,7 +31,7 @@ def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
     except FileError as error:
         code, lines = 2, [*error.problems, f"error: {error}"]
     except (UsageError, ValueError) as error:
-        # The package speaks of its own parameter; here it is an option.
+        # The package's message names its parameter, which is an option here.
         code, lines = 2, [f"error: {error}".replace("allow_insecure=True", "--allow-insecure (before the command)")]
     except IncompleteError as error:
         lines = [f"error: {error}"]
@@ -48,9 +51,9 @@ def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
 def _in_words(error: BoardClientError, *, writes: bool) -> str:
     text = str(error) or type(error).__name__
     if writes and error.effect is Effect.UNKNOWN:
-        return f"{text}; effect unknown: it may have been done or not, look before repeating it"
+        return f"{text}; effect unknown: it may or may not have been carried out, check before repeating it"
     if writes and error.effect is Effect.DONE:
-        return f"{text}; it was done, only the response can't be used"
+        return f"{text}; it was carried out, only the response can't be used"
     return text
 
 
@@ -62,7 +65,10 @@ def with_session(
     brake: Brake | None = None,
     when_stopped: str = "",
 ) -> None:
-    """Run `work` with a session of the caller's settings, which is closed afterwards."""
+    """Run `work` with a session that is made from options and environment.
+
+    The session is closed afterwards. The process ends with the exit code of an error, if there is one.
+    """
 
     async def in_session() -> None:
         async with settings.session() as session:

@@ -1,4 +1,4 @@
-"""The embedded service alone. What it is made of, the environment that it needs, a line for each request."""
+"""The command `serve`: the embedded service, with a line for each request."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ _chance = random.random
 
 @attrs.frozen
 class _Share(Container[int]):
-    """Hold a share of all numbers, by chance."""
+    """Contains each number with the probability `share`."""
 
     share: float
 
@@ -41,7 +41,7 @@ def serve(
     fail: float,
     rate_limit: float | None,
 ) -> None:
-    """Run the service until a signal comes."""
+    """Run the embedded service until a signal ends it."""
     service = BoardService(
         port=port,
         members=members,
@@ -50,7 +50,7 @@ def serve(
         latency=latency,
         on_call=_log,
     )
-    # Half of the failures come before what was asked for is done, half after: a client can't know which.
+    # Half of the failures happen before the request is carried out, half after it: a client can't tell which.
     for fault in (faults.status(503, commit=True), faults.status(503)):
         share = fail / 2 if fault.commit else fail / (2 - fail)
         service.faults.planned.append(faults.Planned(fault=fault, operation=None, calls=_Share(share), times=None))
@@ -68,12 +68,12 @@ def serve(
 
 
 async def _serve(service: BoardService) -> None:
-    """Run a service until cancelled, and print the environment that its clients need.
+    """Run a service until cancelled, and print the environment for its clients.
 
-    Its credentials are made for this run and open nothing else, so they may be printed.
+    Its credentials are made for this run and are of no use elsewhere, so they may be printed.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     async with service:
         values = {
@@ -90,15 +90,12 @@ async def _serve(service: BoardService) -> None:
             print(f"export {name}={shlex.quote(value)}")
         print(end="", flush=True)
         note(f"Serving {', '.join(member.name for member in service.members)} until SIGINT or SIGTERM.")
-        note("Set the environment above in another terminal. The authorize URL is the page where users consent.")
+        note("Set the environment above in another terminal. The authorize URL is the page on which users give consent.")
         await asyncio.Event().wait()
 
 
 def _log(call: Call) -> None:
-    """Write a line for a request.
-
-    Its query and its body are left out, since they hold credentials.
-    """
+    """Print a line for a request, without query and body, which hold credentials."""
     status = "no response" if call.status is None else str(call.status)
     fault = "" if call.fault is None else f"  ({type(call.fault).__name__})"
     is_bad = call.status is None or call.status >= _FIRST_ERROR_STATUS

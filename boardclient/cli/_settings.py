@@ -1,4 +1,4 @@
-"""What the environment and the global options say. Credentials come from the environment alone."""
+"""The settings from the environment and the global options. Credentials come only from the environment."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ TOKEN = "BOARDCLIENT_TOKEN"  # noqa: S105 -- the name of a variable, not a secre
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """Hold the global options as they were given; none of them is a secret."""
+    """The global options as they were given. None of them is a secret."""
 
     base_url: str | None = None
     auth_url: str | None = None
@@ -26,7 +26,7 @@ class Options:
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """Hold all that a session of the command line is built from."""
+    """The settings of the session that a command uses."""
 
     base_url: str
     token: str = attrs.field(repr=False)
@@ -37,7 +37,7 @@ class Settings:
 
     @property
     def advice(self) -> str:
-        """What to do when the service refuses the token."""
+        """What the user can do when the service refuses the token."""
         where = "" if self.auth_url is None else f" (tokens are exchanged at {self.auth_url})"
         return f"get a new token{where} and set {TOKEN}"
 
@@ -56,10 +56,10 @@ class Settings:
 
 
 def load(options: Options, environment: Mapping[str, str]) -> Settings:
-    """Join options and environment: an option wins, an empty variable is unset.
+    """Return the settings. An option overrides its variable, and an empty variable counts as unset.
 
     Raises:
-        UsageError: the base URL or the token is set nowhere.
+        UsageError: the base URL or the token is not set.
     """
     base_url = options.base_url or environment.get(BASE_URL)
     if not base_url:

@@ -1,4 +1,4 @@
-"""Run one coroutine until it ends or SIGINT or SIGTERM comes. Nothing is printed here."""
+"""Runs a coroutine until it ends, or SIGINT or SIGTERM stops it."""
 
 import asyncio
 import signal
@@ -11,20 +11,20 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Brake:
-    """Replace the cancellation by the first signal with a gentle stop.
+    """Makes the first signal stop the work gently instead of cancelling it.
 
-    Owned by a command, which gives it to its work and to `run_until_signal`.
+    Owned by a command, which passes it to its work and to `run_until_signal`.
     """
 
     def __init__(self) -> None:
         self._stop: Callable[[], None] | None = None
         self.is_pulled = False
         self.on_pull: Callable[[], None] = lambda: None
-        """Who is told of it."""
+        """Called after the brake was pulled."""
 
     @contextmanager
     def by(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Let the first signal call `stop` within the block."""
+        """Make the first signal within the block call `stop`."""
         self._stop = stop
         try:
             yield
@@ -32,7 +32,7 @@ class Brake:
             self._stop = None
 
     def pull(self) -> bool:
-        """Stop gently; return whether that could be done, which is once."""
+        """Stop the work gently. Return False if that was done before or is not possible."""
         stop, self._stop = self._stop, None
         if stop is None:
             return False
@@ -43,20 +43,19 @@ class Brake:
 
 
 def run_until_signal(work: Callable[[], Awaitable[None]], brake: Brake | None = None) -> None:
-    """Run `work` on a new event loop until it ends or a signal cancels it.
+    """Run `work` in a new event loop until it ends or a signal cancels it.
 
-    One that pulls the brake leaves that to the next.
-
-    Signals after that act as they would without this. Must be called on the main thread, as signals are handled there only.
+    With a brake, the first signal pulls it and the second cancels. Later signals have their usual effect. Must be called from the
+    main thread, the only one that can handle signals.
 
     Raises:
-        StoppedError: a signal came; `work` has come to its end or has been cancelled, and has cleaned up.
+        StoppedError: a signal was received. `work` has ended or was cancelled, and has cleaned up.
     """
     received: list[int] = []
 
     async def supervised() -> None:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 -- a coroutine that runs is a task's
+        assert task is not None  # noqa: S101 -- asyncio.run makes a task
 
         def stop(signal_number: int) -> None:
             received.append(signal_number)
@@ -81,11 +80,11 @@ def run_until_signal(work: Callable[[], Awaitable[None]], brake: Brake | None = 
 
 
 def _handle(number: signal.Signals, stop: Callable[[int], None], handlers: ExitStack) -> None:
-    """Call `stop` on the running loop for a signal, until `handlers` is closed."""
+    """Call `stop` in the running event loop on a signal, until `handlers` is closed."""
     loop = asyncio.get_running_loop()
     handlers.callback(signal.signal, number, signal.getsignal(number))
     try:
-        # Unlike a handler of the signal module this wakes the loop even when the kernel gives the signal to another thread.
+        # Unlike a handler of `signal.signal`, this wakes the loop even if the kernel delivers the signal to another thread.
         loop.add_signal_handler(number, stop, number)
     except NotImplementedError:
         signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop, number))

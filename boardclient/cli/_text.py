@@ -1,4 +1,4 @@
-"""Plain lines on the terminal, without rich. Every text of the service or a file passes `escape`."""
+"""Prints plain lines, without rich. Texts of the service or a file pass `escape`."""
 
 import json
 import os
@@ -8,16 +8,17 @@ from collections.abc import Mapping
 
 import click
 
-# Marks, embeddings, overrides and isolates: what makes a terminal show text in another order than it has.
+# Marks, embeddings, overrides and isolates, which change the order in which text is shown
+# (https://www.unicode.org/reports/tr9/#Directional_Formatting_Characters).
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def escape(text: str) -> str:
-    r"""Write out control characters: a text is one line and steers no terminal.
+    r"""Return a text with control characters escaped, so that it is one line.
 
-    Written out are C0 (tab and newline among them), DEL, C1, line and paragraph separators, bidirectional controls, and halves of
-    surrogate pairs, as `\x1b` or `\u202e`.
+    This keeps a text from controlling the terminal. C0 (including tab and newline), DEL, C1, line and paragraph separators,
+    bidirectional controls and lone surrogates become escapes such as `\x1b` or `\u202e`.
     """
     if text.isprintable():
         return text
@@ -48,10 +49,7 @@ def out(text: str, *, bold: bool = False) -> None:
 
 
 def note(text: str, *, fg: str | None = None) -> None:
-    """Print a line on standard error, escaped.
-
-    What can't be written there is lost, and stops nothing.
-    """
+    """Print a line on standard error, escaped. Errors in writing it are ignored."""
     try:
         click.secho(escape(text), file=sys.stderr, color=has_color(), fg=fg)
     except OSError:
@@ -64,7 +62,7 @@ def out_json(value: object) -> None:
 
 
 def details(title: str, fields: Mapping[str, object]) -> None:
-    """Print a title and below it one line for each field that has a value."""
+    """Print a title, and below it one line for each field that is not None."""
     out(title, bold=True)
     names = {name: escape(name) for name in fields}
     width = max(map(len, names.values()), default=0)

@@ -166,7 +166,7 @@ def test_an_unknown_effect_is_named_for_what_writes(cli, board_service: BoardSer
     board_service.faults.add(board_service.faults.drop(commit=True), "cards.create")
     code, out, err = cli("card", "create", "x", "--list", board.todo)
     assert (code, out) == (1, "")
-    assert "effect unknown: it may have been done or not" in err
+    assert "effect unknown: it may or may not have been carried out" in err
     assert len(board_service.calls_of("cards.create")) == 1
 
 
@@ -174,7 +174,7 @@ def test_a_done_effect_is_named_for_what_writes(cli, board_service: BoardService
     board_service.faults.add(board_service.faults.foreign_body(b"[]"), "cards.create")
     code, _, err = cli("card", "create", "x", "--list", board.todo)
     assert code == 1
-    assert "it was done, only the response can't be used" in err
+    assert "it was carried out, only the response can't be used" in err
 
 
 def test_an_unknown_effect_of_a_read_is_not_named(cli, board_service: BoardService) -> None:
@@ -201,7 +201,7 @@ def test_a_signal_ends_a_call(
     signal_on(number, "cards.create")
     result = cli("card", "create", "x", "--list", board.todo)
     assert result.code == code
-    assert f"ended by {number.name}; what was under way may have been done or not (unknown)" in result.err
+    assert f"ended by {number.name}; the request in flight may or may not have been carried out" in result.err
 
 
 def test_a_signal_ends_a_read_without_a_word_of_effects(cli, board_service: BoardService, signal_on: Callable) -> None:

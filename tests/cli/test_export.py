@@ -136,8 +136,8 @@ def test_cards_that_could_not_be_read_back_are_named_and_left_out(cli, board_ser
     assert lines[0] == f"card 'homeless\\x1b' (c2): {hidden}"
     assert lines[1] == f"card 'elsewhere' (c3): {hidden}"
     assert lines[2] == "card None (c4): left out: its name is missing"
-    assert lines[3] == "card 'B' (c5): left out: its due is of a kind that can't be written"
-    assert lines[4] == "card 'C' (c6): left out: its desc is of a kind that can't be written"
+    assert lines[3] == "card 'B' (c5): left out: its due has a type that can't be written"
+    assert lines[4] == "card 'C' (c6): left out: its desc has a type that can't be written"
     assert lines[5] == "boardclient: error: 5 cards could not be written as import reads them"
 
 
@@ -174,7 +174,7 @@ def test_the_form_is_what_is_said_or_what_the_extension_says(said: Format | None
     assert _export.choose_format(said, output and Path(output)) is form
 
 
-@pytest.mark.parametrize(("options", "message"), [(["--format", "csv"], "something else"), ([], "must be one of")])
+@pytest.mark.parametrize(("options", "message"), [(["--format", "csv"], "--format is different"), ([], "must be one of")])
 def test_a_form_that_contradicts_the_extension_is_bad_usage(
     cli, board_service: BoardService, board, options: list[str], message: str
 ) -> None:

@@ -66,7 +66,7 @@ def test_a_card_made_twice_by_a_proxy_is_told(cli, board_service: BoardService, 
     found = summary(out)
     assert counts(found) == {"created": 3, "already": 0, "failed": 0, "unknown": 0}
     assert len(found["audit"]["duplicated"]) == 1
-    assert "is a card too many of a row" in err
+    assert "looks like a second card of a row" in err
 
 
 def test_a_file_without_rows_is_imported(cli, board, csv_file) -> None:
@@ -104,7 +104,7 @@ def test_no_more_than_20_problems_are_named(cli, board_service: BoardService, bo
     code, _, err = cli("import", path, "--board", board.board)
     assert code == 2
     assert len(err.splitlines()) == 21
-    assert "20 problems or more" in err
+    assert "at least 20 problems" in err
     assert not board_service.calls_of("cards.create")
 
 
@@ -224,7 +224,7 @@ async def test_a_file_that_cannot_be_read_any_more_stops_the_import(board_servic
         rows = (await _import.check(source, Earlier())).total()
         options = _import.SendOptions(rows=rows, board_id=board.id)
         await _import.send(session, source, outcome, options, brake=Brake())
-    assert outcome.stopped_by == "the file can't be read any more: Input/output error"
+    assert outcome.stopped_by == "the file can no longer be read: Input/output error"
     assert not outcome.is_complete
 
 
@@ -283,9 +283,9 @@ async def test_what_is_ready_when_it_is_cancelled_counts_and_the_rest_is_unknown
     ("audit", "lines", "is_complete"),
     [
         (BulkAudit(confirmed=3, recovered=1), [], True),
-        (BulkAudit(lost=2), ["lost: 2 of the cards that were confirmed are not on the board"], False),
-        (BulkAudit(duplicated=(Card("c1", "A\x1b"),)), ["duplicated: 'A\\x1b' (c1) is a card too many of a row"], False),
-        (BulkAudit(unexpected=(Card("c2", "B"),)), ["unexpected: 'B' (c2) is no row's, and was not there before"], True),
+        (BulkAudit(lost=2), ["lost: 2 of the confirmed cards are not on the board"], False),
+        (BulkAudit(duplicated=(Card("c1", "A\x1b"),)), ["duplicated: 'A\\x1b' (c1) looks like a second card of a row"], False),
+        (BulkAudit(unexpected=(Card("c2", "B"),)), ["unexpected: 'B' (c2) belongs to no row, and was not there before"], True),
     ],
 )
 def test_what_the_audit_found_is_told(capsys, audit: BulkAudit, lines: list[str], is_complete: bool) -> None:
@@ -304,8 +304,8 @@ def test_references_that_come_twice_are_found_before_anything_is_sent(cli, board
     code, _, err = cli("import", path, *into(board))
     assert code == 2
     assert err.splitlines()[:2] == [
-        "boardclient: row 5, column reference: is that of row 2 too; it must be the row's own",
-        "boardclient: row 7, column reference: is that of row 2 too; it must be the row's own",
+        "boardclient: row 5, column reference: is also that of row 2; each row needs its own",
+        "boardclient: row 7, column reference: is also that of row 2; each row needs its own",
     ]
     assert not board_service.calls_of("cards.create")
     assert not Path(path + ".journal").exists()
@@ -335,5 +335,5 @@ def test_a_board_that_cannot_be_read_at_the_end_is_told(capsys) -> None:
 
     out, err = capsys.readouterr()
     assert not outcome.is_complete
-    assert "the board could not be read at the end: reset" in err
+    assert "the board could not be read at the end, so duplicates are not ruled out: reset" in err
     assert summary(out)["audit_error"] == "reset"

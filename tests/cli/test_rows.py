@@ -53,7 +53,7 @@ def test_the_extension_says_the_format(name: str, form: Format) -> None:
 
 @pytest.mark.parametrize("name", ["cards.json", "cards", "cards.xlsx", "-"])
 def test_another_extension_is_refused(name: str) -> None:
-    with pytest.raises(FileError, match="the extension says the format"):
+    with pytest.raises(FileError, match="the extension must be one of"):
         detect(PurePath(name))
 
 
@@ -70,7 +70,7 @@ def test_a_list_is_found_by_identifier_or_name(value: str, list_id: str) -> None
     [
         ("Nowhere", "'Nowhere' is neither the identifier nor the name of an open list of the board"),
         ("to do", "'to do' is neither"),
-        ("Old", "an archived one is meant by its identifier only"),
+        ("Old", "name an archived list by its identifier"),
         ("Twin", "'Twin' is ambiguous: 2 lists"),
         ("l1", "'l1' is ambiguous: the identifier of one list and the name of another"),
         ("x" * 100, f"'{'x' * 60}…' is neither"),
