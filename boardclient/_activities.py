@@ -1,7 +1,7 @@
-"""The one interface that observers, logs and OpenTelemetry follow calls by. No I/O.
+"""The interface through which observers, logs and OpenTelemetry follow calls. No I/O.
 
-An activity has a beginning, events and an end: a call, one of its attempts, a renewal, a token exchange, a bulk run. Instruments
-are told of each. Nothing in an activity is a credential.
+An activity is a call, one of its attempts, a renewal, a token exchange or a bulk run. Instruments are notified of its beginning,
+its events and its end. It holds no credentials.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _prefix: Final = secrets.token_hex(3)
 _numbers: Final = itertools.count(1)
 
 REQUEST_ID_HEADERS: Final = ("X-Request-Id", "Request-Id", "X-Correlation-Id", "X-Amzn-RequestId", "X-Trace-Id", "CF-Ray")
-"""Where services and proxies write the identifier of a request; the interface names none."""
+"""The headers in which services and proxies identify a request. The interface names none."""
 
 
 def new_call_id() -> str:
-    """Return an identifier for a call. It is unique in this process, and most likely among others."""
+    """Return an identifier of a call, unique in this process and unlikely in others."""
     return f"{_prefix}-{next(_numbers)}"
 
 
 class ShownHeaders(Mapping[str, str]):
-    """Headers that are redacted when they are first read. Few are: for most calls that is never.
+    """Headers that are redacted on their first access, which most calls never make.
 
     Args:
-        redact: Returns the redacted headers. Until then they are within this function, where no repr or pickle shows them.
+        redact: Returns the redacted headers. Before that, they are only in this function, which no repr or pickle shows.
     """
 
     __slots__ = ("_redact", "_shown")
@@ -72,25 +72,25 @@ class ShownHeaders(Mapping[str, str]):
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
-    """Return the service's identifier of a request, from its response's headers."""
+    """Return the service's identifier of a request, from the headers of its response."""
     return next((headers[name] for name in REQUEST_ID_HEADERS if name in headers), None)
 
 
 class Instrument:
-    """What follows activities. It may raise, which is logged; it must not block."""
+    """What is notified of activities. Its exceptions are logged. It must not block."""
 
     def begin(self, activity: Activity) -> None:
-        """Note a beginning. The instrument may add to the `headers` of an attempt."""
+        """Note that an activity begins. The instrument may add to the `headers` of an attempt."""
 
     def note(self, activity: Activity, event: Event | str) -> None:
-        """Take note of an event, or of a phase of a run."""
+        """Note an event, or a phase of a run."""
 
     def end(self, activity: Activity) -> None:
-        """Take note of an end; what came of it stands in the activity."""
+        """Note that an activity has ended. Its outcome is in the activity."""
 
 
 INSTALLED: Final[list[Instrument]] = []
-"""Instruments of the whole process."""
+"""The instruments of all sessions of the process."""
 
 PARENT: Final[ContextVar[Activity | None]] = ContextVar("boardclient_activity", default=None)
 """The call, renewal or bulk run that the running task works for. A call is one while it waits for credentials."""
@@ -99,20 +99,20 @@ PARENT: Final[ContextVar[Activity | None]] = ContextVar("boardclient_activity", 
 class Activity:
     """Something that the client does, from `begin` to `end`, as instruments see it.
 
-    Two are made for each call that is followed: what only the end knows is a class-level default until then.
+    Two are made for each call that is followed, so the outcome is in class-level defaults until the end.
 
     Args:
-        kind: what it is.
-        operation: its name, such as "cards.create", "token exchange", "cards.create_many".
-        instruments: what follows it.
-        call_id: which call it belongs to.
-        account: whose credentials, None where they have no account.
-        parent: the activity that it is a part of.
-        method: the HTTP method.
-        path: the path of the request.
-        root: what the URL has before the path.
-        template: the path with the names of its parameters, None where it is not known.
-        number: which attempt it is, from 1.
+        kind: What it is.
+        operation: Its name, such as "cards.create", "token exchange" or "cards.create_many".
+        instruments: What is notified of it.
+        call_id: The identifier of its call, "" if it belongs to none.
+        account: The account of the credentials, None if they have none.
+        parent: The activity that it is a part of, None for none.
+        method: The HTTP method.
+        path: The path, without the query.
+        root: The URL before the path.
+        template: The path with the names of its parameters, None if it is not known.
+        number: The number of the attempt, from 1.
     """
 
     error: BaseException | None = None
@@ -122,7 +122,7 @@ class Activity:
     response_headers: Mapping[str, str] = MappingProxyType({})
     seconds = 0.0
     counts: Mapping[str, int] = MappingProxyType({})
-    """How many rows of a run came to which end."""
+    """The results of a run, such as "created", and their numbers."""
     is_over = False
 
     def __init__(
@@ -152,18 +152,18 @@ class Activity:
         self.template = template
         self.number = number
         self.headers: dict[str, str] = {}
-        """What is sent with the request beside the session's own; instruments may add to it."""
+        """Headers of the request besides the session's own. Instruments may add to them."""
         self.state: dict[Instrument, Any] = {}
-        """What an instrument keeps for itself."""
+        """What each instrument keeps for the activity."""
         self._began = perf_counter()
 
     @property
     def url(self) -> str:
-        """The URL without query."""
+        """The URL without the query."""
         return self.root + self.path
 
     def begin(self) -> Activity:
-        """Tell the instruments of the beginning."""
+        """Notify the instruments of the beginning."""
         for instrument in self.instruments:
             try:
                 instrument.begin(self)
@@ -172,7 +172,7 @@ class Activity:
         return self
 
     def note(self, event: Event | str) -> None:
-        """Tell the instruments of an event, or of a phase of a run."""
+        """Notify the instruments of an event, or of a phase of a run."""
         for instrument in self.instruments:
             try:
                 instrument.note(self, event)
@@ -180,7 +180,7 @@ class Activity:
                 _logger.exception("an instrument failed")
 
     def end(self, error: BaseException | None = None) -> None:
-        """Tell the instruments of the end, once, in the reverse order."""
+        """Notify the instruments of the end, once, in reverse order."""
         if self.is_over:
             return
         self.is_over = True
@@ -194,11 +194,11 @@ class Activity:
             except Exception:
                 _logger.exception("an instrument failed")
         self.state.clear()
-        self.error = None  # its traceback holds this activity
+        self.error = None  # its traceback refers to this activity, which would be a cycle
 
 
-# --- health, which instruments may measure at any time
+# --- sessions, whose numbers instruments may read at any time
 
 
 SOURCES: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-"""The cores of the open sessions: each has `stats()`."""
+"""The cores of all sessions. Each has a method `stats`."""

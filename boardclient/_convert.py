@@ -1,11 +1,11 @@
-"""Convert between the wire and the models: the only module that imports cattrs. No I/O.
+"""Convert between the wire and the models. The only module that imports cattrs. No I/O.
 
-Two converters read the same models: `_strict` for responses that the interface shows (4.1 to 4.3), where a documented field of
-another type is an error, and `_lenient` for all others, where such a value stays in `extra` under its wire name.
+There are two converters. `_strict` reads responses that the interface shows (4.1 to 4.3): a documented field of another type is
+an error. `_lenient` reads all others: such a value stays in `extra` under its wire name.
 
-msgspec decodes the fields that a model has into a private `Struct` and skips the others. The model keeps the text of all, from
-which `extra` is read when it is asked for. What the `Struct` refuses is decoded whole and read field by field, which takes twice
-as long and finds the place of an error.
+msgspec decodes the fields of a model into a private `Struct`, and skips all others. The model keeps the text, from which
+`extra` is read on its first access. If the `Struct` refuses the text, all of it is decoded and read field by field. This takes
+twice as long, and finds the place of an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Hook: TypeAlias = Callable[[Any, object], Any]
 
 
 class _Misfit(Exception):  # noqa: N818 -- never leaves this module
-    """Name the place of a value that the document does not allow. In an array, `index` is its element."""
+    """Report the place of a value that the interface does not allow. In an array, `index` is its element."""
 
     def __init__(self, path: str, index: int = 0) -> None:
         super().__init__(path)
@@ -43,7 +43,9 @@ class _Misfit(Exception):  # noqa: N818 -- never leaves this module
         self.index = index
 
 
-_SHAPES: Final = 128  # remembered for each model: responses have a handful, and a hostile one with them all fills no memory
+_SHAPES: Final = 128
+"""How many combinations of types are cached for each model. Responses have a few; a limit keeps a hostile one from filling
+memory."""
 
 
 def _rest(fields: tuple[Field, ...], value: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
@@ -69,18 +71,18 @@ def _raw_fields(fields: tuple[Field, ...]) -> type[RawFields]:
 
 
 class _Build(Protocol):
-    """Build a model from the decoded fields that it has, and keep the text of all."""
+    """Build a model from its decoded fields and the text of the whole object."""
 
     def __call__(self, wire: Any, text: bytes | msgspec.Raw, /) -> Any: ...
 
 
 def _careful_hook(model: type, fields: tuple[Field, ...], raw_fields: type[RawFields], *, strict: bool) -> _Hook:
-    """Make the structure hook that reads a model field by field. It takes an object or its JSON text."""
+    """Make the hook that reads a model field by field, from an object or its text."""
     wires = [field.wire for field in fields]
 
     @lru_cache(_SHAPES)
     def others(*kinds: type) -> list[tuple[int, Field, bool]]:
-        """Return the fields whose values, of these types, are not used unchanged. The flag says that they must fit."""
+        """Return the fields whose values are converted, and whether they must fit."""
         return [
             (index, field, NoneType not in field.kinds or (strict and field.documented))
             for index, (field, kind) in enumerate(zip(fields, kinds, strict=True))
@@ -105,23 +107,23 @@ _TEXTS: Final = (bytes, msgspec.Raw)
 
 
 def _struct(model: type, fields: tuple[Field, ...]) -> type[msgspec.Struct] | None:
-    """Make the type that msgspec decodes the fields into. None where a field is a model itself."""
+    """Make the type that msgspec decodes the fields into. None if a field is a model itself."""
     if any(dict in field.asked for field in fields):
         return None
     members: list[tuple[str, Any, None] | tuple[str, Any]] = [
         (field.name, kinds, None) if NoneType in field.kinds else (field.name, kinds)
         for field in fields
-        for kinds in [Union[tuple(field.kinds | field.asked)]]  # noqa: UP007 -- of a set
+        for kinds in [Union[tuple(field.kinds | field.asked)]]  # noqa: UP007 -- a union of a set has no other form
     ]
     return msgspec.defstruct(model.__name__, members, rename={field.name: field.wire for field in fields}, gc=False)
 
 
 def _constructor(model: type) -> Callable[..., Any]:
-    """Make a constructor that takes all fields by position. It takes a third of the time of the model's own.
+    """Make a constructor by position, three times as fast as the model's own.
 
-    The `__init__` of a frozen class sets each field by `object.__setattr__`. A class with the same slots that is not frozen sets
-    them directly, and its instance may become one of the model:
-    https://docs.python.org/3/reference/datamodel.html#object.__class__
+    The `__init__` of a frozen attrs class sets each field by `object.__setattr__`
+    (https://www.attrs.org/en/stable/how-does-it-work.html#immutability). A class with the same slots that is not frozen sets them
+    directly, and `__class__` of its instances may be set to the model, since the layouts are equal.
     """
     names = [field.name for field in attrs.fields(model)]
     thawed = attrs.make_class(f"Thawed{model.__name__}", names, bases=model.__bases__, slots=True, eq=False, repr=False)
@@ -135,7 +137,7 @@ def _constructor(model: type) -> Callable[..., Any]:
 
 
 def _builder(model: type, fields: tuple[Field, ...], raw_fields: type[RawFields]) -> _Build:
-    """Make the function that builds a model from what msgspec decoded. `extra` is read from the text."""
+    """Make the function that builds a model from what msgspec decoded."""
     construct = _constructor(model)
     asked = [(index, field.fit) for index, field in enumerate(fields) if field.asked]
     if not asked:
@@ -252,10 +254,10 @@ SLICE_ELEMENTS: Final = 256
 
 
 def _slices(model: type[T], body: bytes) -> Iterator[list[T]]:
-    """Build the models of an array, a few hundred each time a slice is asked for.
+    """Yield the models of an array in slices of at most `SLICE_ELEMENTS`.
 
-    The first element that is not as documented ends the models. It is reported once all of the body has been found to be JSON;
-    until then the slices are empty.
+    After an element that is not as documented, slices are empty. Its error is raised at the end, since a body that is not JSON is
+    reported as that.
     """
     structure = cast("Callable[[Part, type[T]], Iterator[T]]", _lenient.get_structure_hook(Iterator[model]))  # type: ignore[valid-type]  # -- no annotation
     misfit: DecodeError | None = None
@@ -279,11 +281,11 @@ def _many(model: type[T], body: bytes) -> list[T]:
 
 
 def _changed(model: type[T]) -> Callable[[str, bytes], T]:
-    """Make the reader of an undocumented response. The identifier is the caller's where the response has none."""
+    """Make the reader of an undocumented response. Without an identifier it gets that of the call."""
     structure = _one(_lenient, model)
 
     def read(identifier: str, body: bytes) -> T:
-        """Fill the model with what fits. What the response has as an identifier and is no string stays in `extra`."""
+        """Return a model with the fields that fit. An identifier that is no string stays in `extra`."""
         try:
             return structure(body)
         except DecodeError:
@@ -318,13 +320,13 @@ changed_list: Final[Callable[[str, bytes], BoardList]] = _changed(BoardList)
 
 
 def with_sent(card: Card, list_id: str, due: datetime | None) -> Card:
-    """Fill in what was sent of a new card and its response does not show. The card is changed in place.
+    """Fill in the `list_id` and `due` that were sent, if the response lacks them (4.3).
 
-    The response need not show `idList` and `due` (section 4.3). A field that it has as null, or in another form, stays as it is.
+    The card is changed in place. A field that the response has, as null or in another form, stays as it is.
     """
     shown = cast("Any", card).unread_extra
     if card.list_id is None and b'"idList"' not in shown:
-        object.__setattr__(card, "list_id", list_id)  # nobody else has the card yet
+        object.__setattr__(card, "list_id", list_id)  # the card is frozen, but not handed out yet
     if due is not None and card.due is None and b'"due"' not in shown:
         object.__setattr__(card, "due", due)
     return card

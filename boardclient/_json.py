@@ -1,7 +1,7 @@
 """Convert between JSON text and Python values, and split long arrays. No I/O.
 
-msgspec does the work. It refuses two things that JSON's grammar allows: numbers beyond the range of a float, and escaped
-surrogates without their partner (https://www.rfc-editor.org/rfc/rfc8259#section-8.2). The standard library reads such text.
+msgspec decodes. It refuses two things that the grammar of JSON allows: numbers beyond the range of a float, and unpaired
+surrogates as escapes (https://www.rfc-editor.org/rfc/rfc8259#section-8.2). The standard library decodes such text.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from boardclient.errors import DecodeError
 from boardclient.models import JsonValue
 
 UNREADABLE: Final = (ValueError, RecursionError, msgspec.MsgspecError)
-"""What msgspec and the standard library raise for text that they cannot read."""
+"""What msgspec and the standard library raise for text that they can't decode."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 _split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _MOST_DIGITS: Final = 4300
-"""Python reads no longer integers by default: https://docs.python.org/3/library/stdtypes.html#int-max-str-digits"""
+"""Python converts no longer texts to integers: https://docs.python.org/3/library/stdtypes.html#int-max-str-digits"""
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -71,7 +71,7 @@ def decode(body: bytes | msgspec.Raw) -> JsonValue:
 
 
 def check_utf_8(text: bytes) -> None:
-    """Check what msgspec does not look at in the values that it skips.
+    """Check that the text is UTF-8. msgspec does not, in values that it skips.
 
     Raises:
         UnicodeDecodeError: it is not UTF-8.
@@ -91,17 +91,18 @@ Elements: TypeAlias = "Sequence[msgspec.Raw | bytes]"
 
 @attrs.frozen
 class Part:
-    """Some consecutive elements of an array. `array` is their text as an array, where msgspec can read it."""
+    """Some consecutive elements of an array. `array` is their text as an array, if msgspec can read it."""
 
     elements: Elements = ()
     array: bytes | None = None
 
 
-PART_BYTES: Final = 64 * 2**10  # from 128 KiB on glibc maps each part anew, which doubles the time of splitting
+PART_BYTES: Final = 64 * 2**10
+"""The size of a part. From 128 KiB on malloc maps memory for each part (mallopt(3), M_MMAP_THRESHOLD), which doubles the time."""
 _CUTS_TRIED: Final = 16
 _REST_BYTES: Final = 16 * 2**20
 _REST_ELEMENTS: Final = 256
-"""What msgspec splits at once where no cut is found: 30 ms at most."""
+"""How much msgspec splits in one step if no cut is found, which takes at most 30 ms."""
 _NOTHING: Final = Part()
 _SPACE: Final = rb"[ \t\n\r]*"
 _TO_NEXT_NAME: Final = _SPACE + rb":" + _SPACE + rb'"[^"\\]*"' + _SPACE + rb"," + _SPACE
@@ -111,9 +112,9 @@ _NAMES: Final = re.compile(rb"(\{" + _SPACE + rb'"[^"]*")(?:' + _TO_NEXT_NAME + 
 
 
 def split_array(body: bytes) -> Iterator[Part]:
-    """Split an array into its elements, a part at a time. Other tasks can run in between.
+    """Split an array into its elements, in parts. Other tasks can run in between.
 
-    A part may be empty. Elements are valid JSON, but for numbers beyond the range of a float.
+    A part may be empty. Elements are valid JSON, except for numbers beyond the range of a float.
 
     Raises:
         DecodeError: the body is not a JSON array.
@@ -133,7 +134,7 @@ def split_array(body: bytes) -> Iterator[Part]:
     following: int | None = position
     while len(body) - position > PART_BYTES:
         following = yield from _cut(body, position, seams, tries)
-        # Where no cut was found, the next one most likely is not found either.
+        # If no cut was found, another one is unlikely.
         tries = 1 if following is None else _CUTS_TRIED
         if following is None and not is_rest_tried:
             is_rest_tried = True
@@ -147,7 +148,7 @@ def split_array(body: bytes) -> Iterator[Part]:
             return
         position = following
     part = _read_whole(b"".join((b"[", memoryview(body)[position:])))
-    if part is not None and part.elements:  # without, the array ends in a comma
+    if part is not None and part.elements:  # without elements the array ends in a comma
         yield part
         return
     while following is not None:
@@ -155,7 +156,10 @@ def split_array(body: bytes) -> Iterator[Part]:
 
 
 def _few_large(body: bytes, position: int) -> Elements | None:
-    """Return the rest of the elements where they are few and large. The standard library takes a second for 10 MB of one."""
+    """Return the remaining elements if they are few and large, otherwise None.
+
+    The standard library, which is the alternative, takes a second for an element of 10 MB.
+    """
     if len(body) - position > _REST_BYTES or not body.startswith(b"{", position):
         return None
     part = _read_whole(b"".join((b"[", memoryview(body)[position:])))
@@ -163,7 +167,7 @@ def _few_large(body: bytes, position: int) -> Elements | None:
 
 
 def _read_whole(array: bytes) -> Part | None:
-    """Split an array at once, None where msgspec can't read it."""
+    """Split an array in one step. Return None if msgspec can't read it."""
     try:
         check_utf_8(array)
         return Part(_split(array), array)
@@ -172,8 +176,11 @@ def _read_whole(array: bytes) -> Part | None:
 
 
 def _seams(body: bytes, start: int) -> list[re.Pattern[bytes]]:
-    """Return what to look for between two elements, the most telling first. Objects begin as the first one does."""
-    # Two names save most of the cuts that would be tried in vain: inner objects often begin with an identifier, too.
+    """Return the patterns of text between two elements, the most specific first.
+
+    Elements are assumed to begin with the names with which the first one begins.
+    """
+    # Inner objects often begin with an identifier too. A second name excludes most of them.
     names = _NAMES.match(body, start)
     first, second = map(re.escape, names.groups(b"")) if names else (b"", b"")
     beginnings = [first + _TO_NEXT_NAME + second] if second else []
@@ -182,10 +189,11 @@ def _seams(body: bytes, start: int) -> list[re.Pattern[bytes]]:
 
 
 def _cut(body: bytes, start: int, seams: Sequence[re.Pattern[bytes]], tries: int) -> Generator[Part, None, int | None]:
-    """Yield the elements of the next `PART_BYTES` or more. Return where the following one begins, None without a cut.
+    """Yield the elements of the next `PART_BYTES` or more. Return where the rest begins.
 
-    A candidate is real exactly when the text before it and a closing bracket are an array: within a string, an object or an inner
-    array they are not. The last of `seams` is looked for up to the end of the body, the others near by.
+    A candidate boundary is real exactly when the text before it, plus a closing bracket, parses as a JSON array: within a
+    string, an object or an inner array it does not. The last of `seams` is searched for in the whole body, the others in the
+    next `PART_BYTES`. Return None if no boundary is found.
     """
     position, skipped = start + PART_BYTES, 0
     for _ in range(tries):
@@ -198,7 +206,7 @@ def _cut(body: bytes, start: int, seams: Sequence[re.Pattern[bytes]], tries: int
             yield part
             return found.end()
         yield _NOTHING
-        # Most likely it is in an inner array, whose end is not far; after that, look ever further away.
+        # It is probably in an inner array, which ends soon. After that, skip further each time.
         position, skipped = max(found.end() + skipped, body.find(b"]", found.end() + skipped)), skipped * 2 or 64
     return None
 
@@ -208,9 +216,10 @@ _AFTER: Final = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
 
 
 def _walk(body: bytes, start: int) -> Generator[Part, None, int | None]:
-    """Yield the elements of the next `PART_BYTES` or more, with the standard library.
+    """Yield the elements of the next `PART_BYTES` or more, by the standard library.
 
-    It serves where msgspec can't read an element or no cut is found. Return where the following element begins, None at the end.
+    This is for elements that msgspec can't read, and if no cut is found. Return where the following element begins, None at the
+    end.
 
     Raises:
         DecodeError: the body is not JSON.
@@ -235,7 +244,7 @@ def _walk(body: bytes, start: int) -> Generator[Part, None, int | None]:
 
 
 def _scan(text: str) -> tuple[list[bytes], int, bool]:
-    """Return the elements a text begins with, the next beginning, and if it ended."""
+    """Return the complete elements of a text, where the next begins, and if it ended."""
     elements: list[bytes] = []
     position = len(text) - len(text.lstrip(" \t\n\r"))
     while True:
@@ -244,7 +253,7 @@ def _scan(text: str) -> tuple[list[bytes], int, bool]:
         except UNREADABLE:
             return elements, position, False
         after = _AFTER.match(text, end)
-        if after is None:  # the element, too, may go on behind the window
+        if after is None:  # the element may continue after the text
             return elements, position, False
         elements.append(text[position:end].encode())
         position = after.end()

@@ -1,7 +1,7 @@
-"""What the client logs under `boardclient`. Calls, retries, renewals and bulk runs are at INFO, attempts at DEBUG.
+"""The log records of `boardclient`, which hold no credentials.
 
-Nothing is configured on import, unless the environment asks for it: `BOARDCLIENT_LOG=info` or `debug` writes to standard error.
-No record holds a credential.
+Calls, retries, renewals and bulk runs are logged at INFO, attempts at DEBUG. Importing the package configures no handler unless
+the environment variable `BOARDCLIENT_LOG` is set: "info" or "debug" writes to standard error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ is_info_logged: Final = partial(_calls.isEnabledFor, logging.INFO)
 
 
 class LogInstrument(Instrument):
-    """Write a line for each call, retry, renewal and run, and at DEBUG for attempts. Cards of a run are at DEBUG."""
+    """Log calls, retries, renewals and runs at INFO, attempts and cards at DEBUG."""
 
     def begin(self, activity: Activity) -> None:
         """Log the beginning of an attempt or a run."""
@@ -46,7 +46,7 @@ class LogInstrument(Instrument):
             _log(logging.INFO, activity, "%s", event)
 
     def end(self, activity: Activity) -> None:
-        """Log what came of it."""
+        """Log the outcome."""
         error = activity.error
         why = str(error) if isinstance(error, BoardClientError) else type(error).__name__ if error is not None else ""
         if activity.kind == "attempt":
@@ -62,7 +62,7 @@ LOGS: Final = LogInstrument()
 
 
 def followers() -> tuple[Instrument, ...]:
-    """Return what follows an activity that begins now, beside a session's observers."""
+    """Return the instruments that are notified of an activity that begins now."""
     return (*INSTALLED, LOGS) if is_info_logged() else tuple(INSTALLED)
 
 
@@ -70,7 +70,7 @@ def log_to_stderr(level: Literal["debug", "info"] = "info") -> None:
     """Write the records of `boardclient` to standard error. A second call changes the level.
 
     Args:
-        level: "info" for calls, retries, renewals and runs, "debug" for each attempt as well.
+        level: "info" (default) for calls, retries, renewals and runs, "debug" for attempts too.
 
     Raises:
         ValueError: there is no such level.
@@ -111,7 +111,7 @@ def _log(level: int, activity: Activity, message: str, *values: object) -> None:
 
 
 def _configure() -> None:
-    """Do what the environment asks for."""
+    """Write to standard error if the environment asks for it."""
     wanted = os.environ.get("BOARDCLIENT_LOG", "").strip().lower()
     if wanted:
         log_to_stderr("debug" if wanted == "debug" else "info")
