@@ -320,7 +320,7 @@ changed_list: Final[Callable[[str, bytes], BoardList]] = _changed(BoardList)
 
 
 def with_sent(card: Card, list_id: str, due: datetime | None) -> Card:
-    """Fill in the `list_id` and `due` that were sent, if the response lacks them (4.3).
+    """Fill in the `list_id` and `due` that were sent, if the response lacks them.
 
     The card is changed in place. A field that the response has, as null or in another form, stays as it is.
     """

@@ -15,19 +15,42 @@ from boardclient.errors import Effect
 
 
 @attrs.frozen(kw_only=True, slots=False)  # without slots it takes half the time to make one
-class RequestSent:
-    """Tell that a request is about to be sent. `attempt` counts from 1 within a call."""
+class _CallEvent:
+    """An event of a call.
+
+    Attributes:
+        operation: The name of the operation, such as "cards.create".
+        call_id: The identifier of the call, the same in all its events, in logs and in its error.
+        account: The account of the credentials, None if they have none.
+    """
 
     operation: str
-    method: str
-    path: str
-    attempt: int
     call_id: str = attrs.field(default="", eq=False)
     account: str | None = None
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class ResponseReceived:
+class _AttemptEvent(_CallEvent):
+    """An event of an attempt.
+
+    Attributes:
+        method: The HTTP method.
+        path: The path, without the query.
+        attempt: The number of the attempt within the call, from 1.
+    """
+
+    method: str
+    path: str
+    attempt: int
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class RequestSent(_AttemptEvent):
+    """Tell that a request is about to be sent."""
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class ResponseReceived(_AttemptEvent):
     """Tell how an attempt ended.
 
     Attributes:
@@ -38,16 +61,10 @@ class ResponseReceived:
         headers: The headers of the response, with `***` in place of credentials.
     """
 
-    operation: str
-    method: str
-    path: str
-    attempt: int
     status: int | None
     seconds: float
     effect: Effect
     why: str
-    call_id: str = attrs.field(default="", eq=False)
-    account: str | None = None
     headers: Mapping[str, str] = attrs.field(factory=dict, eq=False, repr=False)
 
 
@@ -55,27 +72,22 @@ AnswerReceived = ResponseReceived
 """The earlier name of `ResponseReceived`."""
 
 
-@attrs.frozen(kw_only=True)
-class RetryScheduled:
-    """Tell that the retry policy repeats a call after a pause. `attempt` is the one that failed."""
+@attrs.frozen(kw_only=True, slots=False)
+class RetryScheduled(_AttemptEvent):
+    """Tell that the retry policy repeats a call after a pause.
 
-    operation: str
-    method: str
-    path: str
-    attempt: int
+    Attributes:
+        pause_seconds: How long the pause is.
+        why: How the attempt failed, in words.
+    """
+
     pause_seconds: float
     why: str
-    call_id: str = attrs.field(default="", eq=False)
-    account: str | None = None
 
 
-@attrs.frozen(kw_only=True)
-class CredentialsRenewed:
+@attrs.frozen(kw_only=True, slots=False)
+class CredentialsRenewed(_CallEvent):
     """Tell that new credentials replace those which the service refused with 401."""
-
-    operation: str
-    call_id: str = attrs.field(default="", eq=False)
-    account: str | None = None
 
 
 WaitReason: TypeAlias = Literal["outage", "consent", "retry-after", "settling"]
