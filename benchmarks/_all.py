@@ -38,7 +38,7 @@ def main() -> int:
     failed = []
     with tempfile.TemporaryDirectory() as temporary:
         environment = options.environment or Path(temporary, "environment")
-        for script in sorted(Path(__file__).parent.glob("[!_]*.py")):
+        for script in sorted(set(Path(__file__).parent.glob("[!_]*.py")) - {Path(__file__).with_name("table.py")}):
             for name, arguments in {script.stem: [], **_MORE.get(script.stem, {})}.items():
                 if not _run(script, name, arguments, options, environment):
                     failed.append(name)

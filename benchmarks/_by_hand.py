@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
 import attrs
 import msgspec
 import yarl
-from _contenders import CREDENTIALS, Service, Work, draft, in_workers, one_by_one
+from _contenders import CREDENTIALS, Service, Work, draft, in_workers, one_by_one, read_path, seen
 
 
 def plain_session(service: Service, concurrency: int) -> aiohttp.ClientSession:
@@ -102,9 +102,9 @@ async def read_by_hand(service: Service, cards: int) -> AsyncIterator[Work]:
     async with plain_session(service, 1) as http:
 
         async def read() -> int:
-            async with http.get(f"{service.base_url}/1/boards/b{cards}/cards", params=CREDENTIALS) as response:
+            async with http.get(service.base_url + read_path(cards), params=CREDENTIALS) as response:
                 response.raise_for_status()
-                return len(await response.json())
+                return seen(await response.json())
 
         yield one_by_one(read)
 
@@ -124,7 +124,7 @@ async def read_objects_by_hand(service: Service, cards: int) -> AsyncIterator[Wo
     async with plain_session(service, 1) as http:
 
         async def read() -> int:
-            async with http.get(f"{service.base_url}/1/boards/b{cards}/cards", params=CREDENTIALS) as response:
+            async with http.get(service.base_url + read_path(cards), params=CREDENTIALS) as response:
                 response.raise_for_status()
                 found = [
                     _Card(id=raw.pop("id"), name=raw.pop("name"), desc=raw.pop("desc"), url=raw.pop("url"), extra=raw)
@@ -138,8 +138,14 @@ async def read_objects_by_hand(service: Service, cards: int) -> AsyncIterator[Wo
 @contextlib.asynccontextmanager
 async def read_tuned(service: Service, cards: int) -> AsyncIterator[Work]:
     """Read a board's cards as plain dictionaries, decoded by msgspec."""
-    url = yarl.URL(f"{service.base_url}/1/boards/b{cards}/cards?key=k&token=t", encoded=True)
-    decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
+    async with reading_with(service, cards, msgspec.json.Decoder().decode) as work:
+        yield work
+
+
+@contextlib.asynccontextmanager
+async def reading_with(service: Service, cards: int, decode: Callable[[bytes], object]) -> AsyncIterator[Work]:
+    """Read with everything that aiohttp's public interface lets one save."""
+    url = yarl.URL(f"{service.base_url}{read_path(cards)}?key=k&token=t", encoded=True)
     async with _tuned_session(service, 1) as http:
 
         async def read() -> int:
@@ -147,6 +153,6 @@ async def read_tuned(service: Service, cards: int) -> AsyncIterator[Work]:
                 answer = await response.read()
             if response.status != 200:
                 raise RuntimeError(response.status)
-            return len(decode(answer))
+            return seen(decode(answer))
 
         yield one_by_one(read)

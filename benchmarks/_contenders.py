@@ -26,17 +26,23 @@ class Service(NamedTuple):
 Work = Callable[[int, list[float]], Awaitable[int]]
 """Handle so many cards (when reading: so many reads), add the seconds that each call took, return how many cards were seen."""
 Open = Callable[[Service, int], contextlib.AbstractAsyncContextManager[Work]]
-"""Takes the number of calls in flight when creating, the number of cards on the board when reading (one call at a time)."""
+"""Takes the number of calls in flight when creating, the number of cards on the board when reading (one call at a time).
+
+A board of 0 cards stands for a single card, read by its identifier."""
 
 
 class Contender(NamedTuple):
-    """One program: where it is, whether it is so slow that it gets fewer cards, and whether it can't have calls in flight."""
+    """One program: where it is, and what is left out for it.
+
+    A slow one gets fewer cards, a sequential one can't have calls in flight, one that reads lists is not asked for a single card.
+    """
 
     module: str
     function: str
     is_slow: bool = False
     is_sequential: bool = False
     is_rival: bool = False
+    reads_lists: bool = False
 
     def open(self, service: Service, size: int) -> contextlib.AbstractAsyncContextManager[Work]:
         """Import the program and open it."""
@@ -82,6 +88,16 @@ def one_by_one(read: Callable[[], Awaitable[int]]) -> Work:
     return work
 
 
+def read_path(cards: int) -> str:
+    """Return what is read: a board of so many cards, or a card."""
+    return f"/1/boards/b{cards}/cards" if cards else "/1/cards/c1"
+
+
+def seen(value: object) -> int:
+    """Return how many cards were read."""
+    return len(value) if isinstance(value, list) else 1
+
+
 def draft(position: int) -> dict[str, str]:
     """Return what a request to create a card sends."""
     return {"name": f"Card {position}", "idList": LIST_ID, "desc": DESC, **CREDENTIALS}
@@ -103,10 +119,11 @@ CREATING = {
 }
 READING = {
     "hand-written": Contender("_by_hand", "read_by_hand"),
-    "hand-written, objects": Contender("_by_hand", "read_objects_by_hand"),
+    "hand-written, objects": Contender("_by_hand", "read_objects_by_hand", reads_lists=True),
     "hand-written, tuned": Contender("_by_hand", "read_tuned"),
     "boards.cards": Contender("_ours", "read_board"),
+    "aiohttp and pydantic": Contender("_rivals", "read_with_pydantic", is_rival=True),
     "httpx and pydantic": Contender("_rivals", "read_with_httpx", is_rival=True),
-    "trellio-client": Contender("_rivals", "read_with_trellio", is_rival=True),
+    "trellio-client": Contender("_rivals", "read_with_trellio", is_rival=True, reads_lists=True),
 }
 OURS = [name for table in (CREATING, READING) for name, contender in table.items() if contender.module == "_ours"]

@@ -67,14 +67,20 @@ def versions(python: str) -> dict[str, str]:
 
 def _prepare(folder: Path) -> str:
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    wanted, installed = f"{_SOURCE}\n{REQUIREMENTS}", folder / "requirements.txt"
+    source = f"{_SOURCE}[cli]"
+    wanted, installed = f"{source}\n{REQUIREMENTS}", folder / "requirements.txt"
     if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
         sys.exit(f"{folder} holds something else than a virtual environment")
-    if not installed.exists() or installed.read_text(encoding="utf-8") != wanted:
+    has = installed.read_text(encoding="utf-8") if installed.exists() else ""
+    if has != wanted and has.partition("\n")[2] == REQUIREMENTS:  # made for another source tree
+        command = [python, "-m", "pip", "install", "-q", "-e", source]
+        subprocess.run(command, stdout=sys.stderr, check=True)
+        installed.write_text(wanted, encoding="utf-8")
+    elif has != wanted:
         print(f"installing the rivals into {folder}", file=sys.stderr, flush=True)
         requirements = [line.strip() for line in REQUIREMENTS.splitlines()]
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
         # Editable, so that a kept environment measures the source as it is now.
-        subprocess.run([python, "-m", "pip", "install", "-q", *requirements, "-e", _SOURCE], stdout=sys.stderr, check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *requirements, "-e", source], stdout=sys.stderr, check=True)
         installed.write_text(wanted, encoding="utf-8")
     return str(python)

@@ -1,10 +1,11 @@
 """The package itself, with its defaults."""
 
 import contextlib
+import itertools
 import tempfile
 from collections.abc import AsyncIterator
 
-from _contenders import DESC, LIST_ID, Service, Work, in_workers, one_by_one
+from _contenders import DESC, LIST_ID, Service, Work, in_workers, one_by_one, seen
 
 import boardclient
 from boardclient._transport._pool import Pool
@@ -37,11 +38,12 @@ async def create_in_workers_the_public_way(service: Service, concurrency: int) -
 @contextlib.asynccontextmanager
 async def create_many(service: Service, concurrency: int, folder: str | None = None) -> AsyncIterator[Work]:
     """Create cards with `session.cards.create_many`; with a journal for each run where a folder is given."""
+    numbers = itertools.count()
     async with _session(service, concurrency) as session:
 
         async def work(cards: int, seconds: list[float]) -> int:
             drafts = (boardclient.CardDraft(f"Card {position}", LIST_ID, desc=DESC) for position in range(cards))
-            journal = None if folder is None else f"{folder}/{cards}.journal"
+            journal = None if folder is None else f"{folder}/{next(numbers)}.journal"
             async with session.cards.create_many(drafts, concurrency=concurrency, journal=journal) as run:
                 await run.wait()
             return run.report.created
@@ -59,10 +61,10 @@ async def create_many_with_journal(service: Service, concurrency: int) -> AsyncI
 
 @contextlib.asynccontextmanager
 async def read_board(service: Service, cards: int) -> AsyncIterator[Work]:
-    """Read a board's cards with `session.boards.cards`."""
+    """Read a board's cards with `session.boards.cards`, a single one with `session.cards.get`."""
     async with _session(service, 1) as session:
 
         async def read() -> int:
-            return len(await session.boards.cards(f"b{cards}"))
+            return seen(await (session.boards.cards(f"b{cards}") if cards else session.cards.get("c1")))
 
         yield one_by_one(read)

@@ -1,7 +1,7 @@
 """A canned HTTP/1.1 server that costs little, so that a benchmark measures its client.
 
-A POST creates a card, and reading the board (or list) `b1000` answers a thousand of them. Some clients refuse a card with nothing
-but what the service promises; under a path of their own they get the fields that they insist on.
+A POST creates a card. Reading a card answers one of 1.7 KB, reading the board (or list) `b1000` a thousand of them. Some clients
+refuse a new card with nothing but what the service promises; under a path of their own they get the fields that they insist on.
 """
 
 import argparse
@@ -13,6 +13,8 @@ import re
 import ssl
 from pathlib import Path
 from typing import cast
+
+from _cards import board, card
 
 _CARD: dict[str, object] = {
     "id": "5f1a0c2e9b7d4e0012ab34cd",
@@ -46,7 +48,10 @@ _READ = re.compile(rb"/(?:boards|lists)/[a-z](\d+)/cards[? ]")
 
 
 def _answer(value: object) -> bytes:
-    body = json.dumps(value).encode()
+    return _response(json.dumps(value).encode())
+
+
+def _response(body: bytes) -> bytes:
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
@@ -55,19 +60,19 @@ _CREATED = _answer(_CARD)
 _CREATED_FOR = {b"post " + path: _answer(_CARD | fields) for path, fields in _INSISTED.items()}
 
 
+_ONE = _answer(card(1))
+
+
 @functools.cache
 def _listed(number: int) -> bytes:
-    return _answer(
-        [
-            {**_CARD, "id": f"{position:024x}", "name": f"Card {position}", "idList": "l1", "pos": position}
-            for position in range(number)
-        ]
-    )
+    return _response(board(number))
 
 
 def _answer_to(head: bytes) -> bytes:
     if head.startswith(b"post /1/"):
         return _CREATED
+    if head.startswith(b"get /1/cards/"):
+        return _ONE
     if wanted := _READ.search(head, 0, 200):
         return _listed(int(wanted[1]))
     return next(answer for start, answer in _CREATED_FOR.items() if head.startswith(start))

@@ -23,41 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from _arguments import count
+from _cards import board
 
 _OURS = "boardclient"
 _PYDANTIC = "pydantic"
 _AT_ONCE = 100  # readings of less are too short for the clock
-
-
-def _card(number: int) -> dict[str, Any]:
-    def key(salt: int) -> str:
-        return f"{(number * 7919 + salt) * 2654435761 % 2**96:024x}"
-
-    short, due = key(10)[-8:], "2027-03-01T12:00:00.000Z"
-    badges = {
-        "attachmentsByType": {"service": {"board": 0, "card": 0}}, "location": False, "votes": number % 3,
-        "viewingMemberVoted": False, "subscribed": False,
-        "checkItems": 4, "checkItemsChecked": number % 5, "checkItemsEarliestDue": None, "comments": 2,
-        "attachments": 1, "description": True, "due": due, "dueComplete": False, "start": None,
-    }  # fmt: skip
-    labels = [
-        {"id": key(salt), "idBoard": key(2), "name": name, "color": "red"} for salt, name in ((8, "urgent"), (9, "customer"))
-    ]
-    cover = {"idAttachment": None, "color": None, "idUploadedBackground": None, "size": "normal", "brightness": "dark"}
-    desc = f"What is to be done for row {number}, at the length of a real board's card, and not just one word. " * 3
-    return {
-        "id": key(1), "badges": badges, "checkItemStates": [], "closed": False, "dueComplete": False,
-        "dateLastActivity": "2026-11-20T08:15:30.123Z", "desc": desc, "descData": {"emoji": {}}, "due": due, "dueReminder": 1440,
-        "email": None, "idBoard": key(2), "idChecklists": [key(3), key(4)], "idList": key(5), "idMembers": [key(6), key(7)],
-        "idMembersVoted": [], "idShort": number, "idAttachmentCover": None, "labels": labels, "idLabels": [key(8), key(9)],
-        "manualCoverAttachment": False, "name": f"Card {number} of the import", "pos": 65536.0 + number, "shortLink": short,
-        "shortUrl": f"https://boards.example/c/{short}", "start": None, "subscribed": False,
-        "url": f"https://boards.example/c/{short}/{number}-card", "cover": cover, "isTemplate": False, "cardRole": None,
-    }  # fmt: skip
-
-
-def _body(cards: int) -> bytes:
-    return json.dumps([_card(number) for number in range(cards)], separators=(",", ":")).encode()
 
 
 def _reader(contender: str) -> Callable[[bytes], Any]:
@@ -109,7 +79,7 @@ def _cattrs_reader() -> Callable[[bytes], Any]:
 
 def _cpu(contender: str, cards: int) -> float:
     """Return microseconds of processor time per card, the best of some readings whose values are all kept to their end."""
-    body, read = _body(cards), _reader(contender)
+    body, read = board(cards), _reader(contender)
     at_once, best = _AT_ONCE // cards or 1, float("inf")
     until = time.process_time() + 3
     for _ in range(20 if cards <= 1000 else 5):
@@ -125,7 +95,7 @@ def _cpu(contender: str, cards: int) -> float:
 
 def _cold(contender: str, cards: int) -> float:
     """Return microseconds of processor time per card of the first reading in this process, as a program that starts has it."""
-    body, read = _body(cards), _reader(contender)
+    body, read = board(cards), _reader(contender)
     start = time.process_time()
     values = read(body)
     seconds = time.process_time() - start
@@ -155,7 +125,7 @@ async def _hold(cards: int) -> dict[str, float]:
 
     async with AsyncSession(StaticCredentials("t", "k"), "https://boards.example") as session:
         with mock.patch.object(session._core.pool, "send", send):
-            answers = [RawResponse(200, {}, _body(cards))]
+            answers = [RawResponse(200, {}, board(cards))]
             watching = asyncio.create_task(watch())
             await asyncio.sleep(0)
             start, cpu = time.perf_counter(), time.process_time()
@@ -171,8 +141,8 @@ async def _hold(cards: int) -> dict[str, float]:
 
 def _memory(contender: str, cards: int) -> dict[str, float]:
     """Return what all values hold beside the body, and what one of them holds when all else is let go."""
-    body, read = _body(cards), _reader(contender)
-    read(_body(1))
+    body, read = board(cards), _reader(contender)
+    read(board(1))
     gc.collect()
     tracemalloc.start()
     values = read(body)
@@ -195,7 +165,7 @@ def _extra(cards: int) -> dict[str, float]:
     """Return microseconds of the first access to `extra` and of a later one."""
     from boardclient import _convert
 
-    values = _convert.cards(_body(cards))
+    values = _convert.cards(board(cards))
     seconds = []
     for _ in range(2):
         start = time.process_time()
