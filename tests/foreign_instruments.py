@@ -33,11 +33,13 @@ class Foreign:
         seen: gives the methods and URLs of the requests that it saw, such as "GET https://board.example/1/members/me".
         written: gives all that it wrote down or would send.
         fields: names of the header fields that it adds to a request.
+        report: reports an error to it, where it takes any.
     """
 
     seen: Callable[[], list[str]]
     written: Callable[[], list[Any]]
     fields: tuple[str, ...] = ()
+    report: Callable[[BaseException], object] = lambda error: None
 
 
 class _Envelopes(Transport):
@@ -81,7 +83,7 @@ def sentry(folder: Path) -> Iterator[Foreign]:
         return [part["description"] for event in events if event for part in event["spans"] if part["op"] == "http.client"]
 
     try:
-        yield Foreign(seen, written, ("sentry-trace", "baggage"))
+        yield Foreign(seen, written, ("sentry-trace", "baggage"), sentry_sdk.capture_exception)
     finally:
         written()
         sentry_sdk.get_client().close(timeout=0)

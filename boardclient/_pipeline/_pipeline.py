@@ -116,6 +116,7 @@ class Pipeline:
                 context.credentials = context.rejected = None  # this frame stays with the exception
                 # The same exception; a cancellation without the frames that hold the signed request.
                 raise error.with_traceback(None) if isinstance(error, asyncio.CancelledError) else error  # noqa: B904 -- it is being handled
+            error.__traceback__ = None  # a trace config may keep the cancellation
             outcome = ended
         finally:
             in_flight.end(context)

@@ -75,6 +75,7 @@ class ClientSessionTransport:
                 progress.stage = "receive"
                 outcome = (outgoing and outgoing.received) or await self._read(response)
         except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
+            error.__traceback__ = None  # a trace config that keeps the error would keep this frame
             known = outgoing and outgoing.received
             outcome = known or failure_of(error, progress.stage, may_be_second=self._is_lent and method in _REPEATED)
         finally:
