@@ -1,6 +1,6 @@
-"""Tools for an application's tests: the embedded service, faults, and suites.
+"""Tools for an application's tests: the embedded service, faults, test suites.
 
-A name is imported when it is first used: the pytest plugin costs nothing in a run that doesn't use it.
+Names are imported on first use, so that the pytest plugin costs nothing in a run that does not use it.
 """
 
 from __future__ import annotations

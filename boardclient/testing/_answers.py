@@ -1,4 +1,4 @@
-"""What the rules answer, and how they refuse. No I/O."""
+"""The responses of the rules, and the checks of fields. No I/O."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ Fields: TypeAlias = Mapping[str, Json]
 
 @attrs.frozen
 class Answer:
-    """Hold a response of the service.
+    """A response of the service.
 
-    A body that is a string is sent as it is, any other as JSON.
+    Attributes:
+        status: The HTTP status.
+        body: The body. A string is sent unchanged, any other value as JSON.
+        content_type: The content type without a charset. `application/json` by default.
+        headers: Other headers. None by default.
     """
 
     status: int
@@ -28,9 +32,9 @@ class Answer:
 
 @attrs.frozen
 class Refused(Exception):  # noqa: N818 -- it never leaves the rules
-    """End a request with a status.
+    """The rules refuse a request with a status.
 
-    `error` is the code of RFC 6749 (section 5.2) for the token exchange.
+    `error` is the error code for the token exchange (RFC 6749, section 5.2).
     """
 
     status: int
@@ -39,10 +43,10 @@ class Refused(Exception):  # noqa: N818 -- it never leaves the rules
 
 
 def text_of(fields: Fields, name: str) -> str | None:
-    """Return a text, None where it is absent or null.
+    """Return a field that is a string, or None if it is absent or null.
 
     Raises:
-        Refused: it is something else.
+        Refused: it has another type.
     """
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
@@ -51,10 +55,10 @@ def text_of(fields: Fields, name: str) -> str | None:
 
 
 def required(fields: Fields, name: str) -> str:
-    """Return a text that has to be there.
+    """Return a required field that is a string.
 
     Raises:
-        Refused: it is absent, null or something else.
+        Refused: it is absent, null or of another type.
     """
     value = text_of(fields, name)
     if value is None:

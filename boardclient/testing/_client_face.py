@@ -1,4 +1,4 @@
-"""What clients of a service need: addresses, credentials, sessions."""
+"""The addresses and credentials of a service, and sessions for it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 
 class ClientFace(Protocol):
-    """The part of a service for tests that its clients are made with."""
+    """The part of a service that makes clients for it."""
 
     @property
     @abstractmethod
     def base_url(self) -> str:
-        """Where the resource operations are; known once the service runs."""
+        """The address of the resource operations. Its port is known once the service runs."""
 
     @property
     @abstractmethod
     def auth_url(self) -> str:
-        """Where the token exchange is."""
+        """The address of the token exchange."""
 
     @property
     def authorize_url(self) -> str:
-        """The page where a user consents.
+        """The address of the page on which a user gives consent.
 
-        It takes the parameters of RFC 6749 and RFC 7636. The interface shows no such page (5.10): it is the service's choice.
+        It takes the parameters of RFC 6749, section 4.1.1, and RFC 7636. The interface does not describe this page (5.10).
         """
         return f"{self.auth_url}/authorize"
 
@@ -59,7 +59,10 @@ class ClientFace(Protocol):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables that lead an application here. `BOARDCLIENT_COOKIE_SECRET` is not among them."""
+        """The environment variables with which an application uses this service.
+
+        `BOARDCLIENT_COOKIE_SECRET` is not among them.
+        """
         return {
             "BOARDCLIENT_BASE_URL": self.base_url,
             "BOARDCLIENT_AUTH_URL": self.auth_url,
@@ -76,13 +79,14 @@ class ClientFace(Protocol):
         """Return an authorization code for one token exchange."""
 
     async def authorize(self, request: AuthorizationRequest) -> str:
-        """Give a code, as the `authorize` of an application whose user consents at once."""
+        """Return a code at once, as the `authorize` callback of `OAuthCredentials`."""
         return self.new_code()
 
     def oauth_credentials(self, **options: Unpack[OAuthOptions]) -> OAuthCredentials:
-        """Build the credentials of this service's registered client.
+        """Return OAuth credentials of the client that is registered with this service.
 
-        The options are those of `OAuthCredentials`.
+        Args:
+            options: The options of `OAuthCredentials`. They replace those that the service knows.
         """
         from boardclient import OAuthCredentials
 
@@ -97,11 +101,11 @@ class ClientFace(Protocol):
         return OAuthCredentials(**{**given, **options})  # type: ignore[arg-type]  # -- OAuthCredentials checks them
 
     def session(self, credentials: CredentialProvider | None = None, **options: Unpack[SessionOptions]) -> AsyncSession:
-        """Build a session for this service, which the caller closes.
+        """Return a session for this service. The caller closes it.
 
         Args:
-            credentials: by default the service's key and the first member's token.
-            options: those of `AsyncSession`.
+            credentials: The credentials. By default the service's key and the first member's token.
+            options: The options of `AsyncSession`.
         """
         from boardclient import AsyncSession, StaticCredentials
 

@@ -1,4 +1,4 @@
-"""The service's only clock: the real one, which tests can move forward."""
+"""The clock of the service, which tests can move forward."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 @attrs.define(eq=False)
 class ServiceClock:
-    """Return the service's time and wait on it.
+    """The service's time. Owned by the service; `advance` may be called from any thread.
 
-    Owned by the service; `advance` may be called from any thread.
-
-    `real` gives seconds, `wait` sleeps that many of them: those of the operating system unless a test brings its own.
+    `real` returns the time in seconds, and `wait` sleeps for a number of seconds.
     """
 
     real: Callable[[], float]
@@ -37,14 +35,14 @@ class ServiceClock:
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
 
     def __call__(self) -> float:
-        """Return the service's time, in seconds from an arbitrary beginning."""
+        """Return the service's time in seconds. Only differences have a meaning."""
         return self.real() + self._ahead
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward, and wake every sleeper whose time has come.
+        """Move the clock forward, and end the sleeps that are over by then.
 
         Raises:
-            ValueError: `seconds` is negative or no number.
+            ValueError: `seconds` is negative or not a number.
         """
         if not seconds >= 0:
             raise ValueError(f"the service's clock moves forward only, not by {seconds!r} seconds")
@@ -57,7 +55,7 @@ class ServiceClock:
                 sleeper.future.get_loop().call_soon_threadsafe(_wake, sleeper.future)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until the service's time is `seconds` later, by itself or by `advance`."""
+        """Wait until `seconds` have passed on this clock, in real time or by `advance`."""
         sleeper = _Sleeper(self() + seconds, asyncio.get_running_loop().create_future())
         with self._lock:
             self._sleepers.add(sleeper)

@@ -1,6 +1,6 @@
-"""The consent page, where a user allows an application (RFC 6749 4.1, RFC 7636). No I/O.
+"""The consent page, on which a user allows an application access. No I/O.
 
-The interface shows no such page (5.10): this is the service's own, with the usual parameters.
+The interface does not describe this page (5.10). It takes the parameters of RFC 6749, section 4.1.1, and RFC 7636.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORDS = {"read": "See boards, lists and cards", "write": "Create, move, label a
 
 
 class _Wrong(Exception):  # noqa: N818 -- it never leaves this module
-    """Report a request that can't be granted; the application gets `error`."""
+    """A request that is not granted. The application gets the code `error`."""
 
     def __init__(self, error: str, message: str) -> None:
         super().__init__(error, message)
@@ -29,12 +29,12 @@ class _Wrong(Exception):  # noqa: N818 -- it never leaves this module
 
 
 def show(grants: Grants, query: Mapping[str, str]) -> Answer:
-    """Show the page that asks for consent, or send the error back to the application."""
+    """Return the page that asks for consent, or a redirect with an error."""
     return _checked(grants, query, lambda scopes: _page(grants, query, scopes))
 
 
 def decide(grants: Grants, fields: Fields) -> Answer:
-    """Send the browser back to the application with a code or with the refusal."""
+    """Return a redirect to the application, with a code or with an error."""
     query = {name: value for name, value in fields.items() if isinstance(value, str)}
 
     def granted(scopes: frozenset[str]) -> Answer:
@@ -51,8 +51,8 @@ def decide(grants: Grants, fields: Fields) -> Answer:
 
 
 def _checked(grants: Grants, query: Mapping[str, str], then: Callable[[frozenset[str]], Answer]) -> Answer:
-    """Check a request, and hand the scopes that it asks for to `then`."""
-    # Without a client and a redirect URI that are known nothing may be redirected: RFC 6749, section 4.1.2.1.
+    """Check a request, and call `then` with its scopes."""
+    # With an unknown client or redirect URI there must be no redirect: RFC 6749, section 4.1.2.1.
     if query.get("client_id") != grants.client_id:
         return _broken("The client identifier is missing or unknown.")
     if query.get("redirect_uri", grants.redirect_uri) != grants.redirect_uri:
@@ -81,12 +81,12 @@ def _back(grants: Grants, query: Mapping[str, str], **answer: str) -> Answer:
     state = {"state": query["state"]} if "state" in query else {}
     separator = "&" if urlsplit(grants.redirect_uri).query else "?"
     headers = {"Location": f"{grants.redirect_uri}{separator}{urlencode({**answer, **state})}", "Cache-Control": "no-store"}
-    # 303: the browser asks with GET, whatever it sent before, and nothing of the form goes along.
+    # 303 makes the browser send a GET without the form's fields: RFC 9110, section 15.4.4.
     return Answer(303, "", "text/plain", headers)
 
 
 def _broken(message: str) -> Answer:
-    body = f"<h1>This sign-in can't go on</h1><p>{escape(message)}</p><p class=quiet>Nothing was sent to any application.</p>"
+    body = f"<h1>This sign-in can't continue</h1><p>{escape(message)}</p><p class=quiet>Nothing was sent to any application.</p>"
     return Answer(400, page("Sign-in", f"<main class=card>{body}</main>"), "text/html")
 
 
@@ -103,7 +103,7 @@ def _page(grants: Grants, query: Mapping[str, str], scopes: frozenset[str]) -> A
         f"<main class=card><h1>Allow access to your boards?</h1><p><b>{escape(home)}</b> would like to:</p><ul>{wanted}</ul>"
         f"<form method=post action=authorize>{hidden}{choices}"
         f'<button name=member value="{_REFUSED}" class=refuse>Refuse</button></form>'
-        "<p class=quiet>A service to try things out: its members have no passwords.</p></main>"
+        "<p class=quiet>This is a service for trials. Its members have no passwords.</p></main>"
     )
     headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY"}
     return Answer(200, page("Allow access?", body), "text/html", headers)

@@ -1,4 +1,4 @@
-"""What tests call on the service: sessions, codes, boards, time travel, checks."""
+"""The methods of the service that tests call: codes, boards, time, checks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,19 @@ _CREDENTIALS = ("key", "token", "client_id", "client_secret", "code")
 
 @attrs.frozen(kw_only=True)
 class Call:
-    """One request as the service saw it. `status` is None as long as, or since, it was not answered.
+    """One request that the service received.
 
-    `number` counts the calls of its operation from 1; `connection` is the client's port, alike for calls on one connection;
-    `body` is the decoded JSON, the fields of a form, or the bytes where they are neither.
+    Attributes:
+        operation: The operation, such as "cards.create", or "unknown".
+        number: The number of the call among those of its operation, from 1.
+        method: The HTTP method.
+        path: The percent-encoded path.
+        connection: The client's port, which is the same for calls on one connection.
+        fault: The fault that was applied, or None.
+        status: The status of the response, or None until one was sent.
+        query: The decoded query parameters.
+        headers: The headers, case-insensitive.
+        body: The decoded JSON, the fields of a form, or the bytes if they are neither. None without a body.
     """
 
     operation: str
@@ -39,7 +48,7 @@ class Call:
 
 
 class ServiceFace(ClientFace, Protocol):
-    """The part of `BoardService` that needs no socket."""
+    """The methods of `BoardService` that need no socket."""
 
     rules: BoardRules
     calls: list[Call]
@@ -48,7 +57,7 @@ class ServiceFace(ClientFace, Protocol):
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The members, each with `id` and `name`; the default token is the first one's."""
+        """The members, each with `id` and `name`. `token` belongs to the first one."""
         return self.rules.members
 
     @property
@@ -85,8 +94,11 @@ class ServiceFace(ClientFace, Protocol):
         """Return an authorization code for one token exchange.
 
         Args:
-            scopes: what the token may do; all of the service's by default.
-            member: the name or identifier of its member; the first by default.
+            scopes: The scopes of the token. By default all scopes of the service.
+            member: The name or identifier of the member who gives consent. By default the first member.
+
+        Raises:
+            LookupError: there is no such member.
         """
         return self.rules.new_code(scopes=scopes, member=member)
 
@@ -94,8 +106,8 @@ class ServiceFace(ClientFace, Protocol):
         """Create a board with lists and cards, without a request.
 
         Args:
-            lists: the names of the cards in each list, by the list's name: `{"To Do": ["Book the hall"]}`.
-            name: the board's name.
+            lists: The names of the cards in each list, by the name of the list: `{"To Do": ["Book the hall"]}`.
+            name: The name of the board. "Board" by default.
         """
         with self._lock:
             return self.rules.seed(lists, name)
@@ -103,8 +115,11 @@ class ServiceFace(ClientFace, Protocol):
     def advance(self, seconds: float) -> None:
         """Move the service's time forward.
 
-        Tokens expire, limits refill, and delayed commits and responses are due at once. The client's timeouts and pauses run on
-        the client's own time.
+        Tokens expire, rate limits refill, and delays of the service end accordingly. The client's timeouts and pauses are not
+        affected.
+
+        Args:
+            seconds: The number of seconds, at least 0.
 
         Raises:
             ValueError: `seconds` is negative.
@@ -112,14 +127,14 @@ class ServiceFace(ClientFace, Protocol):
         self._time.advance(seconds)
 
     def assert_no_duplicates(self) -> None:
-        """Check that no two cards are alike in list, name, description and due date.
+        """Check that no two cards have the same list, name, description and due date.
 
-        What is under way may still make one: `await service.settled()` first, after requests that were given up.
+        After requests that the client gave up, `await service.settled()` first: they may still create cards.
 
         Raises:
-            AssertionError: some are; the message names them.
+            AssertionError: there are such cards. The message names them.
         """
-        with self._lock:  # requests may be under way, in the service's own thread
+        with self._lock:  # the service's own thread may be handling requests
             cards = [*self.rules.cards.values()]
         counts = collections.Counter((card.list_id, card.name, card.desc, card.due) for card in cards)
         twice = [f"{number} x {name!r} in list {home}" for (home, name, _, _), number in counts.items() if number > 1]
@@ -127,10 +142,10 @@ class ServiceFace(ClientFace, Protocol):
             raise AssertionError(f"cards exist more than once: {'; '.join(twice)}")
 
     def assert_no_credential_in_url_with_body(self) -> None:
-        """Check that no request with a body had a credential in its address.
+        """Check that no request with a body had a credential in its URL.
 
         Raises:
-            AssertionError: some had; the message names the calls, not the values.
+            AssertionError: some requests had. The message names the calls, not the values.
         """
         leaks = [call for call in [*self.calls] if call.body is not None and any(name in call.query for name in _CREDENTIALS)]
         if leaks:

@@ -1,4 +1,4 @@
-"""Members, tokens and codes. Who may do what, the token exchange, and what a consent grants. No I/O."""
+"""Members, tokens, authorization codes and the token exchange of the service. No I/O."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def _members(names: Iterable[str]) -> tuple[Member, ...]:
 
 
 def _member_id(number: int) -> str:
-    return f"{number:024x}" if number == 0 else f"a11ce{number:019x}"  # no identifier that boards, lists and cards are given
+    return f"{number:024x}" if number == 0 else f"a11ce{number:019x}"  # never the identifier of a board, list or card
 
 
 def _secret(kind: str, number: int) -> str:
-    # The characters that a careless client forgets to encode are part of every value.
+    # Each value has characters that must be percent-encoded, to find clients that forget it.
     return f"{kind}/{hashlib.sha256(f'{kind} {number}'.encode()).hexdigest()[:32]}+="
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class Grants:
-    """Issue and check tokens. One object is one service's; `members` are given by their names, and the first is the default."""
+    """Issues and checks the tokens of one service. `BoardService` documents the attributes."""
 
     clock: Callable[[], float] = time.monotonic
     token_lifetime: float | None = None
@@ -65,10 +65,10 @@ class Grants:
         self.token = self.issue_token()
 
     def member(self, name_or_id: str | None = None) -> Member:
-        """Return a member by name or identifier, by default the first.
+        """Return the member with this name or identifier, by default the first one.
 
         Raises:
-            LookupError: there is none.
+            LookupError: there is no such member.
         """
         for member in self.members:
             if name_or_id in (None, member.id, member.name):
@@ -76,12 +76,15 @@ class Grants:
         raise LookupError(f"the service has no member {name_or_id!r}; its members are {', '.join(m.name for m in self.members)}")
 
     def new_code(self, *, scopes: Iterable[str] | None = None, member: str | None = None, challenge: str | None = None) -> str:
-        """Give an authorization code that one token exchange accepts, for ten minutes.
+        """Return an authorization code for one token exchange within ten minutes.
 
         Args:
-            scopes: what the token may do; all of the service's by default.
-            member: whose token it becomes, by name or identifier; the first member's by default.
-            challenge: the S256 code challenge (RFC 7636), whose verifier the exchange then wants.
+            scopes: The scopes of the token. By default all scopes of the service.
+            member: The name or identifier of the member who gives consent. By default the first member.
+            challenge: The S256 code challenge (RFC 7636). If it is given, the exchange requires its verifier. None by default.
+
+        Raises:
+            LookupError: there is no such member.
         """
         code = _secret("code", next(self._numbers))
         self._codes[code] = AuthorizationCode(
@@ -95,12 +98,15 @@ class Grants:
     def issue_token(
         self, *, scopes: Iterable[str] | None = None, lifetime: float | None = None, member: str | None = None
     ) -> str:
-        """Give a new access token.
+        """Return a new access token.
 
         Args:
-            scopes: what it may be used for; all of the service's by default.
-            lifetime: in seconds; `token_lifetime` by default.
-            member: whose it is, by name or identifier; the first member's by default.
+            scopes: The scopes of the token. By default all scopes of the service.
+            lifetime: The seconds until it expires. By default `token_lifetime`.
+            member: The name or identifier of the member whose token it is. By default the first member.
+
+        Raises:
+            LookupError: there is no such member.
         """
         seconds = self.token_lifetime if lifetime is None else lifetime
         expires_at = None if seconds is None else self.clock() + seconds
@@ -110,19 +116,19 @@ class Grants:
         return value
 
     def revoke(self, token: str) -> None:
-        """Refuse a token from now on; one that is unknown already is."""
+        """Refuse a token from now on. An unknown token is ignored."""
         self.tokens.pop(token, None)
 
     def expire_tokens(self) -> None:
-        """Let every token issued so far be expired."""
+        """Make every token that was issued so far expire."""
         for token in list(self.tokens.values()):
             self.tokens[token.value] = attrs.evolve(token, expires_at=float("-inf"))
 
     def authenticate(self, query: Mapping[str, str], body: object, *, write: bool) -> Member:
-        """Return whose request it is (section 5).
+        """Return the member who makes a request (section 5).
 
         Raises:
-            Refused: the key or the token is invalid, or may not do this.
+            Refused: the key or the token is invalid, or the token lacks the scope.
         """
         fields = body if isinstance(body, dict) else {}
         key = query.get("key", fields.get("key"))
@@ -137,9 +143,9 @@ class Grants:
         return self.member(token.member_id)
 
     def exchange(self, fields: Fields) -> Answer:
-        """Turn a code into a token (section 4.12).
+        """Exchange a code for a token, and return the response (section 4.12).
 
-        Errors are those of RFC 6749, section 5.2, where the answer has that form.
+        Errors have the form of RFC 6749, section 5.2, if `exchange_answer` is "rfc6749".
         """
         try:
             answer = self._exchanged(fields)
@@ -158,13 +164,13 @@ class Grants:
         if (given["client_id"], given["client_secret"]) != (self.client_id, self.client_secret):
             raise Refused(400, "the client identifier or secret is invalid", "invalid_client")
         if given["redirect_uri"] != self.redirect_uri:
-            raise Refused(400, "the redirect URI is another", "invalid_grant")
+            raise Refused(400, "the redirect URI is not the registered one", "invalid_grant")
         code = self._codes.pop(given["code"], None)
         if code is None or self.clock() >= code.expires_at:
             raise Refused(400, "the code is invalid, used or expired", "invalid_grant")
         verifier = text_of(fields, "code_verifier")
         if code.challenge != (None if verifier is None else challenge_of(verifier)):
-            raise Refused(400, "the code verifier is missing or does not fit the code", "invalid_grant")
+            raise Refused(400, "the code verifier is missing or does not match the code", "invalid_grant")
         token = self.issue_token(scopes=code.scopes, member=code.member_id)
         if self.exchange_answer == "token":
             return {"token": token}

@@ -1,4 +1,4 @@
-"""ISO 8601 date-times in all forms, basic and extended, with or without fraction."""
+"""Recognises ISO 8601 dates and date-times, basic and extended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIME = re.compile(
 
 
 def is_date_time(text: str) -> bool:
-    """Return whether a text is a date, or a date and a time, as ISO 8601 writes them."""
+    """Return True if a text is an ISO 8601 date or date-time."""
     day, mark, time = text.partition("T")
     return _is_date(day) and (not mark or _is_time(time))
 

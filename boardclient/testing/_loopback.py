@@ -1,4 +1,4 @@
-"""A server on a loopback port, in the running loop or in a thread of its own."""
+"""A server on a loopback port, in the running event loop or in its own thread."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _BACKSTOP_SECONDS = 0.05
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class LoopbackServer(ABC):
-    """Listen on 127.0.0.1 for the time of a block.
+    """A server on 127.0.0.1 that runs for one block.
 
-    `async with` runs it on the running loop, plain `with` in a thread. A closed server may be entered again, on the same port.
+    `async with` runs it in the running event loop, `with` in a thread. A closed server can be entered again, on the same port.
 
-    Attributes:
-        port: the port; 0 takes a free one.
-        keepalive_timeout: seconds for which an idle connection is kept.
+    Args:
+        port: The port. 0, the default, means any free port.
+        keepalive_timeout: The seconds for which an idle connection is kept. 75 by default.
     """
 
     port: int = 0
@@ -39,11 +39,11 @@ class LoopbackServer(ABC):
 
     @abstractmethod
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Serve one request. Return the response, which may be sent already."""
+        """Handle one request, and return its response, which may have been sent already."""
 
     @property
     def base_url(self) -> str:
-        """Where the resource operations are; known once the server runs."""
+        """The address of the resource operations. Its port is known once the server runs."""
         return f"http://{_HOST}:{self.port}"
 
     async def __aenter__(self) -> Self:
@@ -76,7 +76,7 @@ class LoopbackServer(ABC):
         loop = asyncio.get_running_loop()
         try:
             await self.start()
-        except Exception as error:  # the caller waits for the result, whatever it is
+        except Exception as error:  # raised in the thread of the caller
             started.set_exception(error)
             return
         started.set_result(lambda: loop.call_soon_threadsafe(ended.set))
@@ -84,23 +84,23 @@ class LoopbackServer(ABC):
         await self.stop()
 
     async def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
-            RuntimeError: the server runs already.
-            OSError: the port is taken.
+            RuntimeError: the server is already running.
+            OSError: the port is in use.
         """
         if self._server is not None:
-            raise RuntimeError("this service runs already")
+            raise RuntimeError("this service is already running: stop it first, or make another one")
         server = web.Server(self._handle, access_log=None, keepalive_timeout=self.keepalive_timeout)
         self._listener = await asyncio.get_running_loop().create_server(server, _HOST, self.port)
         self._server = server
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Close the listener and every connection, at once, whatever hangs.
+        """Close the listener and all connections at once.
 
-        A second call changes nothing.
+        Requests that hang are cancelled. Calling it again does nothing.
         """
         server, listener = self._server, self._listener
         if server is None or listener is None:

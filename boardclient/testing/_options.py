@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
 
 class OAuthOptions(TypedDict, total=False):
-    """What `OAuthCredentials` takes.
-
-    What the service knows is the service's by default.
-    """
+    """The options of `OAuthCredentials`. The service has defaults for those that it knows."""
 
     client_id: str
     client_secret: str

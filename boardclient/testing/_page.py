@@ -1,4 +1,4 @@
-"""The frame and style of the service's pages. They are plain HTML, fit a phone and load nothing."""
+"""The layout of the service's HTML pages, which load nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _style() -> str:
 
 
 def page(title: str, body: str, script: str = "") -> str:
-    """Return a whole page; `body` and `script` are trusted, the title is not."""
+    """Return a whole page. The title is escaped; `body` and `script` must be safe."""
     script = f"<script>{script}</script>" if script else ""
     head = (
         '<meta charset=utf-8><meta name=viewport content="width=device-width,initial-scale=1"><link rel=icon href="data:,">'

@@ -1,6 +1,6 @@
-"""The pages of boards and cards, at the addresses that responses show. No I/O.
+"""The HTML pages of boards and cards, at the addresses in their `url` fields. No I/O.
 
-A page asks for its own content every second and shows it when it has changed: cards appear while an import runs.
+A page fetches its content every second and shows changes, such as the new cards of an import.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ setInterval(async () => {
     const response = await fetch(location.pathname + "?content");
     const text = await response.text();
     if (text !== shown && response.status < 500) { document.getElementById("content").innerHTML = text; shown = text; }
-  } catch { /* the service is away: what was last seen stays */ }
+  } catch { /* the service has stopped: keep the last content */ }
 }, 1000);
 """
 
 
 def is_page(method: str, path: str) -> bool:
-    """Return whether a request asks for a page of a board or a card."""
+    """Return True if a request asks for the page of a board or a card."""
     parts = path.split("/")
     return method == "GET" and len(parts) == 3 and parts[0] == "" and parts[1] in ("b", "c")
 
 
 def show(rules: BoardRules, path: str, *, whole: bool) -> Answer:
-    """Return a page, or only its content where `whole` is false."""
+    """Return a page, or only its content if `whole` is False."""
     _, kind, identifier = path.split("/")
     board, card = rules.boards.get(unquote(identifier)), rules.cards.get(unquote(identifier))
     if kind == "b" and board is not None:
@@ -45,8 +45,8 @@ def show(rules: BoardRules, path: str, *, whole: bool) -> Answer:
     elif kind == "c" and card is not None:
         title, content = card.name, _card(rules, card)
     else:
-        content = "<main class=card><h1>Not here</h1><p>The service holds no such board or card.</p></main>"
-        return Answer(404, page("Not here", content) if whole else content, "text/html")
+        content = "<main class=card><h1>Not found</h1><p>The service has no such board or card.</p></main>"
+        return Answer(404, page("Not found", content) if whole else content, "text/html")
     body = page(title, f"<div id=content>{content}</div>", _UPDATE) if whole else content
     return Answer(200, body, "text/html", {"Cache-Control": "no-store"})
 
@@ -82,7 +82,7 @@ def _due(card: CardRecord) -> str:
 
 
 def _readable(due: str) -> str:
-    """Write a date-time as people do; it stays in the zone that it was sent in."""
+    """Return a date-time in a readable form, in the time zone of the text."""
     day, _, time = due.partition("T")
     return f"{day} {time.removesuffix(':00Z')}{' UTC' * time.endswith(':00Z')}".strip() if time.count(":") == 2 else due
 

@@ -1,4 +1,4 @@
-"""A service and an open session in one line, to try things out."""
+"""An embedded service and an open session in one line, for trials and examples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Playground(NamedTuple):
-    """An embedded service, and a session that is open on it."""
+    """An embedded service, and an open session that uses it."""
 
     service: BoardService
     session: AsyncSession
@@ -21,16 +21,19 @@ class Playground(NamedTuple):
 
 @asynccontextmanager
 async def playground(service: BoardService | None = None) -> AsyncIterator[Playground]:
-    """Run an embedded service and open a session on it, for the time of the block.
+    """Run an embedded service and open a session that uses it, both for one block.
 
     ```python
     async with playground() as (service, session):
         board = await session.boards.create("Roadmap", default_lists=True)
-        print(board.url)  # a page that shows the board, as long as the block runs
+        print(board.url)  # a page that shows the board while the block runs
     ```
 
     Args:
-        service: the service to run, where other options than the default ones are wanted.
+        service: The service to run. By default a `BoardService()` with its default options.
+
+    Raises:
+        OSError: the service's port is in use.
     """
     async with service or BoardService() as running, running.session() as session:
         yield Playground(running, session)

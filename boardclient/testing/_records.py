@@ -1,6 +1,7 @@
-"""What the service keeps, and how it shows it. Wire names of its own; no rules here.
+"""The records that the service stores, and their JSON. The rules are in `_rules`.
 
-Fields beyond the documented ones are there because a real service has such fields, not because a client may rely on them.
+The wire names are written here again, independently of the client's. There are more fields than the interface documents, as in
+real services; clients must not rely on them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _POSITION_STEP = 16384.0
 
 @attrs.frozen
 class Member:
-    """A member of the service, who signs in and whose token a request carries."""
+    """A member of the service, to whom tokens belong."""
 
     id: str
     name: str
@@ -28,14 +29,14 @@ class Member:
         return "".join(word[0].upper() for word in dict.fromkeys((words[0], words[-1])))
 
     def wire(self) -> dict[str, Json]:
-        """Show the member as section 4.11 does, whose fields are the service's choice."""
+        """Return the member's JSON (4.11). The interface does not document its fields."""
         words = self.name.lower().split()
         return {"id": self.id, "username": words[-1] if words else "", "fullName": self.name}
 
 
 @attrs.frozen
 class AccessToken:
-    """A token that the service has issued; `expires_at` is on the clock of the rules."""
+    """An issued access token. `expires_at` is a time on the service's clock, or None."""
 
     value: str = attrs.field(repr=False)
     scopes: frozenset[str]
@@ -45,9 +46,9 @@ class AccessToken:
 
 @attrs.frozen(kw_only=True)
 class AuthorizationCode:
-    """What a code is exchanged for.
+    """What an authorization code grants.
 
-    `challenge` is the S256 challenge of a client that uses PKCE.
+    `challenge` is the S256 challenge of a client that uses PKCE (RFC 7636). `expires_at` is a time on the service's clock.
     """
 
     scopes: frozenset[str]
@@ -58,13 +59,13 @@ class AuthorizationCode:
 
 @attrs.define(kw_only=True)
 class Order:
-    """The next places at the top and at the bottom of a board or a list."""
+    """The first and last position in a board or a list."""
 
     first: float = 0.0
     last: float = 0.0
 
     def place(self, pos: str | float) -> float:
-        """Give the position of a new element as a number."""
+        """Return the position of a new element as a number."""
         number = self.first - _POSITION_STEP if pos == "top" else self.last + _POSITION_STEP if pos == "bottom" else float(pos)
         self.first, self.last = min(self.first, number), max(self.last, number)
         return number
@@ -72,7 +73,7 @@ class Order:
 
 @attrs.define(kw_only=True)
 class BoardRecord:
-    """A board as the service keeps it."""
+    """A board."""
 
     id: str
     name: str
@@ -80,7 +81,7 @@ class BoardRecord:
     order: Order = attrs.field(factory=Order, repr=False)
 
     def wire(self, url: str) -> dict[str, Json]:
-        """Show the board as an answer does."""
+        """Return the board's JSON (2.1)."""
         prefs: Json = {
             "permissionLevel": "private",
             "voting": "disabled",
@@ -96,7 +97,7 @@ class BoardRecord:
 
 @attrs.define(kw_only=True)
 class ListRecord:
-    """A list as the service keeps it."""
+    """A list."""
 
     id: str
     name: str
@@ -106,7 +107,7 @@ class ListRecord:
     order: Order = attrs.field(factory=Order, repr=False)
 
     def wire(self) -> dict[str, Json]:
-        """Show the list as an answer does."""
+        """Return the list's JSON (2.2)."""
         return {
             "id": self.id,
             "name": self.name,
@@ -119,7 +120,7 @@ class ListRecord:
 
 @attrs.define(kw_only=True)
 class CardRecord:
-    """A card as the service keeps it; `due` as it was sent."""
+    """A card. `due` is stored as it was sent."""
 
     id: str
     name: str
@@ -131,7 +132,7 @@ class CardRecord:
     labels: list[str] = attrs.field(factory=list)
 
     def face(self, url: str) -> dict[str, Json]:
-        """Show the card as the response to its creation does."""
+        """Return the card's JSON in the response to its creation (4.3)."""
         return {
             "id": self.id,
             "name": self.name,
@@ -141,7 +142,7 @@ class CardRecord:
         }
 
     def wire(self, url: str) -> dict[str, Json]:
-        """Show the card as a read does."""
+        """Return the card's JSON in the response to a read (4.4, 4.6)."""
         return {
             **self.face(url),
             "idList": self.list_id,
@@ -155,9 +156,14 @@ class CardRecord:
 
 @attrs.frozen
 class SeededBoard:
-    """A board that a test or a demonstration begins with.
+    """A board that was created by `seed`.
 
-    `lists` and `cards` give identifiers by name.
+    Attributes:
+        id: The board's identifier.
+        name: The board's name.
+        url: The address of the board's page.
+        lists: The identifiers of the lists by name.
+        cards: The identifiers of the cards by name.
     """
 
     id: str

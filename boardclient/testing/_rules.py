@@ -1,6 +1,7 @@
-"""The service's rules: boards, lists, cards, credentials. No I/O, no asyncio, and wire names of its own.
+"""The rules of the service for boards, lists and cards. No I/O and no asyncio.
 
-Whatever the interface document calls "not shown" is a choice here, and `BoardRules.shape` replaces it.
+The wire names are written here again, independently of the client's. What the interface document calls "not shown" is decided
+here, and can be replaced with `BoardRules.shape`.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ _SEGMENTS = tuple((name, method, template.split("/")) for name, method, template
 
 
 def operation_of(method: str, path: str) -> tuple[str, str | None]:
-    """Return the operation of a request and the identifier in its path.
+    """Return the operation of a request, and the identifier in its path or None.
 
-    `path` is still percent-encoded, so that no identifier becomes another path. The name is "unknown" where there is none.
+    `path` is percent-encoded, so that a slash in an identifier is not part of the path. The operation is "unknown" if there is no
+    such route.
     """
     segments = path.split("/")
     for name, wanted, template in _SEGMENTS:
@@ -74,14 +76,14 @@ def _position(fields: Fields) -> str | float:
     except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise Refused(400, "pos is no position")
+        raise Refused(400, "pos is not a position")
     return number
 
 
 def _due(fields: Fields) -> str | None:
     value = text_of(fields, "due")
     if value is not None and not is_date_time(value):
-        raise Refused(400, "due is not ISO 8601")
+        raise Refused(400, "due is not an ISO 8601 date-time")
     return value
 
 
@@ -98,11 +100,18 @@ def _names(values: Iterable[str]) -> frozenset[str]:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class BoardRules(Grants):
-    """Answer requests as the interface document says, from memory.
+    """The service of the interface document, in memory and without HTTP.
 
-    One object is one service. `key`, `token`, `client_id`, `client_secret` and `redirect_uri` are
-    what a client needs. `shape` gets the operation and the answer of each success, and gives the answer to send instead.
-    `address` is where boards and cards are said to have pages.
+    One object is one service. A client needs its `key`, `token`, `client_id`, `client_secret` and `redirect_uri`. It is not
+    thread-safe. `BoardService` documents the attributes that it shares.
+
+    Attributes:
+        organizations: The identifiers of the organizations that exist. None by default.
+        shape: A function that gets the operation and the JSON of each success, and returns the JSON to send instead.
+        address: The address at which boards and cards have pages.
+        boards: The boards by identifier.
+        lists: The lists by identifier.
+        cards: The cards by identifier.
     """
 
     organizations: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
@@ -117,9 +126,13 @@ class BoardRules(Grants):
         return f"BoardRules(boards={len(self.boards)}, lists={len(self.lists)}, cards={len(self.cards)})"
 
     def answer(self, method: str, path: str, query: Mapping[str, str], body: object = None) -> Answer:
-        """Apply one request and return the answer.
+        """Carry out one request, and return the response.
 
-        `path` is percent-encoded. `body` is the decoded JSON, or the fields of the form at the token exchange, or None.
+        Args:
+            method: The HTTP method.
+            path: The percent-encoded path.
+            query: The decoded query parameters.
+            body: The decoded JSON, or the fields of a form. None by default.
         """
         operation, identifier = operation_of(method, path)
         try:
@@ -142,7 +155,12 @@ class BoardRules(Grants):
         return self._refusal(status, message)
 
     def seed(self, lists: Mapping[str, Iterable[str]], name: str = "Board") -> SeededBoard:
-        """Create a board with these lists and cards, given by their names."""
+        """Create a board with lists and cards, without a request.
+
+        Args:
+            lists: The names of the cards in each list, by the name of the list.
+            name: The name of the board. "Board" by default.
+        """
         board = BoardRecord(id=self._new_id(), name=name, organization_id=None)
         self.boards[board.id] = board
         homes = {title: self._add_list(board, title, "bottom") for title in lists}
@@ -150,19 +168,19 @@ class BoardRules(Grants):
         return SeededBoard(board.id, name, self.board_url(board.id), {title: home.id for title, home in homes.items()}, cards)
 
     def board_url(self, board_id: str) -> str:
-        """Return where a board has its page."""
+        """Return the address of a board's page."""
         return f"{self.address}/b/{board_id}"
 
     def card_url(self, card_id: str) -> str:
-        """Return where a card has its page."""
+        """Return the address of a card's page."""
         return f"{self.address}/c/{card_id}"
 
     def lists_of(self, board_id: str) -> list[ListRecord]:
-        """List the lists of a board in their order, archived ones included."""
+        """Return the lists of a board in their order, including archived ones."""
         return sorted((record for record in self.lists.values() if record.board_id == board_id), key=lambda record: record.pos)
 
     def cards_of(self, board_id: str) -> list[CardRecord]:
-        """List the cards of a board in their order, those of archived lists included."""
+        """Return the cards of a board in their order, including those of archived lists."""
         homes = {record.id: record.pos for record in self.lists.values() if record.board_id == board_id}
         cards = [card for card in self.cards.values() if card.list_id in homes]
         return sorted(cards, key=lambda card: (homes[card.list_id], card.pos))
@@ -177,7 +195,7 @@ class BoardRules(Grants):
         if body is None:
             return {}
         if not isinstance(body, dict):
-            raise Refused(400, "the body is of another kind than documented")
+            raise Refused(400, "the body is not a JSON object")
         return body
 
     def _apply(self, operation: str, identifier: str, fields: Fields, member: Member) -> Json:
@@ -229,11 +247,11 @@ class BoardRules(Grants):
     def _create_list(self, fields: Fields) -> Json:
         name, board_id, pos = required(fields, "name"), required(fields, "idBoard"), _position(fields)
         record = self._add_list(self._board(board_id), name, pos)
-        return {**record.wire(), "pos": f"{record.pos:g}"}  # the document shows a string here
+        return {**record.wire(), "pos": f"{record.pos:g}"}  # a string, as section 2.2 says
 
     def _archive_list(self, identifier: str, fields: Fields) -> Json:
         record, closed = self._list(identifier), _flag(fields, "closed")
-        if closed is not True:  # the reversal is not shown
+        if closed is not True:  # the interface shows no way to reopen a list (section 3)
             raise Refused(400, "closed is missing or not true")
         record.closed = True
         return record.wire()

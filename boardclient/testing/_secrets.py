@@ -1,4 +1,4 @@
-"""Search for secrets in what an application prints, logs, pickles or reports."""
+"""Searches objects for secrets that an application could print, log or pickle."""
 
 from __future__ import annotations
 
@@ -35,21 +35,26 @@ _LIBRARIES = frozenset({"boardclient", "aiohttp", "tenacity", "cattrs", "msgspec
 
 
 def is_library_frame(frame: FrameType) -> bool:
-    """Return whether a frame runs code of the package or of a library below it."""
+    """Return True if a frame runs code of this package or of a library that it uses."""
     module = str(frame.f_globals.get("__name__", ""))
     return module.partition(".")[0] in _LIBRARIES and not module.startswith("boardclient.testing")
 
 
 def assert_no_secrets(thing: object, *, secrets: Iterable[str], frames: Callable[[FrameType], bool] = is_library_frame) -> None:
-    """Check that none of the secrets can be read from anything of `thing`.
+    """Check that no secret can be read from an object.
 
-    Searched are its `str`, `repr`, pickle and attributes, deeply; of an exception also its arguments, notes, causes and contexts,
-    its traceback as printed, and the locals of the frames that it carries; of a log record also its message. A secret is found as
-    it is, percent-encoded, escaped as in JSON or in a `repr`, and as bytes. `frames` chooses the frames: by default all but the
-    application's own, whose locals hold secrets rightly.
+    It searches the object's `str`, `repr`, pickle, items and attributes, and theirs in turn. Of an exception it also searches the
+    arguments, notes, causes and contexts, the printed traceback, and the locals of frames; of a log record also the message.
+    A secret is found as it is, percent-encoded, escaped as in JSON or a `repr`, and as bytes.
+
+    Args:
+        thing: The object to search.
+        secrets: The secrets. None of them may be empty.
+        frames: A function that returns True for the frames whose locals to search. By default those of this package and its
+            libraries, since the application's own frames may hold secrets.
 
     Raises:
-        AssertionError: a secret was found; the message names the places, never the secret.
+        AssertionError: a secret was found. The message names the places, not the secret.
         ValueError: a secret is empty, or there is none.
     """
     __tracebackhide__ = True
@@ -103,18 +108,18 @@ def _texts(thing: object, name: str) -> Iterator[_Sink]:
     for way in (str, repr, format):
         try:
             yield f"{way.__name__}({name})", way(thing)
-        except Exception as error:  # an object that can't be shown shows its error instead
+        except Exception as error:  # then the text of the error is searched
             yield f"{way.__name__}({name})", repr(error)
 
 
 def _pickled(thing: object, name: str) -> Iterator[_Sink]:
-    with contextlib.suppress(Exception):  # what can't be pickled leaks nothing that way
+    with contextlib.suppress(Exception):  # what can't be pickled does not leak by pickling
         yield f"pickle.dumps({name})", pickle.dumps(thing)
 
 
 @attrs.define
 class _Search:
-    """One walk through the things that can be reached from another, each once."""
+    """A search through all objects that can be reached from one, each visited once."""
 
     frames: Callable[[FrameType], bool]
     _seen: dict[int, object] = attrs.field(init=False, factory=dict)
@@ -123,7 +128,7 @@ class _Search:
         name = type(thing).__name__
         if not isinstance(thing, BaseException):
             yield from _pickled(thing, name)
-        # A list instead of recursion: what hangs on an exception may be nested deeper than the stack allows.
+        # A list instead of recursion: objects may be nested deeper than the recursion limit.
         waiting: list[tuple[str, object]] = [(name, thing)]
         while waiting:
             place, found = waiting.pop()
@@ -177,5 +182,5 @@ class _Search:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception as error:  # a record that can't be formatted is searched by its parts
+    except Exception as error:  # the parts of a record that can't be formatted are searched
         return repr(error)

@@ -1,4 +1,4 @@
-"""The service's HTTP face on a loopback socket. It applies rules and faults and records every call."""
+"""The embedded service over HTTP. It applies the rules and the faults, and records each call."""
 
 from __future__ import annotations
 
@@ -38,28 +38,34 @@ class _Waiter:
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class BoardService(LoopbackServer, ServiceFace):
-    """Run the service of the interface document on a loopback port.
+    """The service of the interface document on a loopback port, for tests and trials.
 
-    `async with` runs it on the running loop, plain `with` in a thread with an event loop of its own, which serves any test.
-    `faults` decides what goes wrong, `calls` holds the requests, `rules` what the service stores. A closed service may be entered
-    again, on the same port and with what it held.
+    `async with` runs it in the running event loop. `with` runs it in a thread with its own event loop, for any kind of test.
+    `faults` plans what goes wrong, `calls` has the requests, and `rules` has the stored boards, lists and cards. A closed service
+    can be entered again, with the same port and data.
 
-    Attributes:
-        port: the port on 127.0.0.1; 0 takes a free one.
-        members: the names of the members; a token belongs to one of them.
-        redirect_uri: the one that the client registered.
-        token_lifetime: seconds until a token expires; None for never.
-        clock: the real time, in seconds; `advance` moves the service's ahead of it.
-        sleep: waits so many real seconds.
-        organizations: the identifiers of the organizations that exist.
-        scopes: what a token may do.
-        errors: whether errors are JSON or text.
-        exchange_answer: the form of the token exchange's answer.
-        shape: gets the operation and the answer of each success, and returns the answer to send instead.
-        keepalive_timeout: seconds for which an idle connection is kept.
-        max_body_bytes: a longer body is refused with 413 before it has been read.
-        latency: seconds that each call waits before anything is done with it.
-        on_call: called with each call when its answer begins, or when it ends without one, in the service's loop.
+    Args:
+        port: The port on 127.0.0.1. 0, the default, means any free port.
+        members: The names of the members, to whom tokens belong. One member by default.
+        redirect_uri: The registered redirect URI of the client. `https://application.example/callback` by default.
+        token_lifetime: The seconds until a token expires. None, the default, means never.
+        clock: Returns the real time in seconds. `time.monotonic` by default; `advance` moves the service's time ahead of it.
+        sleep: Waits for a number of real seconds. `asyncio.sleep` by default.
+        organizations: The identifiers of the organizations that exist. None by default.
+        scopes: The scopes that a token can have. `read` and `write` by default.
+        errors: The form of errors, "json" by default, or "text".
+        exchange_answer: The form of the token exchange's response: "rfc6749" (the default), "token" for `{"token": …}`, or "form"
+            for the fields of RFC 6749 form-encoded.
+        shape: A function that gets the operation and the JSON of each success, and returns the JSON to send instead. None by
+            default.
+        keepalive_timeout: The seconds for which an idle connection is kept. 75 by default.
+        max_body_bytes: The largest body of a request in bytes, 1 MiB by default. A larger one is refused with 413.
+        latency: The seconds by which each call is delayed before it is carried out. 0 by default.
+        on_call: A function that is called in the service's event loop with each `Call`, when its response begins or it ends
+            without one. None by default.
+
+    Raises:
+        TypeError, ValueError: `members` is not a list of names, or is empty.
     """
 
     member_names: Iterable[str] = attrs.field(default=("A Member",), alias="members")
@@ -104,26 +110,33 @@ class BoardService(LoopbackServer, ServiceFace):
         return f"BoardService(port={self.port}, calls={len(self.calls)}, rules={self.rules!r})"
 
     async def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
-            RuntimeError: the service runs already.
-            OSError: the port is taken.
+            RuntimeError: the service is already running.
+            OSError: the port is in use.
         """
         await LoopbackServer.start(self)
         self.rules.address = self.base_url
 
     @property
     def auth_url(self) -> str:
-        """Where the token exchange is."""
+        """The address of the token exchange."""
         return self.base_url + AUTH_PREFIX
 
     def calls_of(self, operation: str) -> list[Call]:
-        """List the calls of one operation, in the order of their arrival."""
+        """Return the calls of one operation, in the order in which they were received."""
         return [call for call in self.calls if call.operation == operation]
 
     async def received(self, operation: str, number: int = 1) -> Call:
-        """Wait until a call has arrived, answered or not; from any loop."""
+        """Wait until a call was received, and return it. Its response may not have been sent.
+
+        It may be awaited in any event loop.
+
+        Args:
+            operation: The operation, such as "cards.create".
+            number: The number of the call among those of the operation, from 1. 1 by default.
+        """
         with self._lock:
             for call in self.calls:
                 if call.operation == operation and call.number == number:
@@ -133,11 +146,10 @@ class BoardService(LoopbackServer, ServiceFace):
         return await waiter.future
 
     async def settled(self) -> None:
-        """Wait until no request that has arrived can change anything any more.
+        """Wait until no request that was received can change anything any more.
 
-        It may be awaited on any event loop.
-
-        What a fault delays is waited for on the service's clock, which `advance` moves; what hangs for good is not.
+        It may be awaited in any event loop. Delays by faults are waited for, on the service's clock, which `advance` moves.
+        Requests that hang forever are not waited for.
         """
         with self._lock:
             if all(stage.is_settled for stage in self._stages):

@@ -1,4 +1,4 @@
-"""The I/O of one response: whole, in parts, late or cut off, as a fault asks for."""
+"""The I/O of one response, which a fault may delay, split or cut off."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from boardclient.testing._answers import Answer
 
 @attrs.define(eq=False)
 class Stage:
-    """One request and its answer.
-
-    Its owner is the handler of the request, which gives `response` to the server in the end.
-    """
+    """One request and its response. Owned by the handler of the request."""
 
     request: web.BaseRequest
     wait: Callable[[float], Awaitable[object]]
@@ -33,23 +30,23 @@ class Stage:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the service has done what the request asks for, or never will."""
+        """Whether the request was carried out, or never will be."""
         return self._answer is not None or self.is_hanging
 
     def commit(self) -> Answer:
-        """Let the service do what the request asks for; a second call changes nothing."""
+        """Carry out the request, and return its response. Calling it again changes nothing."""
         if self._answer is None:
             self._answer = self.commit_with()
             self.on_settled()
         return self._answer
 
     def encode(self, answer: Answer) -> tuple[bytes, dict[str, str]]:
-        """Give the bytes and the headers of an answer."""
+        """Return the body and the headers of a response."""
         text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
         return text.encode(), {"Content-Type": f"{answer.content_type}; charset=utf-8", **answer.headers}
 
     async def reply(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
-        """Send a whole answer."""
+        """Send a whole response."""
         response = web.Response(status=status, body=body, headers=headers)
         self.response = response
         self.is_answered = True
@@ -58,12 +55,12 @@ class Stage:
         await response.write_eof()
 
     async def reply_answer(self) -> None:
-        """Commit, and send what the service says."""
+        """Carry out the request, and send its response."""
         answer = self.commit()
         await self.reply(answer.status, *self.encode(answer))
 
     async def begin(self, status: int, length: int, headers: Mapping[str, str]) -> None:
-        """Send the head of an answer whose body has `length` bytes."""
+        """Send the head of a response whose body has `length` bytes."""
         self.response = web.StreamResponse(status=status, headers=headers)
         self.response.content_length = length
         self.is_answered = True
@@ -71,16 +68,16 @@ class Stage:
         await self.response.prepare(self.request)
 
     async def write(self, part: bytes) -> None:
-        """Send a part of the body of an answer that was begun."""
+        """Send a part of the body, after `begin`."""
         await self.response.write(part)
 
     def close(self) -> None:
-        """Close the connection after what was sent."""
+        """Close the connection once everything is written."""
         if self.request.transport is not None:
             self.request.transport.close()
 
     def abort(self, *, reset: bool = False) -> None:
-        """Close the connection at once; with `reset` by a TCP reset."""
+        """Close the connection at once, with `reset` by a TCP RST."""
         transport = self.request.transport
         if transport is None:
             return
@@ -90,7 +87,7 @@ class Stage:
         transport.abort()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait on the service's own sleep."""
+        """Wait for a number of seconds on the service's clock."""
         await self.wait(seconds)
 
     async def hang(self) -> None:
@@ -101,11 +98,11 @@ class Stage:
 
 
 async def read_body(request: web.BaseRequest, limit: int) -> bytes | None:
-    """Read a request's body, None where it is longer than `limit` bytes.
+    """Read the body of a request. Return None if it is longer than `limit` bytes.
 
-    A client that waits for leave to send its body gets it (RFC 9110, section 10.1.1), unless the body is too long. What is left
-    unread the server reads and drops for a while after the answer (RFC 9112, section 9.6): otherwise the connection would be
-    reset, and the answer with it.
+    A client that expects `100 Continue` gets it (RFC 9110, section 10.1.1), unless the body is too long. The server reads and
+    discards an unread rest for a while after the response: otherwise the connection would be reset, and the client might lose the
+    response (RFC 9112, section 9.6).
     """
     if (request.content_length or 0) > limit:
         return None

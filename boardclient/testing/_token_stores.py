@@ -1,4 +1,4 @@
-"""The tests that every token store must pass. Nothing here knows pytest: a failure is a plain AssertionError."""
+"""The tests that every token store must pass. They need no pytest: a failure is an AssertionError."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _ACCOUNTS: Final = (
 
 
 def _in_a_loop(body: _Body) -> Callable[[TokenStoreSuite], None]:
-    """Make a synchronous test of an asynchronous one. It needs no plugin, and runs with any."""
+    """Turn an asynchronous test into a synchronous one, which needs no plugin."""
 
     def test(suite: TokenStoreSuite) -> None:
-        # With a factory the runner leaves the thread's own event loop alone.
+        # With a factory the runner does not change the thread's current event loop.
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             runner.run(suite._with_store(body))
 
@@ -52,27 +52,30 @@ def _expect(what: str, found: object, expected: object) -> None:
 
 
 class TokenStoreSuite:
-    """Test a `TokenStore` of your own. Subclass it under a name that begins with `Test`.
+    """Tests your own `TokenStore`. Subclass it under a name that begins with `Test`.
 
         class TestMyStore(TokenStoreSuite):
             async def make_store(self) -> TokenStore:
                 return MyStore(...)
 
-    Each test makes an empty store, uses and closes it in one event loop of its own. Leases last for `lease_seconds`: long enough
-    for a step of a slow store, and a run without a clock of its own waits some ten times as long.
+    Each test makes an empty store, uses it and closes it, in its own event loop.
+
+    Attributes:
+        lease_seconds: How long leases last, 2 by default. It must be long enough for one operation of a slow store. Unless
+            `pass_time` is overridden, a run of the suite takes about ten times as long.
     """
 
     lease_seconds: float = 2.0
 
     async def make_store(self) -> TokenStore:
-        """Return an empty store; override it."""
+        """Return an empty store. Subclasses must override it."""
         raise NotImplementedError("make_store must return the store to test")
 
     async def close_store(self, store: TokenStore) -> None:
-        """Give back what `make_store` took; nothing by default."""
+        """Close a store that `make_store` returned. By default nothing is done."""
 
     async def pass_time(self, seconds: float) -> None:
-        """Let the store's time go on; by default by waiting for so long."""
+        """Let a number of seconds pass on the store's clock. By default, wait for them."""
         await asyncio.sleep(seconds)
 
     async def _with_store(self, body: _Body) -> None:

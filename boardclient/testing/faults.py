@@ -1,4 +1,7 @@
-"""Faults as values, and the plan that decides which call meets which fault. A fault acts on a `Stage`, without sockets."""
+"""The faults of the embedded service, and the plan of which calls get them.
+
+To commit means to carry out what a request asks for. A fault can be applied before or after it.
+"""
 
 from __future__ import annotations
 
@@ -13,38 +16,38 @@ from boardclient.testing._rules import OPERATIONS, UNKNOWN
 
 
 class Stage(Protocol):
-    """One request that waits for its answer, as a fault sees it."""
+    """One request that waits for its response, as a fault sees it."""
 
     def commit(self) -> Answer:
-        """Let the service do what the request asks for; a second call changes nothing."""
+        """Carry out the request, and return its response. Calling it again changes nothing."""
         ...
 
     async def reply(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
-        """Send a whole answer."""
+        """Send a whole response."""
         ...
 
     async def reply_answer(self) -> None:
-        """Commit, and send what the service says."""
+        """Carry out the request, and send its response."""
         ...
 
     async def begin(self, status: int, length: int, headers: Mapping[str, str]) -> None:
-        """Send the head of an answer whose body has `length` bytes."""
+        """Send the head of a response whose body has `length` bytes."""
         ...
 
     async def write(self, part: bytes) -> None:
-        """Send a part of the body of an answer that was begun."""
+        """Send a part of the body, after `begin`."""
         ...
 
     def close(self) -> None:
-        """Close the connection after what was sent."""
+        """Close the connection once everything is written."""
         ...
 
     def abort(self, *, reset: bool = False) -> None:
-        """Close the connection at once; with `reset` by a TCP reset."""
+        """Close the connection at once, with `reset` by a TCP RST."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait on the service's own sleep."""
+        """Wait for a number of seconds on the service's clock."""
         ...
 
     async def hang(self) -> None:
@@ -52,21 +55,21 @@ class Stage(Protocol):
         ...
 
     def encode(self, answer: Answer) -> tuple[bytes, dict[str, str]]:
-        """Give the bytes and the headers of an answer."""
+        """Return the body and the headers of a response."""
         ...
 
 
 class Fault(Protocol):
-    """What happens to a call in place of its answer. An application's own faults fit too."""
+    """What happens to a call in place of its response. Applications can write their own."""
 
     async def play(self, stage: Stage) -> None:
-        """Answer, or do not."""
+        """Send a response through the stage, or do not."""
         ...
 
 
 @attrs.frozen(kw_only=True)
 class Status:
-    """A status of the test's choice."""
+    """A response with another status. See `status`."""
 
     code: int
     headers: Mapping[str, str] = attrs.field(factory=dict)
@@ -74,7 +77,7 @@ class Status:
     commit: bool = False
 
     async def play(self, stage: Stage) -> None:
-        """Send the status, after the commit where there is one."""
+        """Commit if `commit` is set, and send the status."""
         if self.commit:
             stage.commit()
         await stage.reply(self.code, self.body, self.headers)
@@ -82,13 +85,13 @@ class Status:
 
 @attrs.frozen(kw_only=True)
 class Drop:
-    """A connection that is closed without an answer."""
+    """A connection that is closed without a response. See `drop`."""
 
     commit: bool = False
     reset: bool = False
 
     async def play(self, stage: Stage) -> None:
-        """Close the connection, after the commit where there is one."""
+        """Commit if `commit` is set, and close the connection."""
         if self.commit:
             stage.commit()
         stage.abort(reset=self.reset)
@@ -96,12 +99,12 @@ class Drop:
 
 @attrs.frozen(kw_only=True)
 class DelayAnswer:
-    """An answer that comes later than its commit."""
+    """A response that is delayed after the commit. See `delay_answer`."""
 
     seconds: float
 
     async def play(self, stage: Stage) -> None:
-        """Commit, wait, answer."""
+        """Commit, wait, and send the response."""
         stage.commit()
         await stage.sleep(self.seconds)
         await stage.reply_answer()
@@ -109,28 +112,25 @@ class DelayAnswer:
 
 @attrs.frozen(kw_only=True)
 class DelayCommit:
-    """A commit that comes later, whether or not the client is still there."""
+    """A commit that is delayed. See `delay_commit`."""
 
     seconds: float
 
     async def play(self, stage: Stage) -> None:
-        """Wait, commit, answer."""
+        """Wait, commit, and send the response."""
         await stage.sleep(self.seconds)
         await stage.reply_answer()
 
 
 @attrs.frozen(kw_only=True)
 class Hang:
-    """An answer that never comes.
-
-    After `seconds`, where they are given, the connection is closed instead.
-    """
+    """A request without a response. See `hang`."""
 
     commit: bool = False
     seconds: float | None = None
 
     async def play(self, stage: Stage) -> None:
-        """Commit where asked for, then wait until the service closes or the time is over."""
+        """Commit if `commit` is set, then wait until the service closes or time is up."""
         if self.commit:
             stage.commit()
         if self.seconds is None:
@@ -142,12 +142,12 @@ class Hang:
 
 @attrs.frozen(kw_only=True)
 class Truncated:
-    """An answer that ends in the middle of its body."""
+    """A response that ends in the middle of its body. See `truncated`."""
 
     body: bytes | None = None
 
     async def play(self, stage: Stage) -> None:
-        """Commit, announce the whole body, send half of it, close."""
+        """Commit, announce the whole body, send half of it, and close the connection."""
         answer = stage.commit()
         body, headers = stage.encode(answer)
         body = body if self.body is None else self.body
@@ -158,7 +158,7 @@ class Truncated:
 
 @attrs.frozen(kw_only=True)
 class ForeignBody:
-    """An answer with bytes of the test's choice."""
+    """A response with another body. See `foreign_body`."""
 
     body: bytes = attrs.field(repr=False)
     content_type: str = "application/json"
@@ -167,7 +167,7 @@ class ForeignBody:
     headers: Mapping[str, str] = attrs.field(factory=dict)
 
     async def play(self, stage: Stage) -> None:
-        """Send the bytes, after the commit where there is one."""
+        """Commit if `commit` is set, and send the body."""
         if self.commit:
             stage.commit()
         await stage.reply(self.status, self.body, {"Content-Type": self.content_type, **self.headers})
@@ -175,7 +175,7 @@ class ForeignBody:
 
 @attrs.frozen(kw_only=True)
 class SlowBody:
-    """An answer whose body trickles."""
+    """A response whose body is sent slowly. See `slow_body`."""
 
     seconds_per_byte: float
 
@@ -191,51 +191,69 @@ class SlowBody:
 
 @attrs.frozen(kw_only=True)
 class RateLimit:
-    """A limit that the service enforces with 429 and announces nowhere.
-
-    `retry_after` is sent as it is.
-    """
+    """A rate limit that the service enforces with 429. See `rate_limit`."""
 
     per_second: float
     burst: int = 1
     retry_after: str | float | None = None
 
     async def play(self, stage: Stage) -> None:
-        """Refuse the call."""
+        """Refuse the call with 429."""
         headers = {} if self.retry_after is None else {"Retry-After": f"{self.retry_after}"}
         await stage.reply(429, b"", headers)
 
 
 def status(code: int, headers: Mapping[str, str] | None = None, body: bytes = b"", *, commit: bool = False) -> Status:
-    """Answer with a status; with `commit` after having done what was asked."""
+    """Return a fault that responds with a status.
+
+    Args:
+        code: The status.
+        headers: The headers. None by default.
+        body: The body. Empty by default.
+        commit: Whether to commit first. False by default.
+    """
     return Status(code=code, headers=dict(headers or {}), body=body, commit=commit)
 
 
 def drop(*, commit: bool = False, reset: bool = False) -> Drop:
-    """Close the connection without an answer, before or after the commit."""
+    """Return a fault that closes the connection without a response.
+
+    Args:
+        commit: Whether to commit first. False by default.
+        reset: Whether to close it with a TCP RST. False by default.
+    """
     return Drop(commit=commit, reset=reset)
 
 
 def delay_answer(seconds: float) -> DelayAnswer:
-    """Commit at once, and answer later."""
+    """Return a fault that commits at once, and responds after a delay in seconds."""
     return DelayAnswer(seconds=seconds)
 
 
 def delay_commit(seconds: float) -> DelayCommit:
-    """Commit and answer later, even when the client is gone by then."""
+    """Return a fault that commits and responds after a delay in seconds.
+
+    It commits even if the client has closed the connection by then.
+    """
     return DelayCommit(seconds=seconds)
 
 
 def hang(*, commit: bool = False, seconds: float | None = None) -> Hang:
-    """Never answer.
+    """Return a fault that does not respond.
 
-    Close the connection after `seconds`, by default when the service closes.
+    Args:
+        commit: Whether to commit first. False by default.
+        seconds: The seconds after which to close the connection. None, the default, means when the service closes.
     """
     return Hang(commit=commit, seconds=seconds)
 
 
 def truncated(body: bytes | None = None) -> Truncated:
-    """Commit, then send half of the announced body and close."""
+    """Return a fault that commits, sends half of the body, and closes the connection.
+
+    Args:
+        body: The body. None, the default, means that of the response.
+    """
     return Truncated(body=body)
 
 
@@ -247,31 +265,51 @@ def foreign_body(
     commit: bool = True,
     headers: Mapping[str, str] | None = None,
 ) -> ForeignBody:
-    """Send these bytes in place of the answer.
+    """Return a fault that responds with another body.
 
-    `headers` may say that they are packed.
+    Args:
+        body: The body.
+        content_type: The content type. `application/json` by default.
+        status: The status. 200 by default.
+        commit: Whether to commit first. True by default.
+        headers: Other headers, such as `Content-Encoding`. None by default.
     """
     return ForeignBody(body=body, content_type=content_type, status=status, commit=commit, headers=dict(headers or {}))
 
 
 def slow_body(seconds_per_byte: float) -> SlowBody:
-    """Commit, then send the body byte by byte."""
+    """Return a fault that commits, and sends the body byte by byte.
+
+    Args:
+        seconds_per_byte: The seconds before each byte.
+    """
     return SlowBody(seconds_per_byte=seconds_per_byte)
 
 
 def redirect(location: str, code: int = 307) -> Status:
-    """Point to another address, and do nothing."""
+    """Return a fault that responds with a redirect and does not commit.
+
+    Args:
+        location: The `Location` header.
+        code: The status. 307 by default.
+    """
     return Status(code=code, headers={"Location": location})
 
 
 def rate_limit(per_second: float, burst: int = 1, retry_after: str | float | None = None) -> RateLimit:
-    """Describe a limit for `Faults.rate_limit`."""
+    """Return a rate limit for `Faults.rate_limit`, a token bucket.
+
+    Args:
+        per_second: How many calls it allows per second.
+        burst: How many calls it allows at once. 1 by default.
+        retry_after: The value of the `Retry-After` header, sent unchanged. None, the default, means no header.
+    """
     return RateLimit(per_second=per_second, burst=burst, retry_after=retry_after)
 
 
 @attrs.define(kw_only=True, eq=False)
 class Planned:
-    """One entry of the plan; `hits` counts the calls that met it."""
+    """One entry of a plan. `hits` counts the calls that got the fault."""
 
     fault: Fault
     operation: str | None
@@ -280,7 +318,7 @@ class Planned:
     hits: int = 0
 
     def fits(self, operation: str, number: int) -> bool:
-        """Return whether a call meets the fault."""
+        """Return True if a call gets the fault."""
         if self.times is not None and self.hits >= self.times:
             return False
         return self.operation in (None, operation) and (self.calls is None or number in self.calls)
@@ -288,7 +326,10 @@ class Planned:
 
 @attrs.define(eq=False)
 class Faults:
-    """The plan of a service: which call meets which fault. Owned by the service; the first entry that fits a call is the one."""
+    """The plan of which calls get which faults. Owned by the service.
+
+    A call gets the fault of the first entry that fits. If none fits, the rate limit applies.
+    """
 
     clock: Callable[[], float] = time.monotonic
     planned: list[Planned] = attrs.field(init=False, factory=list)
@@ -314,34 +355,41 @@ class Faults:
         call: int | Iterable[int] | None = None,
         times: int | None = None,
     ) -> Planned:
-        """Let calls meet a fault.
+        """Apply a fault to future calls, and return the entry of the plan.
 
-        Those of one operation or of all, of these numbers or of all, at most `times` of them.
-
-        Calls are counted per operation, from 1; with `operation` None, `call=1` is the first call of each operation.
+        Args:
+            fault: The fault, such as `faults.status(503)`.
+            operation: The operation whose calls get it, such as "cards.create". None, the default, means all operations.
+            call: The number, or numbers, of the calls that get it. Calls are counted for each operation, from 1. None, the
+                default, means all calls.
+            times: The largest number of calls that get it. None, the default, means any number.
 
         Raises:
             ValueError: the service has no such operation.
         """
         if operation is not None and operation not in OPERATIONS | {UNKNOWN}:
-            raise ValueError(f"{operation!r} is no operation of the service; known are {', '.join(sorted(OPERATIONS))}")
+            raise ValueError(f"{operation!r} is not an operation of the service: use one of {', '.join(sorted(OPERATIONS))}")
         calls = call if call is None or isinstance(call, range) else frozenset({call} if isinstance(call, int) else call)
         planned = Planned(fault=fault, operation=operation, calls=calls, times=times)
         self.planned.append(planned)
         return planned
 
     def remove(self, planned: Planned) -> None:
-        """Take one entry off the plan."""
+        """Remove an entry from the plan.
+
+        Raises:
+            ValueError: it is not in the plan.
+        """
         self.planned.remove(planned)
 
     def clear(self) -> None:
-        """Forget the plan and the limit."""
+        """Remove all entries and the rate limit."""
         self.planned.clear()
         self._limit = None
 
     @property
     def rate_limit(self) -> RateLimit | None:
-        """The limit that the service enforces; setting it fills the bucket."""
+        """The rate limit that the service enforces, or None. Setting it fills the bucket."""
         return self._limit
 
     @rate_limit.setter
@@ -351,7 +399,7 @@ class Faults:
         self._filled_at = self.clock()
 
     def meet(self, operation: str, number: int) -> Fault | None:
-        """Return the fault that a call meets, a planned one or the limit, and count it."""
+        """Return the fault that a call gets, or None, and count the call."""
         for planned in self.planned:
             if planned.fits(operation, number):
                 planned.hits += 1

@@ -1,4 +1,4 @@
-"""The pytest plugin. Nothing of the package, nor aiohttp, is imported until a test asks for a fixture."""
+"""The pytest plugin. It imports aiohttp and the rest of the package only when a test uses a fixture."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ except ImportError:  # pragma: no cover -- the package's own tests need it; anyi
 
 @pytest.fixture
 def board_service_options() -> Mapping[str, object]:
-    """Give the options of `board_service`; override it to choose others."""
+    """Return the options of `board_service`, none by default. Override it to set some."""
     return {}
 
 
 @pytest.fixture
 def board_service(board_service_options: Mapping[str, object]) -> Iterator[BoardService]:
-    """Run a `BoardService` for one test, whatever the test's own style.
+    """Run a `BoardService` for one test.
 
-    The service has a thread and an event loop of its own, so it serves synchronous tests and every asynchronous plugin alike.
+    The service runs in its own thread with its own event loop, so it works in synchronous tests and with any asynchronous plugin.
     """
     from boardclient.testing import BoardService
 
@@ -38,13 +38,13 @@ def board_service(board_service_options: Mapping[str, object]) -> Iterator[Board
 
 @pytest.fixture(scope="module")
 def module_board_service_options() -> Mapping[str, object]:
-    """Give the options of `module_board_service`; override it to choose others."""
+    """Return the options of `module_board_service`, none by default. Override it to set some."""
     return {}
 
 
 @pytest.fixture(scope="module")
 def module_board_service(module_board_service_options: Mapping[str, object]) -> Iterator[BoardService]:
-    """Run one `BoardService` for all tests of a module, which share what it holds."""
+    """Run one `BoardService` for all tests of a module, which share its data."""
     from boardclient.testing import BoardService
 
     with BoardService(**module_board_service_options) as service:  # type: ignore[arg-type]  # -- as above
@@ -53,15 +53,15 @@ def module_board_service(module_board_service_options: Mapping[str, object]) -> 
 
 @pytest.fixture
 def board_session_options() -> Mapping[str, object]:
-    """Give the options of `board_session`, those of `AsyncSession`.
+    """Return the options of `board_session`, none by default. Override it to set some.
 
-    Override it to choose others.
+    They are those of `AsyncSession`.
     """
     return {}
 
 
 @_asynchronous()
 async def board_session(board_service: BoardService, board_session_options: Mapping[str, object]) -> AsyncIterator[AsyncSession]:
-    """Open a session on `board_service` for one asynchronous test."""
+    """Open a session that uses `board_service` for one asynchronous test."""
     async with board_service.session(**board_session_options) as session:  # type: ignore[arg-type]  # -- as above
         yield session
