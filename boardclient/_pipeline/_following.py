@@ -66,7 +66,7 @@ def instruments_of(observers: ObserverInstrument | None) -> tuple[Instrument, ..
 
 
 def call_of(request: Request[Any], root: str, account: str | None, observers: ObserverInstrument | None) -> Activity:
-    """Return the activity of a call, begun."""
+    """Begin the activity of a call, and return it."""
     definition = request.definition
     return Activity(
         kind="call",
@@ -83,7 +83,7 @@ def call_of(request: Request[Any], root: str, account: str | None, observers: Ob
 
 
 def attempt_of(call: Activity, number: int) -> Activity:
-    """Return the activity of an attempt of a call, begun."""
+    """Begin the activity of one attempt of a call, and return it."""
     return Activity(
         kind="attempt",
         operation=call.operation,
@@ -100,7 +100,10 @@ def attempt_of(call: Activity, number: int) -> Activity:
 
 
 def form_of(url: str, observers: ObserverInstrument | None) -> Activity:
-    """Return the activity of a form of a credential provider, begun. Without a call the session's observers are told."""
+    """Begin the activity of a form that a credential provider sends, and return it.
+
+    If no call caused it, the session's observers are notified.
+    """
     parent = PARENT.get()
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")
@@ -119,7 +122,10 @@ def form_of(url: str, observers: ObserverInstrument | None) -> Activity:
 
 
 def end_form(activity: Activity, outcome: TransportResult) -> None:
-    """End the activity of a form as its response says. No header is shown, as the service may repeat what was sent."""
+    """End the activity of a form with the facts of its response.
+
+    Its headers are not shown, since the service may repeat in them what was sent.
+    """
     if isinstance(outcome, RawResponse):
         activity.status, activity.effect = outcome.status, status_of(outcome.status).effect
         activity.why = "success" if outcome.is_success else f"status {outcome.status}"
@@ -129,7 +135,7 @@ def end_form(activity: Activity, outcome: TransportResult) -> None:
 
 
 def end_attempt(activity: Activity, attempt: Attempt, error: BaseException | None) -> None:
-    """End the activity of an attempt as the history says."""
+    """End the activity of an attempt with the facts that the history holds."""
     activity.status, activity.effect, activity.why = attempt.status, attempt.effect, attempt.why
     activity.seconds = attempt.seconds
     activity.end(error)

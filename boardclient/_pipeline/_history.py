@@ -46,7 +46,7 @@ def note_attempt(context: CallContext, response: TransportResult, outcome: objec
 
 
 def note_closed(context: CallContext) -> SessionClosedError:
-    """Record that an attempt was not made, as the session was closed. Return the error."""
+    """Record that an attempt was not made because the session was closed. Return the error."""
     closed = SessionClosedError(f"{context.line}: the session was closed during the call")
     context.record(time(), closed, None, Effect.NOT_SENT)
     return closed
@@ -121,7 +121,7 @@ def _end_attempt(context: CallContext, attempt: Attempt) -> None:
 
 
 def complete(error: BoardClientError, request: Request[Any], context: CallContext, root: str, place: CredentialsIn) -> None:
-    """Add what is known of its call to an error."""
+    """Add the history and the request of its call to an error."""
     error.effect = Effect.worst([error.effect, *(attempt.effect for attempt in context.attempts)])
     error.attempts = context.attempts
     if context.credentials is None:  # nothing was signed, so there are no credentials to redact

@@ -45,7 +45,7 @@ from boardclient.logs import is_info_logged
 T = TypeVar("T")
 
 
-class _Turn(enum.Enum):
+class _Unsent(enum.Enum):
     OUTDATED = "outdated"
     """Nothing was sent: the credentials were refused while the request waited for the limiter."""
 
@@ -122,7 +122,7 @@ class Pipeline:
             in_flight.end(context)
             if options is not None:
                 options.context = None
-        if context.is_noted:  # as every failure and interruption is
+        if context.is_noted:  # as are all failures and interruptions
             outcome = self._concluded(request, context, outcome)
             if isinstance(outcome, BoardClientError) and not context.returns_error:
                 del context  # it holds credentials, and this frame stays with the error
@@ -132,7 +132,7 @@ class Pipeline:
         return outcome  # type: ignore[return-value]  # -- an error of ours only where a callback returned it as the value
 
     def _concluded(self, request: Request[T], context: CallContext, outcome: T | BoardClientError) -> T | BoardClientError:
-        """Return what a call comes to, an error with all that is known of the call."""
+        """Return the final outcome of a call. An error gets the history and other facts of the call."""
         is_failure = isinstance(outcome, BoardClientError) and not context.returns_error
         if context.interruption is not None:  # application code may have swallowed the cancellation
             ended = end_early(context, self._core.host)
@@ -161,16 +161,16 @@ class Pipeline:
     def _attempt(
         self, request: Request[T], context: CallContext, credentials: Credentials | None
     ) -> Coroutine[Any, Any, T | BoardClientError]:
-        """Send the request once. Most calls need not wait for credentials or a limiter."""
+        """Send the request once, at once if it need not wait for anything."""
         limiter = context.limiter or self._limiter
         if credentials is None or not (limiter is None or limiter.is_idle):
-            return self._attempt_in_turn(request, context, credentials, limiter)
+            return self._attempt_after_waiting(request, context, credentials, limiter)
         return self._send(request, context, credentials)
 
-    async def _attempt_in_turn(
+    async def _attempt_after_waiting(
         self, request: Request[T], context: CallContext, credentials: Credentials | None, limiter: GuardedLimiter | None
     ) -> T | BoardClientError:
-        """Send the request once. Wait for credentials and for the limiter before."""
+        """Wait for credentials and for the limiter, then send the request once."""
         while True:
             if credentials is None:
                 obtained = await self._provider.obtain(context, None)
@@ -180,18 +180,18 @@ class Pipeline:
             if limiter is None or limiter.is_idle:
                 return await self._send(request, context, credentials)
             outcome = await self._send_within(limiter, request, context, credentials)
-            if not isinstance(outcome, _Turn):
+            if not isinstance(outcome, _Unsent):
                 return outcome
             credentials = self._provider.current()
 
     async def _send_within(
         self, limiter: GuardedLimiter, request: Request[T], context: CallContext, credentials: Credentials
-    ) -> T | BoardClientError | _Turn:
+    ) -> T | BoardClientError | _Unsent:
         """Send the request inside the limiter, unless its credentials are outdated."""
         in_flight = self._core.in_flight
-        outcome: T | BoardClientError | _Turn = _Turn.OUTDATED
+        outcome: T | BoardClientError | _Unsent = _Unsent.OUTDATED
         in_flight.suspend(context)
-        context.waits_for = _turn
+        context.waits_for = _limiter
         try:
             async with limiter:
                 in_flight.resume(context)
@@ -203,7 +203,7 @@ class Pipeline:
                     return outcome
                 outcome = await self._send(request, context, credentials)
         except asyncio.CancelledError:
-            if isinstance(outcome, _Turn) or context.interruption is None:
+            if isinstance(outcome, _Unsent) or context.interruption is None:
                 raise
             # The limiter was too slow to be left. The outcome of the attempt stands.
         return outcome
@@ -338,10 +338,10 @@ class Pipeline:
 
 
 def _nothing() -> None:
-    """Note a success where no policy asks for it."""
+    """Do nothing after a success: there is no policy."""
 
 
-def _turn() -> str:
+def _limiter() -> str:
     return "the limiter"
 
 

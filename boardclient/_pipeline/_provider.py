@@ -1,4 +1,4 @@
-"""Asks a credential provider of the application.
+"""Guarded calls of an application's credential provider.
 
 It may raise, hang or return anything.
 """
@@ -40,10 +40,10 @@ class GuardedProvider:
         """The credentials that the service accepted last."""
 
     def current(self) -> Credentials | None:
-        """Return the credentials if they are known at once."""
+        """Return the credentials if they are available without waiting, otherwise None."""
         try:
             return self._optional.current()
-        except (Exception, asyncio.CancelledError):  # nothing cancels a task within a plain function
+        except (Exception, asyncio.CancelledError):  # a plain function can't be cancelled
             log_failure("current of the credentials")
         return None
 
@@ -78,7 +78,7 @@ class GuardedProvider:
         return failure
 
     def is_outdated(self, credentials: Credentials) -> bool:
-        """Return True if the provider says that these were replaced."""
+        """Return True if the provider says that the credentials were replaced."""
         return guarded("is_current of the credentials", self._optional.is_current, credentials) not in {True, None}
 
     def note_accepted(self, credentials: Credentials) -> None:
