@@ -32,6 +32,8 @@ def environment(service: BoardService, tokens: Path) -> dict[str, str]:
 
 def load_app() -> ModuleType:
     """Import the application as a server does that is started in its folder."""
+    if str(FOLDER) not in sys.path:
+        sys.path.insert(0, str(FOLDER))
     spec = importlib.util.spec_from_file_location("webapp_example", FOLDER / "app.py")
     assert spec is not None
     assert spec.loader is not None

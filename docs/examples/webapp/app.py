@@ -1,21 +1,14 @@
 """Boards in the browser: sign in, look at a board, add and move cards, upload many of them and watch.
 
-It serves any number of worker processes: tokens, uploads and their progress are in files, the rest is in signed cookies.
+It serves any number of worker processes: tokens and uploads are in files, the rest is in signed cookies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import csv
-import io
 import json
-import logging
-import os
 import re
-import secrets
-import signal
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -28,25 +21,18 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
-from starlette.datastructures import Headers, MutableHeaders
+from guard import Guard
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uploads import Upload, end_streams_on_signals, rows_of, stop_uploads
 
-from boardclient import AsyncSession, BoardClientError, BulkProgress, CardDraft, JournalError
+from boardclient import AsyncSession, BoardClientError
 from boardclient.integrations.fastapi import FastAPIBoards
 from boardclient.web import SignIn
 
 HERE = Path(__file__).parent
 LARGEST_UPLOAD_BYTES = 2**20
 PAGE_SECONDS = 8.0
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "same-origin",
-    "X-Content-Type-Options": "nosniff",
-}
 PROBLEM = "application/problem+json"
-logger = logging.getLogger("webapp")
 
 boards = FastAPIBoards(SignIn.from_env)
 Account = Annotated[str, Depends(boards.user_account)]
@@ -54,7 +40,7 @@ UploadSession = Annotated[AsyncSession, Depends(boards.user_session)]
 
 
 async def page_session(session: UploadSession) -> AsyncSession:
-    """Return the user's session for a page: people don't wait as long as uploads may."""
+    """Return the user's session for a page, which must not take as long as an upload may."""
     return session.with_options(timeout=PAGE_SECONDS)
 
 
@@ -64,65 +50,14 @@ Text = Annotated[str, Form(min_length=1)]
 
 # --- the application's life
 
-stopping = threading.Event()
-uploads_running: dict[str, asyncio.Task[None]] = {}
-
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Keep one session for all users; at the end stop the uploads, whose journals go on at the next start."""
+    """Keep one session for all users, and stop the uploads at the end."""
     end_streams_on_signals()
     async with boards.lifespan():
         yield
-        for task in list(uploads_running.values()):
-            task.cancel()
-        await asyncio.gather(*uploads_running.values(), return_exceptions=True)
-
-
-def end_streams_on_signals() -> None:
-    """End event streams on SIGTERM and SIGINT: servers wait for open responses before they end the lifespan."""
-    stopping.clear()
-    if threading.current_thread() is not threading.main_thread():  # in tests: only the main thread may set handlers
-        return
-    for number in (signal.SIGINT, signal.SIGTERM):
-        servers = signal.getsignal(number)
-
-        def stop(number: int, frame: Any, servers: Any = servers) -> None:
-            stopping.set()
-            if callable(servers):
-                servers(number, frame)
-
-        signal.signal(number, stop)
-
-
-class Guard:
-    """Refuse what other sites' pages send, and add the headers that keep browsers careful.
-
-    A browser says where a request comes from in Sec-Fetch-Site, an old one in Origin; programs send neither, and have no cookies
-    of users (https://words.filippo.io/csrf).
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        headers = Headers(scope=scope)
-        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-        is_foreign = site not in ("same-origin", "none") if site else origin and origin.partition("://")[2] != headers.get("host")
-        if is_foreign and scope["method"] not in ("GET", "HEAD"):
-            await Response("This form was sent by another site.", 403)(scope, receive, send_guarded)
-        else:
-            await self.app(scope, receive, send_guarded)
+        await stop_uploads()
 
 
 def shown_account(request: Request) -> dict[str, Any]:
@@ -138,17 +73,17 @@ templates = Jinja2Templates(HERE / "templates", context_processors=[shown_accoun
 
 
 def page(request: Request, name: str, status: int = 200, **values: Any) -> Response:
-    """Return a page, which no cache keeps."""
+    """Return a page that is not cached."""
     return templates.TemplateResponse(request, name, values, status, {"Cache-Control": "no-store"})
 
 
 def wants_json(request: Request) -> bool:
-    """Return whether a program asks, which says so."""
+    """Return True if a program asks for JSON."""
     return "application/json" in request.headers.get("accept", "")
 
 
 def back_to(path: str) -> Response:
-    """Send the browser to a page after a form, so that a reload does not send the form again."""
+    """Send the browser to a page after a form, so that reloading does not send the form again."""
     return RedirectResponse(path, 303, {"Cache-Control": "no-store"})
 
 
@@ -263,79 +198,6 @@ def remember_board(request: Request, response: Response, account: str, board_id:
 # --- uploads
 
 
-class Upload:
-    """A file of cards on its way to the board: a folder with what to create, the journal of the run, and how far it is.
-
-    All workers read the folder; the one that has the journal open runs the upload. An upload that a worker left behind goes on as
-    soon as somebody watches it.
-    """
-
-    def __init__(self, upload_id: str) -> None:
-        self.id = upload_id
-        self.folder = Path(os.environ["BOARDCLIENT_TOKENS"] + ".uploads", upload_id)
-
-    @classmethod
-    def create(cls, account: str, board_id: str, list_id: str, rows: list[dict[str, str]]) -> Upload:
-        """Store what to create."""
-        upload = cls(secrets.token_hex(16))
-        upload.folder.mkdir(mode=0o700, parents=True)
-        upload.save("plan", {"account": account, "board_id": board_id, "list_id": list_id, "rows": rows})
-        upload.save("state", {"number": 1, "total": len(rows), "done": 0, "failed": [], "waiting_for": None, "ended": None})
-        return upload
-
-    def load(self, name: str) -> dict[str, Any]:
-        """Read one of the files."""
-        loaded: dict[str, Any] = json.loads((self.folder / f"{name}.json").read_bytes())
-        return loaded
-
-    def save(self, name: str, value: dict[str, Any]) -> None:
-        """Write one of the files, whole: who reads it meanwhile sees the old one."""
-        draft = self.folder / f"{name}.new"
-        draft.write_text(json.dumps(value))
-        draft.replace(self.folder / f"{name}.json")
-
-    def note(self, **changes: Any) -> None:
-        """Write how far the upload is, for all who watch."""
-        state = self.load("state")
-        self.save("state", {**state, **changes, "number": state["number"] + 1})
-
-    async def run(self, session: AsyncSession) -> None:
-        """Create the cards; what an earlier run has created is not created again."""
-        plan = self.load("plan")
-
-        def show(progress: BulkProgress) -> None:
-            self.note(done=progress.done, waiting_for=progress.waiting_for)
-
-        try:
-            drafts = [CardDraft(name=row["name"], list_id=plan["list_id"], desc=row["desc"] or None) for row in plan["rows"]]
-            run = session.cards.create_many(drafts, journal=self.folder / "journal", board_id=plan["board_id"], on_progress=show)
-            async with run:
-                bad = [{"name": result.draft.name, "state": result.state} async for result in run if result.error]
-                self.note(done=len(drafts), failed=bad, waiting_for=None, ended="finished")
-        except JournalError as error:
-            logger.info("upload %s is not run here: %s", self.id, error)  # most likely by another worker
-        except BoardClientError as error:
-            logger.warning("upload %s failed: %s", self.id, error)
-            self.note(waiting_for=None, ended="failed")
-
-    def start(self, session: AsyncSession) -> None:
-        """Run the upload in the background, unless it runs or has ended."""
-        if self.id not in uploads_running and self.load("state")["ended"] is None:
-            task = uploads_running[self.id] = asyncio.create_task(self.run(session))
-            task.add_done_callback(lambda _: uploads_running.pop(self.id))
-
-    async def states(self, after: int, request: Request) -> AsyncIterator[dict[str, Any]]:
-        """Yield how far the upload is, whenever that has changed, until it has ended or nobody listens."""
-        while not (stopping.is_set() or await request.is_disconnected()):
-            state = self.load("state")
-            if state["number"] > after:
-                after = state["number"]
-                yield state
-            if state["ended"] is not None:
-                return
-            await asyncio.sleep(0.1)
-
-
 async def own_upload(upload_id: str, account: Account) -> Upload:
     """Return an upload of the signed-in user."""
     upload = Upload(upload_id)
@@ -347,25 +209,17 @@ async def own_upload(upload_id: str, account: Account) -> Upload:
 OwnUpload = Annotated[Upload, Depends(own_upload)]
 
 
-def rows_of(content: bytes) -> list[dict[str, str]]:
-    """Return the rows of a CSV file with a column `name` and, where wanted, `desc`."""
-    try:
-        reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), restval="", strict=True)
-        rows = [{"name": row.get("name", ""), "desc": row.get("desc", "")} for row in reader]
-    except (UnicodeDecodeError, csv.Error):
-        raise HTTPException(400, "This is not a CSV file in UTF-8") from None
-    if not rows or not all(row["name"] for row in rows):
-        raise HTTPException(400, "The file needs a first line with a column “name”, and a name in every row below")
-    return rows
-
-
 @app.post("/boards/{board_id}/uploads")
 async def upload_cards(session: UploadSession, account: Account, board_id: str, list_id: Text, file: UploadFile) -> Response:
     """Take a file of cards, begin to create them, and show the progress."""
     content = await file.read(LARGEST_UPLOAD_BYTES + 1)
     if len(content) > LARGEST_UPLOAD_BYTES:
         raise HTTPException(413, "The file is larger than 1 MiB")
-    upload = Upload.create(account, board_id, list_id, rows_of(content))
+    try:
+        rows = rows_of(content)
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from None
+    upload = Upload.create(account, board_id, list_id, rows)
     upload.start(session)
     return back_to(f"/uploads/{upload.id}")
 
@@ -380,15 +234,15 @@ async def show_upload(request: Request, upload: OwnUpload) -> Response:
 async def stream_upload(request: Request, session: UploadSession, upload: OwnUpload) -> Response:
     """Send the progress of an upload as server-sent events.
 
-    The number of an event is that of the state, so that a browser that comes back is sent what it has not seen. The response
-    begins with the first event: whatever fails before is an error with its own status.
+    An event has the number of its state, so that a browser that reconnects gets what it has not seen. The response begins with
+    the first event: an error before it has its own status.
     """
     upload.start(session)
     last = request.headers.get("last-event-id", "")
-    states = upload.states(int(last) if re.fullmatch("[0-9]{1,9}", last) else 0, request)
+    states = upload.states(int(last) if re.fullmatch("[0-9]{1,9}", last) else 0, request.is_disconnected)
     first = await anext(states, None)
     if first is None:
-        return Response(status_code=204)  # the browser does not come back
+        return Response(status_code=204)  # after which the browser does not reconnect
 
     async def events() -> AsyncIterator[str]:
         yield event(first)
@@ -399,5 +253,5 @@ async def stream_upload(request: Request, session: UploadSession, upload: OwnUpl
 
 
 def event(state: dict[str, Any]) -> str:
-    """Return a state as an event; the browser comes back after a second when the stream breaks."""
+    """Return a state as an event. If the stream breaks, the browser reconnects after a second."""
     return f"retry: 1000\nid: {state['number']}\ndata: {json.dumps(state)}\n\n"

@@ -1,0 +1,137 @@
+"""Uploads: files of cards on their way to a board, and how far they are. No web framework.
+
+Everything about an upload is in its folder, so that any worker can serve it, and continue it after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import logging
+import os
+import secrets
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from boardclient import AsyncSession, BoardClientError, BulkProgress, CardDraft, JournalError
+
+logger = logging.getLogger("webapp")
+stopping = threading.Event()
+running: dict[str, asyncio.Task[None]] = {}
+
+
+class Upload:
+    """A file of cards on its way to a board.
+
+    Its folder has `plan.json` (what to create), `journal` (of the bulk run) and `state.json` (the progress). The worker that has
+    the journal open runs the upload. If it dies, the next worker that shows the progress continues the upload.
+    """
+
+    def __init__(self, upload_id: str) -> None:
+        self.id = upload_id
+        self.folder = Path(os.environ["BOARDCLIENT_TOKENS"] + ".uploads", upload_id)
+
+    @classmethod
+    def create(cls, account: str, board_id: str, list_id: str, rows: list[dict[str, str]]) -> Upload:
+        """Store a new upload."""
+        upload = cls(secrets.token_hex(16))
+        upload.folder.mkdir(mode=0o700, parents=True)
+        upload.save("plan", {"account": account, "board_id": board_id, "list_id": list_id, "rows": rows})
+        upload.save("state", {"number": 1, "total": len(rows), "done": 0, "failed": [], "waiting_for": None, "ended": None})
+        return upload
+
+    def load(self, name: str) -> dict[str, Any]:
+        """Read `plan` or `state`."""
+        loaded: dict[str, Any] = json.loads((self.folder / f"{name}.json").read_bytes())
+        return loaded
+
+    def save(self, name: str, value: dict[str, Any]) -> None:
+        """Write `plan` or `state` atomically: a reader sees the old file or the new one."""
+        draft = self.folder / f"{name}.new"
+        draft.write_text(json.dumps(value))
+        draft.replace(self.folder / f"{name}.json")
+
+    def note(self, **changes: Any) -> None:
+        """Store changes of the progress."""
+        state = self.load("state")
+        self.save("state", {**state, **changes, "number": state["number"] + 1})
+
+    async def run(self, session: AsyncSession) -> None:
+        """Create the cards that the journal does not show as created."""
+        plan = self.load("plan")
+
+        def show(progress: BulkProgress) -> None:
+            self.note(done=progress.done, waiting_for=progress.waiting_for)
+
+        try:
+            drafts = [CardDraft(name=row["name"], list_id=plan["list_id"], desc=row["desc"] or None) for row in plan["rows"]]
+            run = session.cards.create_many(drafts, journal=self.folder / "journal", board_id=plan["board_id"], on_progress=show)
+            async with run:
+                bad = [{"name": result.draft.name, "state": result.state} async for result in run if result.error]
+                self.note(done=len(drafts), failed=bad, waiting_for=None, ended="finished")
+        except JournalError as error:
+            logger.info("upload %s is not run here: %s", self.id, error)  # most likely another worker runs it
+        except BoardClientError as error:
+            logger.warning("upload %s failed: %s", self.id, error)
+            self.note(waiting_for=None, ended="failed")
+
+    def start(self, session: AsyncSession) -> None:
+        """Run the upload in the background, unless it runs or has ended."""
+        if self.id not in running and self.load("state")["ended"] is None:
+            task = running[self.id] = asyncio.create_task(self.run(session))
+            task.add_done_callback(lambda _: running.pop(self.id))
+
+    async def states(self, after: int, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncIterator[dict[str, Any]]:
+        """Yield the progress each time it changes, until the upload has ended or the browser is gone."""
+        while not (stopping.is_set() or await is_disconnected()):
+            state = self.load("state")
+            if state["number"] > after:
+                after = state["number"]
+                yield state
+            if state["ended"] is not None:
+                return
+            await asyncio.sleep(0.1)
+
+
+def rows_of(content: bytes) -> list[dict[str, str]]:
+    """Return the rows of a CSV file with a column `name` and an optional column `desc`.
+
+    Raises:
+        ValueError: it is not such a file. The message is for the user.
+    """
+    try:
+        reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), restval="", strict=True)
+        rows = [{"name": row.get("name", ""), "desc": row.get("desc", "")} for row in reader]
+    except (UnicodeDecodeError, csv.Error):
+        raise ValueError("This is not a CSV file in UTF-8") from None
+    if not rows or not all(row["name"] for row in rows):
+        raise ValueError("The file needs a first line with a column “name”, and a name in every row below")
+    return rows
+
+
+async def stop_uploads() -> None:
+    """Stop the uploads of this worker. Their journals are continued at the next start."""
+    for task in list(running.values()):
+        task.cancel()
+    await asyncio.gather(*running.values(), return_exceptions=True)
+
+
+def end_streams_on_signals() -> None:
+    """End event streams on SIGTERM and SIGINT, since servers wait for open responses before the lifespan ends."""
+    stopping.clear()
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers; tests run in others
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        servers = signal.getsignal(number)
+
+        def stop(number: int, frame: Any, servers: Any = servers) -> None:
+            stopping.set()
+            if callable(servers):
+                servers(number, frame)
+
+        signal.signal(number, stop)
