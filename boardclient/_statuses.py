@@ -91,6 +91,11 @@ def status_of(status: int) -> Status:
     return _TABLE.get(status) or _CLASSES.get(status // 100, _UNASSIGNED)
 
 
+def is_http_error(status: int) -> bool:
+    """Return whether HTTP calls a status an error (RFC 9110, sections 15.5 and 15.6)."""
+    return 400 <= status < 600
+
+
 def is_throttling(error: object) -> bool:
     """Return True if an error says that the service asks for fewer requests."""
     return isinstance(error, ApiError) and status_of(error.status).is_throttling

@@ -5,6 +5,7 @@ A first attempt that succeeds is recorded only if something asks for it (`CallCo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from time import time
 from typing import Any
@@ -39,7 +40,7 @@ def note_attempt(context: CallContext, response: TransportResult, outcome: objec
     if context.attempt_activity is not None:
         if isinstance(response, RawResponse):
             context.attempt_activity.response_headers = _shown_headers(context, response)
-        _end_attempt(context, attempt)
+        _end_attempt(context, attempt, context.last_error)
     if limiter is not None and (response.status is not None or effect is not Effect.NOT_SENT):  # else it was not sent
         asked = outcome.retry_after if isinstance(outcome, ApiError) and is_throttling(outcome) else None
         limiter.report(response.status, asked, attempt.seconds)
@@ -110,13 +111,13 @@ def end_early(context: CallContext, host: str) -> BoardClientError | None:
         cancelled = BoardClientError("the call was cancelled")
         context.record(context.started, cancelled, None, context.effect_under_way)
     for attempt in context.attempts[known:]:
-        _end_attempt(context, attempt)
+        _end_attempt(context, attempt, error or asyncio.CancelledError())
     return error
 
 
-def _end_attempt(context: CallContext, attempt: Attempt) -> None:
+def _end_attempt(context: CallContext, attempt: Attempt, error: BaseException | None) -> None:
     if context.attempt_activity is not None:
-        end_attempt(context.attempt_activity, attempt, context.last_error)
+        end_attempt(context.attempt_activity, attempt, error)
         context.attempt_activity = None
 
 

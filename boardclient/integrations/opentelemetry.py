@@ -7,8 +7,9 @@ https://opentelemetry.io/docs/specs/semconv/http/.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import Token
+from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from boardclient._activities import INSTALLED, SOURCES, Activity, Instrument
-from boardclient._statuses import status_of
+from boardclient._statuses import is_http_error
 from boardclient.errors import ApiError, Effect
 from boardclient.events import CredentialsRenewed, Event, RetryScheduled
 
@@ -38,6 +39,8 @@ _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 _OTHER: Final = "_OTHER"
 _CALLS_OF_A_RUN: Final = 100
+_PROTOCOL_VERSION: Final = "1.1"
+"""Of every request: aiohttp's client speaks no other version."""
 _PORTS: Final = {"https": 443, "http": 80}
 _GAUGES: Final = (
     ("in_flight", "{call}", "Calls under way."),
@@ -129,30 +132,29 @@ class _OpenTelemetry(Instrument):
 
     def begin(self, activity: Activity) -> None:
         """Begin the span of an activity, and make it the current one."""
+        parent = activity.parent
         if activity.kind == "attempt":
-            self._begin_attempt(activity)
+            self._begin_attempt(activity, None if parent is None else parent.state.get(self))
             return
-        run = activity.parent.state.get(self) if activity.parent is not None and activity.parent.kind == "run" else None
-        if run is not None:
+        if parent is not None and parent.kind == "run" and (run := parent.state.get(self)) is not None:
             run.calls += 1
             if run.calls > _CALLS_OF_A_RUN:
                 activity.state[self] = _Follower(None)
                 return
-        named = {"boardclient.account": activity.account, "boardclient.call_id": activity.call_id or None}
-        attributes = {name: value for name, value in named.items() if value is not None}
+        attributes = {"boardclient.call_id": activity.call_id} if activity.call_id else {}
+        if activity.account is not None:
+            attributes["boardclient.account"] = activity.account
         span = self._tracer.start_span(activity.operation, kind=SpanKind.INTERNAL, attributes=attributes)
         activity.state[self] = _Follower(span, otel_context.attach(trace.set_span_in_context(span)))
 
-    def _begin_attempt(self, activity: Activity) -> None:
-        call = activity.parent.state.get(self) if activity.parent is not None else None
+    def _begin_attempt(self, activity: Activity, call: _Follower | None) -> None:
         context, span = otel_context.get_current(), None
         if call is None or call.span is not None:
-            method = activity.method if activity.method in _METHODS else "HTTP"
-            span = self._tracer.start_span(
-                f"{method} {activity.template}" if activity.template else method,
-                kind=SpanKind.CLIENT,
-                attributes=_request_attributes(activity),
-            )
+            target = _target(activity.method, activity.root, activity.template)
+            attributes: dict[str, Any] = {**target.request, "url.full": activity.url}
+            if activity.number > 1:
+                attributes["http.request.resend_count"] = activity.number - 1
+            span = self._tracer.start_span(target.name, context, SpanKind.CLIENT, attributes)
             context = trace.set_span_in_context(span, context)
         propagate.inject(activity.headers, context)
         # Around the exchange only: an application's own HTTP calls in callbacks keep their spans.
@@ -178,18 +180,54 @@ class _OpenTelemetry(Instrument):
             return
         if follower.token is not None:
             otel_context.detach(follower.token)
-        kind = _error_type(activity)
+        span, kind = follower.span, _error_type(activity)
+        attributes: dict[str, Any]
         if activity.kind == "attempt":
-            self._duration.record(activity.seconds, _metric_attributes(activity, kind))
-        elif activity.kind == "renewal":
-            self._renewals.add(1, {} if kind is None else {"error.type": kind})
-        span = follower.span
+            attributes = _outcome(activity, kind)
+            measured = _target(activity.method, activity.root, activity.template).measured
+            self._duration.record(activity.seconds, {**measured, **attributes})
+            attributes["boardclient.effect"] = activity.effect.value
+        else:
+            attributes = {f"boardclient.{name}": number for name, number in activity.counts.items()}
+            if kind is not None:
+                attributes["error.type"] = kind
+            if activity.kind == "call":
+                attributes["boardclient.effect"] = getattr(activity.error, "effect", Effect.DONE).value
+            elif activity.kind == "renewal":
+                self._renewals.add(1, {} if kind is None else {"error.type": kind})
         if span is None:
             return
-        span.set_attributes(_outcome_attributes(activity, kind))
+        if attributes:
+            span.set_attributes(attributes)
         if kind is not None:
             span.set_status(Status(StatusCode.ERROR, None if activity.status is not None else activity.why or None))
         span.end()
+
+
+@attrs.frozen
+class _Target:
+    """What all requests of one operation to one service have in common. Made once."""
+
+    name: str
+    """Of their spans."""
+    request: Mapping[str, Any]
+    """Attributes of their spans, without what differs among them."""
+    measured: Mapping[str, Any]
+    """Attributes of their durations, without the outcome."""
+
+
+@lru_cache(maxsize=256)
+def _target(method: str, root: str, template: str | None) -> _Target:
+    known = method in _METHODS
+    named = {"http.request.method": method if known else _OTHER, **_server(root)}
+    if template is not None:
+        named["url.template"] = template
+    verb = method if known else "HTTP"
+    return _Target(
+        f"{verb} {template}" if template else verb,
+        named if known else {**named, "http.request.method_original": method},
+        {**named, "url.scheme": root.partition(":")[0]},
+    )
 
 
 def _server(url: str) -> dict[str, Any]:
@@ -197,43 +235,22 @@ def _server(url: str) -> dict[str, Any]:
     return {"server.address": parts.hostname or "", "server.port": parts.port or _PORTS.get(parts.scheme, 0)}
 
 
-def _method_attributes(activity: Activity) -> dict[str, Any]:
-    attributes = {"http.request.method": activity.method if activity.method in _METHODS else _OTHER, **_server(activity.url)}
-    return attributes if activity.template is None else {**attributes, "url.template": activity.template}
-
-
-def _request_attributes(activity: Activity) -> dict[str, Any]:
-    attributes = {**_method_attributes(activity), "url.full": activity.url}
-    if activity.method not in _METHODS:
-        attributes["http.request.method_original"] = activity.method
-    if activity.number > 1:
-        attributes["http.request.resend_count"] = activity.number - 1
-    return attributes
-
-
-def _metric_attributes(activity: Activity, error_type: str | None) -> dict[str, Any]:
-    known = {"http.response.status_code": activity.status, "error.type": error_type}
-    named = {name: value for name, value in known.items() if value is not None}
-    return {**_method_attributes(activity), "url.scheme": activity.url.partition(":")[0], **named}
-
-
-def _outcome_attributes(activity: Activity, error_type: str | None) -> dict[str, Any]:
-    attributes: dict[str, Any] = {f"boardclient.{name}": number for name, number in activity.counts.items()}
+def _outcome(activity: Activity, error_type: str | None) -> dict[str, Any]:
+    """Return what spans and durations say of the end of an attempt."""
+    attributes: dict[str, Any] = {}
     if activity.status is not None:
         attributes["http.response.status_code"] = activity.status
+        attributes["network.protocol.version"] = _PROTOCOL_VERSION
     if error_type is not None:
         attributes["error.type"] = error_type
-    if activity.kind == "attempt":
-        attributes["boardclient.effect"] = activity.effect.value
-    elif activity.kind == "call":
-        attributes["boardclient.effect"] = getattr(activity.error, "effect", Effect.DONE).value
     return attributes
 
 
 def _error_type(activity: Activity) -> str | None:
     """Return what went wrong in a word. It is the status of a failed response, otherwise the exception's class."""
-    if activity.status is not None and status_of(activity.status).effect is not Effect.DONE:
+    if activity.status is not None and is_http_error(activity.status):
         return str(activity.status)
-    if isinstance(activity.error, ApiError):
-        return str(activity.error.status)
-    return None if activity.error is None else type(activity.error).__name__
+    error = activity.error
+    if isinstance(error, ApiError) and is_http_error(error.status):
+        return str(error.status)
+    return None if error is None else type(error).__name__
