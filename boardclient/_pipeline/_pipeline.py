@@ -227,11 +227,11 @@ class Pipeline:
             self._provider.note_accepted(credentials)
         try:
             if definition.read_in_steps is None:
-                value = definition.read(response, request.identifier)
+                value = definition.read(response, request.identifier)  # pyright: ignore[reportArgumentType] -- only a RawResponse has a status of success
             else:
-                value = await _read_in_steps(request, context, response)
+                value = await _read_in_steps(request, context, response)  # pyright: ignore[reportArgumentType] -- as above
         except DecodeError as error:
-            shown = without_secrets(context, response)
+            shown = without_secrets(context, response)  # pyright: ignore[reportArgumentType] -- as above
             return self._noted(context, response, unreadable(request, error, shown, self._core.host))
         return self._noted(context, response, value) if context.is_noted else value
 
