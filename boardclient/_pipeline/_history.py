@@ -62,7 +62,7 @@ def note_renewal(context: CallContext, *, is_news: bool) -> None:
 def note_pause(context: CallContext, pause: float) -> None:
     """Note a pause before it begins, or raise the last error if it may not begin."""
     last, error = context.attempts[-1], context.last_error
-    if error is not None and context.leaves_throttling and is_throttling(error):
+    if error is not None and context.options.leaves_throttling and is_throttling(error):
         raise error
     remaining = context.remaining_seconds
     if not _retry.is_pause_possible(pause, remaining):

@@ -19,7 +19,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 import attrs
 
 from boardclient._activities import Activity
-from boardclient._pipeline._guards import GuardedLimiter, guarded
+from boardclient._pipeline._guards import guarded
 from boardclient._pipeline._options import CallOptions
 from boardclient._transport import Progress
 from boardclient.credentials import Credentials
@@ -58,8 +58,8 @@ class CallContext(Progress):
     """When the current attempt began, by `time.time`."""
     attempts: tuple[Attempt, ...] = ()
     last_error: BoardClientError | None = None
-    limiter: GuardedLimiter | None = None
-    """The limiter in place of the session's."""
+    options = CallOptions()
+    """What the call does otherwise than its session."""
     activity: Activity | None = None
     """The call as instruments see it."""
     attempt_activity: Activity | None = None
@@ -68,8 +68,6 @@ class CallContext(Progress):
     """Headers of the current attempt besides the session's own."""
     waits_for: Callable[[], str] | None = None
     """Returns what the call waits for outside the transport, in words. None if it does not wait."""
-    waits_count = True
-    leaves_throttling = False
     is_noted = False
     """Whether successes are recorded too, or something else than a success has been recorded."""
     is_renewed = False
@@ -98,14 +96,10 @@ class CallContext(Progress):
 
     def take(self, options: CallOptions) -> None:
         """Apply the options of the call."""
-        if options.limiter is not None:
-            self.limiter = GuardedLimiter(options.limiter)
-        self.waits_count = options.waits_count
-        self.leaves_throttling = options.leaves_throttling
+        self.options, options.context = options, self
         if options.activity is not None:
             self.activity = options.activity
             self.is_noted = True
-        options.context = self
 
     @property
     def line(self) -> str:
@@ -285,13 +279,13 @@ class InFlightCalls:
 
     def suspend(self, context: CallContext) -> None:
         """Suspend the deadline of a call, unless its waits count."""
-        if not context.waits_count:
+        if not context.options.waits_count:
             context.seconds_left = context.deadline - context.task.get_loop().time()
             context.deadline = math.inf
 
     def resume(self, context: CallContext) -> None:
         """Resume the deadline of a suspended call, unless the call is being ended."""
-        if context.waits_count or context.interruption is not None:
+        if context.options.waits_count or context.interruption is not None:
             return
         context.deadline = context.task.get_loop().time() + context.seconds_left
         if context.deadline < self._wake_at:

@@ -10,6 +10,7 @@ import attrs
 from boardclient._activities import Activity
 from boardclient._messages import Request
 from boardclient._pace import Limiter
+from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._pipeline._places import Places
 from boardclient.errors import Attempt
 from boardclient.events import Event
@@ -35,7 +36,7 @@ class CallOptions:
         activity: The call as instruments see it, or None if it is not observed.
     """
 
-    limiter: Limiter | None = None
+    limiter: GuardedLimiter | None = attrs.field(default=None, converter=attrs.converters.optional(GuardedLimiter))
     leaves_throttling: bool = attrs.field(default=False, kw_only=True)
     waits_count: bool = attrs.field(default=True, kw_only=True)
     history: list[Attempt] = attrs.field(factory=list, kw_only=True)

@@ -162,7 +162,7 @@ class Pipeline:
         self, request: Request[T], context: CallContext, credentials: Credentials | None
     ) -> Coroutine[Any, Any, T | BoardClientError]:
         """Send the request once, at once if it need not wait for anything."""
-        limiter = context.limiter or self._limiter
+        limiter = context.options.limiter or self._limiter
         if credentials is None or not (limiter is None or limiter.is_idle):
             return self._attempt_after_waiting(request, context, credentials, limiter)
         return self._send(request, context, credentials)
@@ -243,7 +243,7 @@ class Pipeline:
 
     def _noted(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
         """Record an attempt in the history, and return its outcome."""
-        note_attempt(context, response, outcome, context.limiter or self._limiter)
+        note_attempt(context, response, outcome, context.options.limiter or self._limiter)
         return outcome
 
     # --- what follows a failure: renew once, retry
@@ -256,7 +256,7 @@ class Pipeline:
         if not isinstance(outcome, BoardClientError):
             self._note_success()
             return outcome
-        if context.leaves_throttling and is_throttling(outcome):
+        if context.options.leaves_throttling and is_throttling(outcome):
             return outcome
         # tenacity is entered only after a first failure: passing through it costs 13 microseconds.
         return await self._retried(request, context, _retry.FirstOutcome(outcome, context.seconds_since_beginning))

@@ -50,8 +50,3 @@ class Places(Line):
         self.number = number
         self.wanted = 0
         """The largest number of requests that the open runs may have in flight together."""
-
-    @property
-    def is_scarce(self) -> bool:
-        """Whether a request may have to wait for a slot."""
-        return self.wanted > self.number

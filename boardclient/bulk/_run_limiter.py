@@ -42,23 +42,19 @@ class RunLimiter:
 
     @property
     def needs_every_result(self) -> bool:
-        """Whether successes must be reported as well."""
-        return not self.skips_limiter
+        """Whether an attempt may have to wait here, and must report successes too."""
+        own, places = self._own, self._places
+        return (
+            self._shared is not None
+            or self._hold.reason is not None
+            or (own is not None and own.needs_every_result)
+            or places.wanted > places.number
+        )
 
     @property
     def is_held(self) -> bool:
         """Whether a pace starts no request because the service asked for a pause."""
         return any(getattr(limiter, "held_until", None) is not None for limiter in (self._own, self._shared))
-
-    @property
-    def skips_limiter(self) -> bool:
-        """Whether an attempt would not have to wait, and may skip the limiter."""
-        return (
-            self._shared is None
-            and (self._own is None or not self._own.needs_every_result)
-            and self._hold.reason is None
-            and not self._places.is_scarce
-        )
 
     async def __aenter__(self) -> None:
         await self._enter()

@@ -49,7 +49,9 @@ class Sender:
         self.is_over = False
         """Set by the run before it cancels the workers."""
         self._caller = caller
-        self._options = options
+        self._checks_rows = options.board_id is not None
+        self._marks_cards = bool(options.marker)
+        self._reads_board = options.unknown == "reconcile"
         self._ledger = ledger
         self._reconciler = reconciler
         self._backlog = backlog
@@ -102,7 +104,7 @@ class Sender:
             except Exception as error:  # an error of the input ends the run and is raised to its owner
                 self._halt.set(error)
                 return None
-            if row is None or self._options.board_id is None or (problem := self._reconciler.problem(row)) is None:
+            if row is None or not self._checks_rows or (problem := self._reconciler.problem(row)) is None:
                 return row
             self._recorder.settle(row, failed(row, problem))
             self._backlog.end()
@@ -111,7 +113,7 @@ class Sender:
     async def _send(self, row: Row, call: CallOptions) -> None:
         """Create the card of a row, and record the result."""
         draft = row.draft
-        desc = self._reconciler.description(row) if self._options.marker else draft.desc
+        desc = self._reconciler.description(row) if self._marks_cards else draft.desc
         request = operations.ADD_CARD.request(name=draft.name, list_id=draft.list_id, desc=desc, due=draft.due, pos=draft.pos)
         if not row.sends:
             self._ledger.release(row)
@@ -128,7 +130,7 @@ class Sender:
                 self._tally.requests += 1
             if self._hold.is_disturbed:
                 self._hold.note_success()
-            if self._options.unknown == "reconcile":
+            if self._reads_board:
                 self._reconciler.note_created(row, card.id)
             self._recorder.settle(row, CardResult(index=row.index, draft=draft, card=with_sent(card, draft.list_id, draft.due)))
             return

@@ -95,7 +95,7 @@ async def test_few_workers_wait_in_a_limiter_of_the_session() -> None:
     """The others wait in the run's own line, in which they keep their order."""
     shared = Limiter()
     limiter = RunLimiter(None, shared, held_not(), Places(100))
-    assert not limiter.skips_limiter
+    assert limiter.needs_every_result
     tasks = [asyncio.create_task(enter(limiter)) for _ in range(50)]
     await let_run()
     assert shared.waiting == 1
@@ -130,9 +130,9 @@ async def test_a_place_is_waited_for_where_runs_want_more_than_there_are() -> No
     until = asyncio.Event()
     one, two = (RunLimiter(None, None, held_not(), places) for _ in range(2))
     places.wanted = 3
-    assert one.skips_limiter
+    assert not one.needs_every_result
     places.wanted = 6
-    assert not one.skips_limiter
+    assert one.needs_every_result
     tasks = [asyncio.create_task(enter(limiter, until)) for limiter in (one, two, one, two)]
     await let_run()
     tasks[3].cancel()
