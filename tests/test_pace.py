@@ -216,7 +216,7 @@ def test_reports_and_exits_from_elsewhere_are_refused() -> None:
 
     async def test(clock: Callable[[], float]) -> None:
         pace = Pace(clock=clock)
-        with pytest.raises(RuntimeError, match="from within its"):
+        with pytest.raises(RuntimeError, match="inside the Pace's"):
             pace.report(200, None, 0.1)
         await asyncio.create_task(pace.__aenter__())  # type: ignore[arg-type]  # -- any awaitable that is a coroutine does
         with pytest.raises(RuntimeError, match="by the task that entered it"):

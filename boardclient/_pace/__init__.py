@@ -1,4 +1,4 @@
-"""The limiter that finds a service's limit, for sessions, calls and bulk runs. It imports nothing of the package."""
+"""Limiters: their protocols, and `Pace`, which finds a service's limit."""
 
 from boardclient._pace._limiter import Limiter, ReportingLimiter
 from boardclient._pace._pace import Pace

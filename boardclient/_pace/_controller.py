@@ -1,4 +1,7 @@
-"""When the next attempt may start: rate, places and holds together. No I/O, no clock, no asyncio."""
+"""When the next attempt may start, from rate, attempts in flight and holds.
+
+No I/O, no clock, no asyncio.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,23 @@ from boardclient._statuses import status_of
 from boardclient.errors import Effect
 
 _REDIRECTION: Final = 300
-"""A status below needs no look into the table."""
+"""Statuses below this are successes, for which the table of statuses need not be read."""
 _TICK: Final = 0.02
 _PLACES: Final = 16
-"""Attempts in flight to begin with: every service takes a burst of so many."""
+"""How many attempts may be in flight at first. Every service accepts a burst of this size."""
 
 
 class Controller:
-    """Decide when the next attempt may start, and learn from the results of others. Owned by a `Pace`.
+    """Decides when the next attempt may start, and learns from results. Owned by a `Pace`.
 
-    Times are seconds of one clock that does not go back. `rate` is the start rate, None to begin with a burst.
+    Times are in seconds on one monotonic clock. `rate` is the initial rate in starts per second, or None to begin with a burst.
+    `max_in_flight` is the largest number of attempts in flight, `places` the number at first.
     """
 
     def __init__(self, rate: float | None, max_in_flight: int, places: int = _PLACES) -> None:
         self.rate = rate or HIGHEST
         self.places = min(places, max_in_flight)
-        """How many may be in flight, from 1 on."""
+        """How many attempts may be in flight now, at least 1."""
         self.in_flight = 0
         self._most = max_in_flight
         self._ticked_at = -math.inf
@@ -42,16 +46,19 @@ class Controller:
 
     @property
     def limit(self) -> float | None:
-        """The limit as far as it is known."""
+        """The service's limit in requests per second, or None if it is not known yet."""
         return self._search.limit
 
     @property
     def held_until(self) -> float:
-        """The moment until which refusals keep all attempts from starting."""
+        """The time until which no attempt starts, because of refusals."""
         return self._schedule.held_until
 
     def take_over(self, sent: int, began: float, now: float, retry_after: float | None) -> None:
-        """Lead attempts that nothing has limited so far, from the first refusal on. `sent` counts those that have ended."""
+        """Take over attempts that were not limited until their first refusal.
+
+        `sent` is the number of attempts that have ended, and `began` the time at which the first one started.
+        """
         self._search.serial = sent
         self._search.evidence.begin(0, began)
         self._search.note_refusal(Attempt(sent, now, self.rate), now, retry_after)
@@ -60,13 +67,16 @@ class Controller:
     # --- starts and ends
 
     def next_start(self) -> float:
-        """Return when an attempt may start. It is infinity while one in flight has to end before."""
+        """Return the time at which an attempt may start.
+
+        It is infinite if an attempt in flight has to end first.
+        """
         if self.in_flight >= self.places or self._trial is not None:
             return math.inf
         return self._schedule.next_at
 
     def start(self, now: float) -> Attempt:
-        """Start an attempt, `next_start` being past."""
+        """Start an attempt. The time of `next_start` must have passed."""
         search = self._search
         serial = search.serial = search.serial + 1
         self.in_flight += 1
@@ -81,18 +91,18 @@ class Controller:
         return attempt
 
     def end(self, attempt: Attempt) -> None:
-        """Take back the place of an attempt that is over."""
+        """Note that an attempt has ended."""
         self.in_flight -= 1
         if attempt is self._trial:
             self._trial = None
 
     def cancel(self, attempt: Attempt) -> None:
-        """Take back an attempt whose owner never used it."""
+        """Undo the start of an attempt that was never made."""
         self.end(attempt)
         self._schedule.give_back()
 
     def report(self, attempt: Attempt, now: float, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Learn what became of an attempt; `status` is None where no response came."""
+        """Learn from the result of an attempt. `status` is None without a response."""
         if status is None:
             self._failures.note_failure(attempt.serial, self._search.serial)
         elif status < _REDIRECTION or (not (meaning := status_of(status)).is_throttling and meaning.effect is not Effect.UNKNOWN):
@@ -121,7 +131,7 @@ class Controller:
                 self._end_round(now, delivered)
 
     def _end_round(self, now: float, delivered: float) -> None:
-        """Start no more than came back where the number in flight may not grow. More would only wait."""
+        """Limit the rate to what was delivered if the number in flight may not grow. More would only wait."""
         search = self._search
         if self._was_full and (search.aim < HIGHEST or self._latency.is_slow):
             search.aim = min(search.aim, max(LOWEST, 1.05 * delivered))
@@ -149,7 +159,7 @@ class Controller:
         self._apply(now)
 
     def _apply(self, now: float) -> None:
-        """Make rate and places follow from the aim."""
+        """Derive the rate and the attempts in flight from the aim."""
         aim = self._search.aim
         self.rate = rate = max(LOWEST, aim * self._failures.health) if aim < HIGHEST else HIGHEST
         self._schedule.spacing = 1 / rate if rate < HIGHEST else 0.0

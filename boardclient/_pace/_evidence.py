@@ -1,4 +1,7 @@
-"""What was accepted and refused, and when. The measures that a limit is found from. No I/O, no clock, no asyncio."""
+"""What was accepted and refused, and when: the measurements behind a limit.
+
+No I/O, no clock, no asyncio.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from collections import deque
 from typing import Final, NamedTuple
 
 _COUNT: Final = 8
-"""Accepted attempts that make a measure; fewer are within one of nothing."""
+"""The least number of accepted attempts for a measurement."""
 _FEW: Final = 12
-"""Accepted attempts from which on they show what is possible."""
+"""The least number of accepted attempts that show which rate is possible."""
 _DELIVERED_SECONDS: Final = 2.0
 _MEMORY_SECONDS: Final = 60.0
-"""How long what was once accepted counts as possible."""
+"""For how long a rate that was accepted counts as possible."""
 
 
 class Mark(NamedTuple):
@@ -25,13 +28,16 @@ class Mark(NamedTuple):
 
 
 class Evidence:
-    """The course of the starts, and when the service had no capacity left. Owned by a `Controller`."""
+    """When attempts were started, and when the service was exhausted. Owned by a `Controller`.
+
+    A service is exhausted at the moment at which it refuses an attempt because of a limit.
+    """
 
     __slots__ = ("_best", "_best_at", "_marks", "_refusals", "begun", "last_refused", "refused")
 
     def __init__(self) -> None:
         self.begun = Mark(0, 0.0, 0)
-        """Before the first start, or the end of a time in which nothing was accepted."""
+        """The beginning of the measurement: the first start, or the end of a time in which nothing was accepted."""
         self.last_refused: Mark | None = None
         self.refused = 0
         self._marks: deque[Mark] = deque(maxlen=650)
@@ -40,18 +46,18 @@ class Evidence:
         self._best_at = -math.inf
 
     def begin(self, serial: int, now: float) -> None:
-        """Count from here on."""
+        """Begin the measurement anew."""
         self.begun = Mark(serial, now, self.refused)
         self.last_refused = None
         self._refusals.clear()
 
     def note_start(self, serial: int, now: float) -> None:
-        """Take the course of the starts."""
+        """Record how many attempts were started by now, at most ten times per second."""
         if not self._marks or now - self._marks[-1].moment >= 0.1:
             self._marks.append(Mark(serial, now, self.refused))
 
     def note_refused(self, serial: int, started_at: float, *, is_usual: bool) -> None:
-        """Take a refused attempt. One with another cause than the rate says nothing of what the service has left."""
+        """Record a refused attempt. A usual refusal, which has another cause, does not show that the limit was reached."""
         self.refused += 1
         if is_usual:
             return
@@ -59,24 +65,27 @@ class Evidence:
             self.last_refused = Mark(serial, started_at, self.refused)
 
     def end_block(self, serial: int, moment: float) -> None:
-        """Keep when the service had no capacity left, after the attempt of that number."""
+        """Record when the service was exhausted, after the attempt with this number."""
         self.last_refused = Mark(serial, moment, self.refused)
         self._refusals.append(self.last_refused)
 
     @property
     def anchor(self) -> Mark:
-        """Return when the service last had no capacity left. It is the beginning where that never was."""
+        """When the service was last exhausted, or else the beginning."""
         return self.last_refused or self.begun
 
     def anchor_before(self, serial: int) -> Mark:
-        """Return the last such moment since which enough was accepted, or the first one."""
+        """Return the last exhaustion since which enough was accepted, or the first one."""
         for mark in reversed(self._refusals):
             if serial - mark.serial >= _COUNT:
                 return mark
         return self._refusals[0] if self._refusals else self.begun
 
     def recent_rate(self, serial: int, started_at: float, rate: float, since: float) -> float:
-        """Return the rate of the second before an attempt. A growing rate is taken near its present value."""
+        """Return the rate of starts in the second before an attempt.
+
+        If the rate is growing, the result is close to its current value, `rate`.
+        """
         begin = max(started_at - 1.0, since)
         for mark in self._marks:
             if begin <= mark.moment < started_at:
@@ -85,7 +94,10 @@ class Evidence:
         return rate
 
     def accepted_between(self, begin: float, serial: int) -> float:
-        """Return how many were accepted from a moment on, up to an attempt. The course between two marks is taken as even."""
+        """Return how many attempts were accepted from a time on, up to an attempt.
+
+        Between two records, the starts count as evenly spaced.
+        """
         before = after = self.begun
         for mark in self._marks:
             after = mark
@@ -96,7 +108,7 @@ class Evidence:
         return serial - before.serial - part * (after.serial - before.serial) - (self.refused - before.refused)
 
     def delivered(self, serial: int, now: float) -> float:
-        """Return the accepted attempts a second of the last 2 to 4 s, 0 if they were few."""
+        """Return the accepted attempts per second in the last 2 to 4 s, 0 if few."""
         for mark in reversed(self._marks):
             count = serial - mark.serial - (self.refused - mark.refused)
             if now - mark.moment > 2 * _DELIVERED_SECONDS:
@@ -106,33 +118,33 @@ class Evidence:
         return 0.0
 
     def usual(self, serial: int) -> float:
-        """Return after how many attempts one is refused. It is the most between two of the last blocks."""
+        """Return the largest number of attempts between two of the last blocks."""
         serials = [self.begun.serial, *(mark.serial for mark in self._refusals), serial][-4:]
         return float(max(later - earlier for earlier, later in itertools.pairwise(serials)))
 
     def recent(self, serial: int, now: float) -> tuple[float, float]:
-        """Return the refused share since the third last block, and the accepted a second."""
+        """Return the refused share and the accepted rate since the third last block."""
         first = self._refusals[-3] if len(self._refusals) > 2 else self.begun
         count, refused = max(1, serial - first.serial), self.refused - first.refused
         accepted = (count - refused) / max(1e-3, now - first.moment)
         lately = self.delivered(serial, now)
         return refused / count, min(accepted, lately or accepted)
 
-    # --- what the service is known to take
+    # --- the rate that the service is known to accept
 
     def note_possible(self, serial: int, now: float) -> None:
-        """Measure what was accepted since the first of the last exhausted moments."""
+        """Measure the rate that was accepted since the first of the recorded exhaustions."""
         first = self._refusals[0] if self._refusals else self.begun
         count, seconds = serial - first.serial - (self.refused - first.refused), now - first.moment
         if self._refusals and count >= _FEW and seconds >= 0.3 and (count - 1) / seconds >= self.possible(now):
             self._best, self._best_at = (count - 1) / seconds, now
 
     def possible(self, now: float) -> float:
-        """Return the rate that was accepted lately, 0 where none was measured."""
+        """Return the highest rate that was accepted in the last 60 s, 0 if unknown."""
         return self._best if now - self._best_at < _MEMORY_SECONDS else 0.0
 
     def forget_possible(self) -> None:
-        """Forget it: the limit has become less."""
+        """Forget the possible rate, after the limit has fallen."""
         self._best_at = -math.inf
         self._refusals.clear()
         self._refusals.append(self.anchor)

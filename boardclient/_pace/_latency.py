@@ -1,4 +1,4 @@
-"""Whether responses take longer because requests wait for each other. No I/O, no clock, no asyncio."""
+"""Whether responses take longer because requests queue in the service. No I/O, no clock, no asyncio."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Final
 _SAMPLES: Final = 16
 _ROUND_SECONDS: Final = 0.25
 _GAP: Final = 0.5
-"""Seconds without a response, if that is unusual, after which a round begins anew."""
+"""The seconds without a response, if that is unusual, after which a new round begins."""
 _LONGEST: Final = 3600.0
 _QUEUED: Final = 1.5
-"""Responses that take so many times as long as usual, and 5 ms, have waited."""
+"""Responses that take longer than this multiple of the usual time plus 5 ms were queued."""
 _PATIENCE: Final = 3.0
 _ROOM: Final = 1.75
-"""Most attempts in flight, in multiples of what the rate needs when nothing waits: enough for latencies that scatter."""
+"""How many attempts may be in flight, as a multiple of what the rate needs without a queue. It allows for varying latencies."""
 _SPARE: Final = 4
 
 
 class Latency:
-    """Average response times in rounds, and know what they are without a queue. Owned by a `Controller`.
+    """Measures response times in rounds, and the usual time without a queue. Owned by a `Controller`.
 
-    When responses have been slow for some time, few are let in flight for a moment (`is_draining`): what the next round takes is
-    then the service's own time, be it that a queue is gone or that the service has become slower for good.
+    When responses have been slow for some time, only few attempts may be in flight for a moment (`is_draining`). The next round
+    then measures the time without a queue, whether there was a queue or the service has become slower.
     """
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Latency:
         self.total = 0.0
         self.count = 0
         self.since = 0
-        """Only attempts with a higher serial number count."""
+        """Only attempts with a higher number count."""
         self.closes_at = -math.inf
         self._started_at = 0.0
         self._noted_at = -math.inf
@@ -54,21 +54,22 @@ class Latency:
         self._is_new_base = True
 
     def begin(self, now: float, serial: int) -> None:
-        """Begin a round with the attempts after this one."""
+        """Begin a round with the attempts after the one with this number."""
         self.total, self.count, self.since = 0.0, 0, serial
         self._started_at = self.closes_at = now
         self._noted_at = -math.inf
 
     def note(self, now: float, seconds: float, *, drifts: bool) -> float | None:
-        """Take a response; at the end of a round return the responses a second.
+        """Note a response. At the end of a round, return the responses per second, otherwise None.
 
-        With `drifts`, what is usual follows what becomes a little slower; while the attempts in flight grow, that is a queue.
+        With `drifts`, the usual time follows responses that become a little slower. While the number of attempts in flight grows,
+        a queue would cause that.
         """
         if not 0 <= seconds <= _LONGEST:
             return None
         since_last = now - self._noted_at
         if since_last > _GAP and (not self.count or since_last > 8 * (self._noted_at - self._started_at) / self.count):
-            # After a time without responses, and at the beginning, what the service delivers is counted from the first one on.
+            # At the beginning, and after a time without responses, a round begins with its first response.
             self.total, self.count, self._started_at = 0.0, 0, now
         self._noted_at = now
         self.total += seconds
@@ -98,15 +99,15 @@ class Latency:
 
     @property
     def is_slow(self) -> bool:
-        """Return True while responses take so long that they must have waited in a queue."""
+        """Whether responses take so long that they must have been queued."""
         return self._slow_since is not None
 
     def is_draining(self, now: float) -> bool:
-        """Return True while few are let in flight, to measure without a queue."""
+        """Return True while few attempts may be in flight, to measure without a queue."""
         return now < self._drain_until
 
     def look(self, now: float, serial: int) -> bool:
-        """Return True while a queue is being drained. After it, a new round begins with the next attempt."""
+        """Return True while a queue is being drained. Begin a new round after that."""
         if now < self._drain_until:
             return True
         if self.closes_at == math.inf:
@@ -114,7 +115,7 @@ class Latency:
         return False
 
     def room(self, now: float, rate: float, room: int, most: int) -> int:
-        """Return how many may be in flight at that rate."""
+        """Return how many attempts may be in flight at a rate. `room` is the current number, `most` the largest."""
         if now < self._drain_until:
             return min(room, self._drain_room)
         return room if self.base is None else min(most, math.ceil(_ROOM * rate * self.base) + _SPARE)

@@ -1,4 +1,4 @@
-"""The protocols of limiters. `Pace`, a fixed concurrency and any aiolimiter fit."""
+"""The protocols of limiters."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ from typing import Protocol
 
 
 class Limiter(AbstractAsyncContextManager[object, "bool | None"], Protocol):
-    """An async context manager that is entered around each attempt. `aiolimiter.AsyncLimiter` fits."""
+    """An asynchronous context manager that is entered around each attempt.
+
+    `Pace` and `aiolimiter.AsyncLimiter` are limiters.
+    """
 
 
 class ReportingLimiter(Limiter, Protocol):
-    """A limiter that also gets each result, within its block and from the same task."""
+    """A limiter that also receives the result of each attempt.
+
+    `report` is called inside the limiter's block, by the task that entered it.
+    """
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> object:
-        """Take the result of the attempt.
+        """Receive the result of an attempt.
 
-        `status` is None where no response came. `retry_after` is in seconds, None where the service named none. `seconds` is
-        how long the attempt took.
+        Args:
+            status: The status of the response, or None without a response.
+            retry_after: The seconds for which the service asked to wait, or None.
+            seconds: The duration of the attempt in seconds.
         """
         ...

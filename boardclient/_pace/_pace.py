@@ -1,4 +1,7 @@
-"""Pace: the limiter that finds a service's limit by itself. `_controller` decides; this module makes attempts wait."""
+"""Pace, the limiter that finds a service's limit by itself.
+
+`_controller` decides when attempts may start. This module makes them wait.
+"""
 
 from __future__ import annotations
 
@@ -18,34 +21,35 @@ _Waiter = asyncio.Future[Attempt]
 
 
 class Pace:
-    """Find the limit of a service from its responses, and stay just below it. The service shows none (section 8).
+    """A limiter that finds a service's limit by itself, and stays just below it.
 
-    It starts with 16 attempts in flight and allows more as long as nothing is refused and responses don't get slower. After a
-    refusal it measures how much the service accepts, and probes for more from time to time. While refusals continue, all attempts
-    wait as long as `Retry-After` says, or ask one at a time. Refusals that come as often at a lower rate don't slow it down.
+    The interface shows no limits (section 8). A pace begins with 16 attempts in flight, and allows more while nothing is refused
+    and responses do not become slower. After a refusal with status 429 it measures how much the service accepts, and from then on
+    probes for more from time to time. While refusals continue, all attempts wait as long as `Retry-After` says; without it, one
+    attempt at a time is made. Refusals that are as frequent at a lower rate do not slow it down.
 
-    Pass one as `limiter=` to the sessions, calls and bulk runs that use the same credential: they share what it found. Waiting
-    attempts start in the order in which they came. To wait before a refused call is repeated is the caller's part.
+    Pass one pace as `limiter=` to all sessions, calls and bulk runs that use the same credentials, so that they share what it has
+    found. Waiting attempts start in the order in which they came. A pace does not repeat refused calls; the retry policy does.
 
-    It can be built anywhere, serves one event loop at a time, and needs no closing.
+    It can be made anywhere, serves one event loop at a time, and need not be closed. docs/design/pace.md describes its rules.
 
     Args:
-        start_rate: the starts a second to begin with, doubled every 0.6 s until the first refusal. None, the default, limits only
-            the attempts in flight until then.
-        max_in_flight: the most attempts at a time, 1000 by default.
-        clock: a function that returns seconds and does not go back, `time.monotonic` by default.
+        start_rate: The initial rate in starts per second, which doubles every 0.6 s until the first refusal. None, the default,
+            limits only the attempts in flight until then.
+        max_in_flight: The largest number of attempts in flight. 1000 by default.
+        clock: A monotonic function that returns seconds. `time.monotonic` by default.
 
     Raises:
-        ValueError: `start_rate` or `max_in_flight` is out of its range.
+        ValueError: `start_rate` or `max_in_flight` is out of range.
     """
 
     def __init__(
         self, *, start_rate: float | None = None, max_in_flight: int = 1000, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if start_rate is not None and not LOWEST <= start_rate <= HIGHEST:
-            raise ValueError(f"start_rate must be from {LOWEST:g} to {HIGHEST:g} starts a second")
+            raise ValueError(f"start_rate must be from {LOWEST:g} to {HIGHEST:g} starts per second")
         if not isinstance(max_in_flight, int) or isinstance(max_in_flight, bool) or max_in_flight < 1:
-            raise ValueError("max_in_flight must be a whole number from 1 on")
+            raise ValueError("max_in_flight must be a whole number of at least 1")
         self._clock = clock
         self._controller = Controller(start_rate, max_in_flight)
         self._held: dict[asyncio.Task[Any] | None, Attempt] = {}
@@ -58,9 +62,10 @@ class Pace:
     def after_refusal(
         cls, workers: int, *, sent: int, began: float, retry_after: float | None, clock: Callable[[], float]
     ) -> Pace:
-        """Return a pace for workers that nothing has limited until they were refused.
+        """Return a pace for workers that were not limited until their first refusal.
 
-        `sent` is the number of attempts that have ended, the refused one included, `began` the moment of the first one.
+        `sent` is the number of attempts that have ended, including the refused one, and `began` the time at which the first one
+        started.
         """
         pace = cls(max_in_flight=workers, clock=clock)
         pace._controller = Controller(None, workers, places=workers)
@@ -71,37 +76,37 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """The starts a second that are allowed now.
+        """The current rate in starts per second.
 
-        None while only the attempts in flight are limited.
+        It is None while only the attempts in flight are limited.
         """
         rate = self._controller.rate
         return rate if rate < HIGHEST else None
 
     @property
     def limit(self) -> float | None:
-        """The service's limit in requests a second as far as it is known. It is None as long as none was measured."""
+        """The service's limit in requests per second, or None until one was measured."""
         return self._controller.limit
 
     @property
     def in_flight(self) -> int:
-        """The number of attempts under way."""
+        """The number of attempts in flight."""
         return self._controller.in_flight
 
     @property
     def workers(self) -> int:
-        """The number of tasks that are of use now: as many attempts may be in flight. It changes with rate and latency."""
+        """How many attempts may be in flight now. It changes with rate and latency."""
         return self._controller.places
 
     @property
     def held_until(self) -> float | None:
-        """The moment on the clock until which refusals keep all attempts from starting. It is None if there is none."""
+        """The time on the clock until which refusals hold all attempts, or None."""
         until = self._controller.held_until
         return until if until > self._clock() else None
 
     @property
     def needs_every_result(self) -> bool:
-        """Return True: it needs the results of successful attempts as well."""
+        """Whether it needs the results of successful attempts as well. Always True."""
         return True
 
     def __repr__(self) -> str:
@@ -113,7 +118,7 @@ class Pace:
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError("a Pace can't be pickled: build one in each process")
 
-    # --- turns
+    # --- permits to start
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -123,7 +128,7 @@ class Pace:
         if not self._waiters and self._controller.next_start() <= now:
             attempt = self._controller.start(now)
         else:
-            attempt = await self._turn(loop)
+            attempt = await self._permit(loop)
         task = asyncio.current_task(loop)
         held = self._held
         if held:
@@ -137,44 +142,47 @@ class Pace:
         task = asyncio.current_task()
         attempt = self._held.pop(task, None)
         if attempt is None:
-            raise RuntimeError("a Pace is left by the task that entered it")
+            raise RuntimeError("a Pace must be left by the task that entered it")
         if attempt.outer is not None:
             self._held[task] = attempt.outer
         self._controller.end(attempt)
         if self._waiters:
-            self._give_turns()
+            self._grant_permits()
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Take the result of the attempt that the running task has entered.
+        """Receive the result of the attempt that the current task is making.
 
-        `status` is None where no response came; `retry_after`, in seconds, counts for 429 only; `seconds` is how long it took.
+        Args:
+            status: The status of the response, or None without a response.
+            retry_after: The seconds for which the service asked to wait, or None. It is used with status 429 only.
+            seconds: The duration of the attempt in seconds.
 
         Raises:
-            RuntimeError: the running task is not within an `async with` block of this pace.
+            RuntimeError: the current task is not inside an `async with` block of this pace.
         """
         attempt = self._held.get(asyncio.current_task())
         if attempt is None:
-            raise RuntimeError("a Pace is told of a response from within its `async with` block, by the same task")
+            raise RuntimeError("report must be called inside the Pace's `async with` block, by the task that entered it")
         self._controller.report(attempt, self._clock(), status, retry_after, seconds)
 
-    async def _turn(self, loop: asyncio.AbstractEventLoop) -> Attempt:
-        """Wait for a turn; a cancellation gives back one that has already come."""
+    async def _permit(self, loop: asyncio.AbstractEventLoop) -> Attempt:
+        """Wait for a permit. A cancellation returns one that was already granted."""
         waiter: _Waiter = loop.create_future()
         self._waiters.append(waiter)
-        self._give_turns()
+        self._grant_permits()
         try:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
                 self._controller.cancel(waiter.result())
-            self._give_turns()
+            self._grant_permits()
             raise
 
-    def _give_turns(self) -> None:
+    def _grant_permits(self) -> None:
         """Start the waiting attempts that are due, and set the timer for the next one."""
         controller, waiters, now = self._controller, self._waiters, self._clock()
         while waiters:
-            if waiters[0].done():  # cancelled while it waited
+            if waiters[0].done():  # it was cancelled
                 waiters.popleft()
                 continue
             due = controller.next_start()
@@ -190,14 +198,14 @@ class Pace:
             self._timer = None
         self._due = due
         if due < math.inf and self._loop is not None:
-            self._timer = self._loop.call_later(due - now, self._ring)
+            self._timer = self._loop.call_later(due - now, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self._give_turns()
+        self._grant_permits()
 
     def _move(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Bind to another event loop, and forget what a closed one left behind."""
+        """Bind the pace to another event loop, and forget the attempts of a closed one."""
         if self._loop is not None and not self._loop.is_closed() and (self._held or self._waiters):
             raise RuntimeError("this Pace is in use on another event loop: it serves one loop at a time, build one for each")
         for attempt in self._held.values():

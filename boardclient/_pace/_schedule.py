@@ -1,4 +1,4 @@
-"""When the next attempt may start. Starts are evenly spaced, and held back as refusals say. No I/O, no clock, no asyncio."""
+"""The schedule of starts: evenly spaced, and held after refusals. No I/O, no clock, no asyncio."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from typing import Final
 
 LONGEST_HOLD: Final = 86_400.0
-"""Seconds that a `Retry-After` may hold all attempts."""
+"""The most seconds for which a `Retry-After` may hold all attempts."""
 _SLACK: Final = 0.01
-"""Seconds that a late start may be made up for: timers are that coarse."""
+"""How many seconds of a late start are made up for, since timers are coarse."""
 
 
 class Schedule:
-    """Spaces starts evenly. Owned by a `Controller`; times are seconds of one clock."""
+    """Spaces starts evenly. Owned by a `Controller`. Times are in seconds on one clock."""
 
     __slots__ = ("held_until", "next_at", "spacing", "was_late")
 
@@ -21,10 +21,10 @@ class Schedule:
         self.next_at = -math.inf
         self.held_until = -math.inf
         self.was_late = True
-        """Whether an attempt started late because there was no work or no free place, so that the rate was not used."""
+        """Whether the rate was not fully used, because there was no work or too many attempts were in flight."""
 
     def take(self, now: float) -> None:
-        """Start an attempt now, and set the moment of the next one."""
+        """Start an attempt now, and set the time of the next one."""
         late = now - self.next_at
         if late > _SLACK:
             if late > _SLACK + self.spacing:
@@ -35,11 +35,11 @@ class Schedule:
         self.next_at += self.spacing
 
     def give_back(self) -> None:
-        """Undo a start that was never used."""
+        """Undo a start that was not used."""
         self.next_at -= self.spacing
 
     def hold(self, until: float) -> None:
-        """Let nothing start before this moment."""
+        """Start nothing before this time."""
         self.held_until = until
         self.next_at = max(self.next_at, until)
 

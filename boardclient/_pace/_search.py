@@ -1,9 +1,10 @@
-"""The search for a service's limit: what refusals say of it, phase after phase. No I/O, no clock, no asyncio.
+"""The search for a service's limit, phase after phase. No I/O, no clock, no asyncio.
 
-A service is taken to keep an account that fills at its limit and that every accepted request draws from: a token bucket is one,
-and a fixed window is one that is filled at once. A refusal says that the account is empty. What was accepted between two of them,
-over the time between them, is therefore the limit, or less where the account was full in between; and the rate at which it ran
-empty is the limit or more. Refusals that come as often at a lower rate have another cause. `docs/design/pace.md` has the rules.
+The model is an account that fills at the rate of the limit, and from which each accepted request takes one. A token bucket is
+such an account, and a fixed window is one that is filled all at once. A refusal shows that the account is empty. So the attempts
+accepted between two refusals, divided by the time between them, are the limit, or less if the account was full meanwhile. The
+rate at which it ran empty is the limit or more. Refusals that are as frequent at a lower rate have another cause. The rules are
+in docs/design/pace.md.
 """
 
 from __future__ import annotations
@@ -30,35 +31,35 @@ from boardclient._pace._schedule import LONGEST_HOLD, Schedule
 from boardclient._pace._window import Span, Window, usual_lengths, windows_between
 
 _PAUSE: Final = 0.15
-"""Seconds without a start after a refusal: what is left of a window that was used up by a small excess."""
+"""The seconds without a start after a refusal. A small excess leaves about that much of a window."""
 _LONGEST_PAUSE: Final = 30.0
-"""Seconds between two attempts that ask whether refusals are over, where no `Retry-After` says more."""
+"""The most seconds between two attempts that ask whether a block is over, without a longer `Retry-After`."""
 _SLOWER: Final = 0.9
-"""The part of what was accepted at which an experiment is made."""
+"""The rate of an experiment, as a part of the accepted rate."""
 _ODDS: Final = 2.5
-"""The log-likelihood ratio at which an experiment ends: 12 to 1."""
+"""The log-likelihood ratio at which an experiment ends, 12 to 1."""
 _CONTRADICTED: Final = 0.96
-"""A refusal at less than this part of a rate that was accepted lately has another cause, or the limit has become less."""
+"""A refusal below this part of a recently accepted rate has another cause, or the limit has fallen."""
 _ISOLATED: Final = 0.9
-"""The part of the rate that is kept after a refusal without neighbours."""
+"""The part of the rate that is kept after an isolated refusal."""
 _BELOW: Final = 0.99
-"""A refusal below this part of a limit that was thought sure is unexpected."""
+"""A refusal below this part of a confirmed limit is unexpected."""
 _SAME: Final = 0.07
-"""Measures that differ by less agree; two of them in a row are no accident."""
+"""Measurements that differ by less than this part agree. Two in a row are no coincidence."""
 _MANY: Final = 40
-"""Accepted attempts from which on the savings of a bucket hardly count, and one measure is enough."""
+"""The number of accepted attempts from which the saved tokens of a bucket hardly count, and one measurement is enough."""
 _ROUGH: Final = 8.0
-"""A limit up to so many a second is measured too roughly the first time to contradict anything."""
+"""Up to this limit, in requests per second, the first measurement is too rough to contradict anything."""
 _LONG: Final = 0.4
-"""Seconds from which on a block may be the rest of a window."""
+"""The seconds from which a block may be the rest of a window."""
 _REST: Final = 0.25
-"""The part of a window for which it may refuse: it is used evenly, at little more than it takes."""
+"""The largest part of a known window for which attempts wait after a refusal. A known window is used evenly up to its end."""
 _OVERLOAD: Final = 0.2
-"""A share of refusals from which on they are no background, whatever an experiment says."""
+"""A share of refusals above this is an overload, whatever an experiment shows."""
 
 
 class Attempt:
-    """One attempt that was started and has not ended. Owned by the task that started it, until it is given back."""
+    """An attempt that was started. Owned by the task that started it, until its end."""
 
     __slots__ = ("outer", "rate", "serial", "started_at")
 
@@ -67,11 +68,11 @@ class Attempt:
         self.started_at = started_at
         self.rate = rate
         self.outer: Attempt | None = None
-        """The attempt of the same task around this one."""
+        """The attempt of the same task that encloses this one, if the pace is entered twice."""
 
 
 class Search:
-    """Turns accepted and refused attempts into a rate. Owned by a `Controller`, whose schedule it holds and releases."""
+    """Derives a rate from accepted and refused attempts. Owned by a `Controller`, whose schedule it holds."""
 
     def __init__(self, aim: float, places: float, schedule: Schedule) -> None:
         self.aim = aim
@@ -85,14 +86,14 @@ class Search:
         self._schedule = schedule
         self._first_places = places
         self._lowered = 0
-        """The attempts up to this one were started before the pace was last lowered."""
+        """The number of the last attempt that was started before the rate was last lowered."""
         self._unblocked_at = -math.inf
         self._pause = _PAUSE
         self._doubts = 0
-        """Refusals in a row that contradict what was accepted before."""
+        """The number of consecutive refusals that contradict what was accepted before."""
         self._window: Window | None = None
         self._last_end: Span | None = None
-        """When the last block that was no accident ended."""
+        """When the last block ended that was not isolated."""
 
     def grow(self, now: float, step: float, in_flight: int) -> None:
         phase = self.phase
@@ -101,17 +102,17 @@ class Search:
             self.phase = Climb()
 
     def _is_risen(self, limit: float, now: float, in_flight: int) -> bool:
-        """Return True if more was accepted than the limit and all savings allow."""
+        """Return True if more was accepted than the limit and all saved tokens allow."""
         anchor = self.evidence.anchor
         accepted = self.serial - in_flight - anchor.serial
         savings = limit * (now - anchor.moment) - accepted
         if savings > limit:
-            # An account has a size: a long rest does not fill it for ever.
+            # The size of an account is limited, so a long rest does not fill it forever.
             self.evidence.last_refused = anchor._replace(moment=now - (limit + accepted) / limit)
         return savings < -max(2.0, 0.03 * limit)
 
     def note_accepted(self, attempt: Attempt, now: float, in_flight: int) -> None:
-        """Take an accepted attempt."""
+        """Note an accepted attempt."""
         self._background.note_accepted()
         block, phase = self.block, self.phase
         if block is not None:
@@ -127,7 +128,10 @@ class Search:
     # --- refusals
 
     def note_refusal(self, attempt: Attempt, now: float, retry_after: float | None) -> None:
-        """Lower the pace for the first of a burst. Hold all attempts when refusals go on among those started after it."""
+        """Note a refused attempt.
+
+        The first refusal of a burst lowers the rate. If attempts that were started later are refused too, all attempts are held.
+        """
         is_usual = self.block is None and not self._background.is_overload()
         self.evidence.note_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
         block, phase = self.block, self.phase
@@ -142,7 +146,7 @@ class Search:
             self._judge_experiment(phase, attempt, now, is_refused=True)
         elif not is_usual:
             if isinstance(phase, Approach | Settle):
-                self._background.set(0.0)  # lower, there are still too many: each counts, until an experiment shows what is usual
+                self._background.set(0.0)  # even the lower rate is refused, so each refusal counts again
             self._begin_block(attempt, now)
 
     def _begin_block(self, attempt: Attempt, now: float) -> None:
@@ -153,7 +157,7 @@ class Search:
         seconds = attempt.started_at - anchor.moment
         measured = count / seconds if seconds > 0 else HIGHEST
         is_open = self.limit is None
-        # Over a long time in which the rate grew much, what was accepted says little about the limit.
+        # If the rate grew much over a long time, the average says little about the limit.
         is_measured = is_open or seconds < 4 or rate < 1.35 * measured
         self.block = Block(phase, attempt.serial, attempt.started_at, self.limit, rate, is_measured, asks=is_open)
         self._lowered = self.serial
@@ -177,13 +181,13 @@ class Search:
             self._schedule.hold(now + min(_LONGEST_PAUSE, max(self._pause, 1.1 / (self.limit or HIGHEST))))
 
     def _lower(self, phase: Phase, known: float, rate: float, measured: float, count: int, seconds: float) -> None:
-        """Take the limit from what was accepted since the last refusal, and is refused."""
+        """Set the limit between the accepted and the refused rate since the last refusal."""
         is_sure = isinstance(phase, Settle | Steady)
         is_near = is_sure and rate <= 1.12 * known
         is_repeated = isinstance(phase, Approach) and count < _MANY and abs(measured - phase.measured) < _SAME * measured
         limit, is_agreed = judge(known, rate, measured, count, seconds, is_near=is_near, is_repeated=is_repeated)
         if is_sure and rate <= known:
-            limit = min(limit, 0.98 * rate)  # it was refused below the limit that was believed
+            limit = min(limit, 0.98 * rate)  # it was refused below the known limit
         self.limit = limit = bounded(limit)
         if not is_agreed:
             self.phase = Approach(rate, min(0.4, max(0.03, math.log(rate / limit) / 4)), measured=measured)
@@ -194,7 +198,7 @@ class Search:
         self.aim = cruise(limit)
 
     def _prolong(self, block: Block, attempt: Attempt, now: float, retry_after: float | None) -> None:
-        """Hold all attempts, then let one at a time ask whether it is over."""
+        """Hold all attempts, then make one at a time to see whether the block is over."""
         block.refused += 1
         if not block.asks:
             self._pause = min(0.6, 1.5 * self._pause)
@@ -208,7 +212,7 @@ class Search:
             self._schedule.hold(now + told)
 
     def _unblock(self, block: Block, attempt: Attempt, now: float) -> None:
-        """Note that the service accepts again. What it accepted until then is a measure as well."""
+        """End a block: the service accepts again. What it accepted until then is measured as well."""
         evidence = self.evidence
         anchor = evidence.anchor_before(attempt.serial)
         span = Span(max(evidence.anchor.moment, block.told_until - 1.0), attempt.started_at)
@@ -225,7 +229,7 @@ class Search:
         if not block.is_isolated:
             self._doubts = 0
             if block.possible:
-                evidence.forget_possible()  # it was no accident: the limit has become less
+                evidence.forget_possible()  # the limit has fallen
                 self._background.set(0.0)
         elif not block.possible:
             self._doubts = 0
@@ -244,7 +248,7 @@ class Search:
         evidence.end_block(attempt.serial - 1 if block.asks else evidence.anchor.serial, end)
 
     def _end_early(self, block: Block, attempt: Attempt, now: float) -> None:
-        """Go on at once: what was started after the one that was refused is accepted."""
+        """End a block early, as attempts that were started in it are accepted."""
         self._schedule.release(now)
         if isinstance(block.origin, Approach) and block.accepted >= 3:
             block.possible = block.refused_rate
@@ -252,7 +256,7 @@ class Search:
         self._unblock(block, attempt, now)
 
     def _keep(self, limit: float) -> None:
-        """Keep this much of the rate after a single refusal, which says little."""
+        """Keep at least this limit, since a single refusal says little."""
         if self.limit is not None and self.limit < limit:
             self.limit = limit = bounded(limit)
             self.aim = cruise(limit)
@@ -269,20 +273,20 @@ class Search:
             self._last_end = end
 
     def _fullest(self, windows: list[Window], end: Span) -> Window | None:
-        """Return the shortest window that accepted about as much a second as any."""
+        """Return the shortest window whose accepted rate is about the highest of all."""
         moment = (end.low + end.high) / 2
         accepted = [self._accepted_within(window.seconds, moment) for window in windows]
         return next((window for window, rate in zip(windows, accepted, strict=True) if rate >= 0.97 * max(accepted)), None)
 
     def _accepted_within(self, seconds: float, end: float) -> float:
-        """Return how many were accepted a second before the end of a block."""
+        """Return the rate that was accepted in the seconds before the end of a block."""
         return self.evidence.accepted_between(end - seconds, self.serial - 1) / seconds
 
     def _fill_window(self, window: Window, block: Block, measured: float, serial: int) -> bool:
-        """Take the limit from what the last window accepted, if other facts allow it."""
+        """Set the limit to what the last window accepted. Return False if that contradicts other measurements."""
         end = (window.end.low + window.end.high) / 2
         anchor = self.evidence.anchor_before(serial)
-        if 0.7 < (end - anchor.moment) / window.seconds < 1.3:  # what came after the end of the window before is exact
+        if 0.7 < (end - anchor.moment) / window.seconds < 1.3:  # the count since the end of the previous window is exact
             accepted: float = serial - 1 - anchor.serial - (self.evidence.refused - anchor.refused)
         else:
             accepted = self.evidence.accepted_between(end - window.seconds, serial - 1)
@@ -297,7 +301,7 @@ class Search:
         return True
 
     def _open_block_ended(self, block: Block, attempt: Attempt, measured: float, count: int, end: float, now: float) -> None:
-        """Begin with what the first block measured, if anything was accepted before it."""
+        """Set the first limit after the first block, if anything was accepted before it."""
         if count <= 0:
             self.evidence.begin(attempt.serial - 1, attempt.started_at)
             self.phase = Open(self._first_places)
@@ -307,7 +311,7 @@ class Search:
             self._begin_experiment(None, block.refused / (attempt.serial - 1), accepted)
             return
         seconds = end - block.since
-        # The growth before it was slow, and a long block is the rest of a window: take the fullest that it can be.
+        # The growth before a long block was slow, so the average is too low: take the fullest window that fits.
         lengths = usual_lengths(max(_LONG, seconds), end - self.evidence.begun.moment) if block.asks and seconds > _LONG else []
         self.limit = limit = bounded(max([measured, *(self._accepted_within(length, end) for length in lengths)]))
         self.phase = Approach(1.3 * limit, min(0.06, 0.25 / max(1.0, seconds)), 2 * seconds)
@@ -326,7 +330,7 @@ class Search:
     # --- refusals that may have another cause than the rate
 
     def _doubt(self, block: Block, now: float) -> None:
-        """Let a first unexpected refusal pass, and begin an experiment at the second."""
+        """Ignore the first two unexpected refusals, and begin an experiment at the third."""
         self._doubts += 1
         if self._doubts > 2:
             self._doubts = 0
@@ -336,12 +340,12 @@ class Search:
             self.aim = bounded(block.refused_rate)
 
     def _begin_experiment(self, limit: float | None, share: float, accepted: float) -> None:
-        """Go slower than what was accepted: a limit refuses nothing then."""
+        """Send less than was accepted, which a limit does not refuse."""
         self.phase = Experiment(limit, share, accepted, self.serial)
         self.aim = bounded(_SLOWER * accepted)
 
     def _judge_experiment(self, phase: Experiment, attempt: Attempt, now: float, *, is_refused: bool) -> None:
-        """End an experiment as soon as it says something."""
+        """End an experiment once it has a result."""
         if attempt.serial <= phase.serial:
             return
         phase.note(is_refused=is_refused)
@@ -358,7 +362,7 @@ class Search:
             self._believe(phase.accepted)
 
     def _restore(self, phase: Experiment, share: float) -> None:
-        """Return to the pace before the experiment. The refusals have nothing to do with it."""
+        """Return to the rate before the experiment, since it does not cause the refusals."""
         self._lowered = self.serial
         if phase.limit is None:
             self.phase, self.aim = Open(self._first_places), HIGHEST
@@ -367,7 +371,7 @@ class Search:
             self.phase, self.aim = Steady(limit, 1), cruise(limit)
 
     def _believe(self, limit: float) -> None:
-        """Take the limit: slower, there were no refusals, or very many."""
+        """Set the limit, since the slower rate was refused much less."""
         self.evidence.forget_possible()
         self._background.set(0.0)
         self._lowered = self.serial
@@ -378,7 +382,10 @@ class Search:
 def judge(
     known: float, rate: float, measured: float, count: int, seconds: float, *, is_near: bool, is_repeated: bool
 ) -> tuple[float, bool]:
-    """Return the limit between the measured and the refused rate. The flag says whether these agree on it."""
+    """Return a limit between the measured and the refused rate.
+
+    The second value says whether they agree on it.
+    """
     if count >= 5 and 0.9 * measured <= rate <= 1.25 * measured:
         weight = min(max(known / 40, 0.3), 0.75 if rate <= 1.12 * measured else 0.5)
         return min(rate, weight * rate + (1 - weight) * measured), True
