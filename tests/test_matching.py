@@ -354,7 +354,7 @@ def test_empty_looks_are_compared_by_what_they_are() -> None:
 def test_a_card_that_may_be_a_row_blocks_it(name: str, shown: str) -> None:
     """In another list it is not the row's for sure, and may have been moved."""
     result = sorted_out([draft(name)], [card("1", shown, list_id="l2")], [draft("b")])
-    assert result.unclear == {0: "the card 1 may be it, shown in another way or changed by somebody"}
+    assert result.unclear == {0: "the card 1 may be the row's: it may be shown in another form, or have been changed"}
 
 
 def test_pieces_are_not_looked_for_in_too_many_cards(monkeypatch: pytest.MonkeyPatch) -> None:

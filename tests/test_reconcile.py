@@ -432,7 +432,9 @@ async def test_rows_that_the_board_does_not_tell_apart(ledger: Ledger, there: in
     else:
         assert settled == expected
     told = {str(finding.error) for finding in findings if finding.error is not None}
-    assert told <= {"whether the card exists is not known: the board shows no difference to others that exist"}
+    assert told <= {
+        "whether the card exists is not known: the board does not distinguish it from other rows, some of which exist"
+    }
     audit = await reconciler.audit()
     assert audit.recovered == (4 if there == 3 else 1)
 

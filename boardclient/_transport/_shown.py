@@ -1,7 +1,6 @@
-"""What instruments of others see of a response: no credential in it. No I/O.
+"""Redacts responses for third-party instruments. No I/O.
 
-A service may repeat what it was sent, and a token exchange is answered with a token. What records responses, as vcrpy does,
-would keep both.
+A service may repeat credentials, and the response to a token exchange has a token. Recorders such as vcrpy would store both.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from boardclient._redaction import redacted
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _SECRET_NAMES: Final = frozenset({"client_secret", "code", "code_verifier", "key", "refresh_token", "token"})
-"""In the query, a form or at the top of a JSON body: what credentials are called where requests hold them."""
+"""The names of credentials in the query, in a form, or at the top level of a JSON body."""
 _REPLACED: Final = frozenset({"Content-Encoding", "Content-Length", "Transfer-Encoding"})
-"""Headers of the body as it was sent. Instruments see an unpacked one."""
+"""Headers that describe the encoded body. Instruments see the decoded one."""
 
 
 def secrets_of(url: str, body: bytes | None, content_type: str) -> list[str]:
@@ -37,7 +36,7 @@ def _fields(text: str) -> list[tuple[str, object]]:
 
 
 def _decoded(text: str) -> Any:
-    """Return a JSON value, None where the text is none."""
+    """Return the JSON value of a text, or None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -59,9 +58,9 @@ def shown_text(text: str, secrets: list[str]) -> str:
 def shown_response(
     headers: Mapping[str, str], body: bytes, secrets: list[str], *, is_token: bool
 ) -> tuple[CIMultiDict[str], bytes]:
-    """Return headers and the unpacked body of a response without secrets.
+    """Return the headers and the decoded body of a response without secrets.
 
-    Of the response to a token exchange (`is_token`) only the names and numbers are left.
+    In the response to a token exchange (`is_token`) all texts are replaced.
     """
     if is_token:
         value = _decoded(body.decode("utf-8", "replace"))
@@ -78,7 +77,7 @@ def shown_response(
 
 
 def _without_texts(value: Any, found: list[str]) -> Any:
-    """Return a JSON value with `***` in place of its texts; add these to `found`."""
+    """Return a JSON value with `***` in place of its texts, which go into `found`."""
     if isinstance(value, dict):
         return {name: _without_texts(part, found) for name, part in value.items()}
     if isinstance(value, list):

@@ -65,7 +65,7 @@ class ShownResponse(aiohttp.ClientResponse):
 
 
 def _stream(body: bytes, loop: Any) -> aiohttp.StreamReader:
-    """Return a stream of a body that is at hand."""
+    """Return a stream of a body that was already read."""
     stream = aiohttp.StreamReader(ResponseHandler(loop), len(body) + 1, loop=loop)
     stream.feed_data(body)
     stream.feed_eof()
@@ -73,6 +73,6 @@ def _stream(body: bytes, loop: Any) -> aiohttp.StreamReader:
 
 
 def shown_error(failure: TransportFailure) -> aiohttp.ClientError:
-    """Return a failure as instruments see it. It is an exception of aiohttp that holds nothing of the request."""
+    """Return a failure as an exception of aiohttp that shows no part of the request."""
     kind = aiohttp.ClientPayloadError if failure.phase == "receive" else aiohttp.ClientConnectionError
     return kind(failure.why)

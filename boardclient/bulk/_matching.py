@@ -182,7 +182,7 @@ def match(rows: Sequence[Content], wholes: Sequence[Hashable], cards: Sequence[C
         if place in result.found or place in result.unclear:
             continue
         if (card_id := suspects.find(row)) is not None:
-            result.unclear[place] = f"the card {card_id} may be it, shown in another way or changed by somebody"
+            result.unclear[place] = f"the card {card_id} may be the row's: it may be shown in another form, or have been changed"
         else:
             result.absent.append(place)
     return result
@@ -206,7 +206,7 @@ class _Group:
         return {place: [card for card in self.cards if self.shown.may_be(self.rows[place], card)] for place in self.places}
 
 
-_AMBIGUOUS: Final = "the board shows no difference to others that exist"
+_AMBIGUOUS: Final = "the board does not distinguish it from other rows, some of which exist"
 
 
 def _assign(group: _Group, result: MatchResult) -> None:
