@@ -96,6 +96,10 @@ Death: TypeAlias = "tuple[str, int] | float | None"
 """What a process dies of: a crash point and how often it is passed before, seconds, nothing."""
 
 
+class NotAsAssumedError(Exception):
+    """The machine was so slow that a commit came later than `settle`: nothing is promised then."""
+
+
 class Run:
     """One import into a service of its own, from the first process to the last."""
 
@@ -115,13 +119,12 @@ class Run:
         self._write_baseline(query)
         self._before = frozenset(session.cards)
         self._foreign: set[str] = set()
-        delay = scale.delay if kind.delay is None else kind.delay
         self.storm = Storm(
             service=service,
             random=random.Random(seed + 1),
             rates=kind.rates,
             script=kind.script,
-            delay=delay,
+            delay=scale.delay,
             expiries=_expiries(kind, rows, self.random),
             foreign=self._write_foreign if kind.foreign else None,
             bucket=_bucket(kind),
@@ -166,7 +169,7 @@ class Run:
             "auth_url": service.auth_url,
             "key": service.key,
             "base_url": service.base_url,
-            "timeout": 10.0,
+            "timeout": 60.0,
             "concurrency": self.random.choice(kind.concurrency),
             "journal": str(folder / "journal") if kind.journal else None,
             "board_id": board,
@@ -192,16 +195,29 @@ class Run:
         self._processes.append(process)
         return process
 
+    def finish(self, importer: Importer) -> None:
+        """Run the import to its end, in as many processes as a refused token may need."""
+        process = self.die(importer)
+        while self.kind.may_end and process.is_refused:
+            process = self.die(importer)
+
     @property
     def is_open(self) -> bool:
         """Return whether the last process left rows unknown."""
         return any(result["state"] == "unknown" for result in self._processes[-1].results)
 
     def check(self) -> Findings:
-        """Wait for commits that are late, and look at everything."""
+        """Wait for commits that are late, and look at everything.
+
+        Raises:
+            NotAsAssumedError: one of them was later than all may be.
+        """
         until = time.monotonic() + 30
         while self.storm.pending and time.monotonic() < until:
             time.sleep(0.01)  # commits that are late come in real time, by the service's own thread
+        settle = self._order["settle"]
+        if self.kind.is_sound and self.storm.latest > settle:
+            raise NotAsAssumedError(f"a commit came {self.storm.latest:.2f} s late, settle is {settle} s")
         cards = dict(self._service.rules.cards)
         found = check(
             Evidence(
@@ -220,9 +236,6 @@ class Run:
         found.posts = len(calls)
         found.refused = sum(call.status == 429 for call in calls)
         found.unauthorised = sum(call.status == 401 for call in calls)
-        settle = self._order["settle"]
-        if self.kind.is_sound and self.storm.latest > settle:
-            found.untrue.append(f"not as assumed: a commit came {self.storm.latest:.2f} s late, settle is {settle} s")
         return found
 
 
@@ -258,26 +271,35 @@ def running(kind: Kind, rows: int, seed: int, scale: Scale) -> Iterator[Run]:
         yield Run(kind, rows, seed, scale, Path(folder), service)
 
 
+def as_assumed(run: Callable[[Scale], Findings], scale: Scale) -> Findings:
+    """Run again with a longer `settle` where the machine was too slow for the one before."""
+    for settle in (scale.settle, 4 * scale.settle):
+        with contextlib.suppress(NotAsAssumedError):
+            return run(attrs.evolve(scale, settle=settle))
+    return run(attrs.evolve(scale, settle=30.0))
+
+
 def kill_at_random(kind: Kind, rows: int, seed: int, scale: Scale, importer: Importer, longest: float) -> Findings:
     """Run an import that is killed up to five times, and then to its end.
 
     Kills come within `longest` seconds, early ones oftener.
     """
+    return as_assumed(lambda scale: _kill_at_random(kind, rows, seed, scale, importer, longest), scale)
+
+
+def _kill_at_random(kind: Kind, rows: int, seed: int, scale: Scale, importer: Importer, longest: float) -> Findings:
     with running(kind, rows, seed, scale) as run:
         for _ in range(run.random.choice(kind.kills)):
             death: Death = longest * run.random.random() ** 2
             if kind.dies_at is not None:
                 death = kind.dies_at[0], threshold_of(kind.dies_at[1], rows)
-            process = run.die(importer, death)
-            if process.status == 0:
+            if run.die(importer, death).status == 0:
                 break
         else:
-            process = run.die(importer)
-        while kind.may_end and process.is_refused:
-            process = run.die(importer)
+            run.finish(importer)
         if kind.is_sound and kind.unknown is None and kind.cap is None and run.is_open:
             run.again += 1
-            run.die(importer)
+            run.finish(importer)
         return run.check()
 
 
@@ -318,6 +340,10 @@ def crash_at(point: str, place: str, rows: int, seed: int, scale: Scale, importe
 
     A point in a reading is met by the second process, after the first died amid a batch that it had logged.
     """
+    return as_assumed(lambda scale: _crash_at(point, place, rows, seed, scale, importer, kind), scale)
+
+
+def _crash_at(point: str, place: str, rows: int, seed: int, scale: Scale, importer: Importer, kind: Kind) -> Findings:
     threshold = threshold_of(place, rows)
     deaths: list[Death] = [(point, threshold)]
     if point in READING_POINTS:

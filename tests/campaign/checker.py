@@ -71,8 +71,9 @@ class Process:
 
     @property
     def is_refused(self) -> bool:
-        """Return whether it ended because a token was refused."""
-        return self.last.get("fatal", "").startswith("AuthenticationError")
+        """Return whether it ended because a token was refused, or because the next renewal has to wait after that."""
+        fatal = self.last.get("fatal", "")
+        return fatal.startswith(("AuthenticationError", "CredentialError: the service refused a token as soon as it was new"))
 
     @property
     def results(self) -> list[dict[str, Any]]:

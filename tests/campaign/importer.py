@@ -27,7 +27,7 @@ from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk.journal._file import JournalFile
 
 _SUMS = ("created", "already", "failed", "unknown", "requests", "rejected")
-LONGEST_SECONDS = 60.0
+LONGEST_SECONDS = 300.0
 """How long a process may take before it counts as hanging."""
 
 

@@ -77,9 +77,12 @@ class Storm:
             case "late-dropped":
                 stage.abort()
                 await self.commit_late(stage, seconds)
-            case "latest-dropped":
+            case "dropped-until-read":
+                listings = self._listings()
                 stage.abort()
-                await self.commit_late(stage, self.delay)
+                while self._listings() == listings:
+                    await stage.sleep(0.001)
+                self.commit(stage)
             case "hanging":
                 self.commit(stage)
                 await stage.hang()
@@ -94,6 +97,10 @@ class Storm:
         answer = stage.commit()
         if answer.status == 200:
             self.unanswered.add(answer.body["id"])
+
+    def _listings(self) -> int:
+        """Count the listings that were answered."""
+        return sum(call.status is not None for call in self.service.calls_of("boards.cards"))
 
     async def commit_late(self, stage: Any, seconds: float) -> None:
         """Do it after a time, of which the longest is kept; the token is looked at when the request arrives."""
