@@ -49,7 +49,8 @@ async def service() -> AsyncIterator[BoardService]:
 async def loop_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Stop the time of the test's own loop, beside real sockets.
 
-    A deadline passes by `advance`, called on the loop, however slow the machine is.
+    A deadline passes by `advance`, called on the loop, however slow the machine is. With `service.sleep = loop_clock.sleep` time
+    passes while the service waits.
     """
     clock = Clock()
     monkeypatch.setattr(asyncio.get_running_loop(), "time", clock)

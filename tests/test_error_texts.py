@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from virtual_loop import Clock
 
 from boardclient import (
     AsyncSession,
@@ -96,25 +97,30 @@ async def test_no_connection_names_the_host(raw_server: Any) -> None:
     assert "no connection to no-such-host.invalid: the host name does not resolve" in str(error)
 
 
-async def test_the_deadline_says_what_was_waited_for(service: BoardService) -> None:
+async def test_the_deadline_says_what_was_waited_for(service: BoardService, loop_clock: Clock) -> None:
     """A deadline that passes says whether it was the limiter, the user's consent or the response that took so long."""
+    service.sleep = loop_clock.sleep
     async with service.session(timeout=0.2, retry=None) as session:
         await session.members.me()
-        service.faults.add(faults.hang())
+        service.faults.add(faults.hang(seconds=1))
         error = await error_of(session.cards.get("c"))
     assert str(error) == f"GET /1/cards/c: the deadline of 0.2 s passed, waiting for the response of {service.base_url[7:]}"
-    async with asyncio.Lock() as _, service.session(timeout=0.05, limiter=asyncio.Semaphore(0)) as session:
-        error = await error_of(session.cards.get("c"))
+    async with asyncio.Lock() as _, service.session(timeout=30, limiter=asyncio.Semaphore(0)) as session:
+        call = asyncio.ensure_future(session.cards.get("c"))
+        await asyncio.sleep(0)
+        loop_clock.advance(30)
+        error = await error_of(call)
     assert str(error).endswith("passed, waiting for the limiter")
 
     async def authorize(request: object) -> str:
+        loop_clock.advance(30)
         await asyncio.Event().wait()
         return ""
 
     credentials = OAuthCredentials(
         client_id="i", client_secret="s", redirect_uri="https://a/b", auth_url=service.auth_url, authorize=authorize
     )
-    async with AsyncSession(credentials, service.base_url, timeout=0.3) as session:
+    async with AsyncSession(credentials, service.base_url, timeout=30) as session:
         error = await error_of(session.members.me())
     assert isinstance(error, DeadlineError)
     assert "passed, waiting for the user's consent (the authorize callback of account 'default')" in str(error)

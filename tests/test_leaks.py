@@ -19,6 +19,7 @@ import aiohttp
 import attrs
 import pytest
 from tenacity import AsyncRetrying, retry_always, stop_after_attempt, wait_none
+from virtual_loop import Clock
 
 from boardclient import (
     AsyncSession,
@@ -106,7 +107,7 @@ SIMPLE: dict[str, tuple[faults.Fault, dict[str, Any]]] = {
     "drop after commit": (faults.drop(commit=True), {}),
     "reset": (faults.drop(reset=True), {}),
     "truncated": (faults.truncated(), {}),
-    "deadline": (faults.hang(), {"timeout": 0.2}),
+    "deadline": (faults.hang(seconds=1), {"timeout": 0.2}),
     "slow": (faults.slow_body(60), {"timeout": 0.2}),
     "redirect": (faults.redirect("http://elsewhere.example/1/cards"), {}),
     **{f"status {code}": (faults.status(code, body=ECHO), {}) for code in (400, 401, 403, 404, 408, 418, 429, 500, 503)},
@@ -322,7 +323,7 @@ KINDS: dict[str, Kind] = {
     "provider gives junk": provider_gives_junk,
     "form dropped": form(faults.drop()),
     "form truncated": form(faults.truncated()),
-    "form past the deadline": form(faults.hang(), timeout=0.2),
+    "form past the deadline": form(faults.hang(seconds=1), timeout=0.2),
     "form closed in flight": form_closed,
     "form after closing": form_after_closing,
     "form to plain http": form_in_the_open,
@@ -395,8 +396,8 @@ class Collector(logging.Handler):
 
 
 @pytest.fixture
-async def service() -> AsyncIterator[BoardService]:
-    async with BoardService() as running:
+async def service(loop_clock: Clock) -> AsyncIterator[BoardService]:
+    async with BoardService(sleep=loop_clock.sleep) as running:
         running.rules.key = KEY
         running.rules.tokens[TOKEN] = attrs.evolve(running.rules.tokens[running.token], value=TOKEN)
         yield running

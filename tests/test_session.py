@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 import tenacity
 from tenacity import AsyncRetrying, retry_if_exception, retry_if_result, stop_after_attempt, wait_fixed, wait_none
+from virtual_loop import Clock
 
 import boardclient.retry
 from boardclient import (
@@ -522,18 +523,19 @@ async def test_a_cancellation_of_the_caller_ends_the_provider() -> None:
             await call
 
 
-async def test_a_provider_that_turns_the_deadline_into_an_error_of_its_own() -> None:
+async def test_a_provider_that_turns_the_deadline_into_an_error_of_its_own(loop_clock: Clock) -> None:
     """A call whose deadline passed is a DeadlineError whatever the provider makes of it, and leaves no cancellation behind."""
 
     class Stubborn(Provider):
         async def acquire(self, exchange: Any) -> Credentials:
             try:
+                loop_clock.advance(30)
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 raise ValueError("I was disturbed") from None
             raise AssertionError
 
-    async with session_of(Stubborn(None), timeout=0.05) as session:
+    async with session_of(Stubborn(None), timeout=30) as session:
         with pytest.raises(DeadlineError) as caught:
             await session.members.me()
     task = asyncio.current_task()

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import attrs
 import pytest
+from virtual_loop import Clock
 
 from boardclient import AsyncSession, BoardClientError, OAuthCredentials, StaticCredentials, events
 from boardclient.testing import BoardService, faults
@@ -84,7 +85,7 @@ async def _closed(service: BoardService) -> object:
 async def _hung(service: BoardService) -> object:
     async with _session(service, timeout=0.5) as session:
         await session.members.me()
-        service.faults.add(faults.hang())
+        service.faults.add(faults.hang(seconds=1))
         return await session.members.me()
 
 
@@ -99,6 +100,16 @@ def _signing_in(**options: Any) -> Callable[[BoardService], Awaitable[object]]:
             return await session.members.me()
 
     return call
+
+
+class _Closed:
+    """A limiter at which time passes, and nothing else."""
+
+    async def __aenter__(self) -> None:
+        await asyncio.get_running_loop().time.sleep(1)  # type: ignore[attr-defined]  # -- the test's own clock
+        await asyncio.Event().wait()
+
+    async def __aexit__(self, *exc: object) -> None: ...
 
 
 async def _asked_too_long(service: BoardService) -> object:
@@ -132,9 +143,7 @@ MISTAKES: dict[str, Callable[[BoardService], Awaitable[object]]] = {
         lambda session: session.members.me(), faults.status(200, body=b"<html>Sign in to the hotel</html>", headers=_HTML)
     ),
     "a service that does not respond": _hung,
-    "a limiter that lets nothing through": _called(
-        lambda session: session.members.me(), timeout=0.3, limiter=asyncio.Semaphore(0)
-    ),
+    "a limiter that lets nothing through": _called(lambda session: session.members.me(), timeout=0.3, limiter=_Closed()),
     "a closed session": _closed,
     "an empty identifier": _called(lambda session: session.cards.get("")),
     "an identifier with a slash": _called(lambda session: session.cards.get("a/b")),
@@ -148,8 +157,9 @@ MISTAKES: dict[str, Callable[[BoardService], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-async def test_the_page_of_mistakes_shows_what_is_said(service: BoardService, mistake: str) -> None:
+async def test_the_page_of_mistakes_shows_what_is_said(service: BoardService, loop_clock: Clock, mistake: str) -> None:
     """Each mistake raises an error whose text stands in the table, for an application that made it to find it."""
+    service.sleep = loop_clock.sleep
     with pytest.raises((BoardClientError, ValueError, TypeError)) as caught:
         await MISTAKES[mistake](service)
     row = f"| {mistake} | `{type(caught.value).__name__}` | {shown(str(caught.value), service)} |"

@@ -22,6 +22,12 @@ class Clock:
         """Let time pass."""
         self.now += seconds
 
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass, and others run."""
+        self.advance(seconds)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
 
 class _Selector(selectors.DefaultSelector):  # type: ignore[valid-type, misc]  # -- which class it is depends on the platform
     """Let the time pass that a loop would wait for."""

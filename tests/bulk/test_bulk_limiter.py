@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 import pytest
-from virtual_loop import virtually
+from virtual_loop import Clock, virtually
 
 from boardclient import AuthenticationError, BulkProgress, CardDraft, Pace, StaticCredentials
 from boardclient._pipeline._places import Line, Places
@@ -250,7 +250,7 @@ async def test_stopping_sends_nothing_more(
             await asyncio.sleep(0)
         sent = len(service.calls_of("cards.create"))
         run.stop()
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(60):
             report = await run.wait()
         assert len(service.calls_of("cards.create")) <= min(sent + 16, cards)
     assert report.unknown == 0
@@ -269,8 +269,9 @@ async def test_a_refused_token_ends_what_waits(service: BoardService, list_id: s
 
 
 @pytest.mark.parametrize("runs", [1, 2])
-async def test_more_workers_than_connections(service: BoardService, list_id: str, runs: int) -> None:
+async def test_more_workers_than_connections(service: BoardService, list_id: str, loop_clock: Clock, runs: int) -> None:
     """The wait for a connection is not a row's: with ten workers for each connection none runs into its deadline."""
+    service.sleep = loop_clock.sleep
     service.faults.add(faults.delay_answer(0.02), "cards.create", times=10_000)
     async with service.session(max_connections=3, timeout=0.2, retry=None) as session:
         made = [session.cards.create_many(drafts(list_id, 45 // runs), concurrency=30) for _ in range(runs)]

@@ -26,7 +26,7 @@ BROKE = TransportFailure("receive", Effect.UNKNOWN, "the response broke off or c
 
 
 async def send(pool: Pool, method: str, url: str, body: bytes | None = None) -> TransportResult:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await pool.send(method, url, body, Progress())
 
 
@@ -297,7 +297,7 @@ async def test_a_call_that_is_given_up_closes_its_connection(open_pool: Any, raw
         assert all(transport.is_closing() and not transport.get_write_buffer_size() for transport in transports)
         assert not _acquired(pool)
         given_up.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await ended.wait()
     assert received < 14 * 2**20
 
@@ -316,7 +316,7 @@ async def test_no_more_sockets_than_connections(open_pool: Any, raw_server: Any,
         for _ in range(5):
             await asyncio.sleep(0)
 
-    async with raw_server.run(handler, contexts[0]) as url, asyncio.timeout(10):
+    async with raw_server.run(handler, contexts[0]) as url, asyncio.timeout(60):
         pool = open_pool(**contexts[1])
         for ending in ("cancelled", "cancelled", "closed"):
             under_way = asyncio.ensure_future(send(pool, "POST", f"{url}/1/x", b"{}"))

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tenacity import AsyncRetrying, stop_after_attempt, wait_none
+from virtual_loop import Clock
 
 from boardclient import AsyncSession, Credentials, Effect, NotFoundError, SessionClosedError, StaticCredentials
 from boardclient.testing import BoardService
@@ -36,7 +37,7 @@ async def test_closing_ends_what_is_under_way(service: BoardService) -> None:
     await service.received("members.me")
     await service.received("boards.create")
     assert "2 calls, 2/100" in repr(session)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await asyncio.gather(session.aclose(), session.aclose())
     for task in (read, create):
         error = task.exception()
@@ -213,12 +214,13 @@ async def test_cancelled_at_any_await(service: BoardService, kind: str) -> None:
         assert cancelled > 5
 
 
-async def test_a_timeout_of_the_application_is_its_own(service: BoardService) -> None:
+async def test_a_timeout_of_the_application_is_its_own(service: BoardService, loop_clock: Clock) -> None:
     """asyncio.timeout around a call ends with its own TimeoutError, and a cancelled task with CancelledError."""
-    service.faults.add(service.faults.hang(), "members.me", call=1)
+    service.sleep = loop_clock.sleep
+    service.faults.add(service.faults.hang(seconds=20), "members.me", call=1)
     async with service.session(max_connections=1) as session:
         with pytest.raises(TimeoutError) as caught:
-            async with asyncio.timeout(0.05):
+            async with asyncio.timeout(15):
                 await session.members.me()
         assert type(caught.value) is TimeoutError
         service.faults.add(service.faults.hang(), "members.me", call=2)
@@ -230,11 +232,12 @@ async def test_a_timeout_of_the_application_is_its_own(service: BoardService) ->
         await session.members.me()
 
 
-async def test_a_deadline_inside_a_timeout_leaves_it_intact(service: BoardService) -> None:
+async def test_a_deadline_inside_a_timeout_leaves_it_intact(service: BoardService, loop_clock: Clock) -> None:
     """A call's own deadline inside asyncio.timeout is not mistaken for it, and leaves no cancellation in the task."""
-    service.faults.add(service.faults.hang(), "members.me", call=1)
-    async with service.session(timeout=0.05, retry=None) as session, asyncio.timeout(30):
-        with pytest.raises(TimeoutError, match=r"deadline of 0\.05 s"):
+    service.sleep = loop_clock.sleep
+    service.faults.add(service.faults.hang(seconds=10), "members.me", call=1)
+    async with service.session(timeout=10, retry=None) as session, asyncio.timeout(30):
+        with pytest.raises(TimeoutError, match="deadline of 10 s"):
             await session.members.me()
         task = asyncio.current_task()
         assert task is not None

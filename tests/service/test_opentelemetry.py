@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.semconv.metrics.http_metrics import HTTP_CLIENT_REQUEST_DURATION
 from opentelemetry.trace import SpanKind, StatusCode
 from semantic_conventions import NAMES
+from virtual_loop import Clock
 
 from boardclient import AsyncSession, BoardClientError, CardDraft, OAuthCredentials, Pace, StaticCredentials
 from boardclient._activities import INSTALLED, Activity
@@ -147,7 +148,7 @@ async def test_one_span_for_each_attempt_beside_aiohttps_own(service: BoardServi
     assert_no_secrets(exported.text(), secrets=secrets)
 
 
-async def test_failures_export_no_secret(service: BoardService, policy: Any, exported: Exported) -> None:
+async def test_failures_export_no_secret(service: BoardService, policy: Any, loop_clock: Clock, exported: Exported) -> None:
     """Whatever goes wrong, spans and metrics say so, end, and hold no credential."""
     echo = f"{service.key} {service.token}".encode()
     kinds = [
@@ -164,7 +165,8 @@ async def test_failures_export_no_secret(service: BoardService, policy: Any, exp
             service.faults.add(fault, times=1)
             with pytest.raises(BoardClientError):
                 await session.boards.lists("b")
-        service.faults.add(faults.hang())
+        service.sleep = loop_clock.sleep
+        service.faults.add(faults.hang(seconds=1))
         with pytest.raises(BoardClientError):
             await session.with_options(timeout=0.2).members.me()
     async with AsyncSession(StaticCredentials(service.token, service.key), "http://127.0.0.1:1", retry=None) as session:
@@ -183,9 +185,7 @@ async def test_a_cancelled_call_ends_its_spans(service: BoardService, exported: 
     service.faults.add(faults.hang())
     async with service.session(retry=None) as session:
         call = asyncio.ensure_future(session.members.me())
-        async with asyncio.timeout(10):
-            while not service.calls:
-                await asyncio.sleep(0.001)
+        await service.received("members.me")
         call.cancel()
         await asyncio.wait([call])
     (client,), (outer,) = exported.spans(SpanKind.CLIENT), exported.spans(SpanKind.INTERNAL)

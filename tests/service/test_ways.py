@@ -567,7 +567,7 @@ async def test_the_stages_of_a_request(open_pool: Any, raw_server: Any) -> None:
         while one.stage != stage:
             await asyncio.sleep(0)
 
-    async with raw_server.run(handler) as url, asyncio.timeout(10):
+    async with raw_server.run(handler) as url, asyncio.timeout(60):
         pool = open_pool()
         first, second = Progress(), Progress()
         running = [asyncio.ensure_future(pool.send("GET", f"{url}/1/x", None, one)) for one in (first, second)]

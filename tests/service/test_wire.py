@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from virtual_loop import Clock
 
 from boardclient import (
     ApiError,
@@ -24,6 +25,7 @@ from boardclient import (
     ServerError,
     StaticCredentials,
     TransportError,
+    retry,
 )
 from boardclient.events import RequestSent
 from boardclient.testing import BoardService
@@ -244,7 +246,7 @@ async def test_large_errors_do_not_hold_the_pool(service: BoardService, policy: 
     """Repeats after large error bodies do not wait for the connection of the attempt before."""
     service.faults.add(service.faults.status(429, body=b"z" * 2**20), "boards.create")
     async with service.session(retry=policy, max_connections=1) as session:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with pytest.raises(RateLimitError) as caught:
                 await session.boards.create("plans")
     assert (len(caught.value.attempts), len(caught.value.body)) == (3, 64 * 2**10)
@@ -253,14 +255,18 @@ async def test_large_errors_do_not_hold_the_pool(service: BoardService, policy: 
 # --- deadlines
 
 
-async def test_waiting_for_the_pool_is_not_sent(service: BoardService) -> None:
+async def test_waiting_for_the_pool_is_not_sent(service: BoardService, loop_clock: Clock) -> None:
     """A deadline that passes while a call waits for a connection is NOT_SENT; once it was sent it is UNKNOWN."""
     service.faults.add(service.faults.hang(), "members.me")
     async with service.session(retry=None, max_connections=1) as session:
         first = asyncio.ensure_future(session.with_options(timeout=0.2).members.me())
         await service.received("members.me")
+        second = asyncio.ensure_future(session.with_options(timeout=0.05).boards.create("plans"))
+        await asyncio.sleep(0)
+        loop_clock.advance(0.05)
         with pytest.raises(DeadlineError) as waited:
-            await session.with_options(timeout=0.05).boards.create("plans")
+            await second
+        loop_clock.advance(0.2)
         with pytest.raises(DeadlineError) as sent:
             await first
         assert isinstance(waited.value, TimeoutError)
@@ -270,63 +276,71 @@ async def test_waiting_for_the_pool_is_not_sent(service: BoardService) -> None:
         await session.boards.create("plans")
 
 
-async def test_one_deadline_over_attempts_and_pauses(service: BoardService) -> None:
+async def test_one_deadline_over_attempts_and_pauses(service: BoardService, loop_clock: Clock) -> None:
     """The deadline spans all attempts: a repeat that hangs ends at the deadline of the call, with the whole history."""
     service.faults.add(service.faults.status(503), "members.me", call=1)
     service.faults.add(service.faults.hang(), "members.me", call=2)
     events: list[Any] = []
-    async with service.session(timeout=0.2, observers=[events.append]) as session:
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+    policy = retry.default(sleep=loop_clock.sleep)
+    async with service.session(timeout=20, observers=[events.append], retry=policy) as session:
+        started = loop_clock()
+        call = asyncio.ensure_future(session.members.me())
+        await service.received("members.me", 2)
+        loop_clock.now = started + 19.9
+        await session.with_options(timeout=None).boards.create("plans")
+        assert not call.done()
+        loop_clock.now = started + 20
         with pytest.raises(DeadlineError) as caught:
-            await session.members.me()
-        assert loop.time() - started >= 0.19
+            await call
     assert [(attempt.status, attempt.effect) for attempt in caught.value.attempts] == [
         (503, Effect.UNKNOWN),
         (None, Effect.UNKNOWN),
     ]
     assert caught.value.attempts[0].pause_seconds is not None
     assert caught.value.effect is Effect.UNKNOWN
-    assert service.requests == 2
+    assert len(service.calls_of("members.me")) == 2
 
 
-async def test_the_deadline_ends_a_pause_that_takes_longer_than_it_says(service: BoardService) -> None:
+async def test_the_deadline_ends_a_pause_that_takes_longer_than_it_says(service: BoardService, loop_clock: Clock) -> None:
     """A pause that overruns ends at the deadline."""
-    from boardclient import retry
 
     async def sleep(seconds: float) -> None:
+        loop_clock.advance(20)
         await asyncio.Event().wait()
 
     service.faults.add(service.faults.status(429), "boards.create")
     policy = retry.default(sleep=sleep, random=lambda: 0.0)
-    async with service.session(timeout=0.4, retry=policy) as session:
+    async with service.session(timeout=20, retry=policy) as session:
         with pytest.raises(DeadlineError) as caught:
             await session.boards.create("plans")
     assert caught.value.effect is Effect.REJECTED
 
 
-async def test_the_deadline_spans_the_provider(service: BoardService) -> None:
+async def test_the_deadline_spans_the_provider(service: BoardService, loop_clock: Clock) -> None:
     """A provider that does not come back is ended by the call's deadline, and nothing was sent."""
 
     class Slow(StaticCredentials):
         async def acquire(self, exchange: Any) -> Any:
+            loop_clock.advance(20)
             await asyncio.Event().wait()
 
-    async with service.session(Slow("t"), timeout=0.05) as session:
+    async with service.session(Slow("t"), timeout=20) as session:
         with pytest.raises(DeadlineError) as caught:
             await session.members.me()
     assert (caught.value.effect, service.requests) == (Effect.NOT_SENT, 0)
 
 
-async def test_the_deadline_spans_an_exchange(service: BoardService) -> None:
+async def test_the_deadline_spans_an_exchange(service: BoardService, loop_clock: Clock) -> None:
     """A form that is posted on behalf of a call ends at the call's deadline, and at the session's end."""
-    service.faults.add(service.faults.hang(), "token.exchange")
+    service.sleep = loop_clock.sleep
+    service.faults.add(service.faults.hang(seconds=20), "token.exchange", call=1)
+    service.faults.add(service.faults.hang(), "token.exchange", call=[2, 3])
 
     class Exchanging(StaticCredentials):
         async def acquire(self, exchange: Any) -> Any:
             await exchange.post_form(service.auth_url + "/1/OAuthGetAccessToken", {"code": "c"})
 
-    async with service.session(Exchanging("t"), timeout=0.05) as session:
+    async with service.session(Exchanging("t"), timeout=20) as session:
         with pytest.raises(DeadlineError):
             await session.members.me()
         task = asyncio.current_task()
@@ -350,10 +364,11 @@ async def test_a_cancelled_form_is_cancelled(service: BoardService) -> None:
             await form
 
 
-async def test_a_trickle_ends_at_the_deadline(service: BoardService) -> None:
+async def test_a_trickle_ends_at_the_deadline(service: BoardService, loop_clock: Clock) -> None:
     """An answer that trickles ends at the deadline however steadily it comes, and its connection is not lost."""
-    service.faults.add(service.faults.slow_body(0.01), "boards.create")
-    async with service.session(timeout=0.1, max_connections=1) as session:
+    service.sleep = loop_clock.sleep
+    service.faults.add(service.faults.slow_body(1), "boards.create")
+    async with service.session(timeout=10, max_connections=1) as session:
         with pytest.raises(DeadlineError) as caught:
             await session.boards.create("plans" * 100)
         assert caught.value.effect is Effect.UNKNOWN

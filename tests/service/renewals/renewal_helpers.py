@@ -55,7 +55,7 @@ class Consent:
 
     async def reached(self) -> None:
         """Wait until somebody asks."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.began.wait()
 
     def hold_up(self) -> None:
@@ -97,7 +97,7 @@ async def _steps(number: int) -> None:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 

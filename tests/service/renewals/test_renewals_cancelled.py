@@ -43,7 +43,7 @@ async def test_a_leader_cancelled_at_any_step(service: BoardService, when: str) 
             await _steps(steps)
             leader.cancel()
             (outcome,) = await asyncio.gather(leader, return_exceptions=True)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await asyncio.gather(*others)
                 await session.members.me()
             assert (len(consent.asked) - asked, exchanges(service) - exchanged) == (1, 1), steps
@@ -86,7 +86,7 @@ async def test_closing_ends_the_renewal(service: BoardService, consent: Consent)
     session = service.session(service.oauth_credentials(authorize=consent, store=store))
     task = asyncio.ensure_future(session.members.me())
     await consent.reached()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await session.aclose()
     with pytest.raises(SessionClosedError) as caught:
         await task
@@ -110,7 +110,7 @@ async def test_closing_with_a_callback_that_does_not_end(service: BoardService) 
     session = service.session(service.oauth_credentials(authorize=authorize))
     task = asyncio.ensure_future(session.members.me())
     await began.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await session.aclose()
         with pytest.raises(SessionClosedError):
             await task
@@ -147,7 +147,7 @@ async def test_closing_at_any_step(service: BoardService) -> None:
         other = asyncio.ensure_future(going_on.members.me())
         await _steps(steps)
         is_over = mine.done()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await closing.aclose()
             await other
             (outcome,) = await asyncio.gather(mine, return_exceptions=True)
@@ -211,7 +211,7 @@ async def test_a_callback_that_closes_the_session(service: BoardService) -> None
         return service.new_code()
 
     session = service.session(service.oauth_credentials(authorize=authorize))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(SessionClosedError):
             await session.members.me()
         await session.aclose()

@@ -85,7 +85,7 @@ async def test_cooldowns_double(service: BoardService, consent: Consent, clock: 
 
 @pytest.mark.parametrize("cooldown", [0.0, 7.0])
 async def test_a_cooldown_of_the_applications_choice(
-    service: BoardService, consent: Consent, clock: Clock, cooldown: float
+    service: BoardService, consent: Consent, clock: Clock, loop_clock: Clock, cooldown: float
 ) -> None:
     """`cooldown` sets the first of them; without one each call may ask."""
     consent.error = LookupError("no consent")
@@ -98,7 +98,7 @@ async def test_a_cooldown_of_the_applications_choice(
     assert len(consent.asked) == (1 if cooldown else 3)
 
 
-async def test_waiters_fail_with_their_renewal(service: BoardService, consent: Consent, clock: Clock) -> None:
+async def test_waiters_fail_with_their_renewal(service: BoardService, consent: Consent, clock: Clock, loop_clock: Clock) -> None:
     """All that waited for a renewal that failed fail with it, also when they learn of it after the cool-down."""
 
     class Slow(MemoryTokenStore):
@@ -183,7 +183,7 @@ async def test_a_callback_that_hangs(service: BoardService, clock: Clock, is_stu
         return service.new_code()
 
     async with service.session(timed(service, authorize, clock, authorize_timeout=0.05)) as session:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             errors = await asyncio.gather(*(session.members.me() for _ in range(10)), return_exceptions=True)
         assert {type(error) for error in errors} == {CredentialError}
         assert "authorize gave no code within 0.05 s" in str(errors[0])
@@ -198,13 +198,16 @@ async def test_a_callback_that_hangs(service: BoardService, clock: Clock, is_stu
     assert exchanges(service) == 1
 
 
-async def test_a_shorter_deadline(service: BoardService, consent: Consent) -> None:
+async def test_a_shorter_deadline(service: BoardService, consent: Consent, loop_clock: Clock) -> None:
     """Who can't wait for the callback ends with DeadlineError; the renewal goes on, and its token serves the next call."""
     consent.hold_up()
     async with service.session(service.oauth_credentials(authorize=consent)) as session:
         patient = asyncio.ensure_future(session.members.me())
+        hasty = asyncio.ensure_future(session.with_options(timeout=0.05).members.me())
+        await consent.reached()
+        loop_clock.advance(0.05)
         with pytest.raises(DeadlineError) as caught:
-            await session.with_options(timeout=0.05).members.me()
+            await hasty
         assert caught.value.effect is Effect.NOT_SENT
         consent.open.set()
         await patient
@@ -212,14 +215,17 @@ async def test_a_shorter_deadline(service: BoardService, consent: Consent) -> No
     assert (len(consent.asked), consent.cancelled, exchanges(service)) == (1, 0, 1)
 
 
-async def test_the_deadline_of_the_one_who_began(service: BoardService, consent: Consent) -> None:
+async def test_the_deadline_of_the_one_who_began(service: BoardService, consent: Consent, loop_clock: Clock) -> None:
     """A renewal outlives the deadline of the call that began it, after a 401 as well."""
     async with service.session(service.oauth_credentials(authorize=consent)) as session:
         await session.members.me()
         service.rules.expire_tokens()
         consent.hold_up()
+        call = asyncio.ensure_future(session.with_options(timeout=0.4).boards.create("plans"))
+        await consent.reached()
+        loop_clock.advance(0.4)
         with pytest.raises(DeadlineError) as caught:
-            await session.with_options(timeout=0.4).boards.create("plans")
+            await call
         assert caught.value.effect is Effect.REJECTED
         consent.open.set()
         await session.members.me()
@@ -323,9 +329,10 @@ async def test_no_code_is_sent_twice(service: BoardService, clock: Clock) -> Non
     assert exchanges(service) == 2
 
 
-async def test_an_exchange_that_hangs(service: BoardService, consent: Consent) -> None:
+async def test_an_exchange_that_hangs(service: BoardService, consent: Consent, loop_clock: Clock) -> None:
     """An exchange without an answer ends before the deadline of the calls that wait, so that they learn why."""
-    service.faults.add(faults.hang(), "token.exchange")
+    service.sleep = loop_clock.sleep
+    service.faults.add(faults.hang(seconds=0.6), "token.exchange")
     async with service.session(service.oauth_credentials(authorize=consent), timeout=1.5) as session:
         with pytest.raises(CredentialError, match=r"with unknown effect.*deadline of 0\.5 s") as caught:
             await session.members.me()
@@ -473,7 +480,7 @@ async def test_a_store_that_fails(service: BoardService, consent: Consent, clock
         assert all(isinstance(error, CredentialError) and error.__cause__ is boom for error in failed)
         store.is_broken = False
         clock.now += 6  # past the cool-down, and past the lease that could not be released
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await session.members.me()
     assert_no_secrets(errors, secrets=secrets_of(service, *consent.codes))
     assert tasks_left() == []
@@ -491,7 +498,7 @@ async def test_closing_two_sessions_of_two_providers(service: BoardService, cons
         consent.open.clear()
         await first.aclose()
         consent.open.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await other
         with pytest.raises(SessionClosedError):
             await mine

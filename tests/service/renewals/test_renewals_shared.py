@@ -47,7 +47,7 @@ async def test_a_callback_that_waits_for_itself(service: BoardService, who: str)
     provider = service.oauth_credentials(authorize=authorize, store=store)
     session, second = service.session(provider), service.session(provider)
     third = service.session(service.oauth_credentials(authorize=authorize, store=store))
-    async with session, second, third, asyncio.timeout(5):
+    async with session, second, third, asyncio.timeout(60):
         await session.members.me()
         await third.members.me()
     (error,) = inner
@@ -62,7 +62,7 @@ async def test_an_error_of_its_own_waiting_is_the_cause(service: BoardService) -
         await session.members.me()
         return service.new_code()
 
-    async with service.session(service.oauth_credentials(authorize=authorize)) as session, asyncio.timeout(5):
+    async with service.session(service.oauth_credentials(authorize=authorize)) as session, asyncio.timeout(60):
         with pytest.raises(CredentialError, match="authorize raised CredentialError") as caught:
             await session.members.me()
     assert "authorize waits for itself" in str(caught.value.__cause__)
@@ -85,7 +85,7 @@ async def test_a_task_born_in_the_callback(service: BoardService) -> None:
             born.append(asyncio.ensure_future(later()))
         return service.new_code()
 
-    async with service.session(service.oauth_credentials(authorize=authorize)) as session, asyncio.timeout(5):
+    async with service.session(service.oauth_credentials(authorize=authorize)) as session, asyncio.timeout(60):
         await session.members.me()
         over.set()
         await born[0]
@@ -207,7 +207,7 @@ async def test_one_callback_may_use_another_account(service: BoardService) -> No
         await helper.members.me()
         return service.new_code()
 
-    async with service.session() as session, asyncio.timeout(5):
+    async with service.session() as session, asyncio.timeout(60):
         helper = session.with_credentials(service.oauth_credentials(store=store, account="helper"))
         main = session.with_credentials(service.oauth_credentials(store=store, account="main", authorize=authorize))
         await main.members.me()
@@ -277,7 +277,7 @@ async def test_a_token_published_before_the_lease_is_used(service: BoardService,
 
     store = Late()
     first, second = (service.session(service.oauth_credentials(authorize=consent, store=store)) for _ in range(2))
-    async with first, second, asyncio.timeout(10):
+    async with first, second, asyncio.timeout(60):
         late = asyncio.ensure_future(first.members.me())
         await came.wait()
         await second.members.me()
