@@ -1,10 +1,10 @@
-"""What the benchmarks' options take; anything else is refused before something is measured."""
+"""Types for the benchmarks' options. Other values are refused before anything is measured."""
 
 import argparse
 
 
 def count(text: str) -> int:
-    """Take a whole number from 1 on."""
+    """Return a whole number of at least 1."""
     number = count_or_none(text)
     if not number:
         raise argparse.ArgumentTypeError("counts start at 1")
@@ -12,14 +12,14 @@ def count(text: str) -> int:
 
 
 def count_or_none(text: str) -> int:
-    """Take a whole number from 0 on."""
+    """Return a whole number of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no count")
     return int(text)
 
 
 def positive(text: str) -> float:
-    """Take a number above 0."""
+    """Return a number above 0."""
     try:
         number = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Hand-written aiohttp: as a good engineer writes it in an afternoon, and with everything that can be saved."""
+"""Hand-written aiohttp programs: straightforward ones, and ones with every possible optimisation."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ def _tuned_session(service: Service, concurrency: int) -> aiohttp.ClientSession:
 
 @contextlib.asynccontextmanager
 async def create_by_hand(service: Service, concurrency: int) -> AsyncIterator[Work]:
-    """Create cards the way a good engineer writes it in an afternoon."""
+    """Create cards in a straightforward way."""
     limit = asyncio.Semaphore(concurrency)
     async with plain_session(service, concurrency) as http:
 
@@ -50,7 +50,7 @@ async def create_by_hand(service: Service, concurrency: int) -> AsyncIterator[Wo
 
 @contextlib.asynccontextmanager
 async def create_tuned(service: Service, concurrency: int) -> AsyncIterator[Work]:
-    """Create cards with everything that aiohttp's public interface lets one save."""
+    """Create cards with every optimisation that aiohttp's public interface allows."""
     url = yarl.URL(f"{service.base_url}/1/cards", encoded=True)
     encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
     async with _tuned_session(service, concurrency) as http:
@@ -67,7 +67,7 @@ async def create_tuned(service: Service, concurrency: int) -> AsyncIterator[Work
 
 @contextlib.asynccontextmanager
 async def create_bare(service: Service, concurrency: int) -> AsyncIterator[Work]:
-    """Create cards by the bare exchange: aiohttp's connector and parser, prepared bytes, and nothing else."""
+    """Create cards with aiohttp's connector and parser, prepared bytes, and nothing else."""
     url = yarl.URL(f"{service.base_url}/1/cards", encoded=True)
     encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
     async with _tuned_session(service, concurrency) as http:
@@ -144,7 +144,7 @@ async def read_tuned(service: Service, cards: int) -> AsyncIterator[Work]:
 
 @contextlib.asynccontextmanager
 async def reading_with(service: Service, cards: int, decode: Callable[[bytes], object]) -> AsyncIterator[Work]:
-    """Read with everything that aiohttp's public interface lets one save."""
+    """Read with every optimisation that aiohttp's public interface allows."""
     url = yarl.URL(f"{service.base_url}{read_path(cards)}?key=k&token=t", encoded=True)
     async with _tuned_session(service, 1) as http:
 

@@ -1,4 +1,4 @@
-"""Cards as a real board has them: 1.7 KB with 31 fields."""
+"""Cards of a realistic size: 1.7 KB with 31 fields."""
 
 import json
 from typing import Any

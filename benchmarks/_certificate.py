@@ -1,4 +1,4 @@
-"""A throw-away certificate for 127.0.0.1, made by the `openssl` program."""
+"""A temporary certificate for 127.0.0.1, made by the `openssl` program."""
 
 import contextlib
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def certificate() -> Iterator[Path]:
-    """Give a folder with cert.pem and key.pem, which vouches for itself."""
+    """Make a folder with a self-signed certificate: cert.pem and key.pem."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]

@@ -1,6 +1,6 @@
-"""The programs that are compared: each is opened once, warmed up, and then asked to handle a number of cards.
+"""The programs that are compared. Each is opened once, warmed up, and then handles a number of cards.
 
-They are in modules of their own, so that a process that measures one of them imports nothing that only others need.
+They are in separate modules, so that a process imports only what the measured program needs.
 """
 
 import asyncio
@@ -13,28 +13,28 @@ from typing import NamedTuple
 
 
 class Service(NamedTuple):
-    """Where the canned server is, and the certificate that it has over TLS."""
+    """The address of the canned server, and its certificate with TLS."""
 
     base_url: str
     certificate: str | None = None
 
     def context(self) -> ssl.SSLContext | None:
-        """Return what verifies the server's certificate."""
+        """Return the SSL context that trusts the server's certificate."""
         return ssl.create_default_context(cafile=self.certificate) if self.certificate else None
 
 
 Work = Callable[[int, list[float]], Awaitable[int]]
-"""Handle so many cards (when reading: so many reads), add the seconds that each call took, return how many cards were seen."""
+"""Handles a number of cards, or reads; appends the seconds of each call, and returns the number of cards seen."""
 Open = Callable[[Service, int], contextlib.AbstractAsyncContextManager[Work]]
 """Takes the number of calls in flight when creating, the number of cards on the board when reading (one call at a time).
 
-A board of 0 cards stands for a single card, read by its identifier."""
+A board of 0 cards means a single card, read by its identifier."""
 
 
 class Contender(NamedTuple):
-    """One program: where it is, and what is left out for it.
+    """One program: its module, and what it does not take part in.
 
-    A slow one gets fewer cards, a sequential one can't have calls in flight, one that reads lists is not asked for a single card.
+    A slow one gets fewer cards, a sequential one has one call in flight, one that reads lists reads no single card.
     """
 
     module: str
@@ -56,7 +56,7 @@ DESC = "Written by the benchmark."
 
 
 def in_workers(concurrency: int, one: Callable[[int], Awaitable[object]]) -> Work:
-    """Let as many tasks as calls may be in flight take numbers from one iterator."""
+    """Run one task for each call in flight; they share the numbers of one iterator."""
 
     async def worker(numbers: Iterator[int], seconds: list[float]) -> int:
         done = 0
@@ -89,7 +89,7 @@ def one_by_one(read: Callable[[], Awaitable[int]]) -> Work:
 
 
 def read_path(cards: int) -> str:
-    """Return what is read: a board of so many cards, or a card."""
+    """Return the path of a board with this many cards, or of a card."""
     return f"/1/boards/b{cards}/cards" if cards else "/1/cards/c1"
 
 
@@ -99,7 +99,7 @@ def seen(value: object) -> int:
 
 
 def draft(position: int) -> dict[str, str]:
-    """Return what a request to create a card sends."""
+    """Return the body of a request to create a card."""
     return {"name": f"Card {position}", "idList": LIST_ID, "desc": DESC, **CREDENTIALS}
 
 

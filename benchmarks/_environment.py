@@ -1,4 +1,4 @@
-"""A virtual environment with the rivals and this package, for the processes that measure; the caller's own stays as it is."""
+"""A virtual environment with the rivals and this package, separate from the caller's own."""
 
 import argparse
 import contextlib
@@ -35,7 +35,7 @@ print(json.dumps(found))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that decide where the rivals live."""
+    """Add the options that choose the environment of the rivals."""
     parser.add_argument("--rivals", action="store_true", help="measure other clients as well; installs them with pip")
     parser.add_argument(
         "--environment",
@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def python_of(options: argparse.Namespace) -> Iterator[str]:
-    """Give the Python to measure with: this one, or that of an environment with the rivals."""
+    """Return the Python to measure with: this one, or that of an environment with the rivals."""
     if not options.rivals:
         yield sys.executable
     elif options.environment:
@@ -58,7 +58,7 @@ def python_of(options: argparse.Namespace) -> Iterator[str]:
 
 
 def versions(python: str) -> dict[str, str]:
-    """Return the versions of what is measured, as far as that Python has it."""
+    """Return the versions of the measured packages that this Python has."""
     names = ["aiohttp", "boardclient", *re.findall(r"^[\w-]+", REQUIREMENTS, re.MULTILINE)]
     done = subprocess.run([python, "-c", _VERSIONS, *names], stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout)

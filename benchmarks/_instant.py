@@ -1,4 +1,4 @@
-"""A transport that answers without a network, so that nothing but the client is measured."""
+"""A transport that responds without a network, so that only the client is measured."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _TOKEN = RawResponse(200, {}, b'{"access_token": "a-token-of-usual-length-012345
 
 
 class _InstantPool:
-    """Creates, reads and exchanges whatever is asked for."""
+    """Responds with success to each request."""
 
     async def send(self, method: str, url: str, *rest: object, **more: object) -> RawResponse:
         return _TOKEN if url.endswith("/1/OAuthGetAccessToken") else _ANSWER

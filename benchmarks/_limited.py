@@ -1,4 +1,4 @@
-"""A canned HTTP/1.1 server with a limit that it tells nobody, for `pace.py --sockets`; run as a process of its own."""
+"""A canned HTTP/1.1 server with an unannounced limit, for `pace.py --sockets`; run as a separate process."""
 
 import argparse
 import asyncio
@@ -19,7 +19,7 @@ def _answer(status: str, headers: str, body: bytes) -> bytes:
 
 
 class _Limited(asyncio.Protocol):
-    """Answer each request after half the latency, and decide about it after the other half."""
+    """Decides about each request after half the latency, and responds after the other half."""
 
     def __init__(self, service: Service, latency: float, tells: bool) -> None:
         self._service, self._latency, self._tells = service, latency, tells

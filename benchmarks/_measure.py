@@ -1,4 +1,4 @@
-"""Measure one contender once, in a process of its own: `python _measure.py TASK`, with the task as JSON."""
+"""Measures one contender once, in a separate process: `python _measure.py TASK`, with the task as JSON."""
 
 import asyncio
 import importlib
@@ -54,7 +54,7 @@ class Task(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What one process needed; None where it can't be told. `cold_us` is for each card of the first call, connecting included."""
+    """What one process needed; None if unknown. `cold_us` is for each card of the first call, including connecting."""
 
     cpu_us: float
     cold_us: float
@@ -95,7 +95,7 @@ def _percentiles(seconds: list[float]) -> tuple[float | None, float | None, floa
 
 
 def _server_seconds(process_id: int) -> float | None:
-    """Return the processor time of the server, whose only thread it is, to the nanosecond; None where the system doesn't tell."""
+    """Return the processor time of the server's only thread in seconds, or None if the system does not show it."""
     try:
         return int(Path(f"/proc/{process_id}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
     except OSError:

@@ -29,7 +29,7 @@ async def create_in_workers(service: Service, concurrency: int) -> AsyncIterator
 
 @contextlib.asynccontextmanager
 async def create_in_workers_the_public_way(service: Service, concurrency: int) -> AsyncIterator[Work]:
-    """Create them over `ClientSession.request`, as it goes where the direct exchange can't serve."""
+    """Create them with `ClientSessionTransport` instead of the direct transport."""
     Pool._may_be_direct = False  # each contender has a process of its own
     async with create_in_workers(service, concurrency) as work:
         yield work
@@ -37,7 +37,7 @@ async def create_in_workers_the_public_way(service: Service, concurrency: int) -
 
 @contextlib.asynccontextmanager
 async def create_many(service: Service, concurrency: int, folder: str | None = None) -> AsyncIterator[Work]:
-    """Create cards with `session.cards.create_many`; with a journal for each run where a folder is given."""
+    """Create cards with `session.cards.create_many`, with a journal for each run if a folder is given."""
     numbers = itertools.count()
     async with _session(service, concurrency) as session:
 

@@ -1,4 +1,4 @@
-"""The most memory that a program held."""
+"""The peak memory of a process."""
 
 import contextlib
 import sys
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def peak_mib() -> float | None:
-    """Return the most memory that this program held so far, None where the system doesn't tell."""
+    """Return the peak memory of this process, or None if the system does not show it."""
     with contextlib.suppress(OSError, StopIteration):
-        # ru_maxrss would also know of the process that started this one.
+        # ru_maxrss may include the peak of the process that started this one.
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 2**10
     try:

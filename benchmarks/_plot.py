@@ -1,4 +1,4 @@
-"""Bar charts as SVG, written by hand: no background, and colours that change with the reader's light or dark."""
+"""Bar charts as SVG, without a background, and with colours for light and dark mode."""
 
 from collections.abc import Collection, Mapping
 from html import escape
@@ -27,7 +27,7 @@ def draw_bars(
             colour = "ours" if name in ours else "bar"
             parts.append(f'<text x="{_LEFT - 8}" y="{y + 13}" text-anchor="end">{escape(name)}</text>')
             if value > full:
-                # Two pieces with a slanting gap: the bar goes on beyond what is drawn.
+                # Two pieces with a slanting gap show that the bar is cut.
                 parts.append(f'<path class="{colour}" d="M{_LEFT},{y}h{wide - 26:.1f}l-6,16H{_LEFT}z"/>')
                 parts.append(f'<path class="{colour}" d="M{_LEFT + wide - 20:.1f},{y}h20v16h-26z"/>')
             else:

@@ -1,6 +1,6 @@
-"""Other clients, as their users would write a bulk creation or a reading with them, and the floor: no client at all.
+"""Other clients, used as their users would, and the lower bound: no client at all.
 
-Each imports what it needs when it is opened: they are not among this package's requirements.
+Each imports its packages when it is opened, since this package does not require them.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def _pydantic_card() -> Any:
 
 
 def _pydantic_reader(cards: int) -> Callable[[bytes], object]:
-    """Return what checks a body by a model that has this package's fields and keeps the others."""
+    """Return a pydantic validator for a model with this package's fields that keeps the others."""
     import pydantic
 
     card: Any = _pydantic_card()
@@ -51,7 +51,7 @@ def _pydantic_reader(cards: int) -> Callable[[bytes], object]:
 
 @contextlib.asynccontextmanager
 async def create_with_httpx(service: Service, concurrency: int) -> AsyncIterator[Work]:
-    """Create cards with one AsyncClient in worker tasks, each answer checked by a pydantic model."""
+    """Create cards with one AsyncClient in worker tasks, each response checked by a pydantic model."""
     card = _pydantic_card()
     async with _httpx_client(service, concurrency) as http:
 
@@ -92,7 +92,7 @@ async def _trellio(service: Service, path: str) -> AsyncIterator[Any]:
     from trellio import TrellioClient
 
     if service.certificate:
-        os.environ["SSL_CERT_FILE"] = service.certificate  # httpx's own way: the client lets nobody pass a context
+        os.environ["SSL_CERT_FILE"] = service.certificate  # httpx's own way: this client accepts no SSL context
     client = TrellioClient("k", "t", base_url=f"{service.base_url}{path}")
     try:
         yield client
@@ -113,7 +113,7 @@ async def create_with_trellio(service: Service, concurrency: int) -> AsyncIterat
 
 @contextlib.asynccontextmanager
 async def read_with_trellio(service: Service, cards: int) -> AsyncIterator[Work]:
-    """Read a list's cards: the client can't read a board's; the answer is the same."""
+    """Read a list's cards, since the client can't read a board's; the response is the same."""
     async with _trellio(service, "") as client:
 
         async def read() -> int:
@@ -168,7 +168,7 @@ async def create_with_slack_sdk(service: Service, concurrency: int) -> AsyncIter
 
 
 class _Connection(asyncio.Protocol):
-    """One connection with one request at a time, its answer parsed by httptools."""
+    """One connection with one request at a time, whose response httptools parses."""
 
     def __init__(self, parser_type: Any) -> None:
         self._parser = parser_type(self)
@@ -196,11 +196,11 @@ class _Connection(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def create_on_sockets(service: Service, concurrency: int) -> AsyncIterator[Work]:
-    """Create cards on bare connections, with httptools and msgspec: what is left of a client when all is left out."""
+    """Create cards on bare connections, with httptools and msgspec: the lower bound for a client."""
     import httptools
     import msgspec
 
-    bytes(2**20)  # raises glibc's threshold for mmap: asyncio's receive buffers are no longer given back after each answer
+    bytes(2**20)  # raises glibc's threshold for mmap, so that asyncio's receive buffers are kept
     loop = asyncio.get_running_loop()
     host, port = service.base_url.partition("//")[2].split(":")
     head = (

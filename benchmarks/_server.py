@@ -79,7 +79,7 @@ def _answer_to(head: bytes) -> bytes:
 
 
 class _Canned(asyncio.Protocol):
-    """Read each request whole, by its Content-Length, and give the answer prepared for it."""
+    """Reads each request whole, by its Content-Length, and sends its prepared response."""
 
     def __init__(self) -> None:
         self._buffer = b""

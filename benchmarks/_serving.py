@@ -1,4 +1,4 @@
-"""The canned server as a process of its own, and the cores that client and server stay on."""
+"""The canned server as a separate process, and the cores of client and server."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from _contenders import Service
 
 
 class Serving(NamedTuple):
-    """A server that runs: where it is, its process, and the core that its clients are to stay on."""
+    """A running server: its address, its process, and the core for its clients."""
 
     service: Service
     process_id: int
@@ -20,7 +20,7 @@ class Serving(NamedTuple):
 
 
 def _cores() -> tuple[int | None, int | None]:
-    """Return a core for the client and another for the server, where the system can pin."""
+    """Return a core for the client and another for the server, if the system can pin processes."""
     if not hasattr(os, "sched_getaffinity"):
         return None, None
     cores = sorted(os.sched_getaffinity(0))

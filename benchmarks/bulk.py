@@ -27,7 +27,7 @@ _BASELINE = "hand-written"
 
 
 class Setting(NamedTuple):
-    """What holds for all measurements of a run."""
+    """The settings of all measurements of a run."""
 
     python: str
     serving: Serving
@@ -60,7 +60,7 @@ def _compare(setting: Setting, case: Case) -> dict[str, list[Sample]]:
     names = list(contenders)
     samples: dict[str, list[Sample]] = {name: [] for name in names}
     for number in range(setting.options.rounds):
-        # Each round begins with another contender: none is always the first on a cold or a warm processor.
+        # Each round begins with another contender, so that none is always first on a cold or a warm processor.
         for position in range(len(names)):
             name = names[(position + number) % len(names)]
             samples[name].append(_in_a_process(setting, case, name, contenders[name]))
@@ -171,7 +171,7 @@ def main() -> None:
 
 
 def _load() -> float | None:
-    """Return how many processes wanted a core during the last minute."""
+    """Return the load average of the last minute."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 

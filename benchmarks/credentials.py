@@ -1,4 +1,4 @@
-"""Measure what credentials cost while all is well: `OAuthCredentials` over `StaticCredentials`, and a view for each user.
+"""Measures what credentials cost without failures: `OAuthCredentials` against `StaticCredentials`, and a view per user.
 
 Calls go through a whole session whose transport answers at once, so that nothing but the client is measured; the contenders take
 turns in rounds of one process. What counts is processor time.
@@ -53,7 +53,7 @@ async def _calls(count: int, rounds: int) -> dict[str, list[float]]:
 
 
 async def _views(count: int) -> tuple[float, float]:
-    """Return the microseconds and bytes of a view with OAuth credentials of its own."""
+    """Return the microseconds and bytes of a view with its own OAuth credentials."""
     async with instant_session(StaticCredentials("token")) as session:
         views = [session.with_credentials(oauth(account=str(number))) for number in range(count)]
         del views
@@ -86,7 +86,7 @@ def main() -> None:
     print(f"Python {platform.python_version()}, {platform.system()}, median of {options.rounds} rounds, CPU us per call")
     figures = {}
     for name, found in samples.items():
-        # Within a round the contenders ran one after the other: their difference is that of the same moment.
+        # Within a round the contenders run one after the other, so their difference is hardly affected by the machine's load.
         rival = samples["StaticCredentials" + (": acquire" if name.endswith("acquire") else "")]
         over = statistics.median(mine - its for mine, its in zip(found, rival, strict=True))
         figures[name] = {"cpu_us": statistics.median(found), "over_static_us": over}

@@ -1,6 +1,6 @@
 """Measure what the journal costs: processor time per row, both threads together, and the memory that a long run needs.
 
-Every measurement is a process of its own. A row is admitted, which arms it, and noted as done; nothing is sent.
+Every measurement is a separate process. A row is admitted, which logs it, and noted as done; nothing is sent.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Task(NamedTuple):
 
 
 async def _work(journal: Journal, task: Task, first: int, rows: int) -> float:
-    """Take rows through the journal; return the processor time that making them up took."""
+    """Pass rows through the journal, and return the processor time of making the rows."""
     making = 0.0
     key_of = KEYS[task.keys]
     for start in range(first, first + rows, task.batch):

@@ -27,7 +27,7 @@ _TOKEN = "a-token-of-usual-length-0123456789abcdef"  # a made-up one
 
 
 class Part(NamedTuple):
-    """A way to create cards, and the way that it is compared with."""
+    """A way to create cards, and the one with which it is compared."""
 
     create: Callable[[int], Awaitable[object]]
     without: str
@@ -48,7 +48,7 @@ def _parts(folder: Path) -> dict[str, Part]:
         events[:] = [event]
 
     def pace() -> Pace:
-        # On a clock of its own, which moves 2 ms at each look: nobody ever waits.
+        # Its clock moves 2 ms each time it is read, so that no attempt ever waits.
         return Pace(start_rate=400.0, clock=itertools.count(0.0, 0.002).__next__)
 
     def calls(session: AsyncSession) -> Callable[[int], Awaitable[object]]:
@@ -103,7 +103,7 @@ async def _calls(count: int, rounds: int) -> dict[str, dict[str, float]]:
     for name, found in samples.items():
         figures[name] = {"cpu_us": statistics.median(found)}
         if without := parts[name].without:
-            # Of the same moment: the machine may be slower in one round than in another, but hardly within it.
+            # Compared within a round: the machine may be slower in one round than in another, but hardly within one.
             costs = sorted(mine - its for mine, its in zip(found, samples[without], strict=True))
             figures[name] |= {"cost_us": statistics.median(costs), "low_us": _at(costs, 0.25), "high_us": _at(costs, 0.75)}
     return figures
@@ -125,7 +125,7 @@ _IMPORTS = {
     "import trello": True,
     "from slack_sdk.web.async_client import AsyncWebClient": True,
 }
-"""The statements, and whether they need the rivals."""
+"""The statements, and whether they need the rivals' packages."""
 _MEASURE = """import time
 cpu, wall = time.process_time(), time.perf_counter()
 {statement}
@@ -133,11 +133,11 @@ print(time.process_time() - cpu, time.perf_counter() - wall)"""
 
 
 def _imports(python: str, rounds: int, with_rivals: bool) -> dict[str, dict[str, float]]:
-    """Return what each import takes of a fresh process, in milliseconds."""
+    """Return the milliseconds of each import in a fresh process."""
     statements = [statement for statement, needs_rivals in _IMPORTS.items() if with_rivals or not needs_rivals]
     samples: dict[str, list[tuple[float, ...]]] = {statement: [] for statement in statements}
     with tempfile.TemporaryDirectory() as folder:
-        # All bytecode is there, as it is of an installed package: also where Python is told to write none, as in many containers.
+        # Bytecode is written, as for an installed package, also if Python is configured not to, as in many containers.
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
         for number in range(rounds + 1):
             for statement in statements:

@@ -84,7 +84,7 @@ def _steady(kind: str, limit: float, tells: bool, latencies: list[float], seeds:
 
 
 def _found_after(outcome: Outcome, changed_at: float, limit: float, factor: float) -> float:
-    """Return the seconds from a change until the rate has reached a higher limit, or stays below a lower one for 5 s."""
+    """Return the seconds from a change until the rate reaches a higher limit, or stays below a lower one for 5 s."""
     rates = [rate for at, rate in outcome.rates if at >= changed_at]
     moments = [at for at, _ in outcome.rates if at >= changed_at]
     for position, moment in enumerate(moments):

@@ -27,11 +27,11 @@ from _cards import board
 
 _OURS = "boardclient"
 _PYDANTIC = "pydantic"
-_AT_ONCE = 100  # readings of less are too short for the clock
+_AT_ONCE = 100  # shorter readings can't be measured by the clock
 
 
 def _reader(contender: str) -> Callable[[bytes], Any]:
-    """Return what decodes a body; nothing is imported that the contender doesn't use."""
+    """Return the decoder of a contender. Only what it uses is imported."""
     if contender == "json.loads":
         return json.loads
     if contender == "msgspec dicts":
@@ -140,7 +140,7 @@ async def _hold(cards: int) -> dict[str, float]:
 
 
 def _memory(contender: str, cards: int) -> dict[str, float]:
-    """Return what all values hold beside the body, and what one of them holds when all else is let go."""
+    """Return the memory of all values besides the body, and of one value after the others were released."""
     body, read = board(cards), _reader(contender)
     read(board(1))
     gc.collect()
@@ -176,7 +176,7 @@ def _extra(cards: int) -> dict[str, float]:
 
 
 def _one(task: str) -> Any:
-    """Be the process of one measurement."""
+    """Run one measurement in this process."""
     kind, contender, cards = json.loads(task)
     if kind == "cpu":
         return _cpu(contender, cards)
@@ -188,7 +188,7 @@ def _one(task: str) -> Any:
 
 
 def _measured(python: str | None, kind: str, contender: str, cards: int) -> Any:
-    """Measure in a process of its own, or in this one where no interpreter is named."""
+    """Measure in a separate process, or in this one without an interpreter."""
     if python is None:
         return _one(json.dumps([kind, contender, cards]))
     command = [python, __file__, "--one", json.dumps([kind, contender, cards])]
@@ -197,7 +197,7 @@ def _measured(python: str | None, kind: str, contender: str, cards: int) -> Any:
 
 @contextlib.contextmanager
 def _pydantic_python(*, is_wanted: bool) -> Iterator[str | None]:
-    """Give an interpreter that has pydantic, None where there is none to be had."""
+    """Return an interpreter with pydantic, or None if it can't be installed."""
     with tempfile.TemporaryDirectory() as folder:
         python = Path(folder) / ("Scripts" if sys.platform == "win32" else "bin") / "python"
         if is_wanted:

@@ -1,4 +1,4 @@
-"""How fast the first card is there, and bulk runs so short that the search for the pace matters.
+"""Measures the time to the first card, and bulk runs so short that the search for the limit matters.
 
 Each measurement is a process of its own against a canned server on the loopback interface: a whole process with one card, the
 first card on a fresh session, plain and over TLS, and runs of a few hundred rows, by default and at a fixed concurrency.

@@ -61,7 +61,7 @@ _STARTS = {
 
 
 class Run:
-    """The measurements of a run, as they come."""
+    """The measurements of a run so far."""
 
     def __init__(self, python: str, options: argparse.Namespace) -> None:
         self.samples: dict[str, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
@@ -69,13 +69,13 @@ class Run:
         self.starts: dict[str, list[float]] = defaultdict(list)
         """Milliseconds of processor time of whole processes."""
         self.failed: dict[str, str] = {}
-        """What can't be measured here, and why."""
+        """The contenders that can't be measured here, and why."""
         self.rounds = 0
         self._python = python
         self._options = options
 
     def measure(self, servers: dict[bool, Serving], columns: list[Column], until: float) -> None:
-        """Begin rounds until the time is up, at least one."""
+        """Run rounds until the time is up, at least one."""
         while not self.rounds or (time.monotonic() < until and self.rounds < self._options.rounds):
             begun = time.monotonic()
             for column in columns:
@@ -88,7 +88,7 @@ class Run:
     def _measure_column(self, server: Serving, column: Column) -> None:
         contenders = column.case.contenders(self._options.rivals)
         names = list(contenders)
-        # Each round begins with another contender: none is always the first on a cold or a warm processor.
+        # Each round begins with another contender, so that none is always first on a cold or a warm processor.
         for name in [names[(position + self.rounds) % len(names)] for position in range(len(names))]:
             key = f"{_key(column)}: {name}"
             is_slow = contenders[name].is_slow
@@ -208,7 +208,7 @@ def _markdown(run: Run, figures: dict[str, dict[str, Figure]], facts: dict[str, 
 
 
 def _rival(facts: dict[str, Any]) -> str:
-    """Return what reading is compared with."""
+    """Return the contender with which reading is compared."""
     return "aiohttp and pydantic" if facts["rivals"] else _BASELINE
 
 
