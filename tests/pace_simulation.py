@@ -229,7 +229,7 @@ class Erratic(Open):
 
 
 class Shut(Open):
-    """Refuses everything until a moment, and is another service from then on."""
+    """Refuses everything until a given time, and acts like another service from then on."""
 
     def __init__(self, until: float, inner: Service | None = None) -> None:
         self._until, self._inner = until, inner or Open()

@@ -63,7 +63,7 @@ def test_a_request_without_a_body_has_none_in_its_command() -> None:
 
 @pytest.mark.parametrize(("wanted", "level"), [("debug", logging.DEBUG), ("loud", logging.INFO)])
 def test_the_environment_configures_logs(monkeypatch: pytest.MonkeyPatch, wanted: str, level: int) -> None:
-    """The level is that of the environment, and a word that is none counts as info."""
+    """The level is that of the environment, and an unknown word counts as info."""
     logger = logging.getLogger("boardclient")
     before = list(logger.handlers), logger.level
     monkeypatch.setenv("BOARDCLIENT_LOG", wanted)

@@ -50,7 +50,7 @@ READERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("nulls", [False, True])
 def test_only_the_id_is_required(reader: str, nulls: bool) -> None:
-    """A field that an answer lacks, or has as null, is None and not the text `None`."""
+    """A field that is absent from a response, or null, is None and not the text `None`."""
     read, model = READERS[reader]
     wire = [*BOARD, *LIST, *CARD, "idList", "due"]
     documented = {"board": BOARD, "list": LIST}.get(reader, {**CARD, "idList": 0, "due": 0, "pos": 0})
@@ -177,7 +177,7 @@ def test_a_due_date_with_an_offset_is_aware(read: Callable[[bytes], Card], wire:
     ["2027-01-02T03:04:05", "2027-01-02", "", "soon", "2027-13-01T00:00:00Z", "2027-01-01T00:00:00+99:00", 0, 1e9, True, {}],
 )
 def test_a_due_date_without_an_offset_stays_in_extra(read: Callable[[bytes], Card], wire: object) -> None:
-    """What is no date-time with an offset is None, raw in `extra`, and never an error, in a created card neither."""
+    """A value that is not a date-time with an offset is None, raw in `extra`, and never an error, also in a created card."""
     card = read(body({**CARD, "due": wire, "pos": False, "idList": 9}))
     assert (card.due, card.pos, card.list_id) == (None, None, None)
     assert card.extra == {"due": wire, "pos": False, "idList": 9}
@@ -220,7 +220,7 @@ def test_a_field_that_no_model_has_must_be_utf_8_too(read: Callable[[bytes], Any
 
 
 def test_arrays_keep_their_order() -> None:
-    """An array gives one model for each element in the order of the answer, none for an empty one."""
+    """An array is read as one model for each element, in the order of the response."""
     assert _convert.cards(b"[]") == _convert.lists(b"[]") == []
     assert [card.id for card in _convert.cards(body([{"id": "b"}, {"id": "a"}, {"id": "b"}]))] == ["b", "a", "b"]
     assert _convert.lists(body([LIST]))[0].board_id == "b1"

@@ -170,7 +170,7 @@ def test_redact_cuts_after_the_last_of_several_credentials() -> None:
     ["a&amp;b/&lt;c", "a&#38;b&#x2F;&#x3c;c", "a%26amp;b/&lt;c", "a\\u0026b\\/\\u003cc", "a%5Cu0026b%252F%253Cc", "%25a&b/<c%"],
 )
 def test_redact_finds_mixed_and_nested_forms(form: str) -> None:
-    """HTML's references and escapes put upon escapes are undone; what stands beside the credential stays as it is written."""
+    """HTML references and nested escapes are found; the text around the credential stays unchanged."""
     assert Credentials("a&b/<c").redact(RawResponse(400, {}, f"&lt;{form}%41\\n".encode())).body in (
         b"&lt;***%41\\n",
         b"&lt;%25***%%41\\n",
@@ -187,7 +187,7 @@ def test_redact_finds_mixed_and_nested_forms(form: str) -> None:
     before=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="%\\&"), max_size=30),
 )
 def test_redact_whatever_encoders_make(secret: str, ways: list[str], before: str) -> None:
-    """Whatever the usual encoders make of a credential, one after another, none of it is left."""
+    """Credentials are redacted in every form that the usual encoders make, also one after another."""
     encoders: dict[str, Callable[[str], str]] = {
         "quote": lambda text: quote(text, safe=""),
         "quote_plus": quote_plus,
@@ -335,7 +335,7 @@ async def test_provider_that_raises_one_error_to_several_calls(service: BoardSer
 
 
 class Posting:
-    """A provider that sends one form with what the test gives, and keeps what came of it."""
+    """A provider that sends one form with the test's values, and keeps the result."""
 
     def __init__(self, url: str, fields: dict[str, str] | None = None) -> None:
         self.url, self.fields = url, fields or {"client_secret": "a b&c=d/ü"}

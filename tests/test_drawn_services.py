@@ -109,11 +109,11 @@ class Run:
             self.stranger(f"before {number}")
 
     def stranger(self, text: str) -> None:
-        """Let somebody else create a card."""
+        """Create a card on behalf of others."""
         self.service.create(f"of somebody else, {text}", self.chance.choice(LISTS), None, None, None)
 
     def meddle(self) -> None:
-        """Let somebody rename, move or delete a card."""
+        """Rename, move or delete a card on behalf of others."""
         if self.service.cards and self.chance.random() < self.meddling:
             made = self.chance.choice(self.service.cards)
             made.is_changed = True
@@ -213,7 +213,7 @@ class Run:
 
     @property
     def untrue(self) -> list[int]:
-        """The rows that are said to exist as a card that is another's, or none."""
+        """The rows that are reported as created with a card of others, or without one."""
         found = []
         for index, (state, card_id) in self.states.items():
             made = self.service.every.get(card_id or "")

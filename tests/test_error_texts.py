@@ -71,7 +71,7 @@ def wrapped(error: ssl.SSLError) -> aiohttp.ClientOSError:
     ],
 )
 def test_tls_speaks_for_itself(error: ssl.SSLError, words: str) -> None:
-    """An error of TLS is told in its own words: its number is OpenSSL's, and no number of the system's."""
+    """A TLS error is reported in OpenSSL's words, since its number is OpenSSL's and not the system's."""
     assert failure_of(error, "connect").why == f"no connection: {words}"
     assert failure_of(wrapped(error), "receive").why == words
 

@@ -221,7 +221,7 @@ def test_every_error_suggests_a_status(kind: type[BoardClientError], status: int
 
 @pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a\\b", "a\nb", "\x85", "a\ud83d"])
 def test_an_identifier_that_is_none_is_refused(text: str) -> None:
-    """An identifier that can't stand in a path is an error of ours and a ValueError, with nothing sent."""
+    """An identifier that can't be part of a path is an error of ours and a ValueError, with nothing sent."""
     with pytest.raises(InvalidIdentifierError) as caught:
         check_identifier(text, "card_id")
     assert isinstance(caught.value, ValueError)

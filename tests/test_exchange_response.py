@@ -148,7 +148,7 @@ def named(names: str) -> str:
     ],
 )
 def test_no_token(body: object, why: str) -> None:
-    """An answer without a token is told by its names, of those that can't be a token themselves."""
+    """The error for a response without a token shows its field names, except those that may be tokens."""
     assert read(body) == RenewalFailure(why)
 
 
@@ -184,7 +184,7 @@ def test_no_token(body: object, why: str) -> None:
     ],
 )
 def test_refusals(status: int, body: object, why: str) -> None:
-    """A status that is no success is told with the error code of RFC 6749, if it is one, and no token is taken."""
+    """The error for another status than a success shows the error code of RFC 6749, if there is one; no token is taken."""
 
     def parse(fields: Mapping[str, JsonValue]) -> Token:
         raise AssertionError("an answer that is no success is not parsed")
@@ -193,7 +193,7 @@ def test_refusals(status: int, body: object, why: str) -> None:
 
 
 def test_a_token_that_no_request_can_carry() -> None:
-    """A surrogate without its partner is told without the token."""
+    """The error for a lone surrogate does not show the token."""
     why = "the token exchange gave a token that can't be sent: it holds characters that no request can carry"
     assert read(b'{"token": "%s\\ud800"}' % CANARY.encode()) == RenewalFailure(why)
 
@@ -218,7 +218,7 @@ def test_parse_token() -> None:
 
 @pytest.mark.parametrize("returned", [None, CANARY, {"token": CANARY}, Token, 3])
 def test_parse_token_that_returns_something_else(returned: Any) -> None:
-    """What is no Token is told by its type."""
+    """The error for a value that is not a Token shows its type."""
     why = f"parse_token returned {type(returned).__name__}, not a Token"
     assert read({"a": 1}, parse=lambda _: returned) == RenewalFailure(why)
 
@@ -280,7 +280,7 @@ def test_frames_of_a_ring_of_errors() -> None:
 
 
 def test_a_failure_gives_each_an_error_of_its_own() -> None:
-    """Each caller gets a new error, with the one cause; how long renewals rest is told where they do."""
+    """Each caller gets a new error with the same cause, which says how long renewals rest if they do."""
     cause = LookupError("mine")
     failure = RenewalFailure("no token", cause, is_in_doubt=True)
     errors = [failure.error(), failure.error(0.0), failure.error(-1.0), failure.error(1.26)]

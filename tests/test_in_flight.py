@@ -64,7 +64,7 @@ async def test_the_sweep_leaves_who_has_no_deadline() -> None:
     ],
 )
 async def test_the_stage_tells_the_effect(stage: Any, effect: Effect) -> None:
-    """What a call may have done when its deadline passes is told by how far its attempt was."""
+    """The effect of a call whose deadline passes depends on how far its attempt was."""
     calls, seen = InFlightCalls(), []
     await _fly(calls, 0.01, seen, stage)
     (error,) = seen
@@ -120,7 +120,7 @@ async def test_close_ends_what_is_under_way() -> None:
 
 
 async def test_a_task_may_close_amid_its_own_call() -> None:
-    """A task that closes during a call of its own is not interrupted and waits for nobody."""
+    """A task that closes the session during its own call is not interrupted, and does not wait for itself."""
     calls, seen = InFlightCalls(), []
     other = asyncio.ensure_future(_fly(calls, 60, seen))
     await asyncio.sleep(0)

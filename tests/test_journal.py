@@ -146,7 +146,7 @@ async def test_a_reason_that_utf8_cannot_carry_is_noted(journal: Journal, path: 
 async def test_rows_in_doubt_are_those_of_which_nothing_is_known(
     journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Logged and unknown rows of every run are in doubt, page after page; notes count, and the run that logged a row is told."""
+    """Logged and unknown rows of every run are in doubt, page after page; noted outcomes count, and each row names its run."""
     monkeypatch.setattr(_journal, "_PAGE", 2)
     await journal.admit(entries(*"abcdef"))
     journal.note(1, "done", "c1")
@@ -211,7 +211,7 @@ async def test_what_a_cancelled_admission_did_not_arm_stays_as_it_is(journal: Jo
 
 
 async def test_notes_taken_along_by_a_cancelled_admission_are_written(journal: Journal, path: Path) -> None:
-    """The thread goes on to its end, also where the rows themselves are refused."""
+    """The thread completes its work, also if the rows are refused."""
     await journal.admit(entries("a"))
     journal.note(1, "done", "c1")
     with held_up(journal):
@@ -224,7 +224,7 @@ async def test_notes_taken_along_by_a_cancelled_admission_are_written(journal: J
 
 
 async def test_an_admission_that_is_cancelled_while_the_journal_closes_ends(journal: Journal, path: Path) -> None:
-    """Nothing is left to tell the file then: the rows are in doubt, which is the safe side."""
+    """The file can't be written then: the rows are in doubt, which is safe."""
     with held_up(journal):
         admission = await begun(journal.admit(entries("a")))
         closing = await begun(journal.aclose())
@@ -301,7 +301,7 @@ def fill_the_disk(journal: Journal) -> None:
 async def test_an_error_of_the_writer_shows_at_the_next_call(
     journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A note that could not be written is told to the next caller, whatever it asks, and nothing is logged afterwards."""
+    """An outcome that could not be written is raised to the next caller, and nothing is logged afterwards."""
     monkeypatch.setattr(_journal, "_NOTES", 1)
     await journal.admit(entries("a"))
     fill_the_disk(journal)
@@ -318,7 +318,7 @@ async def test_an_error_of_the_writer_shows_at_the_next_call(
 async def test_an_error_of_the_writer_shows_at_closing_at_the_latest(
     journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nobody asked anything after it, closing raises it, and the lock is given back."""
+    """If nothing else was called after it, closing raises the error, and the lock is released."""
     monkeypatch.setattr(_journal, "_NOTES", 1)
     await journal.admit(entries("a"))
     fill_the_disk(journal)
@@ -394,7 +394,7 @@ def test_a_kill_between_arming_and_noting_leaves_the_rows_in_doubt(path: Path) -
 @pytest.mark.parametrize("batches", [1, 3, 10, 40])
 @pytest.mark.parametrize("batch", [1, 37])
 def test_a_kill_at_any_moment_loses_no_row_that_was_admitted(path: Path, batches: int, batch: int) -> None:
-    """In the midst of commits, whatever a caller was told to send is in the file, and few rows are in doubt."""
+    """After a crash during commits, all rows that may have been sent are in the file, and few rows are in doubt."""
     with start(path, batch) as process:
         assert process.stdout is not None
         told = [process.stdout.readline() for _ in range(batches)]

@@ -87,7 +87,7 @@ def test_new_rows_are_armed_on_the_disk_before_they_may_be_sent(path: Path) -> N
 
 
 def test_what_is_committed_outlives_a_power_failure(path: Path) -> None:
-    """SQLite is told to wait for the disk at every commit, which no test can see otherwise."""
+    """SQLite is set to wait for the disk at every commit, which no test can observe otherwise."""
     with opened(path) as journal:
         settings = [journal._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
         assert settings == [2, "truncate"]
@@ -207,7 +207,7 @@ def test_an_empty_board_has_a_baseline(path: Path) -> None:
 
 @pytest.mark.parametrize("is_armed", [False, True])
 def test_the_baseline_is_set_once_and_before_the_first_row(path: Path, is_armed: bool) -> None:
-    """Later nobody could tell the rows' own cards from those that stood there."""
+    """Later the rows' own cards could not be told apart from those that existed before."""
     with opened(path) as journal:
         if is_armed:
             journal.admit(entries("a"))
@@ -259,7 +259,7 @@ def test_every_row_is_found_again_wherever_the_run_ended(
 
 @pytest.mark.parametrize("state", ["done", "failed", "waiting", "unknown", None])
 def test_a_row_of_an_earlier_run_that_comes_twice_is_refused(path: Path, state: Any) -> None:
-    """Whatever became of it then, it can come once in this run's input."""
+    """Whatever its state in earlier runs, a row can come only once in this run's input."""
     with opened(path) as journal:
         journal.admit(entries(*range(20)))
         journal.record([RowOutcome(13, state, "x")] if state else [])
@@ -449,7 +449,7 @@ def test_what_an_earlier_creation_left_does_not_matter(path: Path, left: bytes |
 
 
 def test_what_an_earlier_creation_left_is_not_touched_where_there_is_a_journal(path: Path) -> None:
-    """A file that happens to have that name is nobody's business then."""
+    """A file that happens to have that name is ignored then."""
     opened(path).__enter__().close()
     unfinished = path.with_name(f"{path.name}-new")
     unfinished.write_bytes(b"mine")
@@ -574,7 +574,7 @@ def test_the_file_system_of_a_folder_is_that_of_its_nearest_mount(folder: str, k
     ("kind", "is_remote"), [("fuse.ntfs-3g", False), ("fuseblk", False), ("fuse.rclone", True), ("9p", True), (None, False)]
 )
 def test_only_a_shared_file_system_is_remote(kind: str | None, is_remote: bool) -> None:
-    """What nobody knows counts as local, but for what goes through a program of its own."""
+    """An unknown file system counts as local, unless it is a FUSE file system."""
     assert _location.is_remote(kind) == is_remote
 
 
@@ -686,7 +686,7 @@ def test_a_program_that_keeps_the_file_locked_is_named_as_the_cause(path: Path) 
 
 
 def test_a_full_disk_ends_the_run_with_nothing_armed(path: Path) -> None:
-    """What did not fit is not logged, nothing is logged afterwards, and the next run resumes what is there."""
+    """Rows that did not fit are not logged, nothing is logged afterwards, and the next run resumes the others."""
     with opened(path) as journal:
         journal.admit(entries(*range(100)))
         (pages,) = journal._connection.execute("PRAGMA page_count").fetchone()
@@ -741,7 +741,7 @@ def test_a_write_that_the_system_refuses_loses_nothing(path: Path, limit: int) -
 
 
 def test_a_summary_tells_what_a_journal_holds(path: Path) -> None:
-    """The rows are counted by state, logged ones included, and its identity, age and runs are told."""
+    """A summary has the rows by state, including logged ones, and the identity, age and runs."""
     with opened(path) as journal:
         journal.admit(entries(*"abcdef"))
         journal.record([RowOutcome(1, "done", "c"), RowOutcome(2, "failed"), RowOutcome(3, "waiting"), RowOutcome(4, "unknown")])
@@ -755,7 +755,7 @@ def test_a_summary_tells_what_a_journal_holds(path: Path) -> None:
 
 
 def test_rows_are_listed_by_state(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows in the asked states come in the order of arming, all of them where none is asked, page after page."""
+    """Rows in the given states, or all, are read in the order of logging, page after page."""
     monkeypatch.setattr(_view, "_PAGE", 2)
     with opened(path) as journal:
         journal.admit(entries(*"abcdef"))
@@ -785,7 +785,7 @@ def test_reading_changes_nothing(path: Path) -> None:
 
 
 def test_reading_during_a_run_changes_nothing(path: Path) -> None:
-    """What stands in the log is read along, and the log stays as it is."""
+    """The content of the log is read too, and the log is not changed."""
     filled(path, 100)
     with opened(path) as journal:
         journal.admit(entries("a"), [RowOutcome(1, "done", "c")])

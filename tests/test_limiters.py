@@ -187,7 +187,7 @@ async def test_a_limiter_that_hangs_while_a_call_is_ended(
 
 
 async def test_a_limiter_that_swallows_the_callers_cancellation_sends_nothing(board_service: BoardService) -> None:
-    """A caller that cancels a call in the limiter's line has cancelled it, though the limiter goes on."""
+    """A call that is cancelled while it waits for the limiter is cancelled, even if the limiter swallows that."""
 
     class Stubborn(Limiter):
         async def __aenter__(self) -> None:
@@ -208,7 +208,7 @@ async def test_a_limiter_that_swallows_the_callers_cancellation_sends_nothing(bo
 
 
 async def test_a_limiter_that_swallows_the_deadline_sends_nothing(board_service: BoardService, loop_clock: Clock) -> None:
-    """A limiter that goes on after the deadline has passed does not let the request go out."""
+    """A limiter that lets a call enter after its deadline does not make it send the request."""
 
     class Stubborn(Limiter):
         async def __aenter__(self) -> None:
@@ -358,7 +358,7 @@ async def test_a_view_has_observers_of_its_own(board_service: BoardService) -> N
 
 
 async def test_a_call_that_was_not_sent_can_be_withdrawn(board_service: BoardService) -> None:
-    """A call that waits for its limiter is taken back with nothing sent; one whose request is out goes on."""
+    """A call that waits for its limiter is withdrawn with nothing sent; one whose request was sent continues."""
 
     class Closed(Limiter):
         async def __aenter__(self) -> None:
@@ -388,7 +388,7 @@ async def test_a_call_that_was_not_sent_can_be_withdrawn(board_service: BoardSer
 
 
 async def test_the_session_of_a_limiter_is_not_entered_beside_a_calls_own(board_service: BoardService) -> None:
-    """A call's own limiter stands in the place of the session's, and receives the results."""
+    """A call's own limiter replaces the session's, and receives the results."""
     limiter, own = Limiter(), Limiter()
     async with board_service.session(limiter=limiter) as session:
         await session._pipeline.call(ADD_ME, CallOptions(own))

@@ -46,7 +46,7 @@ def sent(draft: CardDraft) -> tuple[object, ...]:
 
 @given(one=DRAFTS, two=DRAFTS)
 def test_digests_are_equal_where_the_same_is_sent(one: CardDraft, two: CardDraft) -> None:
-    """A digest stands for all that is sent, no field runs into the next, and the reference is none of them."""
+    """A digest covers every field that is sent, separately, and not the reference."""
     assert (digest(one) == digest(two)) == (sent(one) == sent(two))
 
 
@@ -193,7 +193,7 @@ def test_a_few_cards_that_people_have_changed_are_no_rule() -> None:
 
 
 def test_a_text_that_is_longer_than_a_cut_is_no_cut() -> None:
-    """Where a longer text is shown whole the shorter one was changed by somebody."""
+    """If a longer text is shown whole, the shorter one was changed, not cut."""
     pairs = [("a text of some length", "a text of s")] + [(f"a text that is longer than others, {n}",) * 2 for n in range(5)]
     assert not learn_text(pairs).is_usable
 
@@ -264,7 +264,7 @@ def test_rows_of_equal_content_are_counted() -> None:
 
 
 def test_rows_told_apart_by_what_is_not_shown_are_unclear() -> None:
-    """Where some of them exist, none may be sent again; where all do, all are found."""
+    """If some of them exist, none may be sent again; if all do, all are found."""
     rows = [draft("card 5", due=DUE), draft("card 5")]
     fields = ("name", "desc", "list_id")
     one = sorted_out(rows, [card("1", "card 5")], KNOWN, fields)
@@ -274,7 +274,7 @@ def test_rows_told_apart_by_what_is_not_shown_are_unclear() -> None:
 
 
 def test_rows_that_a_service_may_show_alike_are_unclear() -> None:
-    """Whether it trims is not known: the card may be either row's. A date tells them apart."""
+    """Whether it trims is not known: the card may be either row's. A date distinguishes them."""
     rows = [draft("card 5"), draft("card 5 ")]
     assert sorted(sorted_out(rows, [card("1", "card 5")], KNOWN).unclear) == [0, 1]
     assert sorted_out(rows, [card("1", "card 5"), card("2", "card 5")], KNOWN).found.keys() == {0, 1}
@@ -289,7 +289,7 @@ def test_rows_that_a_service_may_show_alike_are_unclear() -> None:
 
 
 def test_rows_of_equal_looks_and_a_card_of_another_date() -> None:
-    """The card is none of theirs as it stands, and may be one that somebody has put off."""
+    """The card matches none of the rows as it is, but may be one whose date was changed."""
     rows = [draft("card 5", due=DUE), attrs.evolve(draft("card 5", due=DUE), pos="top")]
     result = sorted_out(rows, [card("1", "card 5", due=DUE + timedelta(days=1))], KNOWN)
     assert (result.found, result.absent, sorted(result.unclear)) == ({}, [], [0, 1])
@@ -318,7 +318,7 @@ def test_too_many_pairs_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_names_that_say_nothing_leave_it_to_descriptions() -> None:
-    """A long one tells rows apart; a short one doesn't, and any card may be the row then."""
+    """A long one distinguishes rows; a short one does not, so any card may be the row's."""
     samples = [(Content.of(one), card("known", "always the same", one.desc or "")) for one in KNOWN]
     shown = Shown.learn(samples, FIELDS)
     rows = [draft("x", "text 5 and so on"), draft("y", "text"), draft("z", "text 6 and so on"), draft("v", "text 6 and so on")]
@@ -388,7 +388,7 @@ def listing_of(cards: list[Card], baseline: list[str] | None, confirmed: list[st
 
 
 def test_a_listing_sorts_cards() -> None:
-    """Those of before, the confirmed ones, and those that nobody has accounted for; each counts once."""
+    """Cards of the baseline, confirmed cards and cards of unknown origin count once each."""
     cards = [card("b"), card("c1"), card("c2"), card("x", desc="text"), card("y", "other")]
     listing = listing_of([*cards, *cards], ["b", "gone"], ["c1", "c2", "c3"])
     assert [one.id for one in listing.unaccounted] == ["x", "y"]

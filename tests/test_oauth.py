@@ -50,7 +50,7 @@ async def test_first_use(timeout: float | None, expected: float) -> None:
 
 @virtual
 async def test_a_token_in_the_store_is_used() -> None:
-    """What the store holds signs, and nobody is asked."""
+    """The token in the store is used, and the user is not asked."""
     store = MemoryTokenStore()
     await store.publish("default", Token("kept"), 0)
     application, session = Application(), FakeSession()
@@ -116,7 +116,7 @@ async def test_a_new_token_that_is_refused() -> None:
 
 @virtual
 async def test_a_second_401_in_one_call() -> None:
-    """What the session tells of a replay that was refused counts like any other 401."""
+    """A refused replay that the session reports counts like any other 401."""
     provider, session = provider_of(), FakeSession(token_answer("t1"), token_answer("t2"))
     first = await provider.acquire(session)
     provider.note_accepted(first)
@@ -155,7 +155,7 @@ async def test_a_rest_that_can_not_be_shared(state: object) -> None:
 
 @virtual
 async def test_a_failure_is_everybodys() -> None:
-    """Each who waits gets an error of its own with the one cause; nobody is asked during the rest, then somebody is."""
+    """Each waiting call gets its own error with the same cause; the user is not asked during the rest, and is asked after it."""
     application = Application(LookupError("mine"), LookupError("mine"))
     provider, session = provider_of(application), FakeSession(token_answer())
     errors = await asyncio.gather(*(error_of(provider.acquire(session)) for _ in range(5)))
@@ -186,7 +186,7 @@ async def test_a_failure_is_everybodys() -> None:
 )
 @virtual
 async def test_codes_that_are_none(code: object, words: str) -> None:
-    """What the application does instead of giving a code is told in words that show nothing of it; nothing is sent."""
+    """The error for a callback that returns no code shows no part of what it returned; nothing is sent."""
     session = FakeSession()
     error = await error_of(provider_of(Application(code)).acquire(session))
     assert str(error) == f"{words}; the next renewal is possible in 1.0 s"
@@ -203,7 +203,7 @@ async def test_codes_that_are_none(code: object, words: str) -> None:
 )
 @virtual
 async def test_callbacks_that_are_none(authorize: Any, words: str) -> None:
-    """A callback that is no async function is told so."""
+    """A callback that is not an async function is refused clearly."""
     error = await error_of(provider_of(authorize).acquire(FakeSession()))
     assert str(error).startswith(words)
     assert "canary7" not in str(error)
@@ -212,7 +212,7 @@ async def test_callbacks_that_are_none(authorize: Any, words: str) -> None:
 @pytest.mark.parametrize("later", [LookupError("late"), None])
 @virtual
 async def test_a_callback_that_does_not_end_when_told(later: Exception | None) -> None:
-    """A callback that holds out against its end is left behind, and however it ends is nobody's error."""
+    """A callback that swallows its cancellation is abandoned, and its result is ignored."""
     ended = asyncio.Event()
 
     async def stubborn() -> str:
@@ -253,7 +253,7 @@ async def test_an_exchange_with_unknown_effect() -> None:
 
 @virtual
 async def test_a_second_code_that_is_good() -> None:
-    """A lost exchange is nobody's error where the second one succeeds."""
+    """A lost exchange is not an error if the second one succeeds."""
     session = FakeSession(lost(), token_answer())
     assert (await provider_of().acquire(session)).token == "t1"
 

@@ -79,7 +79,7 @@ async def test_a_call_without_a_token_raises_at_once() -> None:
 
 @virtual
 async def test_an_authorize_that_raises_it() -> None:
-    """It is no failure: no cool-down follows, the lease is free again, and the callback's login address counts."""
+    """It is not a failure: no cool-down follows, the lease is released, and the callback's login URL is used."""
     store = CountingStore()
     application = Application(*[ConsentRequired("x", "", "/from-callback")] * 3, "code")
     provider = provider_of(application, store=store, account="ann", login_url="/login")

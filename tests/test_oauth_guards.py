@@ -85,7 +85,7 @@ async def test_a_step_that_fails(method: str, step: Callable[[], Any], words: st
 
 @virtual
 async def test_steps_that_are_no_async_methods() -> None:
-    """A store whose method raises at once, or returns no awaitable, is told so."""
+    """A store whose method raises at once, or does not return an awaitable, is reported clearly."""
 
     class Plain(MemoryTokenStore):
         error: BaseException | None = None
@@ -215,7 +215,7 @@ async def test_no_task_has_the_code_as_its_result(service: BoardService, monkeyp
 
 @virtual
 async def test_a_store_that_lost_its_file_prompts_once() -> None:
-    """Whatever generation was held, the first token of the new file is used, and early renewals do not prompt on and on."""
+    """Whatever generation was held, the first token of the new file is used, and early renewals do not ask again and again."""
     now = datetime.now(UTC)
     store = MemoryTokenStore()
     application = Application()

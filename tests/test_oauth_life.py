@@ -65,7 +65,7 @@ async def test_a_token_is_renewed_before_its_end(wall: SimpleNamespace) -> None:
 
 @virtual
 async def test_an_early_renewal_that_takes_long(wall: SimpleNamespace) -> None:
-    """The call that began it uses the old token after a second; the renewal goes on as well."""
+    """The call that began it uses the old token after a second, and the renewal continues."""
     application = Application("code", lambda: asyncio.sleep(5, "another code"))
     provider = provider_of(application, renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
     session = FakeSession(token_answer("t1"), token_answer("t2"))
@@ -139,7 +139,7 @@ async def test_within_an_early_renewal_the_token_is_good(wall: SimpleNamespace) 
 
 @virtual
 async def test_a_session_that_closes_leaves_the_renewal_to_another() -> None:
-    """The renewal ends with the session that it began on, without a failure; who waits on another session begins the next."""
+    """A renewal ends with its session, without a failure; a call that waits on another session begins the next one."""
     application = Application(asyncio.Event().wait)
     provider, one, two = provider_of(application), FakeSession(), FakeSession(token_answer())
     waiting = [asyncio.create_task(provider.acquire(session)) for session in (one, one, two, two)]
@@ -155,7 +155,7 @@ async def test_a_session_that_closes_leaves_the_renewal_to_another() -> None:
 
 @virtual
 async def test_a_closed_session_renews_nothing() -> None:
-    """With a closed session there is no renewal, and nobody is asked."""
+    """A closed session renews nothing, and the user is not asked."""
     application, session = Application(), FakeSession()
     session.close()
     with pytest.raises(SessionClosedError):
@@ -165,7 +165,7 @@ async def test_a_closed_session_renews_nothing() -> None:
 
 @virtual
 async def test_a_session_that_closes_amid_the_exchange() -> None:
-    """An exchange that ends with its session is no failure, and nobody has to rest."""
+    """An exchange that ends with its session is not a failure, and no cool-down follows."""
     provider, session = provider_of(), FakeSession(SessionClosedError("closed"), token_answer())
     assert (await provider.acquire(session)).token == "t1"
     assert provider._token_state.failure is None
@@ -173,7 +173,7 @@ async def test_a_session_that_closes_amid_the_exchange() -> None:
 
 @virtual
 async def test_a_renewal_that_begins_as_another_ends() -> None:
-    """A renewal that begins before the loop has told that the last one is over is not forgotten with it."""
+    """A renewal that begins before the last one's done callback has run is not forgotten."""
     begun: list[asyncio.Task[Any]] = []
 
     class First(FakeSession):
@@ -197,7 +197,7 @@ async def test_a_renewal_that_begins_as_another_ends() -> None:
 
 @virtual
 async def test_a_cancelled_caller_leaves_the_renewal() -> None:
-    """Who began a renewal may be cancelled: it goes on for the others."""
+    """The call that began a renewal may be cancelled: the renewal continues for the others."""
     provider = provider_of(Application(lambda: asyncio.sleep(5, "code")))
     session = FakeSession(token_answer())
     first, second = (asyncio.create_task(provider.acquire(session)) for _ in range(2))
@@ -278,7 +278,7 @@ async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
 
 
 async def patient_call(flights: InFlightCalls, seconds: float | None, waits: tuple[float, ...], seen: list[Any]) -> None:
-    """Make a call whose deadline stands still in every second of the waits."""
+    """Make a call whose deadline is suspended in every second wait."""
     flight = flights.begin(build_request("GET", "/1/x"), seconds, CallOptions(waits_count=False))
     try:
         for number, wait in enumerate(waits):
@@ -296,7 +296,7 @@ async def patient_call(flights: InFlightCalls, seconds: float | None, waits: tup
 
 @virtual
 async def test_a_deadline_that_stands_still_goes_on() -> None:
-    """What was left of it when it was made to stand still is left afterwards, and the sweeper keeps it, for each call."""
+    """After a suspension each call has as much time left as before it, and the timer observes that."""
     flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
     await patient_call(flights, 10.0, (4.0, 1000.0, 5.0), seen)
     assert seen == [pytest.approx(1.0)]
@@ -316,7 +316,7 @@ async def test_a_deadline_that_stands_still_goes_on() -> None:
 
 @virtual
 async def test_a_deadline_that_passes_before_it_stands_still() -> None:
-    """A call that comes to wait with nothing left ends when it goes on."""
+    """A call that is suspended with no time left ends when it is resumed."""
     flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
     flight = flights.begin(build_request("GET", "/1/x"), 1.0, CallOptions(waits_count=False))
     flights.suspend(flight)
@@ -332,7 +332,7 @@ async def test_a_deadline_that_passes_before_it_stands_still() -> None:
 
 @virtual
 async def test_a_call_that_is_being_ended_is_not_resumed() -> None:
-    """Who is interrupted while the deadline stands still has none any more: the one interruption is all there is."""
+    """A call that is interrupted while its deadline is suspended is not interrupted again."""
     flights = InFlightCalls()
     call = asyncio.current_task()
     assert call is not None

@@ -136,7 +136,7 @@ def test_addresses(url: str, allow_insecure: bool, expected: str | None) -> None
     ],
 )
 def test_bad_tokens(arguments: tuple[Any, ...], error: type[Exception], words: str) -> None:
-    """What can't be sent, or ends at no known moment, is no token."""
+    """A text that can't be sent, or an end without a time zone, is not a token."""
     with pytest.raises(error, match=words) as caught:
         Token(*arguments)
     assert "canary7" not in str(caught.value)

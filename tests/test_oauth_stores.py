@@ -66,7 +66,7 @@ async def test_a_store_that_raises(method: str) -> None:
 
 @virtual
 async def test_a_store_that_says_what_to_do() -> None:
-    """A store's own CredentialError is told in its words, with its own cause."""
+    """A store's own CredentialError keeps its words and its cause."""
     told, cause = CredentialError("the disk is full; make room on it"), OSError("full")
     told.__cause__ = cause
     error = await error_of(provider_of(store=Broken("publish", told)).acquire(FakeSession(token_answer())))
@@ -77,7 +77,7 @@ async def test_a_store_that_says_what_to_do() -> None:
 
 @virtual
 async def test_a_lease_that_can_not_be_given_back() -> None:
-    """The token is there: that the lease could not be released fails nobody, and the next renewal has to rest."""
+    """If the lease can't be released after a renewal, no call fails, and the next renewal has to wait."""
     provider = provider_of(store=Broken("release", OSError("no disk")))
     credentials = await provider.acquire(FakeSession(token_answer()))
     assert credentials.token == "t1"
@@ -127,7 +127,7 @@ async def test_another_holder_that_was_faster() -> None:
 
 @virtual
 async def test_another_holder_that_was_done_before() -> None:
-    """A token that was published between the look at the store and the lease is used; nobody is asked."""
+    """A token that was published between the read and the lease is used; the user is not asked."""
 
     class Store(MemoryTokenStore):
         async def lease(self, account: str, holder: str, seconds: float) -> Any:
@@ -168,7 +168,7 @@ async def test_waiting_for_another_holder() -> None:
 
 @virtual
 async def test_another_holder_that_fails() -> None:
-    """Who waits for a holder whose renewal fails, fails too and rests; the next is anybody's."""
+    """A provider that waits for a holder whose renewal fails, fails too and rests; then any may renew."""
     store = MemoryTokenStore(clock=asyncio.get_running_loop().time)
     applications = Application(LookupError("no")), Application()
     one, two = (provider_of(application, store=store) for application in applications)
@@ -247,7 +247,7 @@ async def test_a_step_under_way_is_awaited() -> None:
 @pytest.mark.parametrize("is_other", [False, True])
 @virtual
 async def test_authorize_that_waits_for_itself(is_other: bool) -> None:
-    """A callback that uses credentials of its own account, also by another provider of the store, is told so at once."""
+    """A callback that uses credentials of its own account, also by another provider, gets an error at once."""
     store = MemoryTokenStore()
 
     async def reentrant() -> str:

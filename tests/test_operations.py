@@ -1,4 +1,4 @@
-"""Sections 4 and 7 of the interface as the contract reads them: what is sent, and what an answer means. Without a loop."""
+"""Sections 4 and 7 of the interface: what is sent, and what a response means. Without an event loop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOW = 1_800_000_000.0
 
 
 def interpret(request: Any, response: RawResponse, now: float) -> Any:
-    """Return the value of a response, or the error that it stands for where no attempt came before."""
+    """Return the value of a response, or its error if there was no earlier attempt."""
     if not response.is_success:
         return ops.error_of(request, response, Effect.NOT_SENT, now)
     try:
@@ -329,7 +329,7 @@ RUBBISH = ("", " ", "-1", "+1", "1e3", "nan", "inf", "1.", ".5", "1,5", "0x10", 
     ],
 )  # fmt: skip
 def test_retry_after_is_seconds_or_a_date(value: str, date: str | None, seconds: float | None) -> None:
-    """A legal Retry-After is seconds, or a date reckoned against the answer's own Date; anything else is None."""
+    """A valid Retry-After is in seconds, or a date relative to the response's Date; anything else is None."""
     headers = {"retry-after": value} | ({} if date is None else {"date": date})
     error = interpret(READS[0], answer(429, b"", headers), NOW)
     assert isinstance(error, RateLimitError)
@@ -349,7 +349,7 @@ TEXT = st.text(st.characters(codec=None)) | st.text(st.sampled_from('0123456789 
 @example("Mon, 01 Jan 0001 00:00:00 +9999", "Fri, 31 Dec 9999 23:59:59 -9999", 0.0)
 @example("Mon, 01 Jan 2027 00:00:00 +99999999999999", "", 0.0)
 def test_any_retry_after_is_none_or_a_pause(value: str, date: str, now: float) -> None:
-    """No Retry-After and no Date ever raises, and what comes of them is None or finite and not negative."""
+    """No Retry-After and no Date raises an error; the result is None or finite and not negative."""
     seconds = ops.retry_after({"Retry-After": value, "Date": date}, now)
     assert seconds is None or (math.isfinite(seconds) and seconds >= 0)
 

@@ -47,7 +47,7 @@ def test_turns_come_evenly_and_in_order() -> None:
 
 
 def test_who_comes_later_does_not_overtake_a_turn_that_is_due() -> None:
-    """A task that comes after the moment of a turn, but before it was given, stands behind."""
+    """A task that comes when a permit is due, but not yet granted, waits behind the others."""
 
     async def test(clock: Callable[[], float]) -> None:
         ahead = 0.0
@@ -117,7 +117,7 @@ def test_a_cancelled_waiter_takes_no_turn(cancelled: list[int]) -> None:
 
 
 def test_a_turn_that_came_together_with_a_cancellation_goes_to_the_next() -> None:
-    """A task that is cancelled after its turn was given, before it ran, leaves turn and place."""
+    """A task that is cancelled after its permit was granted, before it ran, returns the permit."""
 
     async def test(clock: Callable[[], float]) -> None:
         pace = Pace(start_rate=0.1, max_in_flight=1, clock=clock)
@@ -166,7 +166,7 @@ def test_a_hold_is_obeyed_by_everybody_and_ends() -> None:
 
 
 def test_a_hold_that_comes_while_somebody_waits_moves_its_turn() -> None:
-    """Who already waits for its turn waits for the end of a hold as well."""
+    """A task that already waits for a permit waits for the end of a hold as well."""
 
     async def test(clock: Callable[[], float]) -> None:
         pace = Pace(start_rate=1.0, clock=clock)
@@ -253,7 +253,7 @@ def test_one_loop_at_a_time() -> None:
 
 
 def test_a_pace_shows_what_it_knows() -> None:
-    """The repr tells rate, limit and places; there is no rate while only places limit."""
+    """The repr shows rate, limit and attempts in flight; there is no rate while only the latter are limited."""
     assert (Pace().rate, Pace().limit, Pace(start_rate=100.0).rate) == (None, None, 100.0)
     assert repr(Pace()) == "<Pace no limit met, 0 of 16 in flight, 0 waiting>"
     assert repr(Pace(start_rate=100.0, max_in_flight=8)) == "<Pace 100/s, no limit met, 0 of 8 in flight, 0 waiting>"
@@ -286,13 +286,13 @@ def test_a_pace_can_not_be_pickled() -> None:
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    """A rate that is no rate and a number of places that is none are a ValueError."""
+    """An invalid rate or number of attempts is a ValueError."""
     with pytest.raises(ValueError, match=next(iter(options))):
         Pace(**options)
 
 
 async def test_a_session_tells_its_pace(wire: Any) -> None:
-    """As `limiter=`, a pace hears of answers and refusals, and sessions that share it share what it found."""
+    """As `limiter=`, a pace receives successes and refusals, and sessions that share it share what it found."""
     pace = Pace(start_rate=1000.0)
     wire.get("http://127.0.0.1/1/members/me?token=t", status=429, headers={"Retry-After": "1"})
     async with AsyncSession(StaticCredentials("t"), "http://127.0.0.1", limiter=pace, retry=None) as session:
@@ -303,7 +303,7 @@ async def test_a_session_tells_its_pace(wire: Any) -> None:
 
 
 def test_a_call_whose_deadline_passes_while_it_waits_was_not_sent() -> None:
-    """A call that waits for its turn ends at its deadline, says that nothing was sent, and leaves the line."""
+    """A call that waits for a permit ends at its deadline, reports that nothing was sent, and leaves the queue."""
 
     async def test(clock: Callable[[], float]) -> None:
         pace = Pace(start_rate=0.05, clock=clock)

@@ -58,7 +58,7 @@ def accept(controller: Controller, attempt: Attempt, now: float) -> None:
 
 
 def test_refusals_that_were_in_flight_together_are_one_signal() -> None:
-    """Ten refusals of one moment lower the rate as one of them does, and make nobody wait for Retry-After."""
+    """Ten refusals at one time lower the rate as much as one, and do not hold others for Retry-After."""
     paces = []
     for number in (1, 10):
         controller = Controller(100.0, 16)
@@ -122,7 +122,7 @@ def test_a_trial_that_is_given_up_makes_room_for_another() -> None:
     [(3.0, 3.0), (0.0, 0.0), (-5.0, 0.0), (math.nan, 0.0), (math.inf, LONGEST_HOLD), (1e300, LONGEST_HOLD)],
 )
 def test_a_retry_after_of_any_kind_holds_for_a_time_that_ends(retry_after: float, held: float) -> None:
-    """Rubbish holds nobody, and no number holds for ever."""
+    """An invalid Retry-After holds nothing, and no number holds forever."""
     controller = Controller(100.0, 16)
     for _ in range(2):
         (attempt,) = burst(controller, 1, 0.0)
@@ -167,7 +167,7 @@ def test_a_latency_that_is_none_is_left_out(seconds: float) -> None:
 def test_no_answers_whatever_bring_a_pace_to_a_stop(
     rate: float, most: int, steps: list[tuple[str, int | None, float | None, float]], last: bool
 ) -> None:
-    """Rate and room stay finite and within their bounds, and when nobody is in flight the next start has a moment."""
+    """Rate and attempts in flight stay finite and in range, and with none in flight the next start has a time."""
     controller = Controller(rate, most)
     under_way: list[Attempt] = []
     now = 1000.0

@@ -123,7 +123,7 @@ def test_a_limit_is_found_among_refusals_at_any_rate(share: float, part: float) 
 @pytest.mark.parametrize("changed_at", [33.0, 36.0, 39.0, 42.0])
 @pytest.mark.parametrize("limit", [10, 20])
 def test_a_low_limit_that_is_halved_is_no_background(limit: int, changed_at: float) -> None:
-    """The refusals after it are not taken for usual ones: 20 s later they are few."""
+    """The refusals after it do not count as usual: 20 s later there are few."""
     outcome = served(Bucket(limit), changed_at + 45, changes=[(changed_at, limit / 2)])
     assert outcome.refused(changed_at + 20, changed_at + 45) <= 0.1
 
@@ -241,7 +241,7 @@ def test_a_single_failure_is_an_accident() -> None:
 
 
 def test_an_idle_client_learns_nothing() -> None:
-    """A rate that nobody uses does not grow."""
+    """An unused rate does not grow."""
     controller = Controller(50.0, 10)
     for second in range(100):
         attempt = controller.start(float(second))

@@ -94,7 +94,7 @@ def test_version_is_the_distribution_version() -> None:
 
 
 def test_public_names_are_those_of_the_contract() -> None:
-    """`__all__` holds what is there now of the contract's names, sorted, and each exists."""
+    """`__all__` has the names of the contract, sorted, and each exists."""
     public = [name for name in boardclient.__all__ if name != "__version__"]
     assert public == sorted(public)
     assert set(public) == set(_CONTRACT.split()) - _NOT_YET | _BESIDES
@@ -102,7 +102,7 @@ def test_public_names_are_those_of_the_contract() -> None:
 
 
 def test_fixture_plugin_is_registered() -> None:
-    """Installed alongside, pytest finds the `board_service` fixture without being told."""
+    """A run of pytest finds the `board_service` fixture of the installed package without configuration."""
     names = {
         entry.name: entry.value for entry in importlib.metadata.entry_points(group="pytest11") if entry.name == "boardclient"
     }

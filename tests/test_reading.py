@@ -325,7 +325,7 @@ def board(cards: int) -> bytes:
 
 
 def test_one_kept_card_does_not_hold_the_body() -> None:
-    """Of a body of two megabytes, a kept card whose `extra` nobody read holds a few kilobytes."""
+    """A kept card whose `extra` was not read keeps a few kilobytes of a body of two megabytes."""
     tracemalloc.start()
     try:
         body = board(2000)
@@ -472,7 +472,7 @@ def test_elements_need_not_begin_as_the_first_one_does(alike: int) -> None:
 
 
 def test_slices_are_read_when_asked_for() -> None:
-    """What follows is not looked at before its slice is asked for; a misfit is told at the end, and broken JSON before it."""
+    """Later slices are not read in advance; a wrong type is reported at the end, and broken JSON before it."""
     good = board(1000)[:-1]
     slices = _convert.slices_of_cards(good + b',{"id":7}]')
     assert len(next(slices)) > 0
@@ -553,7 +553,7 @@ async def test_other_tasks_run_while_a_long_answer_is_read() -> None:
 
 
 async def test_a_deadline_that_passes_while_a_long_answer_is_read(loop_clock: Clock) -> None:
-    """The deadline holds for the reading too: what had been sent is not told as unsent, and the attempt is in the history."""
+    """The deadline covers reading too: the call is not reported as unsent, and the attempt is in the history."""
 
     def endless(body: bytes) -> Iterator[None]:
         while True:

@@ -129,7 +129,7 @@ def verdicts(findings: Iterable[Any]) -> dict[int, str]:
 
 
 async def test_without_a_board_nothing_is_read(ledger: Ledger) -> None:
-    """Nobody asks a board that nobody named; every draft may be sent."""
+    """Without a board, nothing is read, and every draft may be sent."""
     board = Board()
     reconciler = board.reconciler(ledger, board_id=None)
     await reconciler.prepare(reads_cards=True)
@@ -180,7 +180,7 @@ async def test_the_baseline_is_what_is_there_before_the_first_row(ledger: Ledger
 
 @pytest.mark.parametrize("marking", [True, lambda draft: "m"])
 async def test_markers_have_a_baseline_too(ledger: Ledger, marking: Any) -> None:
-    """That the listing holds the cards of before doesn't show that it is whole: it may be that of the oldest cards."""
+    """A listing that has the baseline may not be complete: it may show only the oldest cards."""
     board = Board(card("1"))
     reconciler = board.reconciler(ledger, marking)
     await reconciler.prepare(reads_cards=True)
@@ -194,7 +194,7 @@ async def test_markers_have_a_baseline_too(ledger: Ledger, marking: Any) -> None
 
 @pytest.mark.parametrize("marking", [True, lambda draft: "m"])
 async def test_markers_need_no_baseline(ledger: Ledger, marking: Any) -> None:
-    """Where nobody looked before, a card with the marker is the row's all the same."""
+    """Without a baseline, a card with the marker is still the row's."""
     board = Board(card("1"))
     reconciler = board.reconciler(ledger, marking)
     await reconciler.prepare(reads_cards=False)
@@ -209,7 +209,7 @@ async def test_markers_need_no_baseline(ledger: Ledger, marking: Any) -> None:
 
 
 async def test_a_board_that_cannot_be_read_at_the_start_is_an_error(ledger: Ledger) -> None:
-    """Nothing is begun that could not be told apart later."""
+    """Without a readable board, the run does not begin."""
     board = Board()
     board.error = ServerError("500", 500)
     with pytest.raises(ServerError):
@@ -218,7 +218,7 @@ async def test_a_board_that_cannot_be_read_at_the_start_is_an_error(ledger: Ledg
 
 
 async def test_the_baseline_of_a_journal_is_read_before_the_first_row_only(tmp_path: Path) -> None:
-    """A resumed journal has its baseline, or never will: what is there now may be a row's."""
+    """A resumed journal has its baseline or gets none: the cards that exist now may be the rows'."""
     path = tmp_path / "journal"
     board = Board(card("1"))
 
@@ -239,7 +239,7 @@ async def test_the_baseline_of_a_journal_is_read_before_the_first_row_only(tmp_p
 
 
 async def test_a_journal_begun_without_a_baseline_gets_none(tmp_path: Path) -> None:
-    """Once rows are on record their cards can't be told from those before; content says nothing then, markers do."""
+    """Once rows are logged their cards can't be told apart from earlier ones by content, only by markers."""
     path = tmp_path / "journal"
     ledger = await JournalLedger.open(path, {}, 8)
     sent = row(0)
@@ -264,7 +264,7 @@ async def test_a_journal_begun_without_a_baseline_gets_none(tmp_path: Path) -> N
 
 
 async def test_rows_in_doubt_are_found_by_content(ledger: Ledger) -> None:
-    """Those that are there are found, the others are absent; what was there before is nobody's row, and one moved may be."""
+    """Existing rows are found, the others are absent; cards of the baseline belong to no row, and a moved card may."""
     rows = [row(0, "a"), row(1, "a"), row(2, "b"), row(3, "c", desc="text"), row(4, "old")]
     board = Board(card("0", "old"), card("00", "a"))
     reconciler = await begun(ledger, board, rows)
@@ -294,7 +294,7 @@ async def test_many_cards_leave_room_for_others(ledger: Ledger) -> None:
 
 
 async def test_a_service_that_changes_texts_is_learned(ledger: Ledger) -> None:
-    """What confirmed cards show tells how the others are shown, and a foreign card from a row's."""
+    """Confirmed cards show how the service shows texts, which tells the cards of others apart from those of rows."""
     rows = [row(0, " a 0"), row(1, " a 1"), row(2, " a 2")]
     board = Board()
     reconciler = await begun(ledger, board, rows)
@@ -316,7 +316,7 @@ async def test_the_first_and_the_last_known_cards_teach(ledger: Ledger, monkeypa
 
 
 async def test_a_card_that_may_be_a_row_keeps_it_from_being_sent_again(ledger: Ledger) -> None:
-    """What was renamed, moved or cut by nobody knows whom leaves the row unknown, and names the card."""
+    """A card that may have been renamed, moved or cut leaves the row unknown, and is named."""
     rows = [row(0, "a name that is long", desc="a text that is long"), row(1, "b"), row(2, "one that is cut somewhere")]
     board = Board()
     reconciler = await begun(ledger, board, rows)
@@ -378,7 +378,7 @@ async def test_a_listing_that_lags_is_read_again(ledger: Ledger, monkeypatch: py
 
 
 async def test_changed_texts_are_no_obstacle_to_markers(ledger: Ledger) -> None:
-    """By marker a card is known whatever became of its text."""
+    """A card is recognised by its marker, however its text was changed."""
     rows = [row(0, " a ")]
     board = Board()
     reconciler = await begun(ledger, board, rows, True)
@@ -389,7 +389,7 @@ async def test_changed_texts_are_no_obstacle_to_markers(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("error", [TransportError("reset"), BadRequestError("400", 400), BoardClientError("any")])
 async def test_a_board_that_cannot_be_read_leaves_rows_unknown(ledger: Ledger, error: BoardClientError) -> None:
-    """The reason is told; nothing is sent again."""
+    """The error has the reason, and nothing is sent again."""
     rows = [row(0), row(1)]
     board = Board()
     reconciler = await begun(ledger, board, rows)
@@ -471,7 +471,7 @@ async def test_a_listing_that_breaks_off_leaves_rows_unknown(ledger: Ledger) -> 
 
 
 async def test_markers_are_made_from_the_secret(ledger: Ledger) -> None:
-    """True makes one for each row, by the ledger's number for it; it stands at both ends of the description."""
+    """True makes a marker for each row from its number in the ledger; it is at both ends of the description."""
     reconciler = Board().reconciler(ledger, True)
     one, two = row(1, desc="text", reference="r"), row(2, reference="r")
     assert marker_of(reconciler, one) == marker_of(reconciler, row(1, "other")) == one.marker
@@ -496,7 +496,7 @@ async def test_markers_of_a_journal_outlive_their_run(tmp_path: Path) -> None:
 
 
 async def test_a_function_is_asked_once_for_a_row(ledger: Ledger) -> None:
-    """What was sent is looked for, whatever the function would say by now."""
+    """The marker that was sent is searched, whatever the function would return now."""
     asked: list[str] = []
 
     def mark(draft: CardDraft) -> str:
@@ -533,7 +533,7 @@ async def test_a_function_that_makes_no_marker(ledger: Ledger, made: Any, error:
 
 
 async def test_rows_are_found_by_their_markers(ledger: Ledger) -> None:
-    """Whatever the service made of the text, of the name and of the list; foreign cards of equal content are nobody's."""
+    """Rows are found however the service changed text, name and list; cards of others with equal content are not taken."""
     rows = [row(0, "a", desc="x"), row(1, "a", desc="x"), row(2, "a", desc="x")]
     board = Board(card("old", "a", "x"))
     reconciler = await begun(ledger, board, rows, True)
@@ -547,7 +547,7 @@ async def test_rows_are_found_by_their_markers(ledger: Ledger) -> None:
 
 
 async def test_the_audit_counts(ledger: Ledger) -> None:
-    """Confirmed, recovered, lost; cards too many of rows in doubt, and those that are nobody's."""
+    """The audit has confirmed, recovered and lost cards, second cards of rows, and cards of others."""
     rows = [row(0, "a"), row(1, "b")]
     board = Board(card("before", "z"))
     reconciler = await begun(ledger, board, rows)
@@ -567,7 +567,7 @@ async def test_the_audit_counts(ledger: Ledger) -> None:
 
 
 async def test_the_audit_by_marker(ledger: Ledger) -> None:
-    """A second card with a row's marker is one too many; one with a marker that is nobody's was not there before."""
+    """A second card with a row's marker is a duplicate; one with an unknown marker is unexpected."""
     rows = [row(0)]
     board = Board(card("before"))
     reconciler = await begun(ledger, board, rows, True)
@@ -597,7 +597,7 @@ async def test_the_audit_names_at_most_a_thousand(ledger: Ledger, monkeypatch: p
 
 
 async def test_an_audit_without_a_board(ledger: Ledger) -> None:
-    """Nothing is read of a board that nobody named."""
+    """Without a board, nothing is read."""
     board = Board()
     reconciler = board.reconciler(ledger, board_id=None)
     await reconciler.prepare(reads_cards=True)
@@ -662,7 +662,7 @@ async def test_what_a_journal_keeps_of_results(tmp_path: Path) -> None:
 
 
 async def test_what_memory_keeps(tmp_path: Path) -> None:
-    """The cards of the run and of before it; it is always new, and each has a secret of its own."""
+    """A ledger in memory has the cards of the run and the baseline; it is always new, and has its own secret."""
     ledger = MemoryLedger()
     assert (ledger.is_new, ledger.batch) == (True, 1)
     assert ledger.secret != MemoryLedger().secret

@@ -30,7 +30,7 @@ TEXT = st.text(st.sampled_from("aZ09%2fF+ /\\\"'&;uneé😀#x"), max_size=8)
 @settings(deadline=None, max_examples=50)
 @given(before=TEXT, after=TEXT, around=TEXT)
 def test_a_secret_is_found_in_every_form(form: str, before: str, after: str, around: str) -> None:
-    """The core of a secret, which has no other form, is left nowhere, whatever stands around it."""
+    """The core of a secret, which has no other form, is redacted everywhere, whatever surrounds it."""
     secret = f"{before}{CORE}{after}"
     text = f"{around} {WRITTEN[form](secret)} {around}"
     assert CORE.encode() not in redacted(text.encode(), [secret])

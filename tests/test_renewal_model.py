@@ -50,7 +50,7 @@ class Clock:
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):
-    """An event loop that runs as many iterations as it is told, on the test's clock."""
+    """An event loop that runs a given number of iterations, on the test's clock."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Service:
             self.violations.append(what)
 
     def note_asked(self, renewal: asyncio.Task[Any]) -> None:
-        """Take note of a code that is asked for, and check that nobody else's renewal makes it one too many."""
+        """Note a requested code, and check that no other renewal is in progress."""
         begun = self.begun[self.generation]
         ended = {task for task in begun if task.cancelled() or task.cancelling() or task in self.failed}
         others = set(begun) - ended - {renewal}
@@ -207,7 +207,7 @@ class Session:
 
 
 class Provider:
-    """A provider, its sessions, and what it was told."""
+    """A provider, its sessions, and the notifications that it received."""
 
     def __init__(self, service: Service, clock: Clock) -> None:
         self.service = service
@@ -436,7 +436,7 @@ class RenewalMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_unseen(self) -> None:
-        """Nothing ends with an error that nobody looks at; no call ends otherwise than it may."""
+        """No error is left unretrieved, and each call ends as it may."""
         assert self.loop.problems == []
         assert self.service.violations == []
         for provider in self.providers:
@@ -460,7 +460,7 @@ class RenewalMachine(RuleBasedStateMachine):
             self.loop.close()
 
     def _settle(self) -> None:
-        """Let everything go well from now on: nobody is left waiting, and the lease is free."""
+        """Let everything succeed from now on: no call is left waiting, and the lease is free."""
         for _ in range(60):
             if not asyncio.all_tasks(self.loop):
                 break

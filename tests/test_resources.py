@@ -117,7 +117,7 @@ async def test_cards(service: BoardService, session: AsyncSession) -> None:
 
 
 async def test_lost_create_is_not_repeated_and_lost_delete_is(service: BoardService, session: AsyncSession) -> None:
-    """A create whose answer is lost is raised, a delete is repeated, and gone is what was asked for."""
+    """A create whose response is lost is raised; a delete is repeated, and a 404 then counts as success."""
     board = await session.boards.create("Launch", default_lists=True)
     home = (await session.boards.lists(board.id))[0]
     service.faults.add(faults.drop(commit=True), "cards.create", call=1)
@@ -178,7 +178,7 @@ async def test_identifiers_are_checked_before_anything_is_sent(
 
 
 async def test_find_cards_after_an_unknown_effect(service: BoardService, session: AsyncSession) -> None:
-    """After a lost answer the board tells whether the card exists: what is exactly like it, in the order of the board."""
+    """After a lost response the board shows whether the card exists: the exactly equal cards, in the board's order."""
     board = await session.boards.create("Launch", default_lists=True)
     todo, doing, _ = await session.boards.lists(board.id)
     due = datetime(2027, 1, 2, 5, 4, 5, tzinfo=timezone(timedelta(hours=2)))

@@ -600,7 +600,7 @@ async def test_a_budget_pays_once_for_each_retry(order: str, kind: str, cost: in
 
 @pytest.mark.parametrize("order", ORDERS)
 async def test_a_success_gives_back(order: str) -> None:
-    """A success after retries gives back what the last one cost, a success at once one token, never beyond the capacity."""
+    """A success after retries returns the cost of the last one, a success at once one token, up to the capacity."""
     tokens = budget(100)
     policy = Policy(retrying(stop=ORDERS[order](tokens, stop_after_attempt(5))))
     assert await call(policy, [1]) == 1
@@ -654,7 +654,7 @@ async def test_an_empty_budget_stops() -> None:
 
 
 async def test_budgets_of_one_policy_are_separate() -> None:
-    """Two budgets in a policy each charge and give back their own prices."""
+    """Two budgets in a policy each charge and return their own prices."""
     cheap, dear = budget(100, transport=1), budget(100, transport=40)
     policy = Policy(retrying(stop=cheap | dear))
     assert await call(policy, [failure("connect"), failure("connect"), 1]) == 1

@@ -47,13 +47,13 @@ BOARD = {"id": "b1", "name": "plans"}
 
 
 class Provider:
-    """A provider that gives `held`, and on renewal the next of `renewals`."""
+    """A provider that returns `held`, and on renewal the next of `renewals`."""
 
     def __init__(self, held: Any, *renewals: Any) -> None:
         self.held, self.renewals, self.rejected = held, list(renewals), []
 
     async def acquire(self, exchange: Any) -> Credentials:
-        """Give the credentials, or raise what stands in their place."""
+        """Return the credentials, or raise the error in their place."""
         if isinstance(self.held, BaseException):
             raise self.held
         return self.held
@@ -279,7 +279,7 @@ async def test_repeatable_says_otherwise(wire: Any, policy: Any, verb: str, repe
 
 
 async def test_retry_after_is_waited(wire: Any, policy: Any, pauses: Any) -> None:
-    """The pause is what Retry-After asks for, and stands in the history of the call."""
+    """The pause is what Retry-After asks for, and is in the history of the call."""
     wire.post(ANY, status=429, headers={"Retry-After": "7"}, repeat=True)
     async with session_of(retry=policy) as session:
         with pytest.raises(RateLimitError) as caught:
@@ -499,7 +499,7 @@ async def test_a_credential_error_of_the_provider_stays_itself(wire: Any) -> Non
 
 
 async def test_a_cancellation_of_the_providers_own_is_a_credential_error() -> None:
-    """A CancelledError that nobody asked for would end a task in silence, as that of a renewal the provider has cancelled."""
+    """A CancelledError that a provider raises, as from a renewal that it cancelled, does not end a task silently."""
     async with session_of(Provider(asyncio.CancelledError())) as session:
         with pytest.raises(CredentialError) as caught:
             await session.members.me()
@@ -571,7 +571,7 @@ async def test_a_form_without_an_answer(wire: Any) -> None:
 
 
 async def test_a_form_never_goes_over_plain_http() -> None:
-    """The token exchange is held to the session's rules about plain http."""
+    """The session's rules about plain http apply to the token exchange."""
     async with session_of() as session:
         with pytest.raises(ValueError, match="plain http"):
             await session._core.post_form("http://auth.example/token", {})
@@ -581,7 +581,7 @@ async def test_a_form_never_goes_over_plain_http() -> None:
 
 
 async def test_observers_see_the_call(wire: Any, policy: Any) -> None:
-    """Observers receive what was sent, answered and scheduled, in order and without a secret."""
+    """Observers receive requests, responses and pauses in order, without secrets."""
     wire.get(ANY, status=503)
     wire.get(ANY, payload={})
     events: list[Any] = []
@@ -614,7 +614,7 @@ async def test_an_observer_that_raises_does_no_harm(wire: Any, caplog: pytest.Lo
 
 
 class Limiter:
-    """A limiter that counts how often it was entered and left, and what it was told."""
+    """A limiter that counts how often it was entered and left, and keeps the reports."""
 
     def __init__(self) -> None:
         self.entered = self.left = 0
@@ -633,7 +633,7 @@ class Limiter:
 
 
 async def test_the_limiter_is_entered_around_each_attempt(wire: Any, policy: Any) -> None:
-    """The limiter is entered and left for each attempt, the pause outside, and told of every answer."""
+    """The limiter is entered and left for each attempt, not for pauses, and receives every result."""
     wire.get(ANY, status=429, headers={"Retry-After": "3"})
     wire.get(ANY, exception=aiohttp.ServerDisconnectedError())
     wire.get(ANY, payload={})
@@ -670,7 +670,7 @@ async def test_a_view_for_other_credentials(wire: Any) -> None:
 
 
 async def test_a_view_with_other_options(wire: Any, policy: Any) -> None:
-    """with_options changes what is given and keeps the rest, None included as a value."""
+    """with_options changes the given options, including those given as None, and keeps the others."""
     wire.get(ANY, status=503, repeat=True)
     limiter = Limiter()
     async with session_of(retry=policy, limiter=limiter, timeout=5) as session:
@@ -769,7 +769,7 @@ async def test_a_session_is_not_pickled() -> None:
 
 
 async def test_reprs_hold_no_secret() -> None:
-    """The repr tells the state and no credential."""
+    """The repr shows the state and no credential."""
     session = session_of(proxy="http://user:s3cret@proxy.example", headers={"X": "s3cret"})
     assert "open" in repr(session)
     await session.aclose()
@@ -810,7 +810,7 @@ async def test_a_cancelled_call_keeps_no_credentials(board_service: Any) -> None
 
 @pytest.mark.parametrize("proxy", ["http://proxy.example:3128", "proxy.example", "http://\x00"])
 async def test_a_proxy_far_away_is_no_way_around_https(proxy: str) -> None:
-    """Plain http to this machine is no reason to send its credentials unencrypted to a proxy elsewhere."""
+    """Plain http to this machine does not allow credentials to go unencrypted to a proxy elsewhere."""
     provider, root = StaticCredentials(TOKEN), "http://127.0.0.1:9"
     with pytest.raises(ValueError, match="proxy") as caught:
         AsyncSession(provider, root, proxy=proxy)

@@ -20,7 +20,7 @@ _HTML = {"Content-Type": "text/html"}
 
 
 def test_the_page_of_events_lists_them_all() -> None:
-    """Each event stands in the table with all its fields."""
+    """Each event is in the table with all its fields."""
     page = (_DOCS / "events.md").read_text(encoding="utf-8")
     for event in get_args(events.Event):
         (row,) = [line for line in page.splitlines() if line.startswith(f"| `{event.__name__}` |")]
@@ -158,7 +158,7 @@ MISTAKES: dict[str, Callable[[BoardService], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 async def test_the_page_of_mistakes_shows_what_is_said(service: BoardService, loop_clock: Clock, mistake: str) -> None:
-    """Each mistake raises an error whose text stands in the table, for an application that made it to find it."""
+    """Each mistake raises an error whose text is in the table, where its author can find it."""
     service.sleep = loop_clock.sleep
     with pytest.raises((BoardClientError, ValueError, TypeError)) as caught:
         await MISTAKES[mistake](service)

@@ -1,4 +1,4 @@
-"""The state of the token of one account: what is held, refused, proven, due, and how long renewals rest. No loop, no sleep."""
+"""The state of the token of one account: current, refused, accepted, due for renewal, resting. No event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FINAL = RefusalVerdict(is_final=True)
 
 
 class Clock:
-    """A clock that stands until it is set."""
+    """A clock that stops until it is set."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -59,7 +59,7 @@ def obtain(token_state: TokenState, value: str, generation: int = 1) -> Credenti
 
 
 def test_begins_with_nothing(token_state: TokenState) -> None:
-    """Nothing is held, due, known or resting at first."""
+    """At first there is no token, none is due for renewal, and nothing rests."""
     assert (token_state.credentials, token_state.held, token_state.asked) == (None, None, 0)
     assert not token_state.is_due
     assert token_state.rest_seconds == 0.0
@@ -71,14 +71,14 @@ def test_begins_with_nothing(token_state: TokenState) -> None:
 
 @pytest.mark.parametrize("key", [None, "k"])
 def test_signs_with_token_and_key(key: str | None, clock: Clock) -> None:
-    """What is held signs with the key, where there is one."""
+    """The current token signs, with the key if there is one."""
     token_state = TokenState(key, clock=clock)
     assert token_state.adopt(stored("t"), None)
     assert token_state.credentials == Credentials("t", key)
 
 
 def test_the_same_token_keeps_its_credentials(token_state: TokenState) -> None:
-    """A token that is held already is not adopted a second time, so that who asked for another has none."""
+    """The current token is not adopted a second time, so that a caller that asked for another gets none."""
     assert token_state.adopt(stored("t"), None)
     credentials, held = token_state.credentials, token_state.held
     assert token_state.adopt(stored("t"), None)
@@ -100,7 +100,7 @@ def test_a_refused_token_is_not_adopted_again(token_state: TokenState) -> None:
 
 @pytest.mark.parametrize("generation", [1, 2, 3])
 def test_whatever_replaces_a_refused_token(generation: int, token_state: TokenState) -> None:
-    """A store whose generation went back or stands may hold another token: with no good one at hand it is adopted."""
+    """A store whose generation did not grow may have another token: without a good one, it is adopted."""
     token_state.adopt(stored("t", 2), None)
     token_state.refuse(Credentials("t"))
     assert token_state.adopt(stored("u", generation), token_state.held)
@@ -109,7 +109,7 @@ def test_whatever_replaces_a_refused_token(generation: int, token_state: TokenSt
 
 @pytest.mark.parametrize(("generation", "expected"), [(1, "t"), (2, "u"), (3, "u")])
 def test_an_older_token_never_replaces_a_good_one(generation: int, expected: str, token_state: TokenState) -> None:
-    """While a good token is held, only one that is not older replaces it; a good one is at hand either way."""
+    """A good token is replaced only by one that is not older; there is a good one either way."""
     token_state.adopt(stored("t", 2), None)
     assert token_state.adopt(stored("u", generation), None)
     assert signing(token_state) == expected
@@ -176,7 +176,7 @@ def test_a_proven_token_has_expired(token_state: TokenState) -> None:
 
 
 def test_a_token_from_the_store_is_not_new(token_state: TokenState) -> None:
-    """How old a token of another holder is nobody knows: refused, it is renewed."""
+    """The age of a token from another holder is unknown: if it is refused, it is renewed."""
     token_state.adopt(stored("t"), None)
     assert token_state.refuse(Credentials("t")) == LATE
     assert token_state.credentials is None
@@ -218,7 +218,7 @@ def test_cooldowns_double_up_to_a_minute(token_state: TokenState, clock: Clock) 
 
 @pytest.mark.parametrize(("cooldown", "expected"), [(0.0, [0.0, 0.0]), (45.0, [45.0, 60.0]), (90.0, [60.0, 60.0])])
 def test_first_cooldowns(cooldown: float, expected: list[float], clock: Clock) -> None:
-    """The cool-down begins at what was asked for, at most a minute."""
+    """The first cool-down is as long as configured, at most a minute."""
     token_state = TokenState(cooldown=cooldown, clock=clock)
     assert [token_state.fail(RenewalFailure("x")) for _ in expected] == expected
 
@@ -322,14 +322,14 @@ def test_early_renewal_of_the_next_token(wall: Clock) -> None:
 @pytest.mark.parametrize("end", [datetime.max, datetime.min])
 @pytest.mark.parametrize("hours", [-23, 0, 23])
 def test_early_renewal_at_the_ends_of_time(end: datetime, hours: int, wall: Clock) -> None:
-    """An end that no clock will ever see, or that never was, is no error."""
+    """An end in the far future or past is not an error."""
     token_state = TokenState(renew_before_expiry=10.0)
     token_state.adopt(stored("t", 1, end.replace(tzinfo=timezone(timedelta(hours=hours)))), None)
     assert token_state.is_due is (end == datetime.min)
 
 
 def test_values() -> None:
-    """What is held shows no token, and each of it is another, equal or not."""
+    """The repr of a held token does not show it, and equal ones are different objects."""
     held = HeldToken(stored("canary7t3z"), Credentials("canary7t3z"))
     assert "canary" not in repr(held)
     assert held != HeldToken(held.stored, held.credentials)

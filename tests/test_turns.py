@@ -30,7 +30,7 @@ async def refused(turns: FixedConcurrency, times: int = 1, retry_after: float | 
 
 
 async def test_nobody_waits_before_a_refusal(clock: Clock) -> None:
-    """Every worker goes at once, whatever else the service answers, and successes need not be told."""
+    """All workers start at once, whatever other responses the service gives, and successes need no report."""
     turns = FixedConcurrency(3, lambda: 1, clock)
     for status in (200, 500, None, 404):
         async with turns:
@@ -56,7 +56,7 @@ async def test_a_refusal_begins_with_what_was_measured(clock: Clock) -> None:
 
 
 async def test_a_refusal_of_the_first_request_says_nothing_of_the_limit(clock: Clock) -> None:
-    """Where nothing was accepted before, the workers go on as soon as something is."""
+    """If nothing was accepted before, the workers start as soon as something is."""
     turns = FixedConcurrency(3, lambda: 0, clock)
     await refused(turns)
     clock.now += 1.0
@@ -71,7 +71,7 @@ async def test_a_refusal_of_the_first_request_says_nothing_of_the_limit(clock: C
 
 
 async def test_later_turns_are_those_of_the_pace(clock: Clock) -> None:
-    """After the refusal a worker enters the pace, tells it of its answer, and leaves it."""
+    """After the refusal a worker enters the pace, reports its result, and leaves it."""
     turns = FixedConcurrency(4, lambda: 1, clock)
     await refused(turns)
     pace = turns._pace
@@ -114,7 +114,7 @@ async def test_the_pace_lets_workers_wait(clock: Clock) -> None:
 
 
 async def test_attempts_from_before_the_pace_are_not_its_own(clock: Clock) -> None:
-    """A worker that entered before the refusal of another neither tells the pace nor leaves it."""
+    """A worker that entered before the refusal of another neither reports to the pace nor leaves it."""
     turns = FixedConcurrency(4, lambda: 1, clock)
     entered, may_end = asyncio.Event(), asyncio.Event()
 

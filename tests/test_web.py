@@ -1,4 +1,4 @@
-"""SignIn: flows in cookies, redirects that sign nobody in, accounts, and the sessions of signed-in users."""
+"""SignIn: flows in cookies, redirects that sign no user in, accounts, and the sessions of users."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_cookies(cookies: object, expected: str | None) -> None:
 
 
 def test_secrets_that_are_none() -> None:
-    """A cookie secret is one text or several, none of them empty."""
+    """The cookie secret is one or more non-empty texts."""
     assert keys_of("a", "s") == (b"a",)
     assert keys_of([b"a", "b"], "s") == (b"a", b"b")
     for secret in ("", [], ["a", ""]):
@@ -129,7 +129,7 @@ def test_secrets_that_are_none() -> None:
 @settings(max_examples=200)
 @given(data=st.data())
 def test_tampered_cookies_hold_no_flow(data: st.DataObject) -> None:
-    """A cookie that was changed anywhere, or signed with another secret, is none of ours."""
+    """A cookie that was changed, or signed with another secret, is refused."""
     signer = Signer([b"secret"])
     text = signer.write_flows(Flows((Flow("state", 1, "/x"),)))
     at = data.draw(st.integers(0, len(text) - 1))
@@ -216,7 +216,7 @@ async def test_pkce_and_rotation(service: BoardService) -> None:
 
 
 async def test_the_account_cookie_lasts_for_its_time(service: BoardService) -> None:
-    """Who is signed in is known by every worker with the secret, for as long as was asked, and not from a changed cookie."""
+    """Every worker with the secret recognises a signed-in user for the given time, but not from a changed cookie."""
     browser, clock = Browser(), Clock()
     async with service.session() as session:
         sign_in = sign_in_of(service, session, clock=clock, account_seconds=100)

@@ -1,4 +1,4 @@
-"""The time of tests: a loop whose time passes as soon as everybody waits, and a clock that stands still beside real sockets."""
+"""The time of tests: a loop whose time passes once all tasks wait, and a clock for tests with real sockets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Clock:
-    """A clock that stands still until `advance`."""
+    """A clock that stops until `advance`."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -43,7 +43,7 @@ class _Selector(selectors.DefaultSelector):  # type: ignore[valid-type, misc]  #
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop on which nobody waits for time to pass."""
+    """An event loop on which time passes without waiting."""
 
     def __init__(self) -> None:
         self._virtual = _Selector()

@@ -146,7 +146,7 @@ async def test_default_concurrency() -> None:
 
 
 async def test_errors_of_cards_are_results(service: BoardService, session: AsyncSession, list_id: str) -> None:
-    """A card that fails is a result: "failed" where nothing was done, "unknown" where it may have been, and the run goes on."""
+    """A failed card is a result, "failed" if nothing was done and "unknown" if it may have been; the run continues."""
     plan: dict[int, faults.Fault] = {
         1: faults.status(400),
         2: faults.status(503),
@@ -194,7 +194,7 @@ async def test_a_list_that_is_not_on_the_board_is_never_sent(service: BoardServi
 
 
 async def test_a_refusal_for_too_long_is_a_failure(service: BoardService, list_id: str) -> None:
-    """A card that is to wait for an hour fails at once, is not sent earlier, and holds nobody up."""
+    """A card with a Retry-After of an hour fails at once, is not sent again, and does not delay others."""
     service.faults.add(faults.status(429, headers={"Retry-After": "3600"}), "cards.create", call=1)
     async with service.session() as session, session.cards.create_many(drafts(list_id, 3), concurrency=1) as run:
         results = [result async for result in run]
@@ -312,7 +312,7 @@ async def test_many_cards_with_faults(service: BoardService, list_id: str) -> No
 
 
 async def test_results_that_wait_are_taken_without_waiting(service: BoardService, list_id: str) -> None:
-    """`take_ready` hands out what is there, also after the end, and never waits for a card."""
+    """`take_ready` returns the available results, also after the end, and never waits for a card."""
     service.faults.add(faults.hang(), "cards.create", call=2)
     async with service.session() as session, session.cards.create_many(drafts(list_id, 3), concurrency=1) as run:
         assert run.take_ready() == []

@@ -28,7 +28,7 @@ from boardclient.testing import faults
 
 
 async def test_a_card_in_doubt_is_looked_for(world: World) -> None:
-    """Of lost answers the board tells which cards exist: those are created, the others are sent again; each exists once."""
+    """After lost responses the board shows which cards exist: those are created, the others are sent again; each exists once."""
     await world.session.cards.create("card 3", list_id=world.lists[1], desc="text")  # as if by hand, before
     first = len(world.sent) + 1
     for number, fault in {
@@ -109,7 +109,7 @@ async def test_a_card_sent_by_this_run_is_created_by_it(moments: Moments, path: 
 
 
 async def test_a_service_that_changes_texts_gets_no_duplicates(moments: Moments) -> None:
-    """What answers show is no matter: the listing tells which cards nobody has accounted for, and there is none."""
+    """The content of responses does not matter: the listing shows which cards are of unknown origin, and there are none."""
 
     class Trimming(Memory):
         async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
@@ -137,7 +137,7 @@ async def test_the_default_settle_is_twice_the_timeout(moments: Moments) -> None
 
 
 async def test_results_of_rows_in_doubt_press_back(moments: Moments, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results of cards that were in doubt count among those that wait: the input goes on once they were taken."""
+    """Results of cards that were in doubt count as untaken: the input continues once they are taken."""
     monkeypatch.setattr(_doubts, "_MOST_ROWS", 5)
     memory = Memory(moments)
     memory.script = {name: [LOST] for name in "abcde"}
@@ -262,7 +262,7 @@ async def test_refused_credentials_end_the_run_while_the_board_is_read(moments: 
 
 
 async def test_a_fault_while_the_board_is_audited_is_raised(moments: Moments) -> None:
-    """The cards are settled and handed out; what is no error of the service is for the owner of the run."""
+    """The cards are settled and their results returned; errors that are not the service's are raised to the owner of the run."""
 
     class Faulty(Memory):
         async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
@@ -310,7 +310,7 @@ async def test_rows_that_the_board_does_not_tell_apart(moments: Moments, path: P
 
 
 async def test_report_sends_at_most_once(moments: Moments) -> None:
-    """A card in doubt is unknown at once; nobody reads the cards of the board."""
+    """A card in doubt is unknown at once, and the cards of the board are not read."""
     memory = Memory(moments)
     memory.script = {"a": [LOST], "b": ["swallowed"], "c": [BadRequestError("400", 400)]}
     results = await memory.results("abcd", unknown="report")
@@ -322,7 +322,7 @@ async def test_report_sends_at_most_once(moments: Moments) -> None:
 
 
 async def test_resend_sends_at_least_once(moments: Moments) -> None:
-    """A card in doubt is sent again after growing pauses, while others go on, five times at most."""
+    """A card in doubt is sent again after growing pauses, at most five times, while others continue."""
     memory = Memory(moments)
     memory.script = {"a": [LOST, "swallowed"], "b": [LOST] * 9}
     results = await memory.results("abcd", unknown="resend")

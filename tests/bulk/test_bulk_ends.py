@@ -94,7 +94,7 @@ async def test_rows_that_never_left_are_sent_by_the_next_run(world: World) -> No
 
 
 async def test_a_fatal_401_leaves_a_resumable_journal(world: World) -> None:
-    """The run ends at once; with good credentials the next one goes on, and each card is created once."""
+    """The run ends at once; with good credentials the next run resumes, and each card is created once."""
     world.service.faults.add(faults.status(401), "cards.create", call=range(6, 1000))
     drafts = world.drafts(*range(20))
     seen = []
@@ -152,7 +152,7 @@ async def test_stopping_reports_rows_in_doubt() -> None:
 
 
 async def test_a_failing_listener_while_a_run_stops() -> None:
-    """The result that it was told of is handed out, and what it raised is raised."""
+    """The result that the callback received is returned, and the callback's error is raised."""
 
     def fail(progress: BulkProgress) -> None:
         if progress.unknown:
@@ -214,7 +214,7 @@ async def test_stopping_while_the_board_is_read_for_the_first_time() -> None:
 
 
 async def test_a_journal_that_is_full_ends_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No card is sent that the journal does not hold; the error comes after the last result; then it goes on."""
+    """No card is sent that is not in the journal; the error is raised after the last result; another run resumes."""
     admit, calls = JournalFile.admit, []
 
     def failing(self: JournalFile, *arguments: Any) -> Any:

@@ -150,7 +150,7 @@ async def test_fatal_error_with_full_results(taken: int) -> None:
 
 
 async def test_input_that_swallows_its_end_sends_nothing_more() -> None:
-    """An input that goes on after it was told to stop gets no card created."""
+    """Drafts that an input yields after it was closed are not sent."""
 
     async def source() -> AsyncIterator[CardDraft]:
         yield CardDraft("refused", "list")
@@ -180,7 +180,7 @@ async def test_cancellation_from_elsewhere_is_no_silent_loss() -> None:
 
 
 async def test_foreign_exception_of_a_call_ends_the_run() -> None:
-    """What is no error of the package, such as a limiter's own, ends the run and is raised; the first one counts."""
+    """An error from outside the package, such as a limiter's, ends the run and is raised; the first one counts."""
     service = Service(waits=True)
     service.errors = {f"card {index}": LookupError(f"limiter {index}") for index in range(3)}
     async with service.run(drafts("list", 10), 3) as run:
@@ -192,7 +192,7 @@ async def test_foreign_exception_of_a_call_ends_the_run() -> None:
 
 
 async def test_failing_on_progress_ends_the_run_and_keeps_the_result() -> None:
-    """What `on_progress` raises ends the run; the card it was told of is still handed out."""
+    """An error of `on_progress` ends the run; the result it was called with is still returned."""
 
     def tell(progress: BulkProgress) -> None:
         if progress.done == 3:

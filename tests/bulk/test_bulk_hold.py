@@ -45,7 +45,7 @@ def unavailable() -> ServerError:
 
 
 async def test_a_hold_says_what_it_waits_for_now() -> None:
-    """An outage may turn into missing consent, and listeners hear of both."""
+    """An outage may turn into missing consent, and listeners are notified of both."""
     heard: list[str | None] = []
     hold = Hold(30.0, lambda: heard.append(hold.reason))
     assert hold.note_failure(refused())
@@ -168,7 +168,7 @@ async def test_failures_of_unknown_effect_hold_the_run() -> None:
 
 @virtually
 async def test_failures_of_unknown_effect_hold_the_run_for_half_a_minute() -> None:
-    """A service that fails each request for good is no outage: every row is sent and reported."""
+    """A service that refuses every request is not an outage: each row is sent and reported."""
     service = Service(unavailable, down_for=1e9)
     report = await service.run(500).wait()
     assert report.created + report.unknown == 500
@@ -177,7 +177,7 @@ async def test_failures_of_unknown_effect_hold_the_run_for_half_a_minute() -> No
 
 @virtually
 async def test_single_failures_hold_nothing() -> None:
-    """Four lost responses in a row are no outage, and what the service says of a card is none either."""
+    """Four lost responses in a row are not an outage, and neither is an error response that concerns one card."""
     for failure in (unavailable, lambda: BadRequestError("400", 400)):
         service = Service(failure, down_at=0.05, down_for=0.01 if failure is unavailable else 5.0)
         report = await service.run(1000).wait()
@@ -187,7 +187,7 @@ async def test_single_failures_hold_nothing() -> None:
 
 @virtually
 async def test_missing_consent_holds_the_run() -> None:
-    """Rows wait for the token however long it takes, and go on within half a second."""
+    """Rows wait for the token however long it takes, and are sent within half a second after that."""
     service = Service(lambda: ConsentRequired("sign in", effect=Effect.NOT_SENT), down_for=1800.0)
     report = await service.run(2000).wait()
     assert (report.created, report.failed) == (2000, 0)
@@ -254,7 +254,7 @@ async def test_a_service_that_never_answered_is_not_read_again() -> None:
 @pytest.mark.parametrize("retry_after", [None, 0.5, 40.0])
 @virtually
 async def test_the_board_is_read_through_refusals(retry_after: float | None) -> None:
-    """A run begins after 429s that last for minutes, and asks no earlier than it was told."""
+    """A run begins after minutes of 429s, and does not read the board earlier than Retry-After allows."""
     service = Service(lambda: RateLimitError("429", 429, retry_after=retry_after), down_at=0.0, down_for=200.0)
     assert (await service.run(10, board_id="board").wait()).created == 10
     pauses = [later - earlier for earlier, later in zip(service.tried, service.tried[1:], strict=False)]

@@ -174,7 +174,7 @@ async def test_generators_are_closed(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["generator", "asynchronous generator"])
 async def test_generators_never_begun_are_closed(kind: str) -> None:
-    """A generator that nobody pulled from runs none of its code, and can't be begun afterwards."""
+    """A generator that was never iterated runs none of its code, and can't be started afterwards."""
     given, source = given_as(kind, [draft(0)])
     await source.aclose()
     assert (given.pulled, given.closed) == ([], 0)
@@ -182,7 +182,7 @@ async def test_generators_never_begun_are_closed(kind: str) -> None:
 
 
 async def test_other_inputs_are_left_alone() -> None:
-    """A list is none of a run's to close."""
+    """A run does not close a list."""
     source = open_input([draft(0)])
     await source.take(1)
     await source.aclose()
@@ -310,7 +310,7 @@ async def test_closing_after_a_step_failed_leaves_no_complaint() -> None:
 
 
 async def test_cancelled_while_waiting_for_a_row() -> None:
-    """Who is cancelled while the input waits cancels the step, and the generator can be closed."""
+    """Cancelling the consumer while the input waits cancels the step, and the generator can be closed."""
     slow = Slow()
     source = open_input(slow.drafts())
     for begin in ([draft(0)], []):
@@ -437,7 +437,7 @@ async def test_a_synchronous_input_keeps_its_context_variables() -> None:
 
 
 async def test_a_timeout_inside_an_input() -> None:
-    """`asyncio.timeout` within a generator ends what it surrounds, and the input goes on after it."""
+    """`asyncio.timeout` inside a generator ends its block, and the input continues after it."""
 
     async def drafts() -> AsyncIterator[CardDraft]:
         for index in range(3):

@@ -68,7 +68,7 @@ async def test_leaving_early_cancels_and_closes(asynchronous: bool) -> None:
 async def test_a_cancellation_while_the_journal_opens_gives_it_back(
     session: AsyncSession, list_id: str, tmp_path: Path, is_good: bool
 ) -> None:
-    """The next run can open the journal at once. Where the file is none, nothing else is raised."""
+    """The next run can open the journal at once. Without a journal file, nothing else is raised."""
     path = tmp_path / "cards.journal"
     if not is_good:
         path.write_bytes(b"no journal")
@@ -106,7 +106,7 @@ async def test_leaving_while_the_input_waits_closes_it() -> None:
 
 
 async def test_unfinished_cards_in_flight_leave_no_connection(service: BoardService, session: AsyncSession, list_id: str) -> None:
-    """Leaving the block gives back the connections of the cards in flight; the session goes on."""
+    """Leaving the block releases the connections of the cards in flight; the session remains usable."""
     service.faults.add(faults.hang(), "cards.create", times=4)
     async with session.cards.create_many(drafts(list_id, 10), concurrency=4):
         await service.received("cards.create", 4)
@@ -218,7 +218,7 @@ class Instant(Service):
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 async def test_a_service_that_answers_at_once_starves_nobody(concurrency: int) -> None:
-    """The consumer has its turn before more results wait than are kept, also one that only waits for the end."""
+    """The consumer runs before the queue exceeds its size, even if it only waits for the end."""
     service = Instant()
     async with service.run(drafts("list", 100), concurrency) as run:
         taken = 0
@@ -275,7 +275,7 @@ async def test_repeats_of_a_card_count_once() -> None:
 
 
 async def test_iteration_may_be_taken_up_again() -> None:
-    """A loop that is left and begun again goes on where it was."""
+    """A loop over the results that is left and begun again continues where it was."""
     async with Service().run(drafts("list", 10), 1) as run:
         async for first in run:
             assert first.index == 0
@@ -301,7 +301,7 @@ async def test_run_is_used_once_and_in_its_block() -> None:
 
 
 async def test_consumer_in_another_task_ends_with_the_block() -> None:
-    """A consumer elsewhere that waits for a result is told when the block is left."""
+    """A consumer in another task that waits for a result gets an error when the block is left."""
     service = Service(waits=True)
     async with service.run(drafts("list", 10), 2) as run:
         consumer = asyncio.create_task(run.wait())

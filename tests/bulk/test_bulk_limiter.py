@@ -29,7 +29,7 @@ async def let_run() -> None:
 
 
 async def test_a_line_serves_in_order() -> None:
-    """At most so many at a time, first come first served; who is cancelled in the line takes nobody's place."""
+    """At most that many enter at a time, first in first out; a cancelled waiter takes no slot."""
     line = Line(lambda: 2)
     served: list[int] = []
 
@@ -110,7 +110,7 @@ async def test_few_workers_wait_in_a_limiter_of_the_session() -> None:
 
 @pytest.mark.parametrize(("rate", "most"), [(1.0, 1), (1000.0, 21)])
 async def test_as_many_wait_for_a_shared_pace_as_start_soon(rate: float, most: int) -> None:
-    """At a high rate more of them stand in its queue, so that none of its starts is missed."""
+    """At a high rate more attempts wait in its queue, so that none of its starts is missed."""
     pace = Pace(start_rate=rate, max_in_flight=1)
     until = asyncio.Event()
     limiter = RunLimiter(None, pace, held_not(), Places(100))
@@ -166,7 +166,7 @@ async def test_what_was_entered_is_left_again() -> None:
 
 @virtually
 async def test_a_turn_that_comes_in_a_hold_is_given_back() -> None:
-    """Who waited for a turn while the run came to be held waits for the hold, and for another turn afterwards."""
+    """An attempt that waits for the limiter when a hold begins waits for the hold, and then for the limiter again."""
     shared, hold = Limiter(), held_not()
     limiter = RunLimiter(None, shared, hold, Places(1))
     task = asyncio.create_task(enter(limiter))
@@ -185,7 +185,7 @@ async def test_a_turn_that_comes_in_a_hold_is_given_back() -> None:
 async def test_progress_says_that_the_service_asked_for_a_pause(
     service: BoardService, list_id: str, concurrency: int | None
 ) -> None:
-    """While nothing may start until a Retry-After has passed, `waiting_for` says so, and listeners are told at once."""
+    """While Retry-After holds all starts, `waiting_for` says so, and listeners are notified at once."""
     service.faults.add(faults.status(429, headers={"Retry-After": "3600"}), "cards.create", call=range(4, 1000))
     is_told = asyncio.Event()
 
@@ -235,7 +235,7 @@ async def test_a_run_starves_no_other_call(service: BoardService, list_id: str) 
 async def test_stopping_sends_nothing_more(
     limiter: Callable[[], Any], cards: int, service: BoardService, list_id: str, path: Path
 ) -> None:
-    """What waits for its turn, an hour or for ever, is not sent; the iteration ends at once, and no row is in doubt."""
+    """Rows that wait for the limiter are not sent; the iteration ends at once, and no row is in doubt."""
     service.faults.add(faults.status(429, headers={"Retry-After": "3600"}), "cards.create", call=range(4, 1000))
     async with (
         service.session(limiter=limiter(), timeout=600.0) as session,

@@ -26,7 +26,7 @@ async def test_markers_stand_in_the_description(world: World) -> None:
 
 
 async def test_by_marker_foreign_cards_of_equal_content_are_no_harm(world: World) -> None:
-    """Somebody else adds the same cards meanwhile, and the service trims: each row exists once, recognised by its marker."""
+    """Others add the same cards meanwhile, and the service trims texts: each row exists once, recognised by its marker."""
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=range(3, 1000, 4))
     world.service.faults.add(faults.drop(), "cards.create", call=range(4, 20, 4))
     async with world.run(world.drafts(*range(16)), marker=True) as run:
@@ -79,7 +79,7 @@ async def test_rows_of_one_reference_are_told_apart_without_a_journal(moments: M
 
 
 async def test_a_marker_that_is_another_each_time_makes_no_duplicate(moments: Moments) -> None:
-    """What was sent is looked for, not what the function would say now."""
+    """The marker that was sent is searched, not the one that the function would return now."""
     numbers = iter(range(1000))
     memory = Memory(moments)
     memory.script = {"b": ["swallowed"]}
@@ -125,7 +125,7 @@ async def test_one_marker_for_two_rows_makes_no_duplicate(moments: Moments) -> N
 
 
 async def test_rows_of_two_positions_are_two_rows(moments: Moments) -> None:
-    """Of a card that was found nobody knows at which position it was to be: neither row is sent again."""
+    """It is not known which row a found card belongs to, as only their positions differ: neither row is sent again."""
     memory = Memory(moments)
     memory.script = {"a": [LOST, "swallowed"]}
     results = await memory.results(["w", CardDraft("a", "list", pos="top"), CardDraft("a", "list", pos="bottom")])

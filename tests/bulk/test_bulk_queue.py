@@ -34,7 +34,7 @@ async def test_results_are_taken_in_order() -> None:
 
 
 async def test_who_waits_is_woken_by_a_result() -> None:
-    """Nobody goes on before there is one, however often another took it first."""
+    """A waiter continues only when there is a result, however often another takes it first."""
     queue = filled(0)
     queue.take()
     waiting = asyncio.create_task(queue.wait())
@@ -48,7 +48,7 @@ async def test_who_waits_is_woken_by_a_result() -> None:
 
 
 async def test_the_end_comes_after_the_last_result() -> None:
-    """Closing wakes everybody who waits; what is there may still be taken."""
+    """Closing wakes all waiters; the results that are left can still be taken."""
     queue = ResultQueue()
     waiting = [asyncio.create_task(queue.wait()) for _ in range(3)]
     await go_on()
@@ -63,7 +63,7 @@ async def test_the_end_comes_after_the_last_result() -> None:
 
 
 async def test_one_of_two_that_wait_is_cancelled() -> None:
-    """A result that woke somebody who is cancelled meanwhile is the other's."""
+    """If a waiter is cancelled after a result woke it, another waiter gets the result."""
     queue = ResultQueue()
     first, second = (asyncio.create_task(queue.wait()) for _ in range(2))
     await go_on()

@@ -13,7 +13,7 @@ from boardclient.testing import faults
 
 
 async def test_a_refused_card_waits_as_long_as_it_was_told(moments: Moments) -> None:
-    """Retry-After is the refused card's; the others go on meanwhile, and the run waits for it."""
+    """Retry-After holds the refused card; others are sent meanwhile, and the run waits for it."""
     moments.rings_at_once = False
     memory = Memory(moments)
     memory.script = {"b": [REFUSED]}
@@ -78,7 +78,7 @@ async def test_a_refused_card_of_a_run_that_stops_is_to_be_sent(moments: Moments
 
 
 async def test_a_pace_that_sessions_share_is_the_run_s(world: World) -> None:
-    """A Pace as the session's limiter is told by the run, which makes none of its own; refused cards are sent again."""
+    """A run reports to the session's Pace and makes none of its own; refused cards are sent again."""
     pace = Pace(start_rate=10_000.0)
     world.service.faults.add(faults.status(429), "cards.create", call=range(3, 6))
     async with world.service.session(limiter=pace) as session:

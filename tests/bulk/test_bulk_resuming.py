@@ -54,7 +54,7 @@ async def test_resuming_after_leaving_early(world: World) -> None:
 
 @pytest.mark.parametrize("marker", [None, True])
 async def test_rows_in_doubt_of_an_earlier_run_are_reconciled(world: World, marker: Any) -> None:
-    """Of a run that ended, the card that is there is "already", the other is sent again and "created"; the rest goes on."""
+    """After a run that ended, the existing card is "already", the other one is sent again; the rest is created."""
     drafts = world.drafts(*range(6))
     await world.leave_in_doubt(drafts, marker=marker)
     if marker:  # without a confirmed card, or an empty board, a listing proves nothing
@@ -131,7 +131,7 @@ async def test_a_journal_begun_without_a_baseline_stays_unknown(world: World) ->
     ],
 )
 async def test_another_way_to_know_cards_is_refused(world: World, first: Any, then: Any, message: str) -> None:
-    """Rows sent without markers can't be found by them, nor the other way round: nothing is sent, and the first way goes on."""
+    """A journal begun without markers is refused with them, and the other way round: nothing is sent, and it stays usable."""
     drafts = world.drafts(*range(4))
     await world.leave_in_doubt(drafts, marker=first, unknown="report")
     with pytest.raises(JournalError, match=f"belongs to another import: {message}"):
@@ -149,7 +149,7 @@ async def test_markers_of_one_kind_serve_another(world: World) -> None:
 
 
 async def test_the_order_may_change_where_rows_have_references(world: World) -> None:
-    """A row is known by its reference wherever it stands."""
+    """A row is identified by its reference at any position."""
     await world.finish(world.drafts(*range(8)))
     states, report = await world.finish(world.drafts(9, 7, 3, 0, 8, 1))
     assert states == {"9": "created", "8": "created", **dict.fromkeys("7301", "already")}
@@ -158,7 +158,7 @@ async def test_the_order_may_change_where_rows_have_references(world: World) -> 
 
 
 async def test_without_references_rows_are_known_by_their_place(world: World) -> None:
-    """The same input goes on; another order is another content, and ends the run before anything of it is sent."""
+    """The same input resumes; another order means other content, and ends the run before any of it is sent."""
     numbers = range(6)
     await world.finish(world.drafts(*numbers, reference=False))
     states, _ = await world.finish(world.drafts(*numbers, 6, reference=False))
@@ -184,7 +184,7 @@ async def test_changed_content_ends_the_run(world: World, change: dict[str, Any]
 
 
 async def test_a_reference_that_comes_twice_ends_the_run(world: World) -> None:
-    """Two rows of one reference can't be told apart."""
+    """Two rows with one reference are refused."""
     async with world.run(world.drafts(0, 1, 0)) as run:
         with pytest.raises(JournalError, match="'row 0' comes twice"):
             await run.wait()
@@ -217,7 +217,7 @@ class Account:
 
 
 async def test_another_account_is_refused(world: World) -> None:
-    """A journal serves the account that it was begun for, where the provider tells it; another service is another too."""
+    """A journal belongs to the account, if the provider names it, and the service for which it was begun."""
     token = world.service.token
     for account, is_refused in (("ann", False), ("bob", True), (None, True), (7, True), ("ann", False)):
         async with world.service.session(Account(token, account)) as session:
@@ -234,7 +234,7 @@ async def test_another_account_is_refused(world: World) -> None:
 
 
 async def test_another_oauth_account_is_refused(world: World) -> None:
-    """The provider of the package tells its account."""
+    """The package's own provider names its account."""
     async with world.service.session(world.service.oauth_credentials(account="ann")) as session:
         await attrs.evolve(world, session=session).finish(world.drafts(0))
     async with world.service.session(world.service.oauth_credentials(account="bob")) as session:

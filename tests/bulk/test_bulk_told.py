@@ -1,4 +1,4 @@
-"""What listeners and the journal are told, and what never."""
+"""What listeners and the journal receive, and what they never do."""
 
 import asyncio
 import sqlite3
@@ -19,7 +19,7 @@ from boardclient.testing import faults
 
 
 async def test_progress_of_a_resumed_run(world: World) -> None:
-    """Each result is told once, with all states; a card in doubt is told when it is settled."""
+    """Each result is announced once, with all states; a card in doubt is announced when it is settled."""
     told: list[BulkProgress] = []
     world.service.faults.add(faults.status(400), "cards.create", call=1)
     drafts = world.drafts(*range(3))
@@ -115,7 +115,7 @@ async def test_a_journal_that_fails_while_cards_are_settled_ends_the_run(
 
 @pytest.mark.parametrize("marker", [None, True])
 async def test_nothing_secret_is_in_the_journal(world: World, marker: Any) -> None:
-    """Neither key nor token, whatever the service throws back, stands in the file or beside it, during the run or after."""
+    """Neither key nor token is in the file or beside it, during the run or after, whatever the service responds."""
     secrets = [world.service.token, world.service.key]
     echo = " and ".join(secrets).encode()
     for call, status in ((1, 400), (2, 500), (3, 403)):

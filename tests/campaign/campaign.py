@@ -138,7 +138,7 @@ class Run:
             self._service.rules.answer("POST", "/1/cards", query, _wire(row))
 
     def _write_foreign(self, stage: Any) -> None:
-        """Let somebody else create the card that is asked for, who knows nothing of markers."""
+        """Create a card like the requested one on behalf of others, without a marker."""
         body = json.loads(self._service.calls[-1].body) if isinstance(self._service.calls[-1].body, bytes) else {}
         body = body or dict(self._service.calls[-1].body)  # type: ignore[arg-type]  # -- JSON was decoded
         row = next(row for row in self.rows if row["name"] == body["name"])
@@ -146,7 +146,7 @@ class Run:
         self._foreign.add(self._service.rules.answer("POST", "/1/cards", query, _wire(row)).body["id"])  # type: ignore[index, call-overload]  # -- an object with an id
 
     def write_other(self) -> None:
-        """Let somebody else create a card that is like no row."""
+        """Create a card that is like no row on behalf of others."""
         query = {"key": self._service.key, "token": self._service.token}
         card = {"name": "of somebody else", "idList": self.rows[0]["list_id"]}
         self._foreign.add(self._service.rules.answer("POST", "/1/cards", query, card).body["id"])  # type: ignore[index, call-overload]  # -- an object with an id

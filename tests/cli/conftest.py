@@ -91,7 +91,7 @@ def csv_file(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def pulled(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Tell when a signal has pulled the brake of a command."""
+    """Return an event that is set once a signal has pulled the brake of a command."""
     told, real = threading.Event(), Brake.pull
 
     def pull(brake: Brake) -> bool:

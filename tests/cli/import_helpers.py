@@ -34,7 +34,7 @@ def names(service: BoardService) -> list[str]:
 
 
 class Held:
-    """A fault: a commit whose answer is held back until an event has come."""
+    """A fault: a commit whose response waits for an event."""
 
     def __init__(self, event: threading.Event) -> None:
         self._event = event

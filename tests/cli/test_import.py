@@ -1,4 +1,4 @@
-"""The import: all rows are checked before one is sent, each is sent once, and what became of it is told."""
+"""The import: all rows are checked before one is sent, each is sent once, and its result is reported."""
 
 import asyncio
 import io
@@ -260,7 +260,7 @@ class Created(NamedTuple):
 
 @pytest.mark.parametrize("has_journal", [False, True])
 async def test_what_is_ready_when_it_is_cancelled_counts_and_the_rest_is_unknown(tmp_path: Path, has_journal: bool) -> None:
-    """Without a journal that can be read nobody knows which of the rows under way were sent."""
+    """Without a readable journal, it is not known which of the rows in flight were sent."""
     (tmp_path / "journal").write_text("no journal")
     journal = tmp_path / "journal" if has_journal else None
     told: list[_import.FailedRow] = []
@@ -327,7 +327,7 @@ def test_two_references_with_one_hash_are_not_taken_for_the_same() -> None:
 
 
 def test_a_board_that_cannot_be_read_at_the_end_is_told(capsys) -> None:
-    """Nobody knows then whether each row exists once: the import is not complete, and says so."""
+    """If the board can't be read at the end, the import is reported as incomplete."""
     outcome = _import.Outcome(lambda row: None)
     outcome.report = BulkReport(audit_error=TransportError("reset"))
 

@@ -1,4 +1,4 @@
-"""An import that was ended, by signals or otherwise, goes on by the same line; its journal is read before anything is sent."""
+"""The same command line resumes an import that was ended; its journal is read before anything is sent."""
 
 import asyncio
 import os

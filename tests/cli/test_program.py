@@ -217,7 +217,7 @@ def test_a_full_stream_without_a_descriptor_is_one_line_too(monkeypatch, capsys)
 
 
 def test_a_full_standard_error_stops_nothing(monkeypatch) -> None:
-    """What is only told there is lost."""
+    """What can only be reported there is lost."""
     monkeypatch.setattr(sys, "stderr", _Full())
     _text.note("lost")
     console = _render.notes()

@@ -1,4 +1,4 @@
-"""What is drawn: hostile text steers nothing, lists stand side by side, markup is text."""
+"""Drawing: hostile text does not control the terminal, lists are side by side, markup is text."""
 
 import io
 import re

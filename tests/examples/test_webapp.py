@@ -268,7 +268,7 @@ def test_an_expired_token_leads_to_the_login_and_back(client: TestClient, servic
 
 
 def test_an_upload_is_watched(client: TestClient, service: BoardService) -> None:
-    """Events tell how far it is; a browser that comes back gets what it has not seen, and is not kept at the end."""
+    """Events report the progress; a browser that reconnects gets the events it missed, and is let go at the end."""
     board = service.seed({"To Do": []})
     sign_in(client, service)
     response = upload(client, board)

@@ -279,7 +279,7 @@ def test_five_tabs_after_the_token_expired(context: BrowserContext, service: Boa
 
 
 def test_errors_are_pages(page: Page, service: BoardService) -> None:
-    """An unknown board, a refusal and a service that fails are told in words, with a way on."""
+    """An unknown board, a refusal and a failing service are explained in words, with a link to continue."""
     page.goto("/login?return_to=/boards/unknown")
     page.get_by_role("button", name="Refuse").click()
     expect(page.get_by_role("heading", name="You are not signed in")).to_be_visible()

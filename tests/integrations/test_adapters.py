@@ -133,7 +133,7 @@ async def test_redirects_that_sign_nobody_in(consenting: BoardService, running: 
 
 
 async def test_signing_out_takes_a_post(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
-    """A link or an image on another site signs nobody out, and signing out twice is no error."""
+    """A link or an image on another site signs no user out, and signing out twice is not an error."""
     async with running(make) as send:
         browser = Browser(send)
         await browser.sign_in(consenting.members[0].id)

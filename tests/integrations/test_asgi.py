@@ -139,7 +139,7 @@ async def test_every_kind_of_application_is_served(inner: Any) -> None:
 
 
 async def test_the_session_is_closed_before_the_server_hears_of_the_end() -> None:
-    """A server may end the process as soon as it hears of the end."""
+    """A server may end the process as soon as it is notified of the end."""
     session = new_session()
     server = Server(BoardLifespan(INNER["with a lifespan"], lambda: session))
     states: list[str] = []
@@ -184,7 +184,7 @@ async def test_failures_of_the_inner_application_are_its_own(lifespan: Any, type
 
 @pytest.mark.parametrize("result", [ZeroDivisionError("no session today"), object()])
 async def test_a_session_that_cant_be_made_ends_the_start(result: object) -> None:
-    """The server hears of it, and the inner application does not start."""
+    """The server is notified, and the inner application does not start."""
 
     async def make() -> AsyncSession:
         if isinstance(result, Exception):
@@ -259,7 +259,7 @@ async def test_one_application_runs_in_two_loops(consenting: BoardService, make:
     ],
 )
 def test_each_module_imports_its_own_framework_only(module: str, used: set[str]) -> None:
-    """An application installs one framework; the wrapper serves where none is."""
+    """An application installs one framework; the wrapper works without any."""
     code = (
         f"import sys, boardclient.integrations.{module};"
         "print(*{'starlette', 'fastapi', 'litestar', 'quart', 'aiohttp.web'} & {*sys.modules})"

@@ -181,7 +181,7 @@ def test_what_failed_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_failed_sign_in_says_why() -> None:
-    """Its reason is a member of its own; only what the user did is told in words. Its cookies go along."""
+    """Its reason is a separate member; only mistakes of the user are explained. Its cookies are sent along."""
     refused = answered(SignInError("the user refused", "refused", ("a=1; Path=/", "b=2; Path=/")))
     assert [value for name, value in refused.headers if name == "Set-Cookie"] == ["a=1; Path=/", "b=2; Path=/"]
     assert json.loads(refused.body)["reason"] == "refused"
@@ -192,7 +192,7 @@ def test_a_failed_sign_in_says_why() -> None:
 
 @pytest.mark.parametrize("login_url", ["/login", "/login?theme=dark"])
 def test_consent_leads_a_page_to_the_login(login_url: str) -> None:
-    """A page is sent there, anything else is told."""
+    """A page is redirected there, any other request gets an error."""
     error = ConsentRequired("m", "ada", login_url)
     joint = "&" if "?" in login_url else "?"
     page = answered(error, PAGE)

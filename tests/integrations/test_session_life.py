@@ -123,7 +123,7 @@ async def test_each_event_loop_has_a_session_of_its_own() -> None:
 
 
 async def test_a_session_alone_signs_nobody_in() -> None:
-    """What needs a sign-in says that there is none."""
+    """A request that needs a sign-in gets an error without one."""
     boards = BoardSessions(Made().new)
     async with boards.running():
         with pytest.raises(RuntimeError, match="not a SignIn"):

@@ -46,7 +46,7 @@ def test_a_journal_that_was_closed_is_one_file(path: Path) -> None:
 
 
 def test_after_a_kill_the_file_itself_holds_everything(path: Path) -> None:
-    """What was committed does not stand in a second file."""
+    """Committed rows are not in a second file."""
     kill_run(path, 400)
     assert beside(path, "-journal").stat().st_size == 0
     with closing(sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)) as connection:

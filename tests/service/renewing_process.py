@@ -44,7 +44,7 @@ class Parent:
             return json.loads(lines.readline())
 
     async def stop_in(self, step: str) -> None:
-        """Tell the test that the step has come and wait for the end, if this is the one to stop in it."""
+        """If this is the step to stop at, notify the test and wait for the end."""
         if self.stops_in == step:
             await self.ask(f"stopped in {step}")
             await asyncio.Event().wait()

@@ -209,7 +209,7 @@ async def test_a_packed_body_is_unpacked_or_refused(open_pool: Any, raw_server: 
 
 
 async def test_an_unknown_coding_is_left_as_it_is(open_pool: Any, raw_server: Any) -> None:
-    """A coding that nobody here knows is no reason to refuse the bytes."""
+    """A body with an unknown coding is returned as it is."""
 
     async def handler(reader: Any, writer: Any) -> None:
         await head_of(reader)
@@ -378,7 +378,7 @@ async def test_a_request_of_the_pools_session_that_is_no_call(open_pool: Any, ra
 
 
 async def test_the_rest_of_a_tls_connection_is_not_read() -> None:
-    """Bytes of TLS are not taken for those of a response when a connection fails."""
+    """TLS records are not read as a response when a connection fails."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.send(OK)

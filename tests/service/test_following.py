@@ -1,4 +1,4 @@
-"""What logs and observers are told of calls: all that happens, with the call's identifier, and no credential."""
+"""Logs and observers receive all events of calls, with the call's identifier, and no credential."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_events_name_call_account_and_headers(service: BoardService, polic
 
 
 async def test_observers_hear_of_token_exchanges(service: BoardService) -> None:
-    """The exchange of a renewal is told to the observers of the call that waits for it, with its identifier and no credential."""
+    """The observers of the call that waits for a renewal see its exchange, with the call's identifier and no credential."""
     seen: list[Any] = []
     async with AsyncSession(oauth(service, account="ada"), service.base_url) as session:
         await session.with_options(observers=[seen.append]).members.me()
@@ -129,7 +129,7 @@ async def test_observers_hear_of_token_exchanges(service: BoardService) -> None:
     ids=["refused", "dropped", "hanging"],
 )
 async def test_observers_hear_of_failed_exchanges(service: BoardService, fault: Any, status: int | None, effect: Effect) -> None:
-    """The observers of a session hear how an exchange ended that no call waits for, as that of a sign-in."""
+    """The observers of a session see an exchange that no call waits for, such as that of a sign-in."""
     seen: list[Any] = []
     service.faults.add(fault, "token.exchange")
     async with service.session(observers=[seen.append]) as session:
@@ -178,7 +178,7 @@ class Failing(Instrument):
 async def test_an_instrument_that_fails_disturbs_nothing(
     service: BoardService, policy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What an instrument raises is logged, and the call goes on; one that is cancelled ends its activities."""
+    """An error of an instrument is logged, and the call continues; a cancelled call ends its activities."""
     INSTALLED.append(Failing())
     try:
         async with service.session(retry=policy) as session:
@@ -214,7 +214,7 @@ asyncio.run(main())
 
 
 def test_levels_are_named() -> None:
-    """A level that is none is refused; setting it again changes it without a second handler."""
+    """An unknown level is refused; setting a level again changes it without a second handler."""
     with pytest.raises(ValueError, match="debug"):
         logs.log_to_stderr("loud")  # type: ignore[arg-type]  # -- the point
     logger = logging.getLogger("boardclient")

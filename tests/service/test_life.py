@@ -93,7 +93,7 @@ async def test_a_session_never_closed_warns(service: BoardService) -> None:
 
 
 def test_built_outside_a_loop(board_service: BoardService) -> None:
-    """A session may be built where no loop runs; the loop of its first call is its own, and a second is told so clearly."""
+    """A session may be built without a running loop; it belongs to the loop of its first call, and refuses others."""
     session = board_service.session()
 
     async def use() -> None:
@@ -165,7 +165,7 @@ FORK = """
 
 
 def test_after_a_fork() -> None:
-    """A forked child is told clearly, on the parent's loop too, may close its copy, and the parent's connection serves on."""
+    """A forked child gets a clear error, may close its copy, and the parent's connection remains usable."""
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(FORK)], capture_output=True, text=True, timeout=60, check=False)
     assert run.stdout.splitlines() == [
         "RuntimeError: this AsyncSession was used before the process forked: build one in each process",
@@ -233,7 +233,7 @@ async def test_a_timeout_of_the_application_is_its_own(service: BoardService, lo
 
 
 async def test_a_deadline_inside_a_timeout_leaves_it_intact(service: BoardService, loop_clock: Clock) -> None:
-    """A call's own deadline inside asyncio.timeout is not mistaken for it, and leaves no cancellation in the task."""
+    """A call's own deadline inside asyncio.timeout is told apart from it, and leaves no cancellation in the task."""
     service.sleep = loop_clock.sleep
     service.faults.add(service.faults.hang(seconds=10), "members.me", call=1)
     async with service.session(timeout=10, retry=None) as session, asyncio.timeout(30):

@@ -218,7 +218,7 @@ async def test_a_bulk_run_is_one_span(service: BoardService, exported: Exported)
 
 
 async def test_retries_and_renewals_are_counted(service: BoardService, policy: Any, exported: Exported) -> None:
-    """Counters tell of retries and renewals, gauges of the pool; without the instrumentor nothing is told."""
+    """Counters show retries and renewals, gauges the pool; without the instrumentor there are none."""
     async with AsyncSession(oauth(service, []), service.base_url, retry=policy) as session:
         await session.members.me()
         service.faults.add(faults.status(503), "members.me", times=1)

@@ -194,7 +194,7 @@ async def test_the_holder_is_killed(family: Family, service: BoardService, step:
 
 
 async def test_a_holder_that_is_stopped_for_longer_than_its_lease(family: Family, service: BoardService) -> None:
-    """A holder that can't extend its lease is overtaken by one other; when it goes on it does no harm, and two codes are all."""
+    """A holder that can't extend its lease is replaced by another; when it resumes it does no harm, and two codes are used."""
     family.first_may_go.clear()
     family.on_first = lambda pid: os.kill(pid, signal.SIGSTOP)
     async with running(family):
@@ -222,7 +222,7 @@ async def test_a_holder_whose_callback_blocks_its_loop(family: Family, service: 
 
 
 async def test_a_callback_that_takes_longer_than_the_lease(family: Family, service: BoardService) -> None:
-    """A holder that lives extends its lease for as long as its callback takes: nobody else asks."""
+    """A running holder extends its lease for as long as its callback takes: no other asks the user."""
     family.first_may_go.clear()
     async with running(family):
         await family.first_asked.wait()

@@ -23,7 +23,7 @@ async def _answer(reader: Any, writer: Any) -> None:
 
 
 async def test_an_unknown_certificate_is_refused(raw_server: Any, server_context: ssl.SSLContext, policy: Any) -> None:
-    """A certificate that nobody vouches for is refused: NOT_SENT, phase connect, and the server sees no request."""
+    """An untrusted certificate is refused: NOT_SENT, phase connect, and the server sees no request."""
     async with raw_server.run(_answer, server_context) as url, AsyncSession(StaticCredentials("t"), url, retry=policy) as session:
         with pytest.raises(TransportError, match="certificate was refused") as caught:
             await session.members.me()

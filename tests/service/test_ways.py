@@ -73,7 +73,7 @@ async def test_this_aiohttp_passes_the_probe() -> None:
 
 
 def _without_exceptions(self: Any, *args: Any) -> None:
-    """Stand for a protocol whose parser reports nothing."""
+    """A protocol whose parser reports nothing."""
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ async def test_the_parser_is_set_up_as_a_session_does() -> None:
 
 
 async def test_what_was_fed_lies_in_the_buffer() -> None:
-    """A reader of a body keeps the pieces that nobody has read where the direct way looks for them, and counts them."""
+    """The reader of aiohttp has its unread chunks where the direct transport expects them, and counts them."""
     content = aiohttp.StreamReader(Mock(), 2**16, loop=asyncio.get_running_loop())
     for piece in (b"a", b"bc"):
         content.feed_data(piece)
@@ -152,7 +152,7 @@ async def test_an_answer_that_came_whole_is_not_asked_for(
 
 
 def test_what_wraps_aiohttps_request_is_seen() -> None:
-    """A stand-in that wears the name of aiohttp's request is told from it, and a mock from a wrapper."""
+    """A function with the name of aiohttp's request is told apart from it, and a mock from a wrapper."""
     assert not _instruments.is_wrapped()
     with AioResponses():
         assert _instruments.is_wrapped()
@@ -168,7 +168,7 @@ def test_what_wraps_aiohttps_request_is_seen() -> None:
 
 
 async def test_chosen_automatically(open_pool: Any, raw_server: Any, exchanges: list[str], way: str) -> None:
-    """A pool of our own serves the direct way, and the public one where it is told to."""
+    """A pool of our own uses the direct transport, and the other one if it is switched off."""
 
     async def handler(reader: Any, writer: Any) -> None:
         while True:
@@ -446,7 +446,7 @@ async def test_the_same_outcomes_come_back(open_pool: Any, raw_server: Any, name
 
 
 async def test_an_answer_that_nobody_asked_for(open_pool: Any, raw_server: Any) -> None:
-    """An answer that lies on an idle connection is not taken for that of the next request, which is not sent there."""
+    """A response on an idle connection is not used for the next request, which is not sent on that connection."""
     release = asyncio.Event()
     there = asyncio.Event()
 

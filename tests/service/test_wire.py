@@ -33,7 +33,7 @@ from boardclient.testing import BoardService
 
 @pytest.fixture
 def dead_url() -> str:
-    """Give the address of a port where nobody listens."""
+    """Return the address of a port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}"

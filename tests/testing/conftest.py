@@ -11,7 +11,7 @@ from boardclient.testing import BoardService
 
 @attrs.define
 class Clock:
-    """A clock and a sleep that only move when told to."""
+    """A clock and a sleep that the test advances."""
 
     now: float = 1000.0
     slept: list[float] = attrs.field(factory=list)

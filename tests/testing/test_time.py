@@ -18,7 +18,7 @@ async def never(seconds: float) -> None:
 
 @pytest.fixture
 async def service():
-    """Run a service whose time only moves when it is told to."""
+    """Run a service whose time the test advances."""
     async with BoardService(clock=lambda: 0.0, sleep=never, token_lifetime=3600) as running:
         yield running
 

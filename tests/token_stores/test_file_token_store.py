@@ -240,7 +240,7 @@ async def test_deleted_and_replaced_tokens_leave_the_file(path: Path, file_store
 async def test_what_belongs_to_another_user_is_refused(
     path: Path, file_store: FileTokenStore, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither file nor folder may be somebody else's, even where this user may use it."""
+    """Neither file nor folder may belong to another user, even if this user has access."""
     await file_store.publish("a", Token(SECRET), 0)
     if place == "folder":
         monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
@@ -401,7 +401,7 @@ async def test_damaged_entry_is_refused(path: Path, file_store: FileTokenStore, 
 async def test_locked_file_is_an_error_after_a_while(
     path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lock that another process keeps is waited for so long and then told; once it is gone, all is well."""
+    """A lock of another process is waited for up to a limit, then reported; after its release the store works."""
     await file_store.publish("a", Token("before"), 0)
     waits: list[float] = []
     connect = sqlite3.connect
@@ -421,7 +421,7 @@ async def test_locked_file_is_an_error_after_a_while(
 
 
 async def test_error_with_an_extended_code_is_known(file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite's finer codes get the advice of the coarse one; an error without a code is told in its own words."""
+    """Extended SQLite codes get the advice of their primary code; an error without a code keeps its words."""
     error = sqlite3.OperationalError("as SQLite says")
 
     def fail(*arguments: Any, **options: Any) -> sqlite3.Connection:

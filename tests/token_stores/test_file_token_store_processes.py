@@ -52,7 +52,7 @@ def test_one_of_several_processes_wins(path: Path) -> None:
 
 
 async def test_time_of_a_step_is_taken_under_the_lock(path: Path, file_store: FileTokenStore) -> None:
-    """Nobody else can write once the time is taken: an earlier time would be before the beginning of a lease just given."""
+    """No other process can write once the time is read, as that time could precede a lease that was just granted."""
     await file_store.publish("a", Token("token"), 0)
     tries: list[str] = []
 

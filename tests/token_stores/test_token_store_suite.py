@@ -58,7 +58,7 @@ class CoolDownForOthers(MemoryTokenStore):
 
 
 class OpenRelease(MemoryTokenStore):
-    """Ends anybody's lease."""
+    """Ends the lease of any holder."""
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
         for lease in [known.lease for known in self._accounts.values()]:
@@ -248,7 +248,7 @@ def test_suite_is_collected_without_any_plugin(tmp_path: Path) -> None:
 
 
 def test_suite_leaves_the_event_loop_of_the_thread_alone() -> None:
-    """A loop that somebody set for the thread is still set after a test."""
+    """An event loop that was set for the thread is still set after a test."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:

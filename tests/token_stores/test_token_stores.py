@@ -110,7 +110,7 @@ async def test_the_end_of_a_token_is_kept(store: TokenStore) -> None:
 
 
 async def test_clock_set_back_ends_leases_and_cool_downs(store: TokenStore, clock: Clock) -> None:
-    """A lease or a cool-down that seems to begin in the future is over: nobody waits for a clock to catch up."""
+    """A lease or a cool-down that seems to begin in the future counts as over, so a clock need not catch up."""
     assert await store.lease("a", "x", 60.0) == "granted"
     clock.now -= 1.0
     assert await store.lease("a", "y", 60.0) == "granted"
@@ -120,7 +120,7 @@ async def test_clock_set_back_ends_leases_and_cool_downs(store: TokenStore, cloc
 
 
 async def test_late_failure_begins_the_cool_down(store: TokenStore, clock: Clock) -> None:
-    """A holder whose lease ran out, and whom nobody followed, still begins a cool-down."""
+    """A holder whose lease ran out, and had no successor, still begins a cool-down."""
     await store.lease("a", "x", 10.0)
     clock.now += 20.0
     await store.release("a", "x", 5.0)

@@ -17,7 +17,7 @@ POSIX = pytest.mark.skipif(os.name != "posix", reason="modes, owners and forks a
 
 
 class Clock:
-    """A clock that goes on when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0

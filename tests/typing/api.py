@@ -162,7 +162,7 @@ class OneAtATime:
 
 
 def observe(event: Event) -> None:
-    """Tell the events apart."""
+    """Distinguish the events by their class."""
     match event:
         case RequestSent():
             assert_type(event.attempt, int)

@@ -19,7 +19,7 @@ from boardclient.testing import BoardService
 
 
 class Clock:
-    """A clock that goes on when the test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = time.monotonic() // 1 + 1000.0
@@ -54,7 +54,7 @@ class Consent:
         return self.codes[-1]
 
     async def reached(self) -> None:
-        """Wait until somebody asks."""
+        """Wait until the provider is asked."""
         async with asyncio.timeout(60):
             await self.began.wait()
 

@@ -23,7 +23,7 @@ from boardclient.testing import BoardService
 
 @pytest.mark.parametrize("when", ["first use", "expired"])
 async def test_a_leader_cancelled_at_any_step(service: BoardService, when: str) -> None:
-    """Whichever step the call that began the renewal is cancelled at, the others use it, and nobody waits on."""
+    """At whatever step the call that began the renewal is cancelled, the others use the renewal, and none waits forever."""
     cancelled = finished = 0
     for steps in range(500):
         consent, store = Consent(service), SteppingStore()
@@ -62,7 +62,7 @@ async def test_a_leader_cancelled_at_any_step(service: BoardService, when: str) 
 
 
 async def test_all_cancelled(service: BoardService, consent: Consent) -> None:
-    """A renewal goes on when nobody waits for it any more, and the next call uses what it got."""
+    """A renewal continues when no call waits for it any more, and the next call uses its token."""
     consent.hold_up()
     async with service.session(service.oauth_credentials(authorize=consent)) as session:
         tasks = [asyncio.ensure_future(session.members.me()) for _ in range(5)]
@@ -136,7 +136,7 @@ async def test_closing_is_no_failure(service: BoardService, consent: Consent) ->
 
 
 async def test_closing_at_any_step(service: BoardService) -> None:
-    """Whichever step of its renewal a session is closed at, another one that shares the provider goes on by itself."""
+    """At whatever step of its renewal a session is closed, another session with the same provider is not affected."""
     ended_early = 0
     for steps in range(500):
         consent = Consent(service)

@@ -144,7 +144,7 @@ async def test_a_callback_without_a_code(service: BoardService, answer: Any, wor
 
 
 async def test_a_callback_that_is_no_coroutine_function(service: BoardService) -> None:
-    """A plain function is told so; one that raises at once is a failure like any other, one that returns an awaitable will do."""
+    """A plain function is refused clearly; one that raises fails as any other, and one that returns an awaitable works."""
 
     def plain(request: AuthorizationRequest) -> Any:
         return service.new_code()
@@ -199,7 +199,7 @@ async def test_a_callback_that_hangs(service: BoardService, clock: Clock, is_stu
 
 
 async def test_a_shorter_deadline(service: BoardService, consent: Consent, loop_clock: Clock) -> None:
-    """Who can't wait for the callback ends with DeadlineError; the renewal goes on, and its token serves the next call."""
+    """A call that can't wait for the callback ends with DeadlineError; the renewal continues, and serves the next call."""
     consent.hold_up()
     async with service.session(service.oauth_credentials(authorize=consent)) as session:
         patient = asyncio.ensure_future(session.members.me())
@@ -252,7 +252,7 @@ async def test_a_refused_exchange(service: BoardService, consent: Consent, clock
 
 
 async def test_a_used_code(service: BoardService, clock: Clock) -> None:
-    """A code that was exchanged before is refused by the service, and that is told."""
+    """A code that was exchanged before is refused by the service, and the error says so."""
     code = service.new_code()
 
     async def authorize(request: AuthorizationRequest) -> str:
@@ -282,7 +282,7 @@ async def test_nobody_at_the_auth_url(service: BoardService, consent: Consent, c
 
 @pytest.mark.parametrize("fault", [faults.drop(commit=True), faults.drop(), faults.drop(reset=True), faults.truncated()])
 async def test_an_exchange_with_unknown_effect(service: BoardService, consent: Consent, fault: faults.Fault) -> None:
-    """Where nobody knows whether a code was used another one is asked for, and the call goes on."""
+    """If it is not known whether a code was used, another one is requested, and the call continues."""
     service.faults.add(fault, "token.exchange", call=1)
     async with service.session(service.oauth_credentials(authorize=consent)) as session:
         await session.members.me()

@@ -159,7 +159,7 @@ async def test_nothing_secret_is_told(service: BoardService, consent: Consent, c
 
 
 async def test_views_announce_a_renewal_once(service: BoardService, consent: Consent) -> None:
-    """Views share the observers, which are told of a renewal once however many views use what it got."""
+    """Views share the observers, which are notified of a renewal once, however many views use its token."""
     events: list[object] = []
     async with service.session(service.oauth_credentials(authorize=consent), observers=[events.append]) as session:
         views = [session, session.with_options(timeout=20), session.with_options(retry=None)]
@@ -249,7 +249,7 @@ async def test_a_failure_is_everybodys_of_the_store(service: BoardService, conse
 
 
 async def test_a_refused_token_is_everybodys_of_the_store(service: BoardService, consent: Consent, clock: Clock) -> None:
-    """The cool-down after a new token that was refused holds for other providers of the store, which ask nobody either."""
+    """The cool-down after a refused new token applies to other providers of the store, which do not ask the user either."""
     service.faults.add(faults.status(401), "members.me")
     first = timed(service, consent, clock)
     second = timed(service, consent, clock)
@@ -263,7 +263,7 @@ async def test_a_refused_token_is_everybodys_of_the_store(service: BoardService,
 
 
 async def test_a_token_published_before_the_lease_is_used(service: BoardService, consent: Consent) -> None:
-    """Who gets the lease just after another holder has published uses that token, and asks nobody."""
+    """A provider that gets the lease just after another has published uses that token, and does not ask the user."""
     came, go = asyncio.Event(), asyncio.Event()
 
     class Late(MemoryTokenStore):
@@ -287,7 +287,7 @@ async def test_a_token_published_before_the_lease_is_used(service: BoardService,
 
 
 class WatchedStore(MemoryTokenStore):
-    """A store that tells when somebody was refused the lease."""
+    """A store with an event that is set when a lease was refused."""
 
     def __init__(self) -> None:
         super().__init__()
