@@ -22,7 +22,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from boardclient._activities import INSTALLED, SOURCES, Activity, Instrument
 from boardclient._statuses import is_http_error
-from boardclient.errors import ApiError, Effect
+from boardclient.errors import ApiError, BoardClientError, Effect
 from boardclient.events import CredentialsRenewed, Event, RetryScheduled
 
 if TYPE_CHECKING:
@@ -167,7 +167,8 @@ class _OpenTelemetry(Instrument):
         if isinstance(event, RetryScheduled):
             self._retries.add(1, {"boardclient.operation": activity.operation})
             if span is not None:
-                span.add_event("retry", {"boardclient.pause": event.pause_seconds, "boardclient.why": event.why})
+                facts = {"attempt": event.attempt, "pause_seconds": event.pause_seconds, "why": event.why}
+                span.add_event("retry", {f"boardclient.{name}": value for name, value in facts.items()})
         elif span is not None and isinstance(event, CredentialsRenewed):
             span.add_event("credentials renewed")
         elif span is not None and isinstance(event, str):
@@ -200,7 +201,7 @@ class _OpenTelemetry(Instrument):
         if attributes:
             span.set_attributes(attributes)
         if kind is not None:
-            span.set_status(Status(StatusCode.ERROR, None if activity.status is not None else activity.why or None))
+            span.set_status(Status(StatusCode.ERROR, _words(activity)))
         span.end()
 
 
@@ -254,3 +255,10 @@ def _error_type(activity: Activity) -> str | None:
     if isinstance(error, ApiError) and is_http_error(error.status):
         return str(error.status)
     return None if error is None else type(error).__name__
+
+
+def _words(activity: Activity) -> str | None:
+    """Return an error in words. A response needs none: its status is an attribute of the attempt."""
+    if activity.kind == "attempt":
+        return None if activity.status is not None else activity.why or None
+    return str(activity.error) if isinstance(activity.error, BoardClientError) else None

@@ -115,6 +115,7 @@ async def test_a_call_and_its_attempts(service: BoardService, policy: Any, expor
     own = {name for span in (call, first, second) for name in attributes_of(span)}
     assert {name for name in own if not name.startswith("boardclient.")} <= NAMES
     assert [event.name for event in call.events] == ["retry"]
+    assert dict(call.events[0].attributes or {})["boardclient.attempt"] == 1
     sent = [dict(request.headers) for request in service.calls]
     ids = [str(headers.get("traceparent", headers.get("Traceparent")))[:52] for headers in sent]
     assert ids == [f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}" for span in (first, second)]
@@ -178,6 +179,15 @@ async def test_failures_export_no_secret(service: BoardService, policy: Any, loo
     assert kinds_of_errors[-2:] == ["DeadlineError", "TransportError"]
     assert trace.get_current_span() is trace.INVALID_SPAN
     assert_no_secrets(exported.text(), secrets=[service.key, service.token])
+
+
+async def test_a_failed_call_says_why(service: BoardService, exported: Exported) -> None:
+    """The span of a call has the error in words; that of an attempt has its status."""
+    async with service.session(retry=None) as session:
+        with pytest.raises(BoardClientError) as caught:
+            await session.cards.get("none")
+    (attempt,), (call,) = exported.spans(SpanKind.CLIENT), exported.spans(SpanKind.INTERNAL)
+    assert (call.status.description, attempt.status.description) == (str(caught.value), None)
 
 
 async def test_a_cancelled_call_ends_its_spans(service: BoardService, exported: Exported) -> None:
