@@ -58,6 +58,9 @@ class ShownHeaders(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         return self.shown[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.shown
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.shown)
 

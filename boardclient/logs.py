@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Literal, TextIO
 
 from boardclient._activities import INSTALLED, Activity, Instrument, request_id_of
-from boardclient.errors import BoardClientError
+from boardclient.errors import BoardClientError, Effect
 from boardclient.events import CredentialsRenewed, Event, RetryScheduled
 
 __all__ = ["log_to_stderr"]
@@ -50,7 +50,9 @@ class LogInstrument(Instrument):
         error = activity.error
         why = str(error) if isinstance(error, BoardClientError) else type(error).__name__ if error is not None else ""
         if activity.kind == "attempt":
-            _log(logging.DEBUG, activity, "attempt %d: %s", activity.number, activity.why or why or "ended")
+            is_failure = activity.status is not None and activity.why != "success"
+            words = "failed" if is_failure else activity.why or why or "ended"  # the line of the pause or call says why
+            _log(logging.DEBUG, activity, "attempt %d: %s", activity.number, words)
         else:
             is_of_run = activity.kind == "call" and activity.parent is not None and activity.parent.kind == "run"
             level = logging.DEBUG if is_of_run else logging.INFO
@@ -87,6 +89,15 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
         super().__init__(sys.stderr)
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record, unless the application's own handler writes it to the console."""
+        if not (_root.propagate and any(map(_is_console, logging.getLogger().handlers))):
+            super().emit(record)
+
+
+def _is_console(handler: logging.Handler) -> bool:
+    return isinstance(handler, logging.StreamHandler) and handler.stream in {sys.stderr, sys.stdout}
+
 
 def _log(level: int, activity: Activity, message: str, *values: object) -> None:
     if not _calls.isEnabledFor(level):
@@ -103,6 +114,8 @@ def _log(level: int, activity: Activity, message: str, *values: object) -> None:
     }
     parts = ["%s", "(%s)"] if activity.call_id else ["%s"]
     ends = [f"{name} {extra[name]}" for name in ("status", "account", "request_id") if extra[name] is not None]
+    if activity.kind in {"call", "attempt"} and activity.error is not None and activity.effect is not Effect.REJECTED:
+        ends.append(f"effect {activity.effect.value}")
     if activity.seconds:
         ends.append(f"{activity.seconds:.3f} s")
     named = [activity.operation, activity.call_id] if activity.call_id else [activity.operation]

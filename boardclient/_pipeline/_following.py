@@ -9,6 +9,7 @@ from boardclient._activities import PARENT, Activity, Instrument, new_call_id
 from boardclient._pipeline._guards import notify_all
 from boardclient._statuses import status_of
 from boardclient._transport import RawResponse, TransportResult
+from boardclient.errors import Effect
 from boardclient.events import Event, Observer, RequestSent, ResponseReceived
 from boardclient.logs import followers
 
@@ -138,4 +139,6 @@ def end_attempt(activity: Activity, attempt: Attempt, error: BaseException | Non
     """End the activity of an attempt with the facts that the history holds."""
     activity.status, activity.effect, activity.why = attempt.status, attempt.effect, attempt.why
     activity.seconds = attempt.seconds
+    if (call := activity.parent) is not None:
+        call.effect = attempt.effect if attempt.effect is Effect.DONE else Effect.worst([call.effect, attempt.effect])
     activity.end(error)

@@ -150,6 +150,8 @@ class Pipeline:
             return await self.call(request, options)
         except BaseException as raised:
             error = raised
+            if isinstance(raised, BoardClientError):
+                activity.effect = raised.effect
             raise
         finally:
             options.activity = None

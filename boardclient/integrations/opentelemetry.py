@@ -22,7 +22,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from boardclient._activities import INSTALLED, SOURCES, Activity, Instrument
 from boardclient._statuses import is_http_error
-from boardclient.errors import ApiError, BoardClientError, Effect
+from boardclient.errors import ApiError, BoardClientError
 from boardclient.events import CredentialsRenewed, Event, RetryScheduled
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class _OpenTelemetry(Instrument):
             if kind is not None:
                 attributes["error.type"] = kind
             if activity.kind == "call":
-                attributes["boardclient.effect"] = getattr(activity.error, "effect", Effect.DONE).value
+                attributes["boardclient.effect"] = activity.effect.value
             elif activity.kind == "renewal":
                 self._renewals.add(1, {} if kind is None else {"error.type": kind})
         if span is None:

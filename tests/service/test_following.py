@@ -213,6 +213,49 @@ asyncio.run(main())
     assert len([line for line in done.stderr.splitlines() if "boardclient" in line]) == lines, done.stderr
 
 
+async def test_records_say_what_a_call_has_done(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:
+    """The record of a call has its effect: done, what its error says, or the worst of its attempts where it was cancelled."""
+    caplog.set_level(logging.INFO, "boardclient")
+    async with service.session(retry=None) as session:
+        await session.members.me()
+        with pytest.raises(ApiError):
+            await session.cards.get("none")
+        service.faults.add(faults.drop(), times=1)
+        with pytest.raises(BoardClientError):
+            await session.members.me()
+        service.faults.add(faults.hang())
+        call = asyncio.ensure_future(session.members.me())
+        while len(service.calls) < 4:
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+    records = [record for record in caplog.records if record.name == "boardclient.calls"]
+    assert [record.effect for record in records] == ["done", "rejected", "unknown", "unknown"]
+    assert ["effect unknown" in record.getMessage() for record in records] == [False, False, True, True]
+
+
+async def test_lines_are_written_once(service: BoardService, capsys: pytest.CaptureFixture[str]) -> None:
+    """An application whose root logger writes to the console gets no second line; one that does not propagate gets the first."""
+    root, logger = logging.getLogger(), logging.getLogger("boardclient")
+    lines = []
+    console = logging.StreamHandler(sys.stderr)
+    logs.log_to_stderr()
+    try:
+        async with service.session() as session:
+            await session.members.me()
+            lines.append(capsys.readouterr().err.count("members.me"))
+            root.addHandler(console)
+            await session.members.me()
+            lines.append(capsys.readouterr().err.count("members.me"))
+            logger.propagate = False
+            await session.members.me()
+            lines.append(capsys.readouterr().err.count("members.me"))
+    finally:
+        root.removeHandler(console)
+        logger.propagate = True
+    assert lines == [1, 1, 1]
+
+
 def test_levels_are_named() -> None:
     """An unknown level is refused; setting a level again changes it without a second handler."""
     with pytest.raises(ValueError, match="debug"):
