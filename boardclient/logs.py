@@ -90,7 +90,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, unless the application's own handler writes it to the console."""
+        """Write the record, unless the root logger writes it to the console."""
         if not (_root.propagate and any(map(_is_console, logging.getLogger().handlers))):
             super().emit(record)
 

@@ -140,5 +140,6 @@ def end_attempt(activity: Activity, attempt: Attempt, error: BaseException | Non
     activity.status, activity.effect, activity.why = attempt.status, attempt.effect, attempt.why
     activity.seconds = attempt.seconds
     if (call := activity.parent) is not None:
+        call.number, call.status, call.response_headers = activity.number, activity.status, activity.response_headers
         call.effect = attempt.effect if attempt.effect is Effect.DONE else Effect.worst([call.effect, attempt.effect])
     activity.end(error)

@@ -249,7 +249,7 @@ def _outcome(activity: Activity, error_type: str | None) -> dict[str, Any]:
 
 def _error_type(activity: Activity) -> str | None:
     """Return what went wrong in a word. It is the status of a failed response, otherwise the exception's class."""
-    if activity.status is not None and is_http_error(activity.status):
+    if activity.kind == "attempt" and activity.status is not None and is_http_error(activity.status):
         return str(activity.status)
     error = activity.error
     if isinstance(error, ApiError) and is_http_error(error.status):

@@ -51,7 +51,7 @@ async def test_logs_tell_of_a_call(service: BoardService, policy: Any, caplog: p
     assert texts[2].startswith(f"members.me ({call_id}) pause of ")
     assert "after attempt 1" in texts[2]
     assert "attempt 2: success [status 200, account ada" in texts[4]
-    assert texts[5].startswith(f"members.me ({call_id}) done [account ada")
+    assert texts[5].startswith(f"members.me ({call_id}) done [status 200, account ada")
     levels = [record.levelname for record in caplog.records if record.name == "boardclient.calls"]
     assert levels == ["DEBUG", "DEBUG", "INFO", "DEBUG", "DEBUG", "INFO"]
 
@@ -231,6 +231,7 @@ async def test_records_say_what_a_call_has_done(service: BoardService, caplog: p
         await asyncio.wait([call])
     records = [record for record in caplog.records if record.name == "boardclient.calls"]
     assert [record.effect for record in records] == ["done", "rejected", "unknown", "unknown"]
+    assert [record.status for record in records] == [200, 404, None, None]
     assert ["effect unknown" in record.getMessage() for record in records] == [False, False, True, True]
 
 
