@@ -28,7 +28,7 @@ LISTS = ("l1", "l2")
 
 @attrs.define
 class Made:
-    """A card as the service keeps it; `row` is the number of the row that made it, None for one of somebody else."""
+    """A card of the service; `row` is the number of the row that made it, None for a card of others."""
 
     id: str
     name: str
@@ -195,7 +195,7 @@ class Run:
     # --- what became of it
 
     def look(self, made: Made | CardDraft) -> Hashable:
-        """Return what a card looks like at this service, which is all that anybody can tell of it; markers are left out."""
+        """Return all that this service shows of a card, without markers."""
         kind = self.service.kind
         due = None if made.due is None else DATES[kind.due](made.due)
         return TEXTS[kind.name](made.name), made.list_id, due

@@ -71,7 +71,7 @@ def held_up(journal: Journal) -> Iterator[None]:
 
 
 async def begun(work: Any) -> asyncio.Task[Any]:
-    """Start a call and let it come to its waiting."""
+    """Start a call, and run until it waits."""
     task = asyncio.ensure_future(work)
     await asyncio.sleep(0)
     await asyncio.sleep(0)

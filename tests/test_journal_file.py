@@ -79,7 +79,7 @@ def crash(path: Path) -> Path:
 
 
 def test_new_rows_are_armed_on_the_disk_before_they_may_be_sent(path: Path) -> None:
-    """Rows that were never met are to be sent, numbered in the order of arming, and a crash right after finds them in doubt."""
+    """New rows are to be sent, numbered in the order of logging, and are in doubt after a crash."""
     with opened(path) as journal:
         assert journal.admit(entries("a", 0)) == [RowDecision(1, "send"), RowDecision(2, "send")]
         assert journal.admit(entries("b")) == [RowDecision(3, "send")]
@@ -147,7 +147,7 @@ def test_the_last_outcome_of_a_row_holds(path: Path) -> None:
 
 
 def test_outcomes_are_written_with_the_next_admission(path: Path) -> None:
-    """Arming and recording are one commit, and a row of this batch is not touched by it."""
+    """Logging and recording are one commit, and a row of this batch is not affected by it."""
     with opened(path) as journal:
         journal.admit(entries("a"))
         journal.admit(entries("b"), [RowOutcome(1, "done", "c1")])

@@ -227,7 +227,7 @@ async def test_a_limiter_that_swallows_the_deadline_sends_nothing(board_service:
 
 
 async def test_what_a_limiter_raises_instead_of_a_turn_is_the_callers(board_service: BoardService, loop_clock: Clock) -> None:
-    """Without a turn nothing is sent, and the error is the limiter's own; at the deadline it is the deadline's."""
+    """A limiter that can't be entered sends nothing, and its error is raised; at the deadline a DeadlineError is."""
 
     class Refusing(Limiter):
         async def __aenter__(self) -> None:

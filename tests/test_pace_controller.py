@@ -76,7 +76,7 @@ def test_refusals_that_were_in_flight_together_are_one_signal() -> None:
 
 
 def test_refusals_that_go_on_make_everybody_wait_for_retry_after() -> None:
-    """A refused attempt that was started after the pace was lowered holds everybody, and one asks whether it is over."""
+    """A refused attempt that was started after the rate was lowered holds all others, and one asks whether it is over."""
     controller = Controller(100.0, 16)
     first, *_ = burst(controller, 4, 0.0)
     refuse(controller, first, 0.1, retry_after=7.0)

@@ -532,7 +532,7 @@ def answering(session: AsyncSession, body: bytes) -> Any:
 
 
 async def test_other_tasks_run_while_a_long_answer_is_read() -> None:
-    """Another task has a turn after each slice, and a short answer is read at once."""
+    """Another task runs after each slice, and a short response is read at once."""
     turns = 0
 
     async def count() -> None:

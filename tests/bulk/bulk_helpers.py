@@ -88,7 +88,7 @@ def names(numbers: Iterable[int]) -> list[str]:
 
 
 class Moments:
-    """`asyncio` as the run sees it, whose time is the test's; a timer rings when the test, or everybody waiting, lets it."""
+    """`asyncio` as the run sees it, with the test's time; a timer ends when the test says so, or all tasks wait."""
 
     def __init__(self) -> None:
         self.now = 1000.0

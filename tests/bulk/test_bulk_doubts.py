@@ -218,7 +218,7 @@ async def test_a_board_that_proves_nothing_leaves_cards_unknown(moments: Moments
 
 
 async def test_a_board_that_cannot_be_read_leaves_cards_unknown(moments: Moments) -> None:
-    """The run comes to its end all the same: what is in doubt is unknown, and there is no audit."""
+    """The run ends all the same: rows in doubt are unknown, and there is no audit."""
     memory = Memory(moments)
     memory.script = {"a": [LOST]}
     async with memory.run("ab") as run:

@@ -113,7 +113,7 @@ async def test_a_fatal_401_leaves_a_resumable_journal(world: World) -> None:
 
 
 async def test_stopping_begins_no_further_card(world: World) -> None:
-    """Those in flight come to their end; every row on record is done or to be sent; the next run does the rest."""
+    """Cards in flight are completed; each logged row is done or not sent; the next run does the rest."""
     drafts = world.drafts(*range(60))
     results = []
     async with world.run(iter(drafts), concurrency=4) as run:
@@ -240,7 +240,7 @@ async def test_a_journal_that_is_full_ends_the_run(world: World, monkeypatch: py
 
 
 async def test_notes_that_cannot_be_written_are_an_error_at_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The results are handed out; leaving the block says that the next run will find rows in doubt, which it resolves."""
+    """The results are returned; leaving the block reports that the next run will find rows in doubt, which it resolves."""
 
     def failing(self: JournalFile, *arguments: Any) -> Any:
         raise JournalError("the disk is full")

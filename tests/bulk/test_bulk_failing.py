@@ -33,7 +33,7 @@ async def list_id(session: AsyncSession) -> str:
 
 @pytest.mark.parametrize("concurrency", [1, 8])
 async def test_refused_credentials_end_the_run(service: BoardService, list_id: str, concurrency: int) -> None:
-    """After a 401 no card is begun; the results so far are handed out, then the error is raised."""
+    """After a 401 no card is sent; the results so far are returned, then the error is raised."""
     service.faults.add(faults.status(401), "cards.create", call=range(5, 10000))
     async with service.session(StaticCredentials(service.token, service.key), retry=None) as session:
         seen = []

@@ -117,7 +117,7 @@ async def test_an_empty_input(kind: str) -> None:
 
 @every_kind
 async def test_an_error_comes_after_the_rows_before_it(kind: str) -> None:
-    """The rows that were pulled before an error are handed out first; the error comes next, and each time again."""
+    """The rows before an error are returned first; then the error is raised, each time."""
     _, source = given_as(kind, [draft(0), draft(1), OSError("the disk is gone")])
     assert indices(await source.take(5)) == [0, 1]
     for _ in range(2):

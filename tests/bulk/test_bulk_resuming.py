@@ -171,7 +171,7 @@ async def test_without_references_rows_are_known_by_their_place(world: World) ->
 
 @pytest.mark.parametrize("change", [{"name": "b"}, {"desc": "b"}, {"pos": "top"}, {"due": datetime(2027, 1, 1, tzinfo=UTC)}])
 async def test_changed_content_ends_the_run(world: World, change: dict[str, Any]) -> None:
-    """A row that was sent may not change; the results before it are handed out."""
+    """A row that was sent may not change; the results before it are returned."""
     drafts = world.drafts(*range(3))
     await world.finish(drafts)
     seen = []

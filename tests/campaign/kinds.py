@@ -32,7 +32,7 @@ def every(**numbers: int) -> Callable[[int], str | None]:
 class Kind:
     """How a run is made up. `rows` is "distinct", "twins" (each content five times) or "equal" (one content).
 
-    `foreign` lets somebody else write cards like those that are asked for, `neighbour` one card of another kind after a crash.
+    `foreign` adds cards of others like the requested ones, `neighbour` one other card of others after a crash.
     `limit` is the service's, in cards per second and at once: it answers 429, with and without Retry-After. `dies_at` is a crash
     point that the first process meets instead of random kills. `may_end` says whether a process may end because a token was
     refused twice, so that the import is run once more. `is_sound` says whether the stated assumptions hold, so that nothing may

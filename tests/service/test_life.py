@@ -233,7 +233,7 @@ async def test_a_timeout_of_the_application_is_its_own(service: BoardService, lo
 
 
 async def test_a_deadline_inside_a_timeout_leaves_it_intact(service: BoardService, loop_clock: Clock) -> None:
-    """A call's own deadline inside asyncio.timeout is told apart from it, and leaves no cancellation in the task."""
+    """A call's own deadline inside asyncio.timeout is distinguished from it, and leaves no cancellation in the task."""
     service.sleep = loop_clock.sleep
     service.faults.add(service.faults.hang(seconds=10), "members.me", call=1)
     async with service.session(timeout=10, retry=None) as session, asyncio.timeout(30):

@@ -152,7 +152,7 @@ async def test_an_answer_that_came_whole_is_not_asked_for(
 
 
 def test_what_wraps_aiohttps_request_is_seen() -> None:
-    """A function with the name of aiohttp's request is told apart from it, and a mock from a wrapper."""
+    """A function with the name of aiohttp's request is distinguished from it, and a mock from a wrapper."""
     assert not _instruments.is_wrapped()
     with AioResponses():
         assert _instruments.is_wrapped()
