@@ -76,6 +76,8 @@ class Pipeline:
         self.observers = tuple(observers)
         self.credentials_in: CredentialsIn = credentials_in
         self._core = core
+        self._in_flight: Final = core.in_flight
+        self._root: Final = core.base_url
         self._provider: Final = GuardedProvider(provider, core)
         self._limiter = None if limiter is None else GuardedLimiter(limiter)
         self.follower = ObserverInstrument(self.observers) if self.observers else None
@@ -97,8 +99,7 @@ class Pipeline:
         """
         if (self.observers or INSTALLED or is_info_logged()) and (options is None or options.activity is None):
             return await self._followed(request, options)
-        in_flight = self._core.in_flight
-        context = in_flight.begin(request, self.timeout, options)
+        context = self._in_flight.begin(request, self.timeout, options)
         outcome: T | BoardClientError
         try:
             if self._enters_policy_first:
@@ -119,7 +120,7 @@ class Pipeline:
             error.__traceback__ = None  # a trace config may keep the cancellation
             outcome = ended
         finally:
-            in_flight.end(context)
+            self._in_flight.end(context)
             if options is not None:
                 options.context = None
         if context.is_noted:  # as are all failures and interruptions
@@ -138,12 +139,12 @@ class Pipeline:
             ended = end_early(context, self._core.host)
             outcome = ended if ended is not None and is_failure else outcome
         if isinstance(outcome, BoardClientError) and not context.returns_error:
-            complete(outcome, request, context, self._core.base_url, self.credentials_in)
+            complete(outcome, request, context, self._root, self.credentials_in)
         return outcome
 
     async def _followed(self, request: Request[T], options: CallOptions | None) -> T:
         """Make a call that instruments or observers follow."""
-        activity = call_of(request, self._core.base_url, self._account, self.follower)
+        activity = call_of(request, self._root, self._account, self.follower)
         options = options or CallOptions()
         options.activity, error = activity, None
         try:
@@ -190,13 +191,12 @@ class Pipeline:
         self, limiter: GuardedLimiter, request: Request[T], context: CallContext, credentials: Credentials
     ) -> T | BoardClientError | _Unsent:
         """Send the request inside the limiter, unless its credentials are outdated."""
-        in_flight = self._core.in_flight
         outcome: T | BoardClientError | _Unsent = _Unsent.OUTDATED
-        in_flight.suspend(context)
+        self._in_flight.suspend(context)
         context.waits_for = _limiter
         try:
             async with limiter:
-                in_flight.resume(context)
+                self._in_flight.resume(context)
                 context.waits_for = None
                 if context.is_cancelled and context.may_send:  # the limiter swallowed the caller's cancellation
                     raise asyncio.CancelledError
@@ -220,20 +220,20 @@ class Pipeline:
         signed = credentials.sign(request, self.credentials_in)
         headers = begin_attempt(context) if context.activity is not None else None
         response = await self._core.pool.send(
-            definition.method, self._core.base_url + signed.target, signed.body, context, headers=headers
+            definition.method, self._root + signed.target, signed.body, context, headers=headers
         )
-        if response.status not in SUCCESSES:
+        if response.status is None or response.status not in SUCCESSES:
             failure: T | BoardClientError = self._error_of(request, context, response)
             return self._noted(context, response, failure)
         if credentials is not self._provider.accepted:
             self._provider.note_accepted(credentials)
         try:
             if definition.read_in_steps is None:
-                value = definition.read(response, request.identifier)  # pyright: ignore[reportArgumentType] -- only a RawResponse has a status of success
+                value = definition.read(response, request.identifier)
             else:
-                value = await _read_in_steps(request, context, response)  # pyright: ignore[reportArgumentType] -- as above
+                value = await _read_in_steps(request, context, response)
         except DecodeError as error:
-            shown = without_secrets(context, response)  # pyright: ignore[reportArgumentType] -- as above
+            shown = without_secrets(context, response)
             return self._noted(context, response, unreadable(request, error, shown, self._core.host))
         return self._noted(context, response, value) if context.is_noted else value
 
@@ -330,7 +330,7 @@ class Pipeline:
     @property
     def identity(self) -> Mapping[str, str]:
         """The service and the account that calls are made for, without credentials."""
-        service, account = {"service": self._core.base_url}, self._account
+        service, account = {"service": self._root}, self._account
         return service if account is None else {**service, "account": account}
 
     @property
