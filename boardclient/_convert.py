@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import islice
 from operator import eq
 from types import NoneType
@@ -118,6 +118,7 @@ def _struct(model: type, fields: tuple[Field, ...]) -> type[msgspec.Struct] | No
     return msgspec.defstruct(model.__name__, members, rename={field.name: field.wire for field in fields}, gc=False)
 
 
+@cache
 def _constructor(model: type) -> Callable[..., Any]:
     """Make a constructor by position, three times as fast as the model's own.
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterable, Callable, Iterable
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from boardclient import _operations as operations
 from boardclient._convert import with_sent
 from boardclient._pipeline._options import CallRunner
-from boardclient.bulk import BulkRun
-from boardclient.bulk._finding import FoundCards, find_cards
-from boardclient.bulk._options import make_options
 from boardclient.events import BulkProgress
 from boardclient.models import Board, BoardList, Card, CardDraft, Member, Position
+
+if TYPE_CHECKING:
+    from boardclient.bulk import BulkRun
+    from boardclient.bulk._finding import FoundCards
+
+# The bulk package is imported when it is first used: it is a third of what importing this package takes.
 
 
 class _Resource:
@@ -184,6 +187,8 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
             TypeError, ValueError: a value could not have been sent.
         """
+        from boardclient.bulk._finding import find_cards
+
         draft = CardDraft(name, list_id, desc=desc, due=due)
         cards = await self._runner.call(operations.BOARD_CARDS.request(board_id))
         return find_cards(draft, cards)
@@ -222,6 +227,9 @@ class Cards(_Resource):
         Raises:
             TypeError, ValueError: an option can't work.
         """
+        from boardclient.bulk import BulkRun
+        from boardclient.bulk._options import make_options
+
         listeners = [on_progress] if on_progress is not None else []
         if self._runner.is_observed:
             listeners.append(self._runner.notify)

@@ -13,7 +13,6 @@ from boardclient import retry as _retry
 from boardclient._environment import optional, required
 from boardclient._messages import Response
 from boardclient._operations import build_request
-from boardclient._pace import Limiter
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._stats import SessionStats
@@ -27,6 +26,8 @@ from boardclient.resources import Boards, Cards, Lists, Members
 if TYPE_CHECKING:
     import aiohttp
     from tenacity import AsyncRetrying
+
+    from boardclient._pace import Limiter
 
 
 class _Unset:

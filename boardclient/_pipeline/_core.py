@@ -9,11 +9,8 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
 
-import attrs
-
 from boardclient._activities import SOURCES
 from boardclient._messages import Response, response_of
-from boardclient._pace import Pace
 from boardclient._pipeline._following import ObserverInstrument, end_form, form_of
 from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._pipeline._places import Places
@@ -30,14 +27,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@attrs.frozen
 class _Form:
     """A form that a credential provider sends, as errors name it. They do not show its URL."""
 
-    line: str
+    line = "POST"
 
 
-_FORM: Final = _Form("POST")
+_FORM: Final = _Form()
 
 
 class SessionCore:
@@ -76,6 +72,8 @@ class SessionCore:
 
     def stats(self) -> SessionStats:
         """Return the counts of the session and its views, and their connections."""
+        from boardclient._pace import Pace  # most sessions have none: importing it takes a tenth of the package's time
+
         attempts = self.pool.sent - self.forms
         pool_open, idle, waiting = self.pool.connections
         return SessionStats(

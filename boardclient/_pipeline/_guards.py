@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from boardclient._pace import Limiter
 from boardclient.events import Event, Observer
+
+if TYPE_CHECKING:
+    from boardclient._pace import Limiter
 
 T = TypeVar("T")
 

@@ -9,13 +9,13 @@ import attrs
 
 from boardclient._activities import Activity
 from boardclient._messages import Request
-from boardclient._pace import Limiter
 from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._pipeline._places import Places
 from boardclient.errors import Attempt
 from boardclient.events import Event
 
 if TYPE_CHECKING:
+    from boardclient._pace import Limiter
     from boardclient._pipeline._in_flight import CallContext
 
 T = TypeVar("T")

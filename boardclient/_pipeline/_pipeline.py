@@ -10,13 +10,12 @@ import asyncio
 import enum
 from collections.abc import Coroutine, Iterable, Mapping
 from time import time
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from boardclient import retry as _retry
 from boardclient._activities import INSTALLED
 from boardclient._messages import Request
 from boardclient._operations import error_of, interpret_in_steps, unreadable
-from boardclient._pace import Limiter
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._following import ObserverInstrument, call_of
 from boardclient._pipeline._guards import GuardedLimiter, notify_all
@@ -41,6 +40,9 @@ from boardclient.credentials._values import CredentialsIn
 from boardclient.errors import AuthenticationError, BoardClientError, CredentialError, DecodeError
 from boardclient.events import Event, Observer
 from boardclient.logs import is_info_logged
+
+if TYPE_CHECKING:
+    from boardclient._pace import Limiter
 
 T = TypeVar("T")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Final
 
 from multidict import CIMultiDict
 
+from boardclient import __version__
 from boardclient._transport._settings import Settings
 
 
@@ -15,7 +15,7 @@ class RequestHeaders:
     """The headers of a session's requests, prepared once for each content type. Owned by a `Pool`."""
 
     def __init__(self, settings: Settings) -> None:
-        agent = " ".join(filter(None, (f"boardclient/{version('boardclient')}", settings.user_agent)))
+        agent = " ".join(filter(None, (f"boardclient/{__version__}", settings.user_agent)))
         bare = CIMultiDict({"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": agent})
         bare.update(settings.headers)
         self._prepared: Final[dict[str | None, CIMultiDict[str]]] = {None: bare}
