@@ -59,7 +59,7 @@ class Outgoing:
         content_type: of the body.
         limit: how many bytes of the response's body are read.
         is_watched: whether an instrument may read the response.
-        received: what the request came back with, None as long as nothing has.
+        received: What came back, None until then.
     """
 
     url: str = attrs.field(repr=False)
