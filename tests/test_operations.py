@@ -91,18 +91,17 @@ def test_a_request_is_what_the_document_shows(
     assert request.repeatable is (request.method != "POST")
 
 
-IDENTIFIED = [ops.BOARD_CARDS, ops.BOARD_LISTS, ops.READ_CARD, ops.MOVE_CARD, ops.ADD_LABEL, ops.ARCHIVE_LIST, ops.DELETE_CARD]
-VALUES: dict[str, dict[str, object]] = {
-    "cards.move": {"list_id": "l"}, "cards.add_label": {"label_id": "x"}, "lists.archive": {"closed": True},
-}  # fmt: skip
+IDENTIFIED = [(operation, values) for operation, identifier, values, _, _ in ENCODED if identifier is not None]
 
 
-@pytest.mark.parametrize("operation", IDENTIFIED)
+@pytest.mark.parametrize(("operation", "values"), IDENTIFIED)
 @pytest.mark.parametrize("identifier", ["", ".", "..", "a/b", "\\", "a\n", "\x7f", "\ud800"])
-def test_a_bad_identifier_is_refused_before_anything_is_sent(operation: ops.Operation[Any], identifier: str) -> None:
+def test_a_bad_identifier_is_refused_before_anything_is_sent(
+    operation: ops.Operation[Any], values: dict[str, object], identifier: str
+) -> None:
     """No operation builds a request for an identifier that could become another path."""
     with pytest.raises(ValueError, match="_id "):
-        operation.request(identifier, **VALUES.get(operation.name, {}))
+        operation.request(identifier, **values)
 
 
 @pytest.mark.parametrize(
@@ -368,11 +367,13 @@ def test_any_text_is_sent_whole_or_refused(name: str, desc: str) -> None:
 
 @settings(deadline=None)
 @given(TEXT)
-@pytest.mark.parametrize("operation", IDENTIFIED)
-def test_any_identifier_stays_in_its_segment_or_is_refused(operation: ops.Operation[Any], identifier: str) -> None:
+@pytest.mark.parametrize(("operation", "values"), IDENTIFIED)
+def test_any_identifier_stays_in_its_segment_or_is_refused(
+    operation: ops.Operation[Any], values: dict[str, object], identifier: str
+) -> None:
     """Any identifier is one percent-encoded segment of the operation's own path, or a ValueError."""
     try:
-        path = operation.request(identifier, **VALUES.get(operation.name, {})).path
+        path = operation.request(identifier, **values).path
     except ValueError:
         return
     template, segments = operation.path.split("/"), path.split("/")
