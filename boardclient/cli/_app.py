@@ -30,7 +30,7 @@ _board = Group(
     "Create and show boards.",
     Command(
         "create",
-        "_records.board_create",
+        "_record_commands.board_create",
         "Create a board.",
         Argument("name", metavar="NAME", help="The board's name."),
         Option(
@@ -45,7 +45,7 @@ _board = Group(
     ),
     Command(
         "show",
-        "_records.board_show",
+        "_record_commands.board_show",
         "Draw a board: its lists side by side with their cards, and the identifiers of both.",
         _board_id,
         _json,
@@ -57,7 +57,7 @@ _list = Group(
     "Create and archive lists.",
     Command(
         "create",
-        "_records.list_create",
+        "_record_commands.list_create",
         "Create a list on a board.",
         Argument("name", metavar="NAME", help="The list's name."),
         Option("--board", "board_id", metavar="BOARD_ID", required=True, help="The board's identifier."),
@@ -65,14 +65,16 @@ _list = Group(
         _json,
         notes={_EXAMPLE: ['boardclient list create "In review" --board BOARD_ID --pos bottom']},
     ),
-    Command("archive", "_records.list_archive", "Archive a list. The service documents no way to undo this.", _list_id, _json),
+    Command(
+        "archive", "_record_commands.list_archive", "Archive a list. The service documents no way to undo this.", _list_id, _json
+    ),
 )
 _card = Group(
     "card",
     "Create, read, move, label and delete cards.",
     Command(
         "create",
-        "_records.card_create",
+        "_record_commands.card_create",
         "Create a card in a list.",
         Argument("name", metavar="NAME", help="The card's name."),
         _into_list,
@@ -83,12 +85,12 @@ _card = Group(
         _json,
         notes={_EXAMPLE: ['boardclient card create "Book the room" --list LIST_ID --due 2027-01-31T17:00:00+01:00']},
     ),
-    Command("get", "_records.card_get", "Show a card.", _card_id, _json),
-    Command("delete", "_records.card_delete", "Delete a card permanently.", _card_id, _json),
-    Command("move", "_records.card_move", "Move a card to another list.", _card_id, _into_list, _json),
+    Command("get", "_record_commands.card_get", "Show a card.", _card_id, _json),
+    Command("delete", "_record_commands.card_delete", "Delete a card permanently.", _card_id, _json),
+    Command("move", "_record_commands.card_move", "Move a card to another list.", _card_id, _into_list, _json),
     Command(
         "label",
-        "_records.card_label",
+        "_record_commands.card_label",
         "Attach a label to a card.",
         _card_id,
         Argument("label_id", metavar="LABEL_ID", help="The label's identifier."),
@@ -158,7 +160,7 @@ app = Group(
             ],
         },
     ),
-    Command("whoami", "_records.whoami", "Show the member whose token is used.", _json),
+    Command("whoami", "_record_commands.whoami", "Show the member whose token is used.", _json),
     _board,
     _list,
     _card,

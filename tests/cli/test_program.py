@@ -100,7 +100,7 @@ main(["whoami"])
 """
 
 
-@pytest.mark.parametrize("module", ["boardclient.cli._program", "click", "attrs", "aiohttp", "boardclient.cli._records"])
+@pytest.mark.parametrize("module", ["boardclient.cli._program", "click", "attrs", "aiohttp", "boardclient.cli._record_commands"])
 def test_an_interrupt_while_it_starts_is_one_line_and_130(module: str) -> None:
     """Whatever is being imported when Ctrl-C is pressed: no traceback."""
     done = run("-c", _INTERRUPTED, module, env={"BOARDCLIENT_BASE_URL": "https://board.example", "BOARDCLIENT_TOKEN": "t"})
@@ -154,7 +154,7 @@ def test_an_interrupt_that_reaches_click_is_one_line(bare_cli, monkeypatch) -> N
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("boardclient.cli._records.whoami", interrupted)
+    monkeypatch.setattr("boardclient.cli._record_commands.whoami", interrupted)
     code, out, err = bare_cli("whoami")
     assert (code, out) == (130, "")
     assert err.strip() == "boardclient: ended by SIGINT"
@@ -229,7 +229,7 @@ def test_another_system_error_is_not_taken_for_one_of_the_output(bare_cli, monke
     def broken(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("boardclient.cli._records.whoami", broken)
+    monkeypatch.setattr("boardclient.cli._record_commands.whoami", broken)
     with pytest.raises(OSError, match="Too many"):
         entry.main(["whoami"])
 
