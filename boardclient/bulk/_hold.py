@@ -89,9 +89,9 @@ class Hold:
             return _UNKNOWN_PATIENCE_SECONDS if self._has_contact else 0.0
         return PATIENCE_SECONDS if self._has_contact else self._first_patience
 
-    async def turn(self) -> None:
+    async def acquire(self) -> None:
         """Wait until the current task may send. During a hold one task may, after each pause."""
-        while not self.lets_pass():
+        while not self.may_send():
             if self._is_due:
                 self._tries.add(asyncio.current_task())
                 self._schedule()
@@ -99,11 +99,11 @@ class Hold:
                 self._changed_event.clear()
                 await self._changed_event.wait()
 
-    def lets_pass(self) -> bool:
+    def may_send(self) -> bool:
         """Return True if the current task may send without waiting."""
         return self.reason is None or asyncio.current_task() in self._tries
 
-    def end_turn(self) -> None:
+    def release(self) -> None:
         """Note that the current task has ended its request."""
         self._tries.discard(asyncio.current_task())
 
@@ -135,8 +135,8 @@ class Hold:
         pause = _CONSENT_PAUSE_SECONDS
         if self.reason == "outage":
             pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
-        self._timer = self._loop.call_later(pause, self._ring)
+        self._timer = self._loop.call_later(pause, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer, self._is_due = None, True
         self._changed_event.set()

@@ -57,7 +57,7 @@ class PatientReader:
     async def _try(self, request: Request[T]) -> T:
         """Make the call, and repeat it as long as the run is held for it."""
         while True:
-            await self._hold.turn()
+            await self._hold.acquire()
             try:
                 value = await self._caller.call(request, CallOptions(self._limiter, leaves_throttling=True, waits_count=False))
             except BoardClientError as error:
@@ -67,4 +67,4 @@ class PatientReader:
                 self._hold.note_success()
                 return value
             finally:
-                self._hold.end_turn()
+                self._hold.release()

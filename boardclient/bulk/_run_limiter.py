@@ -58,9 +58,9 @@ class RunLimiter:
 
     async def __aenter__(self) -> None:
         await self._enter()
-        while not self._hold.lets_pass():  # it began while this attempt waited: release the permit, and wait for the hold first
+        while not self._hold.may_send():  # it began while this attempt waited: release the permit, and wait for the hold first
             await self._leave(None, None, None)
-            await self._hold.turn()
+            await self._hold.acquire()
             await self._enter()
 
     async def __aexit__(

@@ -78,7 +78,7 @@ class Sender:
             row = self._next_at_once() or await self._backlog.next()
             try:
                 if self._hold.reason is not None:
-                    await self._hold.turn()
+                    await self._hold.acquire()
                 if self._halt.is_set:
                     self._give_back(row)
                 else:
@@ -93,7 +93,7 @@ class Sender:
                 self._halt.set(error)
             finally:
                 if self._hold.reason is not None:
-                    self._hold.end_turn()
+                    self._hold.release()
                 self._backlog.end()
 
     def _next_at_once(self) -> Row | None:

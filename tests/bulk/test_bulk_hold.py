@@ -291,9 +291,9 @@ async def test_a_try_that_hangs_does_not_stop_the_others() -> None:
     tried: list[float] = []
 
     async def work() -> None:
-        await hold.turn()
+        await hold.acquire()
         tried.append(asyncio.get_running_loop().time())
-        await hold.turn()  # it may go on trying
+        await hold.acquire()  # it may try again
         await asyncio.Event().wait()
 
     tasks = [asyncio.create_task(work()) for _ in range(4)]
