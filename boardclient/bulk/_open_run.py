@@ -10,6 +10,7 @@ from typing import Any
 from boardclient._activities import PARENT, Activity
 from boardclient._pipeline._options import CallRunner
 from boardclient.bulk._backlog import Backlog
+from boardclient.bulk._concurrency import make_limiter
 from boardclient.bulk._doubts import MOST_SENDS, Doubts, failed, unknown
 from boardclient.bulk._halt import Halt, Halted, to_the_end
 from boardclient.bulk._hold import Hold
@@ -25,7 +26,6 @@ from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._sender import Sender
 from boardclient.bulk._tally import Tally
-from boardclient.bulk._turns import make_turns
 from boardclient.errors import BoardClientError, Effect
 from boardclient.events import WaitReason
 from boardclient.logs import followers
@@ -60,7 +60,7 @@ class OpenRun:
         self._backlog = Backlog(self._input, ledger, options.workers, self.results)
         self._doubts = Doubts(options, self._backlog, self._recorder)
         self._hold = Hold(caller.timeout, self._recorder.announce)
-        self._limiter = RunLimiter(make_turns(caller, options, tally), caller.limiter, self._hold, caller.places)
+        self._limiter = RunLimiter(make_limiter(caller, options, tally), caller.limiter, self._hold, caller.places)
         reader = PatientReader(caller, self._limiter, self._hold)
         self._reconciler = Reconciler(reader, options.board_id, ledger, options.marker, options.settle_seconds)
         self._sender = Sender(

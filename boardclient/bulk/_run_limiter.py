@@ -13,7 +13,7 @@ from boardclient._pipeline._places import Line, Places
 from boardclient.bulk._hold import Hold
 
 if TYPE_CHECKING:
-    from boardclient.bulk._turns import FixedConcurrency
+    from boardclient.bulk._concurrency import FixedConcurrency
 
 _QUEUED_SECONDS: Final = 0.02
 """Attempts that a shared pace will start within this time wait in its queue, the others in the run's own."""

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from boardclient._pace import Pace
-from boardclient.bulk._turns import FixedConcurrency
+from boardclient.bulk._concurrency import FixedConcurrency
 
 
 class Clock:

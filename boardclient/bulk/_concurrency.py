@@ -67,7 +67,7 @@ class FixedConcurrency:
             self.needs_every_result = True
 
 
-def make_turns(caller: CallRunner, options: BulkOptions, tally: Tally) -> Pace | FixedConcurrency | None:
+def make_limiter(caller: CallRunner, options: BulkOptions, tally: Tally) -> Pace | FixedConcurrency | None:
     """Return the limiter of a run besides the session's.
 
     It is None if the session's is itself a `Pace`.
