@@ -12,14 +12,14 @@ import attrs
 from boardclient import AsyncSession, BulkProgress, BulkReport, BulkRun, CardDraft, CardResult, JournalError
 from boardclient.cli import _rows
 from boardclient.cli._errors import FileError, UsageError
-from boardclient.cli._import_journal import Earlier, Key, Standing, doubtful_keys, key_of
+from boardclient.cli._import_journal import Earlier, Key, RowPlan, doubtful_keys, key_of
 from boardclient.cli._references import References, doubles
 from boardclient.cli._signals import Brake
 
 _T = TypeVar("_T")
 
 _PROBLEMS_SHOWN = 20
-_ROWS_PER_BREATH = 500
+_ROWS_PER_STEP = 500
 _CHANGED = "was sent by an earlier run with other content: give a changed row a new reference, or put the content back"
 
 STATES = ("created", "already", "failed", "unknown")
@@ -147,40 +147,40 @@ async def prepare(
     return Source(file=file, form=form, lists=lists, default_list_id=default_list_id, layout=layout)
 
 
-async def check(source: Source, earlier: Earlier) -> Counter[Standing]:
+async def check(source: Source, earlier: Earlier) -> Counter[RowPlan]:
     """Read the whole file, and count its rows by what earlier runs did with them.
 
     Raises:
         FileError: a row is wrong, or was sent with other content. It has the first 20 problems.
     """
-    standings: Counter[Standing] = Counter()
+    plans: Counter[RowPlan] = Counter()
     problems: list[str] = []
     references = References()
     index = 0
-    async for item in _unhurried(source.rows()):
+    async for item in _in_steps(source.rows()):
         if isinstance(item, _rows.Problem):
             _add_problem(problems, item)
             continue
-        standing = earlier.standing(index, item.draft)
-        if standing == "changed":
+        planned = earlier.plan_for(index, item.draft)
+        if planned == "changed":
             _add_problem(problems, _rows.Problem(item.number, None, _CHANGED))
         if item.draft.reference is not None:
             references.add(item.draft.reference)
-        standings[standing] += 1
+        plans[planned] += 1
         index += 1
     if suspects := references.suspects():
-        async for problem in _unhurried(doubles(source.rows(), suspects)):
+        async for problem in _in_steps(doubles(source.rows(), suspects)):
             if problem is not None:
                 _add_problem(problems, problem)
     if problems:
         raise FileError(f"the file has {len(problems)} problem{'s' if len(problems) > 1 else ''}; nothing was sent", problems)
-    return standings
+    return plans
 
 
-async def _unhurried(items: Iterable[_T]) -> AsyncIterator[_T]:
+async def _in_steps(items: Iterable[_T]) -> AsyncIterator[_T]:
     """Yield the items, and let the event loop handle signals in between."""
     for number, item in enumerate(items):
-        if number % _ROWS_PER_BREATH == 0:
+        if number % _ROWS_PER_STEP == 0:
             await asyncio.sleep(0)
         yield item
 

@@ -13,10 +13,10 @@ from boardclient import CardDraft, JournalError
 from boardclient.bulk import IdSet, digest
 from boardclient.bulk.journal import RowKey, read_journal, read_rows
 
-_ROWS_PER_BREATH = 500
+_ROWS_PER_STEP = 500
 
 Key = RowKey
-Standing = Literal["new", "done", "failed", "doubtful", "changed"]
+RowPlan = Literal["new", "done", "failed", "doubtful", "changed"]
 """What a run does with a row: create the card; report that it exists or failed for good; look for it; refuse changed content."""
 
 
@@ -35,7 +35,7 @@ class Earlier:
     contents: IdSet = attrs.field(factory=IdSet)
     exists: bool = False
 
-    def standing(self, index: int, draft: CardDraft) -> Standing:
+    def plan_for(self, index: int, draft: CardDraft) -> RowPlan:
         """Return what a run with this journal would do with a row."""
         if not self.exists:
             return "new"
@@ -43,7 +43,7 @@ class Earlier:
         is_same = f"{key} {digest(draft).hex()}" in self.contents
         if key in self.failed:
             return "failed" if is_same else "new"
-        state: Standing = "done" if key in self.done else "doubtful" if key in self.doubtful else "new"
+        state: RowPlan = "done" if key in self.done else "doubtful" if key in self.doubtful else "new"
         return state if state == "new" or is_same else "changed"
 
 
@@ -61,7 +61,7 @@ async def read_earlier(path: Path | None, identity: Mapping[str, str]) -> Earlie
     sets = {"done": earlier.done, "failed": earlier.failed, "logged": earlier.doubtful, "unknown": earlier.doubtful}
     with closing(read_rows(path, "done", "failed", "logged", "unknown")) as rows:
         for number, row in enumerate(rows):
-            if number % _ROWS_PER_BREATH == 0:
+            if number % _ROWS_PER_STEP == 0:
                 await asyncio.sleep(0)
             sets[row.state].add(repr(row.key))
             earlier.contents.add(f"{row.key!r} {row.digest.hex()}")

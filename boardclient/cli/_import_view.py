@@ -9,7 +9,7 @@ from boardclient import AsyncSession, BulkProgress, Card, JournalError
 from boardclient.bulk import BulkAudit, journal_identity
 from boardclient.cli import _import, _render, _rows
 from boardclient.cli._errors import FileError, IncompleteError, UsageError
-from boardclient.cli._import_journal import Standing, read_earlier
+from boardclient.cli._import_journal import RowPlan, read_earlier
 from boardclient.cli._signals import Brake
 from boardclient.cli._text import note, out, out_json
 
@@ -44,19 +44,19 @@ async def import_file(session: AsyncSession, path: Path, options: ImportOptions,
             earlier = await read_earlier(options.journal, journal_identity(session.identity, options.board_id))
         except JournalError as error:
             raise FileError(str(error)) from None
-        standings = await _import.check(source, earlier)
+        plans = await _import.check(source, earlier)
         if options.is_dry_run:
-            _show_plan(standings, options, has_journal=earlier.exists)
+            _show_plan(plans, options, has_journal=earlier.exists)
         else:
-            await _send(session, source, standings.total(), options, brake or Brake())
+            await _send(session, source, plans.total(), options, brake or Brake())
 
 
-def _show_plan(standings: Counter[Standing], options: ImportOptions, *, has_journal: bool) -> None:
+def _show_plan(plans: Counter[RowPlan], options: ImportOptions, *, has_journal: bool) -> None:
     counts = {
-        "would_create": standings["new"],
-        "already": standings["done"],
-        "failed": standings["failed"],
-        "unknown": standings["doubtful"],
+        "would_create": plans["new"],
+        "already": plans["done"],
+        "failed": plans["failed"],
+        "unknown": plans["doubtful"],
     }
     if options.as_json:
         out_json({"dry_run": True, **counts})
@@ -72,13 +72,13 @@ async def _send(session: AsyncSession, source: _import.Source, rows: int, option
     failed: list[_import.FailedRow] = []
     bar = _render.progress(_render.notes())
 
-    def tell(row: _import.FailedRow) -> None:
+    def report(row: _import.FailedRow) -> None:
         _render.line(bar.console, f"row {row.row}: {row.state}: {row.error}", style="red" if row.state == "failed" else "yellow")
         if options.as_json:
             failed.append(row)
 
-    outcome = _import.Outcome(tell)
-    plan = _import.SendOptions(
+    outcome = _import.Outcome(report)
+    send_options = _import.SendOptions(
         rows=rows,
         board_id=options.board_id,
         journal=options.journal,
@@ -93,7 +93,7 @@ async def _send(session: AsyncSession, source: _import.Source, rows: int, option
                 bar.update(task, completed=progress.done, pace=_render.pace(progress))
 
             brake.on_pull = lambda: bar.update(task, description="Stopping (a second signal stops at once)")
-            await _import.send(session, source, outcome, plan, brake=brake, on_progress=advance)
+            await _import.send(session, source, outcome, send_options, brake=brake, on_progress=advance)
     except UsageError:
         raise
     except BaseException:

@@ -12,7 +12,7 @@ from boardclient.bulk.journal import STATES, JournalRow, RowState, read_journal,
 from boardclient.cli._errors import FileError
 from boardclient.cli._text import details, out_json
 
-_ROWS_PER_BREATH = 500
+_ROWS_PER_STEP = 500
 
 
 def show(path: Path, *, as_json: bool = False) -> None:
@@ -48,7 +48,7 @@ async def export(path: Path, states: Sequence[RowState]) -> None:
     try:
         with closing(read_rows(path, *states)) as rows:
             for number, row in enumerate(rows):
-                if number % _ROWS_PER_BREATH == 0:
+                if number % _ROWS_PER_STEP == 0:
                     await asyncio.sleep(0)  # lets the event loop handle signals
                 sys.stdout.write(json.dumps(_values(row)) + "\n")
     except JournalError as error:
