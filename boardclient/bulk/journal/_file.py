@@ -68,7 +68,7 @@ class JournalFile:
         self._unmerged: list[RowKey] = []
         last = opening.last_row(connection)
         self._next: int = last + 1
-        self._met = bytearray((last >> 3) + 1)
+        self._seen = bytearray((last >> 3) + 1)
         """A bit for each row of earlier runs, set once the input of this run has reached it."""
 
     @classmethod
@@ -232,7 +232,7 @@ class JournalFile:
         seen: set[RowKey] = set()
         for key, digest in entries:
             row = known.get(key)
-            if key in seen or (row is not None and (row.run == self._run or self._has_met(row.seq))):
+            if key in seen or (row is not None and (row.run == self._run or self._was_seen(row.seq))):
                 return f"{_named(key)} comes twice in the input: give each row a reference of its own"
             if row is not None and row.digest != digest and row.state in _UNCHANGEABLE:
                 return (
@@ -254,7 +254,7 @@ class JournalFile:
                 self._recent[key] = seq
                 decisions.append(RowDecision(seq, "send"))
                 continue
-            self._met[row.seq >> 3] |= 1 << (row.seq & 7)
+            self._seen[row.seq >> 3] |= 1 << (row.seq & 7)
             decision = _decision(row, digest)
             if decision.action == "send":
                 self._log_again(row.seq, digest)
@@ -269,8 +269,8 @@ class JournalFile:
         self._connection.execute("UPDATE rows SET digest = ?, run = ? WHERE seq = ?", (digest, self._run, seq))
         self._connection.execute("DELETE FROM outcomes WHERE seq = ?", (seq,))
 
-    def _has_met(self, seq: int) -> bool:
-        return bool(self._met[seq >> 3] & 1 << (seq & 7))
+    def _was_seen(self, seq: int) -> bool:
+        return bool(self._seen[seq >> 3] & 1 << (seq & 7))
 
     def _index(self, count: int) -> None:
         """Add up to `count` keys to the index, once enough have been collected."""
