@@ -32,7 +32,7 @@ class _ClientResponse(aiohttp.ClientResponse):
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[AioResponses]:
-    """Give what answers single exchanges in place of sockets."""
+    """Return the mock that responds in place of sockets."""
     monkeypatch.setattr(aioresponses.core, "ClientResponse", _ClientResponse)
     with AioResponses() as mock:
         yield mock
@@ -59,7 +59,7 @@ async def loop_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def pauses() -> list[float]:
-    """Give the pauses that `policy` was asked for."""
+    """Return the pauses that `policy` made."""
     return []
 
 

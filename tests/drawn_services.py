@@ -98,7 +98,7 @@ class ServiceKind:
     is_newest: bool = False
 
     def shape(self, operation: str, body: Any) -> Any:
-        """Show cards as this service does, in answers and in listings."""
+        """Show cards as this service does, in responses and in listings."""
         if operation == "cards.create":
             return self.show(body) if self.shows_answers else body
         if operation != "boards.cards":

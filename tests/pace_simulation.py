@@ -122,7 +122,7 @@ def simulate(
     status: Callable[[float], int | None] = lambda now: 200,
     seed: int = 1,
 ) -> Outcome:
-    """Let a controller with an endless backlog meet a service.
+    """Run a controller with an endless backlog against a service.
 
     `latency` is there and back, each half with a jitter of that part of it, both ways, and another one from a moment on in
     `slower`; `tells` sends Retry-After, in whole seconds as HTTP has it; `changes` are moments and new limits; in `rests` the

@@ -27,7 +27,7 @@ def body(value: object) -> bytes:
 
 
 def test_documented_answers_fill_the_models() -> None:
-    """The answers that the document shows give every field under its Python name, and nothing is left over."""
+    """The responses that the document shows give every field under its Python name, and nothing is left over."""
     board = _convert.created_board(body(BOARD))
     prefs = BoardPrefs("private", "disabled", "members", "members", True, False, "blue", False)
     assert board == Board("b1", "Plan", "https://b.example/b1", prefs)
@@ -128,7 +128,7 @@ TOLERATED = [
 
 @pytest.mark.parametrize(("kind", "wire", "name", "wrong"), TOLERATED)
 def test_elsewhere_a_misfit_is_none_and_stays_in_extra(kind: str, wire: str, name: str, wrong: object) -> None:
-    """In undocumented answers a value of another type leaves the field None and stays in `extra` as it came."""
+    """In undocumented responses a value of another type leaves the field None and stays in `extra` as it came."""
     read, good = {"card": (_convert.cards, CARD), "list": (_convert.lists, LIST)}[kind]
     (value,) = read(body([{**good, wire: wrong}]))
     assert getattr(value, name) is None
@@ -246,7 +246,7 @@ def test_a_useless_answer_of_a_change_holds_the_id_of_the_call(raw: bytes) -> No
 
 
 def test_what_fits_of_a_change_is_used() -> None:
-    """What fits of the answer to a change fills the model, and what does not stays in `extra`, a strange id included."""
+    """What fits of the response to a change fills the model, and what does not stays in `extra`, a strange id included."""
     card = _convert.changed_card("c1", body({"id": "C1", "name": "n", "desc": 4, "idList": "l2", "more": [1]}))
     assert card == Card("C1", "n", list_id="l2")
     assert card.extra == {"desc": 4, "more": [1]}

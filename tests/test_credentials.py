@@ -266,7 +266,7 @@ async def test_custom_provider_serves_many_tasks(service: BoardService) -> None:
 @pytest.mark.parametrize("junk", [None, "token", {"token": "canary"}, ("token", "key"), 3])
 @pytest.mark.parametrize("when", ["acquire", "renew"])
 async def test_provider_that_returns_junk(junk: object, when: str, service: BoardService) -> None:
-    """What is no Credentials is a CredentialError that shows its type and not its value; nothing is sent with it."""
+    """A value that is not Credentials is a CredentialError that shows its type, not its value; nothing is sent."""
 
     class Junk:
         async def acquire(self, exchange: Exchange) -> Any:
@@ -412,7 +412,7 @@ async def test_form_may_go_in_the_open_where_allowed(service: BoardService, monk
 
 @pytest.mark.parametrize("fault", [faults.drop(), faults.drop(commit=True), faults.truncated()])
 async def test_form_that_is_not_answered(fault: faults.Fault, service: BoardService) -> None:
-    """Without a whole answer the provider gets a TransportError, and the form is not sent again."""
+    """Without a whole response the provider gets a TransportError, and the form is not sent again."""
     service.faults.add(fault, "token.exchange")
     provider = Posting(service.auth_url + "/1/OAuthGetAccessToken")
     with pytest.raises(CredentialError):

@@ -138,7 +138,7 @@ async def test_a_pause_that_is_too_long_is_told(service: BoardService) -> None:
 
 
 async def test_a_foreign_body_shows_its_beginning(service: BoardService) -> None:
-    """A page in place of an answer is shown with status and type, without the credentials that it echoes."""
+    """A page in place of a response is shown with status and type, without the credentials that it echoes."""
     page = f"<html><title>Sign in to the hotel</title>{service.token}".encode()
     html = {"Content-Type": "text/html; charset=utf-8"}
     service.faults.add(faults.status(200, body=page, headers=html), "cards.get", times=1)

@@ -1,4 +1,4 @@
-"""The answer of the token exchange: every shape it may have, and that no value of it gets into a message. No I/O."""
+"""The response of the token exchange: every shape it may have, and that no value of it gets into a message. No I/O."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def _frames(error: BaseException | None) -> Iterator[object]:
 
 
 def test_parse_token_that_raises() -> None:
-    """What parse_token raises is the cause, with its own causes, and none of them keeps a frame that holds the answer."""
+    """What parse_token raises is the cause, with its own causes, and none of them keeps a frame that holds the response."""
 
     def parse(fields: Mapping[str, JsonValue]) -> Token:
         try:
@@ -254,7 +254,7 @@ def test_parse_token_that_raises() -> None:
 
 
 def test_parse_token_may_be_interrupted() -> None:
-    """What is no Exception is not held up."""
+    """An exception that is not an Exception is not delayed."""
 
     def parse(fields: Mapping[str, JsonValue]) -> Token:
         raise KeyboardInterrupt
@@ -373,7 +373,7 @@ _parses = st.sampled_from([None, None, _returning(CANARY), _returning({CANARY: 1
 @settings(deadline=None, max_examples=400)
 @given(_bodies(), st.sampled_from([199, 200, 201, 302, 400, 401, 500]), _parses)
 def test_no_failure_shows_a_value(body: bytes, status: int, parse: ParseToken | None) -> None:
-    """Wherever the answer holds a token, a failure and its error show nothing of it, nor of its base64 form."""
+    """Wherever the response holds a token, a failure and its error show nothing of it, nor of its base64 form."""
     found = read_token(Response(status, {}, body), NOW, parse)
     if isinstance(found, RenewalFailure):
         hidden = [base64.b64encode((CANARY + more).encode()).decode()[:12] for more in ("", "!", "??")]

@@ -124,7 +124,7 @@ async def test_a_created_card_is_not_lost(
 
 
 async def test_an_attempt_that_sent_nothing_is_not_reported() -> None:
-    """A refused connection says nothing of what the service takes."""
+    """A refused connection is not reported as a response of the service."""
     limiter = Limiter()
     async with AsyncSession(StaticCredentials("t", "k"), "http://127.0.0.1:1", limiter=limiter, retry=None) as session:
         with pytest.raises(TransportError) as failed:
@@ -400,7 +400,7 @@ ADD_ME = READ_MEMBER.request()
 
 
 def test_a_session_needs_a_provider() -> None:
-    """What is no provider is refused at construction."""
+    """An object that is not a provider is refused at construction."""
     with pytest.raises(TypeError, match="CredentialProvider"):
         AsyncSession(object(), "https://board.example")  # type: ignore[arg-type]  # -- the point
 

@@ -1,4 +1,4 @@
-"""What cards are compared by, identifiers, markers, and which cards are whose."""
+"""The content of cards, identifiers, markers, and which cards belong to which rows."""
 
 import re
 from datetime import UTC, datetime, timedelta, timezone

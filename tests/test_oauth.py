@@ -279,7 +279,7 @@ async def test_an_exchange_that_fails(answer: object, words: str) -> None:
 
 @virtual
 async def test_parse_token_takes_the_token() -> None:
-    """An answer of another shape is read by the application."""
+    """A response of another shape is read by the application."""
     provider = provider_of(parse_token=lambda fields: Token(str(fields["mine"])))
     assert await provider.acquire(FakeSession(Response(200, {}, b'{"mine":"x"}'))) == Credentials("x")
 

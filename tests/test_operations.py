@@ -336,7 +336,7 @@ def test_retry_after_is_seconds_or_a_date(value: str, date: str | None, seconds:
 
 
 def test_no_retry_after_is_none() -> None:
-    """An answer without the header asks for nothing."""
+    """A response without the header asks for nothing."""
     assert ops.retry_after({}, NOW) is None
 
 
@@ -451,7 +451,7 @@ def test_any_body_is_a_value_or_a_decode_error(request_: ops.Request[Any], body:
 @settings(deadline=None)
 @given(st.integers(100, 999), BODIES, TEXT)
 def test_any_failure_is_an_api_error(status: int, body: bytes, header: str) -> None:
-    """Whatever an answer that is no success holds, it is an ApiError with an ASCII message."""
+    """Whatever a response that is no success holds, it is an ApiError with an ASCII message."""
     if 200 <= status < 300:
         return
     error = interpret(READS[0], answer(status, body, {"Retry-After": header, "X": header}), NOW)

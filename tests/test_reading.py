@@ -153,7 +153,7 @@ def test_any_array_reads_as_the_plain_way_reads_it(body: bytes, part: int, eleme
 @settings(deadline=None)
 @given(objects(GOOD | TOKENS) | TOKENS)
 def test_any_card_reads_as_an_element_of_an_array(body: bytes) -> None:
-    """One card is read as the same card in an array, and as the answer to a change where it can be read at all."""
+    """One card is read as the same card in an array, and as the response to a change where it can be read at all."""
     expected = plainly(Card, b"[" + body + b"]")
     try:
         card = _convert.card(body)
@@ -459,7 +459,7 @@ def test_elements_are_found_by_one_name_where_two_can_not_be_seen(first: bytes) 
 
 @pytest.mark.parametrize("alike", [1, 250, 1000])
 def test_elements_need_not_begin_as_the_first_one_does(alike: int) -> None:
-    """Parts stay small where only some elements have the second name of the first one: an answer may leave fields out."""
+    """Parts stay small where only some elements have the second name of the first one: a response may leave fields out."""
     body = b"[" + b",".join(
         b'{"id":"%d",%s"name":"n"}' % (number, b"" if number % alike else b'"due":null,') for number in range(1000)
     ) + b"]"  # fmt: skip

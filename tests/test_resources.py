@@ -58,7 +58,7 @@ async def test_boards_create(service: BoardService, session: AsyncSession) -> No
 
 
 async def test_boards_lists_and_cards(session: AsyncSession) -> None:
-    """The lists and the cards of a board come in the order of the answer."""
+    """The lists and the cards of a board come in the order of the response."""
     board = await session.boards.create("Launch", default_lists=True)
     lists = await session.boards.lists(board.id)
     assert [one.name for one in lists] == ["To Do", "Doing", "Done"]

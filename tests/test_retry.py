@@ -556,7 +556,7 @@ def test_full_jitter_waits_below_a_doubling_bound(outcome: Any, number: int, bou
 )
 @pytest.mark.parametrize("kind", [RateLimitError, ServerError])
 def test_retry_after_is_waited_up_to_a_limit(kind: type[ApiError], asked: float | None, at_most: float, pause: float) -> None:
-    """The pause is what the answer asks for, at most `at_most`, and what `otherwise` says where it asks for nothing."""
+    """The pause is what the response asks for, at most `at_most`, and what `otherwise` says where it asks for nothing."""
     wait = wait_retry_after(otherwise=wait_fixed(7), at_most=at_most)
     assert wait(state_of(kind("x", 429, retry_after=asked))) == pause
 

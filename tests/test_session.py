@@ -547,7 +547,7 @@ async def test_a_provider_that_turns_the_deadline_into_an_error_of_its_own(loop_
 
 
 async def test_a_form_is_posted_on_the_pool(wire: Any) -> None:
-    """post_form sends a form once and returns the answer, whatever its status."""
+    """post_form sends a form once and returns the response, whatever its status."""
     wire.post("https://auth.example/token", status=400, body=b"no")
     async with session_of() as session:
         answer = await session._core.post_form("https://auth.example/token", {"code": "a b&c", "client_id": "i"})
@@ -627,7 +627,7 @@ class Limiter:
         self.left += 1
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Take note of an answer."""
+        """Take note of a response."""
         assert seconds >= 0
         self.reports.append((status, retry_after))
 

@@ -190,7 +190,7 @@ def test_proof_is_of_one_token(token_state: TokenState) -> None:
 
 
 def test_an_acceptance_that_comes_late(token_state: TokenState) -> None:
-    """Neither an older token nor one that is refused already is proven by an answer that comes late."""
+    """Neither an older token nor one that is refused already is proven by a response that comes late."""
     old, new = obtain(token_state, "old"), obtain(token_state, "new", 2)
     token_state.accept(old)
     assert token_state.refuse(new).is_final

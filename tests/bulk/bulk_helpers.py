@@ -143,7 +143,7 @@ REFUSED = RateLimitError("429", 429, retry_after=30.0)
 
 
 class Memory:
-    """A service in memory: `script` says, by name, what happens to a card each time it is sent; afterwards it is created.
+    """A service in memory. `script` says, by name, what happens to a card each time it is sent; after that it is created.
 
     An error is raised and nothing is created; "swallowed" creates the card and loses the answer, "hang" never answers.
     """

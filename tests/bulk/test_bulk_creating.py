@@ -299,7 +299,7 @@ async def test_run_never_entered_leaves_its_input_alone() -> None:
 
 
 async def test_many_cards_with_faults(service: BoardService, list_id: str) -> None:
-    """Three hundred cards with lost answers: each draft one result, each card at most once, each unknown one accounted for."""
+    """Three hundred cards with lost responses: each draft one result, each card at most once, each unknown one accounted for."""
     service.faults.add(faults.drop(commit=True), "cards.create", call=range(1, 1000, 7))
     service.faults.add(faults.drop(), "cards.create", call=range(3, 1000, 11))
     async with service.session() as session, session.cards.create_many(drafts(list_id, 300), concurrency=12) as run:

@@ -391,7 +391,7 @@ async def test_refusals_do_not_count_for_cards_in_doubt(moments: Moments) -> Non
 
 
 async def test_a_service_that_changes_dates_gets_no_duplicates(moments: Moments) -> None:
-    """Where an answer shows another date than was sent, absence proves nothing."""
+    """Where a response shows another date than was sent, absence proves nothing."""
     due = datetime(2027, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
     class Truncating(Memory):

@@ -81,7 +81,7 @@ async def test_closed_session_ends_the_run(service: BoardService, list_id: str) 
 @pytest.mark.parametrize("concurrency", [1, 4])
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_faulty_draft_ends_the_run(concurrency: int, asynchronous: bool, session: AsyncSession, list_id: str) -> None:
-    """What is no CardDraft is a TypeError that names its place, after the results of the drafts before it."""
+    """A draft that is not a CardDraft is a TypeError with its position, after the results of the drafts before it."""
     rows: list[Any] = [*drafts(list_id, 6), "no draft", *drafts(list_id, 6)]
 
     async def source() -> AsyncIterator[CardDraft]:

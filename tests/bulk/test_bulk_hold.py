@@ -284,7 +284,7 @@ async def test_stopping_a_run_that_can_not_begin() -> None:
 
 @virtually
 async def test_a_try_that_hangs_does_not_stop_the_others() -> None:
-    """The next one tries after its pause, whatever becomes of the one before."""
+    """The next task tries after its pause, whatever the result of the last one."""
     hold = Hold(30.0, lambda: None)
     hold.note_success()
     hold.note_failure(refused())

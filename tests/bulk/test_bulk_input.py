@@ -89,7 +89,7 @@ def indices(rows: list[Row]) -> list[int]:
 
 @every_kind
 async def test_rows_come_in_batches(kind: str) -> None:
-    """As many as were asked for, numbered on, the rest at the end, then none as often as one asks."""
+    """As many rows as requested, numbered on, the rest at the end, and then none each time."""
     given, source = given_as(kind, [draft(index) for index in range(7)])
     batches = [indices(await source.take(most)) for most in (3, 1, 2, 5, 5, 5)]
     assert batches == [[0, 1, 2], [3], [4, 5], [6], [], []]
@@ -136,7 +136,7 @@ async def test_an_error_at_once(kind: str) -> None:
 @every_kind
 @pytest.mark.parametrize("wrong", ["text", 3, ("name", "list"), {"name": "a"}])
 async def test_a_wrong_type_names_its_place(kind: str, wrong: object) -> None:
-    """What is no CardDraft is a TypeError with its number and type, after the rows before it."""
+    """A draft that is not a CardDraft is a TypeError with its position and type, after the rows before it."""
     _, source = given_as(kind, [draft(0), draft(1), wrong, draft(3)])
     assert indices(await source.take(4)) == [0, 1]
     with pytest.raises(TypeError, match=rf"draft 2 must be a CardDraft, not {type(wrong).__name__}"):
@@ -327,7 +327,7 @@ async def test_cancelled_while_waiting_for_a_row() -> None:
 
 
 async def test_an_asynchronous_iterator_of_its_own_is_not_closed() -> None:
-    """What is asynchronous and no generator is left open."""
+    """An asynchronous input that is not a generator is not closed."""
 
     class Rows:
         closed = False
@@ -550,7 +550,7 @@ async def test_an_odd_exception_is_an_error(kind: str, error: type[BaseException
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_an_exit_of_an_input_leaves_the_loop(error: type[BaseException]) -> None:
-    """What ends a program ends it, and does not stay in a task."""
+    """KeyboardInterrupt and SystemExit end the program, and do not stay in a task."""
 
     async def run() -> None:
         source = open_input(Cancelling(error()).agenerator())

@@ -181,7 +181,7 @@ async def test_cancelled_while_leaving_still_closes_the_input() -> None:
 
 
 async def test_two_consumers_share_the_results() -> None:
-    """Two tasks may iterate at once: each result goes to one of them, and both meet the end."""
+    """Two tasks may iterate at once: each result goes to one of them, and both reach the end."""
     service = Service()
 
     async def consume(run: BulkRun) -> list[int]:
@@ -193,7 +193,7 @@ async def test_two_consumers_share_the_results() -> None:
 
 
 async def test_waiting_and_iterating_at_once() -> None:
-    """A task that waits takes results from one that iterates, and loses it none of its own; both meet the end."""
+    """A task that waits takes results from one that iterates, without losing its own; both reach the end."""
     service = Service()
     taken = []
 

@@ -217,7 +217,7 @@ def drafts(list_id: str, number: int) -> list[CardDraft]:
 
 
 async def test_a_run_starves_no_other_call(service: BoardService, list_id: str) -> None:
-    """Behind a run of a hundred workers another call of the session waits for about one turn."""
+    """Another call of the session hardly waits behind a run of a hundred workers."""
     pace = Pace(start_rate=20.0)
     async with service.session(limiter=pace) as session, session.cards.create_many(drafts(list_id, 500)) as run:
         await service.received("cards.create", 3)
@@ -258,7 +258,7 @@ async def test_stopping_sends_nothing_more(
 
 
 async def test_a_refused_token_ends_what_waits(service: BoardService, list_id: str) -> None:
-    """A token that is refused for good is not shown a hundred times more."""
+    """A token that is refused is not sent a hundred times more."""
     service.faults.add(faults.status(401), "cards.create", call=range(3, 1000))
     pace = Pace(start_rate=200.0, max_in_flight=4)
     credentials = StaticCredentials(service.token, service.key)

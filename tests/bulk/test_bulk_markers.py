@@ -100,7 +100,7 @@ async def test_a_refusal_says_nothing_of_an_earlier_sending(moments: Moments, an
 
 
 async def test_a_marker_may_be_an_object_that_is_empty(moments: Moments) -> None:
-    """What is called for a marker is called, whatever else it is: a collection that is empty at first, say."""
+    """A callable marker is called even if it is also a collection that is empty at first."""
 
     class Markers(list[str]):
         def __call__(self, draft: CardDraft) -> str:

@@ -25,7 +25,7 @@ async def go_on() -> None:
 
 
 async def test_results_are_taken_in_order() -> None:
-    """One by one or all that there are, and no longer there afterwards."""
+    """Results are taken one by one or all at once, and only once."""
     queue = filled(0, 1, 2, 3)
     assert await queue.wait()
     assert queue.take() == results(0)[0]

@@ -102,7 +102,7 @@ async def test_rows_in_doubt_of_an_earlier_run_are_sent_again(world: World) -> N
 
 
 async def test_reported_rows_may_be_reconciled_later(world: World) -> None:
-    """What one run reported the next may look for: the journal was begun with a baseline, or knows why not."""
+    """A run can reconcile what the last one reported, if the journal was begun with a baseline."""
     drafts = world.drafts(*range(4))
     await world.leave_in_doubt(drafts)
     states, _ = await world.finish(drafts, unknown="report")

@@ -149,7 +149,7 @@ def _check_states(evidence: Evidence, last: Process, contents: Mapping[str, Cont
 
 
 def _check_earlier(evidence: Evidence, contents: Mapping[str, Content], found: Findings) -> None:
-    """What a process said before it was killed is true as well, and later ones agree."""
+    """What a process reported before it was killed is true as well, and later ones agree."""
     is_distinct = len(set(map(content_of_row, evidence.rows))) == len(evidence.rows) or evidence.is_marked
     cards: dict[int, str] = {}
     for process in evidence.processes:

@@ -38,13 +38,13 @@ class Crash:
         self._left = threshold
 
     def pass_by(self, count: int = 1) -> None:
-        """Count rows that came past, and die with the one that was asked for."""
+        """Count rows, and end the process at the requested one."""
         self._left -= count
         if count and self._left <= 0:
             die()
 
     def is_next(self) -> bool:
-        """Count one, and say whether it is the one that was asked for."""
+        """Count one, and return True if it is the requested one."""
         self._left -= 1
         return self._left == 0
 

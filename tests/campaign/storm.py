@@ -93,7 +93,7 @@ class Storm:
                 raise ValueError(what)
 
     def commit(self, stage: Any) -> None:
-        """Do what the request asks for; its answer is not to arrive."""
+        """Do what the request asks for; its response is not to arrive."""
         answer = stage.commit()
         if answer.status == 200:
             self.unanswered.add(answer.body["id"])

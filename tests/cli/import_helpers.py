@@ -1,4 +1,4 @@
-"""What the tests of the import say often."""
+"""Helpers of the tests of the import."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ SETTLE = ("--settle", "0.05")
 
 
 def into(board: Any) -> tuple[str, ...]:
-    """Give the options of an import into the list Done, which need not wait long for lost answers."""
+    """Give the options of an import into the list Done, which need not wait long for lost responses."""
     return ("--board", board.board, "--list", "Done", *SETTLE)
 
 

@@ -229,7 +229,7 @@ async def test_a_file_that_cannot_be_read_any_more_stops_the_import(board_servic
 
 
 class Run:
-    """A run that never answers, but for what it holds when it is left."""
+    """A run without results, except those that are left when its block ends."""
 
     report = BulkReport()
 

@@ -1,4 +1,4 @@
-"""What signals do to a coroutine that the command line runs."""
+"""The effect of signals on a coroutine that the command line runs."""
 
 import asyncio
 import signal

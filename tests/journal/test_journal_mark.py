@@ -37,13 +37,13 @@ def actions(path: Path, keys: str) -> list[str]:
 
 @pytest.mark.parametrize(("released", "expected"), [(None, "ssss"), (1, "dsss"), (3, "ddds"), (4, "dddd")])
 def test_only_rows_up_to_the_mark_are_in_doubt(path: Path, released: int | None, expected: str) -> None:
-    """What lies above the mark was not sent, and is sent now."""
+    """Rows above the mark were not sent, and are sent now."""
     run(path, *"abcd", released=released)
     assert actions(path, "abcd") == [{"s": "send", "d": "doubtful"}[letter] for letter in expected]
 
 
 def test_rows_of_earlier_runs_stay_in_doubt(path: Path) -> None:
-    """A later run's mark says nothing of rows that an earlier one released."""
+    """The mark of a later run does not affect rows that an earlier one released."""
     run(path, *"abc", released=2)
     run(path, "d", "e", released=None)
     JournalFile.open(path, IDENTITY).close()

@@ -144,7 +144,7 @@ def test_what_a_removed_journal_left_is_not_taken_for_the_new_ones(path: Path, s
 
 
 def test_a_removed_journal_is_begun_anew(path: Path) -> None:
-    """What a kill between commits leaves beside it is empty, and means nothing to another journal."""
+    """A kill between commits leaves an empty rollback journal, which does not affect another journal."""
     kill_run(path)
     path.unlink()
     with opened(path) as journal:

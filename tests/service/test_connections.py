@@ -181,7 +181,7 @@ def _packed(coding: str, body: bytes) -> bytes:
 @pytest.mark.parametrize("is_torn", [False, True])
 @pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate", "raw deflate", "br", "zstd", "members"])
 async def test_a_packed_body_is_unpacked_or_refused(open_pool: Any, raw_server: Any, coding: str, is_torn: bool) -> None:
-    """A packed body is unpacked whatever packets it comes in; where it ends early it is an error, though its length is right."""
+    """A encoded body is decoded whatever packets it comes in; where it ends early it is an error, though its length is right."""
     body = b'[{"id": "%d"}]' * 500
     whole = _packed(coding, body)
     name = {"raw deflate": "deflate", "members": "gzip"}.get(coding, coding)

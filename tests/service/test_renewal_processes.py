@@ -106,7 +106,7 @@ class Family:
         return [json.loads(output) for output, _ in outputs]
 
     async def assert_all_answered(self, survivors: int = PROCESSES) -> None:
-        """Check that each process that was not killed had an answer to each of its requests."""
+        """Check that each process that was not killed had a response to each of its requests."""
         reports = await self.reports()
         assert [(report["answered"], report["errors"]) for report in reports] == [(REQUESTS, [])] * survivors
 

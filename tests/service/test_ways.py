@@ -502,7 +502,7 @@ async def test_a_connection_that_is_gone_before_it_is_used(
 async def test_an_answer_before_the_body_was_read(
     open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, exchanges: list[str], way: str
 ) -> None:
-    """An answer that comes while the body is still on its way is taken, and the connection is not used again."""
+    """A response that comes while the body is still on its way is taken, and the connection is not used again."""
 
     async def handler(reader: Any, writer: Any) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""One attempt is one request: what goes over real connections, when they fail, and how much of an answer is taken."""
+"""One attempt is one request: what goes over real connections, when they fail, and how much of a response is taken."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dead_url() -> str:
 
 
 async def test_an_answer_is_the_applications(service: BoardService) -> None:
-    """A free request's answer, and the one to a form, can be pickled and copied, its headers without regard to case."""
+    """A free request's response, and the one to a form, can be pickled and copied, its headers without regard to case."""
     async with service.session() as session:
         answers = [
             await session.request("GET", "/1/members/me"),
@@ -149,7 +149,7 @@ async def test_dropped_before_or_after_the_commit(service: BoardService, policy:
 
 
 async def test_a_deleted_card_whose_answer_was_lost(service: BoardService, policy: Any) -> None:
-    """A DELETE whose answer was lost is repeated, meets 404 and counts as done."""
+    """A DELETE whose response was lost is repeated, meets 404 and counts as done."""
     async with service.session(retry=policy) as session:
         board = await session.boards.create("plans")
         home = await session.lists.create("todo", board_id=board.id)
@@ -160,7 +160,7 @@ async def test_a_deleted_card_whose_answer_was_lost(service: BoardService, polic
 
 
 async def test_a_truncated_answer_is_unknown(service: BoardService) -> None:
-    """An answer that ends in the middle of its body is a TransportError of phase receive and effect UNKNOWN."""
+    """A response that ends in the middle of its body is a TransportError of phase receive and effect UNKNOWN."""
     service.faults.add(service.faults.truncated())
     async with service.session(retry=None, max_connections=1) as session:
         with pytest.raises(TransportError) as caught:
@@ -171,7 +171,7 @@ async def test_a_truncated_answer_is_unknown(service: BoardService) -> None:
 
 
 async def test_an_answer_that_is_not_http(raw_server: Any) -> None:
-    """An answer that is not HTTP is a TransportError whose words hold nothing of the request."""
+    """A response that is not HTTP is a TransportError whose words hold nothing of the request."""
 
     async def handler(reader: Any, writer: Any) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -195,7 +195,7 @@ def _bomb(size: int) -> bytes:
 
 
 async def test_a_gzip_bomb_is_refused(service: BoardService) -> None:
-    """An answer that unpacks beyond max_answer_bytes is refused, and never takes much more memory than that."""
+    """A response that unpacks beyond max_answer_bytes is refused, and never takes much more memory than that."""
     bomb = _bomb(256 * 2**20)
     bound = 8 * 2**20
     service.faults.add(service.faults.foreign_body(bomb, headers={"Content-Encoding": "gzip"}), "boards.create")
@@ -365,7 +365,7 @@ async def test_a_cancelled_form_is_cancelled(service: BoardService) -> None:
 
 
 async def test_a_trickle_ends_at_the_deadline(service: BoardService, loop_clock: Clock) -> None:
-    """An answer that trickles ends at the deadline however steadily it comes, and its connection is not lost."""
+    """A response that trickles ends at the deadline however steadily it comes, and its connection is not lost."""
     service.sleep = loop_clock.sleep
     service.faults.add(service.faults.slow_body(1), "boards.create")
     async with service.session(timeout=10, max_connections=1) as session:
@@ -376,7 +376,7 @@ async def test_a_trickle_ends_at_the_deadline(service: BoardService, loop_clock:
 
 
 async def test_no_deadline(service: BoardService) -> None:
-    """With timeout=None nothing ends a call but its answer."""
+    """With timeout=None nothing ends a call but its response."""
     async with service.session(timeout=None) as session:
         await session.members.me()
         assert session._core.in_flight._timer is None

@@ -43,7 +43,7 @@ async def test_leave_is_refused_for_a_body_that_is_too_long(service) -> None:
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_an_early_refusal_can_be_read_by_a_client_that_sends_first(service, chunked: bool) -> None:
-    """The rest of the body is read and dropped: no reset takes the answer away."""
+    """The rest of the body is read and dropped: no reset takes the response away."""
     reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
     size = 8 * 2**20
     writer.write(head(service, None if chunked else size))

@@ -216,7 +216,7 @@ def test_initials_are_the_first_letters_of_the_outer_words() -> None:
     ],
 )
 def test_errors_of_the_exchange_are_those_of_the_standard(browser: Browser, changes, error: str) -> None:
-    """RFC 6749, 5.2, where the answer has its form; the status is that of the interface, 4.12."""
+    """RFC 6749, 5.2, where the response has its form; the status is that of the interface, 4.12."""
     answer = browser.exchange(**{"code": browser.rules.new_code(), **changes})
     assert (answer.status, answer.body["error"]) == (400, error)
     assert answer.body["error_description"] == answer.body["message"]

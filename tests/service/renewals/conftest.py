@@ -21,5 +21,5 @@ def clock() -> Clock:
 
 @pytest.fixture(autouse=True)
 def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let those who wait for another holder look again soon."""
+    """Make waiting providers check the store again soon."""
     monkeypatch.setattr(_renewal, "_POLL_SECONDS", (0.001, 0.002))

@@ -59,7 +59,7 @@ class Consent:
             await self.began.wait()
 
     def hold_up(self) -> None:
-        """Let the next one who asks wait for `open`."""
+        """Make the next request for a code wait for `open`."""
         self.began.clear()
         self.open.clear()
 

@@ -330,7 +330,7 @@ async def test_no_code_is_sent_twice(service: BoardService, clock: Clock) -> Non
 
 
 async def test_an_exchange_that_hangs(service: BoardService, consent: Consent, loop_clock: Clock) -> None:
-    """An exchange without an answer ends before the deadline of the calls that wait, so that they learn why."""
+    """An exchange without a response ends before the deadline of the calls that wait, so that they learn why."""
     service.sleep = loop_clock.sleep
     service.faults.add(faults.hang(seconds=0.6), "token.exchange")
     async with service.session(service.oauth_credentials(authorize=consent), timeout=1.5) as session:
@@ -343,7 +343,7 @@ async def test_an_exchange_that_hangs(service: BoardService, consent: Consent, l
 
 @pytest.mark.parametrize("shape", ["rfc6749", "token", "form"])
 async def test_shapes_of_the_answer(shape: Any) -> None:
-    """A token is found in an answer as of RFC 6749, in one with a field `token`, and in a form."""
+    """A token is found in a response as of RFC 6749, in one with a field `token`, and in a form."""
     async with BoardService(exchange_answer=shape, token_lifetime=3600.0) as service:
         store = MemoryTokenStore()
         async with service.session(service.oauth_credentials(store=store)) as session:
@@ -369,7 +369,7 @@ async def test_shapes_of_the_answer(shape: Any) -> None:
     ],
 )
 async def test_an_answer_without_a_token(service: BoardService, consent: Consent, body: bytes, words: str) -> None:
-    """An answer without a token shows the names in it and never a value."""
+    """A response without a token shows the names in it and never a value."""
     service.faults.add(faults.foreign_body(body), "token.exchange")
     async with service.session(service.oauth_credentials(authorize=consent)) as session:
         with pytest.raises(CredentialError, match=words) as caught:
@@ -379,7 +379,7 @@ async def test_an_answer_without_a_token(service: BoardService, consent: Consent
 
 
 async def test_parse_token(service: BoardService, consent: Consent, clock: Clock) -> None:
-    """`parse_token` takes the token from an answer of another shape; where it can't, its error is the cause."""
+    """`parse_token` takes the token from a response of another shape; where it can't, its error is the cause."""
 
     def parse(fields: Any) -> Token:
         return Token(fields["data"]["secret"])

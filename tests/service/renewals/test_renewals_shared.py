@@ -387,7 +387,7 @@ async def test_a_bulk_run_whose_token_expires(service: BoardService, consent: Co
 
 
 async def test_calls_that_wait_for_their_turn_meet_no_401(service: BoardService, consent: Consent) -> None:
-    """Requests that waited behind the one that met the 401 are signed with the new token when their turn comes."""
+    """Requests that waited behind the one that got the 401 are signed with the new token."""
     async with service.session(service.oauth_credentials(authorize=consent), limiter=asyncio.Semaphore(1)) as session:
         await session.members.me()
         service.rules.expire_tokens()
