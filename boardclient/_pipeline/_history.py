@@ -136,14 +136,14 @@ def complete(error: BoardClientError, request: Request[Any], context: CallContex
 def without_secrets(context: CallContext, response: RawResponse) -> RawResponse:
     """Return a response with any credentials that it repeats redacted."""
     signed_with = context.credentials
-    assert signed_with is not None  # noqa: S101 -- a response answers a request that was signed
+    assert signed_with is not None  # noqa: S101 -- only signed requests have responses
     return signed_with.redact(response, *_rejected(context))
 
 
 def _shown_headers(context: CallContext, response: RawResponse) -> Mapping[str, str]:
     """Return the headers of a response, which are redacted when they are first read."""
     signed_with, others = context.credentials, _rejected(context)
-    assert signed_with is not None  # noqa: S101 -- a response answers a request that was signed
+    assert signed_with is not None  # noqa: S101 -- only signed requests have responses
     return ShownHeaders(lambda: signed_with.redact_headers(response.headers, *others))
 
 

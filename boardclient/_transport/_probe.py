@@ -37,14 +37,14 @@ class _Canned(asyncio.Transport):
 
     def __init__(self, end: socket.socket) -> None:
         super().__init__({"socket": end})
-        self.answers: list[Callable[[Protocol], None]] = []
+        self.responses: list[Callable[[Protocol], None]] = []
         self.written = b""
         self.protocol: Any = None
         self._is_closing = False
 
     def write(self, data: Any) -> None:
         self.written = bytes(data)
-        self.answers.pop(0)(self.protocol)
+        self.responses.pop(0)(self.protocol)
 
     def get_write_buffer_size(self) -> int:
         return 0
@@ -59,19 +59,19 @@ class _Canned(asyncio.Transport):
 
 
 def _feeds(*packets: bytes) -> Callable[[Protocol], None]:
-    def answer(protocol: Protocol) -> None:
+    def respond(protocol: Protocol) -> None:
         for packet in packets:
             protocol.data_received(packet)
 
-    return answer
+    return respond
 
 
 def _feeds_then_resets(*packets: bytes) -> Callable[[Protocol], None]:
-    def answer(protocol: Protocol) -> None:
+    def respond(protocol: Protocol) -> None:
         _feeds(*packets)(protocol)
         protocol.connection_lost(ConnectionResetError())
 
-    return answer
+    return respond
 
 
 _CASES: Final[tuple[tuple[Callable[[Protocol], None], tuple[int, bytes] | None], ...]] = (
@@ -85,7 +85,7 @@ _CASES: Final[tuple[tuple[Callable[[Protocol], None], tuple[int, bytes] | None],
 
 
 def _try_case(direct: DirectTransport, connector: Connector, case: int) -> bool:
-    answer, expected = _CASES[case]
+    respond, expected = _CASES[case]
     plan = direct.plan("POST", _URL, b"{}", "application/json")
     if plan is None:
         return False
@@ -93,7 +93,7 @@ def _try_case(direct: DirectTransport, connector: Connector, case: int) -> bool:
     with ours, theirs:
         ours.setblocking(False)
         transport = _Canned(ours)
-        transport.answers = [answer, answer]
+        transport.responses = [respond, respond]
         protocol = transport.protocol = cast("Protocol", connector._factory())
         protocol.connection_made(transport)
         connector._acquired.add(protocol)
