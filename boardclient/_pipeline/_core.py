@@ -13,7 +13,7 @@ from boardclient._activities import SOURCES
 from boardclient._messages import Response, response_of
 from boardclient._pipeline._following import ObserverInstrument, end_form, form_of
 from boardclient._pipeline._in_flight import InFlightCalls
-from boardclient._pipeline._places import Places
+from boardclient._pipeline._slots import ConnectionSlots
 from boardclient._stats import SessionStats
 from boardclient._transport import RawResponse, Settings
 from boardclient._transport._pool import Pool
@@ -51,7 +51,7 @@ class SessionCore:
         self.host = host_of(self.base_url)
         self.settings = settings
         self.pool = Pool(settings, lent)
-        self.places = Places(self.pool.max_connections)
+        self.slots = ConnectionSlots(self.pool.max_connections)
         self.in_flight = InFlightCalls()
         self.timeout = timeout
         self.limiter: object = None

@@ -10,7 +10,7 @@ import attrs
 from boardclient._activities import Activity
 from boardclient._messages import Request
 from boardclient._pipeline._guards import GuardedLimiter
-from boardclient._pipeline._places import Places
+from boardclient._pipeline._slots import ConnectionSlots
 from boardclient.errors import Attempt
 from boardclient.events import Event
 
@@ -71,7 +71,7 @@ class CallRunner(Protocol):
         ...
 
     @property
-    def places(self) -> Places:
+    def slots(self) -> ConnectionSlots:
         """The connection slots that bulk runs share."""
         ...
 

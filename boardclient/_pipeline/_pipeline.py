@@ -31,8 +31,8 @@ from boardclient._pipeline._history import (
 )
 from boardclient._pipeline._in_flight import CallContext
 from boardclient._pipeline._options import CallOptions
-from boardclient._pipeline._places import Places
 from boardclient._pipeline._provider import GuardedProvider
+from boardclient._pipeline._slots import ConnectionSlots
 from boardclient._statuses import SUCCESSES, is_throttling
 from boardclient._transport import RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials
@@ -322,12 +322,12 @@ class Pipeline:
     @property
     def max_connections(self) -> int:
         """How many requests can be in flight at a time."""
-        return self._core.places.number
+        return self._core.slots.number
 
     @property
-    def places(self) -> Places:
+    def slots(self) -> ConnectionSlots:
         """The connection slots that bulk runs share."""
-        return self._core.places
+        return self._core.slots
 
     @property
     def identity(self) -> Mapping[str, str]:

@@ -60,7 +60,7 @@ class OpenRun:
         self._backlog = Backlog(self._input, ledger, options.workers, self.results)
         self._doubts = Doubts(options, self._backlog, self._recorder)
         self._hold = Hold(caller.timeout, self._recorder.announce)
-        self._limiter = RunLimiter(make_limiter(caller, options, tally), caller.limiter, self._hold, caller.places)
+        self._limiter = RunLimiter(make_limiter(caller, options, tally), caller.limiter, self._hold, caller.slots)
         reader = PatientReader(caller, self._limiter, self._hold)
         self._reconciler = Reconciler(reader, options.board_id, ledger, options.marker, options.settle_seconds)
         self._sender = Sender(
@@ -76,7 +76,7 @@ class OpenRun:
             hold=self._hold,
             halt=halt,
         )
-        self._places = caller.places
+        self._slots = caller.slots
         self._is_settling = False
         self._conductor: asyncio.Task[None] | None = None
         tally.reason = self._waiting_for
@@ -110,7 +110,7 @@ class OpenRun:
             await to_the_end(asyncio.create_task(ledger.aclose()))
             raise
         tally.begin()
-        caller.places.wanted += options.workers
+        caller.slots.wanted += options.workers
         run._conductor = asyncio.create_task(run._conduct(), name="boardclient bulk run")
         return run
 
@@ -137,7 +137,7 @@ class OpenRun:
     async def _release(self, conductor: asyncio.Task[None]) -> None:
         try:
             await asyncio.wait({conductor})
-            self._places.wanted -= self._options.workers
+            self._slots.wanted -= self._options.workers
             self._withdraw()
         finally:
             await self._ledger.aclose()

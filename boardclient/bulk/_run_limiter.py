@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from boardclient._pace import Limiter, Pace
-from boardclient._pipeline._places import Line, Places
+from boardclient._pipeline._slots import ConnectionSlots, FifoSemaphore
 from boardclient.bulk._hold import Hold
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ class RunLimiter:
     run's workers wait in its queue than it is about to serve.
     """
 
-    def __init__(self, own: Pace | FixedConcurrency | None, shared: Limiter | None, hold: Hold, places: Places) -> None:
+    def __init__(self, own: Pace | FixedConcurrency | None, shared: Limiter | None, hold: Hold, slots: ConnectionSlots) -> None:
         self._own = own
         self._shared = shared
         self._hold = hold
-        self._places = places
-        self._line = Line(self._most_queued)
+        self._slots = slots
+        self._queue = FifoSemaphore(self._most_queued)
         self._report_shared = getattr(shared, "report", None)
 
     def _most_queued(self) -> int:
@@ -43,12 +43,12 @@ class RunLimiter:
     @property
     def needs_every_result(self) -> bool:
         """Whether an attempt may have to wait here, and must report successes too."""
-        own, places = self._own, self._places
+        own, slots = self._own, self._slots
         return (
             self._shared is not None
             or self._hold.reason is not None
             or (own is not None and own.needs_every_result)
-            or places.wanted > places.number
+            or slots.wanted > slots.number
         )
 
     @property
@@ -80,19 +80,19 @@ class RunLimiter:
             await self._own.__aenter__()
         try:
             if self._shared is not None:
-                await self._line.enter()
+                await self._queue.enter()
                 try:
                     await self._shared.__aenter__()
                 finally:
-                    self._line.leave()
-            await self._take_place()
+                    self._queue.leave()
+            await self._take_slot()
         except BaseException:
             await self._leave_own(None, None, None)
             raise
 
-    async def _take_place(self) -> None:
+    async def _take_slot(self) -> None:
         try:
-            await self._places.enter()
+            await self._slots.enter()
         except BaseException:
             await self._leave_shared(None, None, None)
             raise
@@ -100,7 +100,7 @@ class RunLimiter:
     async def _leave(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._places.leave()
+        self._slots.leave()
         try:
             await self._leave_shared(exc_type, exc, traceback)
         finally:

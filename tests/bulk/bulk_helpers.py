@@ -22,7 +22,7 @@ from boardclient import (
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
-from boardclient._pipeline._places import Places
+from boardclient._pipeline._slots import ConnectionSlots
 from boardclient.bulk._options import make_options
 from boardclient.bulk.journal._view import read_rows
 from boardclient.models import BoardList
@@ -150,7 +150,7 @@ class Memory:
 
     timeout: float | None = 30.0
     max_connections = 4
-    places = Places(4)
+    slots = ConnectionSlots(4)
     limiter: object = None
     is_observed = False
     identity: Mapping[str, str] = {}

@@ -13,7 +13,7 @@ from boardclient import (
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
-from boardclient._pipeline._places import Places
+from boardclient._pipeline._slots import ConnectionSlots
 from boardclient.bulk._options import make_options
 
 
@@ -43,7 +43,7 @@ class Service:
 
     timeout = 30.0
     max_connections = 16
-    places = Places(16)
+    slots = ConnectionSlots(16)
     limiter = None
     is_observed = False
     identity: Mapping[str, str] = {}

@@ -25,7 +25,7 @@ from boardclient import (
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
-from boardclient._pipeline._places import Places
+from boardclient._pipeline._slots import ConnectionSlots
 from boardclient.bulk._hold import Hold
 from boardclient.bulk._options import make_options
 from boardclient.models import BoardList
@@ -59,7 +59,7 @@ class Service:
     """A service in memory that is out of reach from `down_at` on, for `down_for` seconds; `failure` makes what is raised then."""
 
     max_connections = 16
-    places = Places(16)
+    slots = ConnectionSlots(16)
     limiter = None
     is_observed = False
     identity: Mapping[str, str] = {}

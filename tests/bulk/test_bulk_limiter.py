@@ -10,7 +10,7 @@ import pytest
 from virtual_loop import Clock, virtually
 
 from boardclient import AuthenticationError, BulkProgress, CardDraft, Pace, StaticCredentials
-from boardclient._pipeline._places import Line, Places
+from boardclient._pipeline._slots import ConnectionSlots, FifoSemaphore
 from boardclient.bulk._hold import Hold
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk.journal._view import read_rows
@@ -30,21 +30,21 @@ async def let_run() -> None:
 
 async def test_a_line_serves_in_order() -> None:
     """At most that many enter at a time, first in first out; a cancelled waiter takes no slot."""
-    line = Line(lambda: 2)
+    queue = FifoSemaphore(lambda: 2)
     served: list[int] = []
 
     async def wait(number: int) -> None:
-        await line.enter()
+        await queue.enter()
         served.append(number)
 
     tasks = [asyncio.create_task(wait(number)) for number in range(6)]
     await let_run()
     assert served == [0, 1]
     tasks[2].cancel()
-    line.leave()
+    queue.leave()
     await let_run()
     assert served == [0, 1, 3]
-    line.leave()
+    queue.leave()
     tasks[4].cancel()  # its turn has just come
     await let_run()
     assert served == [0, 1, 3, 5]
@@ -94,7 +94,7 @@ async def enter(limiter: RunLimiter, until: asyncio.Event | None = None) -> None
 async def test_few_workers_wait_in_a_limiter_of_the_session() -> None:
     """The others wait in the run's own line, in which they keep their order."""
     shared = Limiter()
-    limiter = RunLimiter(None, shared, held_not(), Places(100))
+    limiter = RunLimiter(None, shared, held_not(), ConnectionSlots(100))
     assert limiter.needs_every_result
     tasks = [asyncio.create_task(enter(limiter)) for _ in range(50)]
     await let_run()
@@ -113,7 +113,7 @@ async def test_as_many_wait_for_a_shared_pace_as_start_soon(rate: float, most: i
     """At a high rate more attempts wait in its queue, so that none of its starts is missed."""
     pace = Pace(start_rate=rate, max_in_flight=1)
     until = asyncio.Event()
-    limiter = RunLimiter(None, pace, held_not(), Places(100))
+    limiter = RunLimiter(None, pace, held_not(), ConnectionSlots(100))
     tasks = [asyncio.create_task(enter(limiter, until)) for _ in range(60)]
     await let_run()
     assert f"{most} waiting" in repr(pace)
@@ -126,12 +126,12 @@ async def test_as_many_wait_for_a_shared_pace_as_start_soon(rate: float, most: i
 
 async def test_a_place_is_waited_for_where_runs_want_more_than_there_are() -> None:
     """Two runs on one pool share its connections; a single one that fits never enters a limiter."""
-    places = Places(3)
+    slots = ConnectionSlots(3)
     until = asyncio.Event()
-    one, two = (RunLimiter(None, None, held_not(), places) for _ in range(2))
-    places.wanted = 3
+    one, two = (RunLimiter(None, None, held_not(), slots) for _ in range(2))
+    slots.wanted = 3
     assert not one.needs_every_result
-    places.wanted = 6
+    slots.wanted = 6
     assert one.needs_every_result
     tasks = [asyncio.create_task(enter(limiter, until)) for limiter in (one, two, one, two)]
     await let_run()
@@ -144,8 +144,8 @@ async def test_a_place_is_waited_for_where_runs_want_more_than_there_are() -> No
 
 async def test_what_was_entered_is_left_again() -> None:
     """Whichever of the parts fails, or is cancelled, those before it are given back."""
-    own, shared, places = Limiter(), Limiter(), Places(1)
-    limiter = RunLimiter(own, shared, held_not(), places)  # type: ignore[arg-type]  # -- the run's own is a pace
+    own, shared, slots = Limiter(), Limiter(), ConnectionSlots(1)
+    limiter = RunLimiter(own, shared, held_not(), slots)  # type: ignore[arg-type]  # -- the run's own is a pace
     own.may_enter = shared.may_enter = asyncio.Semaphore(100)
     until = asyncio.Event()
     first = asyncio.create_task(enter(limiter, until))
@@ -168,7 +168,7 @@ async def test_what_was_entered_is_left_again() -> None:
 async def test_a_turn_that_comes_in_a_hold_is_given_back() -> None:
     """An attempt that waits for the limiter when a hold begins waits for the hold, and then for the limiter again."""
     shared, hold = Limiter(), held_not()
-    limiter = RunLimiter(None, shared, hold, Places(1))
+    limiter = RunLimiter(None, shared, hold, ConnectionSlots(1))
     task = asyncio.create_task(enter(limiter))
     await let_run()
     hold.note_failure(TransportError("refused", "connect", effect=Effect.NOT_SENT))

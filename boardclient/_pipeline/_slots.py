@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Line:
+class FifoSemaphore:
     """A first-in, first-out semaphore whose size may change: `most` returns it."""
 
     def __init__(self, most: Callable[[], int]) -> None:
@@ -39,7 +39,7 @@ class Line:
                 waiter.set_result(None)
 
 
-class Places(Line):
+class ConnectionSlots(FifoSemaphore):
     """A slot for each connection of a pool, for bulk runs. Owned by the session.
 
     A row takes a slot before its deadline starts, so that waiting for a connection does not count towards the deadline.
