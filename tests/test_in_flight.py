@@ -136,7 +136,7 @@ async def test_close_before_the_first_call() -> None:
     """Closing what was never used has nothing to wait for."""
     calls = InFlightCalls()
     assert calls.close() is None
-    assert not calls.is_at_home
+    assert not calls.is_on_own_loop
 
 
 def test_another_loop_is_told() -> None:
@@ -161,7 +161,7 @@ async def test_another_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = InFlightCalls()
     calls.begin(LINE, 60)
     monkeypatch.setattr(_in_flight, "_process", _in_flight._process)
-    _in_flight._become_another_process()  # as a fork's child does
+    _in_flight._note_fork()  # as a fork's child does
     with pytest.raises(RuntimeError, match="forked"):
         calls.begin(LINE, None)
     assert calls.close() is None
@@ -171,7 +171,7 @@ async def test_a_process_that_does_not_fork_goes_on(monkeypatch: pytest.MonkeyPa
     """A hook that ran without another process refuses nothing, and a closed session says so in a child as well."""
     calls, process = InFlightCalls(), _in_flight._process
     calls.end(calls.begin(LINE, None))
-    _in_flight._become_another_process()
+    _in_flight._note_fork()
     monkeypatch.setattr(_in_flight, "_process", process)
     calls.end(calls.begin(LINE, None))
     calls.close()

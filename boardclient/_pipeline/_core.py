@@ -162,7 +162,7 @@ class SessionCore:
     async def aclose(self) -> None:
         """End the calls in flight and close the pool. Calling it again does nothing."""
         drained = self.in_flight.close()
-        if not self.in_flight.is_at_home:
+        if not self.in_flight.is_on_own_loop:
             self.pool.abandon()
             return
         try:

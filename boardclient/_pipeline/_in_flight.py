@@ -35,7 +35,7 @@ class CallWithdrawn(BoardClientError):  # noqa: N818 -- withdrawing is no failur
     """A bulk run withdrew a call that had not been sent. Never raised to applications."""
 
 
-class Lined(Protocol):
+class HasLine(Protocol):
     """A request that errors can name."""
 
     @property
@@ -87,7 +87,7 @@ class CallContext(Progress):
     may_send = True
     """Whether another request may be sent. False after an interruption and once the session is closed."""
 
-    def __init__(self, request: Lined, task: asyncio.Task[object], began: float, seconds: float | None) -> None:
+    def __init__(self, request: HasLine, task: asyncio.Task[object], began: float, seconds: float | None) -> None:
         self.request = request
         self.task = task
         self.seconds = seconds
@@ -224,7 +224,7 @@ Forks that bypass Python's hooks are not detected."""
 _all: Final[weakref.WeakSet[InFlightCalls]] = weakref.WeakSet()
 
 
-def _become_another_process() -> None:
+def _note_fork() -> None:
     global _process
     _process = object()
     for calls in _all:
@@ -232,7 +232,7 @@ def _become_another_process() -> None:
 
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch -- Windows has no fork
-    os.register_at_fork(after_in_child=_become_another_process)
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 class InFlightCalls:
@@ -253,7 +253,7 @@ class InFlightCalls:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def begin(self, request: Lined, seconds: float | None, options: CallOptions | None = None) -> CallContext:
+    def begin(self, request: HasLine, seconds: float | None, options: CallOptions | None = None) -> CallContext:
         """Register a call of the current task. `seconds` is the time until its deadline, None for none.
 
         Raises:
@@ -297,7 +297,7 @@ class InFlightCalls:
         if self._drained is not None and not self._under_way:
             self._drained.set()
 
-    def _bind(self, loop: asyncio.AbstractEventLoop, request: Lined) -> None:
+    def _bind(self, loop: asyncio.AbstractEventLoop, request: HasLine) -> None:
         """Bind the session to the loop and process of its first call, or raise."""
         if self.is_closed:
             raise SessionClosedError(f"{request.line}: the session is closed")
@@ -310,7 +310,7 @@ class InFlightCalls:
         self._open_on = loop
 
     @property
-    def is_at_home(self) -> bool:
+    def is_on_own_loop(self) -> bool:
         """Whether the running event loop and process are the session's own."""
         return self._loop is asyncio.get_running_loop() and self._process is _process
 
@@ -342,7 +342,7 @@ class InFlightCalls:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._loop is None or not self.is_at_home:
+        if self._loop is None or not self.is_on_own_loop:
             return None
         mine = asyncio.current_task()
         others = [context for context in self._under_way if context.task is not mine]
