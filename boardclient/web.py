@@ -16,8 +16,8 @@ import attrs
 
 from boardclient._environment import required
 from boardclient._sign_in._accounts import AccountOf, account_of_member
-from boardclient._sign_in._browser import cookie_of, keys_of, local_address, parameters, set_cookie
-from boardclient._sign_in._flows import FLOW_SECONDS, KEPT_SECONDS, Flow, Flows, Problem, Signer, challenge_of, new_state
+from boardclient._sign_in._browser import SERVICE_ERRORS, cookie_of, keys_of, local_address, parameters, set_cookie
+from boardclient._sign_in._flows import KEPT_SECONDS, PROBLEM_WORDS, Flow, Flows, Signer, challenge_of, new_state
 from boardclient._sign_in._settings import NoCredentials, SignInOptions, options_of_environment
 from boardclient.credentials._exchange_response import ParseToken
 from boardclient.credentials._memory_store import MemoryTokenStore
@@ -39,17 +39,6 @@ Reason: TypeAlias = Literal["refused", "expired", "replayed", "foreign", "failed
 _ACCOUNT_SECONDS: Final = 30 * 24 * 3600
 _MOST_KEPT: Final = 1024
 """How many credentials of accounts, and how many completed states, a worker keeps in memory."""
-_SERVICE_ERRORS: Final = frozenset(
-    {
-        "invalid_request",
-        "invalid_scope",
-        "server_error",
-        "temporarily_unavailable",
-        "unauthorized_client",
-        "unsupported_response_type",
-    }
-)
-"""The errors that don't come from the user: https://www.rfc-editor.org/rfc/rfc6749#section-4.1.2.1."""
 
 
 class SignInError(BoardClientError):
@@ -342,17 +331,17 @@ class SignIn:
             raise SignInError("the redirect is malformed: its query names a parameter twice, or is none", "failed")
         found = flows.find(given.get("state", ""), self._clock())
         if not isinstance(found, Flow):
-            raise SignInError(_WORDS[found], found)
+            raise SignInError(PROBLEM_WORDS[found], found)
         ended = self._set_flows(flows.end(found))
         error, code = given.get("error"), given.get("code")
-        if error is not None and error not in _SERVICE_ERRORS:
+        if error is not None and error not in SERVICE_ERRORS:
             raise SignInError("the user refused, or the service in the user's name", "refused", (ended,))
         if error is not None:
             raise SignInError(f"the service's consent page failed ({error})", "failed", (ended,))
         if not code:
             raise SignInError("the redirect holds no code", "failed", (ended,))
         if not self._use(found):
-            raise SignInError(_WORDS["replayed"], "replayed", (ended,))
+            raise SignInError(PROBLEM_WORDS["replayed"], "replayed", (ended,))
         return found, code, ended
 
     def _use(self, flow: Flow) -> bool:
@@ -396,10 +385,3 @@ class SignIn:
             del code, verifier  # the frame stays with an error
         failure.set_cookies = (ended,)
         return failure
-
-
-_WORDS: Final[Mapping[Problem, str]] = {
-    "expired": f"the sign-in was begun more than {FLOW_SECONDS // 60} minutes ago: begin again",
-    "replayed": "the sign-in was completed before",
-    "foreign": "the sign-in was not begun in this browser",
-}

@@ -11,6 +11,17 @@ _LONGEST_ADDRESS: Final = 2000
 _DECODINGS: Final = 3
 _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
 """Browsers remove some of these from URLs, and read a backslash as a slash: https://url.spec.whatwg.org/#url-parsing."""
+SERVICE_ERRORS: Final = frozenset(
+    {
+        "invalid_request",
+        "invalid_scope",
+        "server_error",
+        "temporarily_unavailable",
+        "unauthorized_client",
+        "unsupported_response_type",
+    }
+)
+"""The errors that don't come from the user: https://www.rfc-editor.org/rfc/rfc6749#section-4.1.2.1."""
 
 
 def local_address(address: object) -> str:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import attrs
@@ -24,6 +24,11 @@ _MOST_CHARACTERS: Final = 3800
 """Browsers accept cookies of 4096 bytes, name and attributes included: https://www.rfc-editor.org/rfc/rfc6265#section-6.1."""
 
 Problem: TypeAlias = Literal["expired", "replayed", "foreign"]
+PROBLEM_WORDS: Final[Mapping[Problem, str]] = {
+    "expired": f"the sign-in was begun more than {FLOW_SECONDS // 60} minutes ago: begin again",
+    "replayed": "the sign-in was completed before",
+    "foreign": "the sign-in was not begun in this browser",
+}
 
 
 @attrs.frozen

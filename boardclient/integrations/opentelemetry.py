@@ -54,7 +54,7 @@ _GAUGES: Final = (
 class BoardClientInstrumentor:
     """Turns spans and metrics of all sessions of the process on and off.
 
-    Of several objects each turns the same instrument on and off, as OpenTelemetry's own instrumentors do.
+    All objects of the class control the same instrument, as with OpenTelemetry's own instrumentors.
     """
 
     _installed: ClassVar[_OpenTelemetry | None] = None
