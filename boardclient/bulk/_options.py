@@ -19,6 +19,8 @@ _SHORTEST_SETTLE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 60.0
 """The default of `settle` if calls have no deadline, so that a request may take any time."""
 _LARGEST_BATCH: Final = 256
+_SMALLEST_BATCH: Final = 32
+"""Fewer rows would make each commit, whose price hardly depends on their number, the larger part of a row's."""
 
 
 @attrs.frozen(kw_only=True)
@@ -35,8 +37,8 @@ class BulkOptions:
 
     @property
     def batch(self) -> int:
-        """How many rows are logged together at first: four for each worker, at most 256."""
-        return min(_LARGEST_BATCH, 4 * self.workers)
+        """How many rows are logged together at first: four per worker, from 32 to 256."""
+        return min(_LARGEST_BATCH, max(_SMALLEST_BATCH, 4 * self.workers))
 
 
 def make_options(
