@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import logging
 import os
 import platform
 import statistics
@@ -37,6 +38,7 @@ class Part(NamedTuple):
 
 
 def _parts(folder: Path) -> dict[str, Part]:
+    from _following import logged, traced
     from _instant import instant_session, oauth
 
     from boardclient import AsyncSession, CardDraft, Pace, StaticCredentials
@@ -72,13 +74,19 @@ def _parts(folder: Path) -> dict[str, Part]:
         return create
 
     bare = {"retry": None, "timeout": None}
+    plain = calls(instant_session(static, **bare))
+    both = traced(plain)
+    otel = {} if both is None else {"OpenTelemetry": Part(both[0], "a bare call"), "OpenTelemetry's SDK alone": Part(both[1], "")}
     return {
-        "a bare call": Part(calls(instant_session(static, **bare)), ""),
+        "a bare call": Part(plain, ""),
         "retry policy": Part(calls(instant_session(static, timeout=None)), "a bare call"),
         "deadline": Part(calls(instant_session(static, retry=None)), "a bare call"),
         "OAuth credentials": Part(calls(instant_session(oauth(), **bare)), "a bare call"),
         "one observer": Part(calls(instant_session(static, **bare, observers=[observe])), "a bare call"),
         "three observers": Part(calls(instant_session(static, **bare, observers=[observe] * 3)), "a bare call"),
+        "logs at INFO": Part(logged(plain, logging.INFO), "a bare call"),
+        "logs at DEBUG": Part(logged(plain, logging.DEBUG), "a bare call"),
+        **otel,
         "pace": Part(calls(instant_session(static, **bare, limiter=pace())), "a bare call"),
         "the defaults": Part(calls(instant_session(static)), "a bare call"),
         "all of it": Part(calls(instant_session(oauth(), observers=[observe], limiter=pace())), "a bare call"),
@@ -168,9 +176,9 @@ def _options() -> argparse.Namespace:
 
 
 def _show(calls: dict[str, dict[str, float]], imports: dict[str, dict[str, float]]) -> None:
-    print(f"\n{'':<24}{'CPU us/call':>12}{'costs':>9}{'middle half':>20}")
+    print(f"\n{'':<28}{'CPU us/call':>12}{'costs':>9}{'middle half':>20}")
     for name, row in calls.items():
-        line = f"{name:<24}{row['cpu_us']:>12.2f}"
+        line = f"{name:<28}{row['cpu_us']:>12.2f}"
         if "cost_us" in row:
             line += f"{row['cost_us']:>+9.2f}" + f"{row['low_us']:+.2f} to {row['high_us']:+.2f}".rjust(20)
         print(line)
