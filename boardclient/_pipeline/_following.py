@@ -15,7 +15,6 @@ from boardclient.logs import followers
 
 if TYPE_CHECKING:
     from boardclient._messages import Request
-    from boardclient.errors import Attempt
 
 
 class ObserverInstrument(Instrument):
@@ -135,11 +134,10 @@ def end_form(activity: Activity, outcome: TransportResult) -> None:
     activity.end()
 
 
-def end_attempt(activity: Activity, attempt: Attempt, error: BaseException | None) -> None:
-    """End the activity of an attempt with the facts that the history holds."""
-    activity.status, activity.effect, activity.why = attempt.status, attempt.effect, attempt.why
-    activity.seconds = attempt.seconds
+def end_attempt(activity: Activity, status: int | None, effect: Effect, error: BaseException | None) -> None:
+    """End the activity of an attempt. Its call goes by the last attempt, and by the worst effect unless that succeeded."""
+    activity.status, activity.effect = status, effect
     if (call := activity.parent) is not None:
-        call.number, call.status, call.response_headers = activity.number, activity.status, activity.response_headers
-        call.effect = attempt.effect if attempt.effect is Effect.DONE else Effect.worst([call.effect, attempt.effect])
+        call.number, call.status, call.response_headers = activity.number, status, activity.response_headers
+        call.effect = effect if effect is Effect.DONE else Effect.worst([call.effect, effect])
     activity.end(error)

@@ -11,7 +11,7 @@ from time import time
 from typing import Any
 
 from boardclient import retry as _retry
-from boardclient._activities import ShownHeaders
+from boardclient._activities import Activity, ShownHeaders
 from boardclient._curl import ShownRequest
 from boardclient._messages import Request
 from boardclient._pipeline._following import attempt_of, end_attempt
@@ -44,6 +44,14 @@ def note_attempt(context: CallContext, response: TransportResult, outcome: objec
     if limiter is not None and (response.status is not None or effect is not Effect.NOT_SENT):  # else it was not sent
         asked = outcome.retry_after if isinstance(outcome, ApiError) and is_throttling(outcome) else None
         limiter.report(response.status, asked, attempt.seconds)
+
+
+def end_success(context: CallContext, attempt: Activity, response: RawResponse) -> None:
+    """Notify instruments of a first attempt that succeeded."""
+    context.attempt_activity = None
+    attempt.why, attempt.seconds = "success", max(0.0, time() - context.started)
+    attempt.response_headers = _shown_headers(context, response)
+    end_attempt(attempt, response.status, Effect.DONE, None)
 
 
 def note_closed(context: CallContext) -> SessionClosedError:
@@ -117,7 +125,9 @@ def end_early(context: CallContext, host: str) -> BoardClientError | None:
 
 def _end_attempt(context: CallContext, attempt: Attempt, error: BaseException | None) -> None:
     if context.attempt_activity is not None:
-        end_attempt(context.attempt_activity, attempt, error)
+        followed = context.attempt_activity
+        followed.why, followed.seconds = attempt.why, attempt.seconds
+        end_attempt(followed, attempt.status, attempt.effect, error)
         context.attempt_activity = None
 
 

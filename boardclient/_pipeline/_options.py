@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@attrs.define
+@attrs.define(on_setattr=attrs.setters.NO_OP)  # the limiter never changes: a hook would run at each change of the others
 class CallOptions:
     """Options of one call that differ from its session's. The object may be reused after the call.
 

@@ -10,7 +10,7 @@ import asyncio
 import enum
 from collections.abc import Coroutine, Iterable, Mapping
 from time import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from boardclient import retry as _retry
 from boardclient._activities import INSTALLED
@@ -23,6 +23,7 @@ from boardclient._pipeline._history import (
     begin_attempt,
     complete,
     end_early,
+    end_success,
     note_attempt,
     note_closed,
     note_pause,
@@ -247,7 +248,14 @@ class Pipeline:
 
     def _noted(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
         """Record an attempt in the history, and return its outcome."""
-        note_attempt(context, response, outcome, context.options.limiter or self._limiter)
+        limiter = context.options.limiter or self._limiter
+        is_recorded = (
+            context.attempts or limiter is not None or self._enters_policy_first or isinstance(outcome, BoardClientError)
+        )
+        if not is_recorded and context.attempt_activity is not None:
+            end_success(context, context.attempt_activity, cast("RawResponse", response))  # only one of them succeeds
+        else:
+            note_attempt(context, response, outcome, limiter)
         return outcome
 
     # --- what follows a failure: renew once, retry
