@@ -8,7 +8,9 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from boardclient import (
@@ -66,7 +68,8 @@ class StoppingStore(FileTokenStore):
 
 async def main(plan: dict[str, Any]) -> None:
     parent = Parent(plan["parent"])
-    store = StoppingStore(plan["store"])
+    ahead = Path(plan["ahead"])
+    store = StoppingStore(plan["store"], clock=lambda: time.time() + ahead.stat().st_size)
     store.parent = parent
 
     async def authorize(request: AuthorizationRequest) -> str:

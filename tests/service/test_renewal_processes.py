@@ -20,7 +20,9 @@ from boardclient.testing import BoardService, faults
 
 PROGRAM = Path(__file__).with_name("renewing_process.py")
 PROCESSES, REQUESTS = 4, 250
-LEASE_SECONDS = 1.0  # short, so that survivors need not wait, and long enough for a process on a busy machine to extend it
+LEASE_SECONDS = 1000
+"""No process is so slow that its lease ends by itself: `end_leases` moves the clock of all stores."""
+SHORT_LEASE_SECONDS = 5.0
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and private files are POSIX")
 
@@ -30,6 +32,9 @@ class Family:
 
     def __init__(self, service: BoardService, store: Path) -> None:
         self.service, self.store = service, store
+        self._ahead = store.with_name("ahead")
+        """A file whose size is how many seconds the clock of the stores is ahead."""
+        self._ahead.touch()
         self.processes: list[asyncio.subprocess.Process] = []
         self.askers: list[int] = []
         """The process identifiers of those who asked for a code, in their order."""
@@ -72,6 +77,7 @@ class Family:
         plan = {
             "base_url": service.base_url,
             "store": str(self.store),
+            "ahead": str(self._ahead),
             "parent": port,
             "requests": REQUESTS,
             "lease_seconds": lease_seconds,
@@ -92,12 +98,17 @@ class Family:
             assert process.stdin is not None
             process.stdin.write(json.dumps(plan).encode() + b"\n")
 
+    def end_leases(self) -> None:
+        """Let the time pass for which a holder may be silent."""
+        os.truncate(self._ahead, self._ahead.stat().st_size + LEASE_SECONDS + 1)
+
     async def kill(self, pid: int) -> None:
-        """End a process without giving it the time for anything."""
+        """End a process without giving it the time for anything, and let its lease end."""
         os.kill(pid, signal.SIGKILL)
         (process,) = (process for process in self.processes if process.pid == pid)
         await process.communicate()
         self.processes.remove(process)
+        self.end_leases()
 
     async def reports(self) -> list[dict[str, Any]]:
         """Wait for all processes that live, and return what they report."""
@@ -123,10 +134,10 @@ class Family:
 
 @contextlib.asynccontextmanager
 async def running(family: Family, **options: Any) -> AsyncIterator[None]:
-    """Run the processes and what they ask, for 100 seconds at most; none outlives the block."""
+    """Run the processes and what they ask, for 200 seconds at most; none outlives the block."""
     server = await asyncio.start_server(family.answer, "127.0.0.1", 0)
     try:
-        async with asyncio.timeout(100):
+        async with asyncio.timeout(200):
             await family.begin(server.sockets[0].getsockname()[1], **options)
             yield
     finally:
@@ -147,7 +158,7 @@ async def family(service: BoardService, tmp_path: Path) -> Family:
 async def test_one_renewal_for_all_processes(family: Family, service: BoardService) -> None:
     """Four processes with 1,000 requests get by with one exchange at first use and one for each time the token expires."""
     # At half they wait for each other: no request is to meet both expiries.
-    async with running(family, lease_seconds=30.0, meets_at_half=True):
+    async with running(family, meets_at_half=True):
         for expiry, requests in ((1, 330), (2, 750)):
             await service.received("members.me", requests)
             assert family.counts == (expiry, expiry)
@@ -196,7 +207,7 @@ async def test_the_holder_is_killed(family: Family, service: BoardService, step:
 async def test_a_holder_that_is_stopped_for_longer_than_its_lease(family: Family, service: BoardService) -> None:
     """A holder that can't extend its lease is replaced by another; when it resumes it does no harm, and two codes are used."""
     family.first_may_go.clear()
-    family.on_first = lambda pid: os.kill(pid, signal.SIGSTOP)
+    family.on_first = lambda pid: (os.kill(pid, signal.SIGSTOP), family.end_leases())
     async with running(family):
         await service.received("members.me", 100)
         assert len(set(family.askers)) == 2
@@ -211,6 +222,7 @@ async def test_a_holder_that_is_stopped_for_longer_than_its_lease(family: Family
 async def test_a_holder_whose_callback_blocks_its_loop(family: Family, service: BoardService) -> None:
     """A callback that blocks its loop for longer than the lease costs one more code, not one per process."""
     family.first_may_go.clear()
+    family.on_first = lambda pid: family.end_leases()
     async with running(family, is_blocking=True):
         await service.received("members.me", 100)
         assert len(set(family.askers)) == 2
@@ -224,9 +236,9 @@ async def test_a_holder_whose_callback_blocks_its_loop(family: Family, service: 
 async def test_a_callback_that_takes_longer_than_the_lease(family: Family, service: BoardService) -> None:
     """A running holder extends its lease for as long as its callback takes: no other asks the user."""
     family.first_may_go.clear()
-    async with running(family):
+    async with running(family, lease_seconds=SHORT_LEASE_SECONDS):
         await family.first_asked.wait()
-        await asyncio.sleep(2 * LEASE_SECONDS)  # what is waited for is that nothing happens
+        await asyncio.sleep(1.5 * SHORT_LEASE_SECONDS)  # what is waited for is that nothing happens
         assert service.requests == 0
         family.first_may_go.set()
         await family.assert_all_answered()
