@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,6 +19,7 @@ from boardclient.bulk.journal._format import Entry, RowDecision, RowKey, RowStat
 from boardclient.bulk.journal._view import read_rows
 
 IDENTITY = {"base_url": "https://boards.example", "board": "b1", "account": "m1"}
+ALL: tuple[RowState, ...] = ("logged", "done", "failed", "waiting", "unknown")
 
 
 class Sending(JournalFile):
@@ -34,14 +38,37 @@ def opened(path: Path, identity: dict[str, str] = IDENTITY) -> Iterator[JournalF
         yield journal
 
 
+def entry(key: RowKey, content: str = "as it was") -> Entry:
+    """Return a row of some content."""
+    return Entry(key, hashlib.blake2b(content.encode(), digest_size=16).digest())
+
+
 def entries(*keys: RowKey) -> list[Entry]:
     """Return rows of one content."""
-    return [Entry(key, hashlib.blake2b(b"as it was", digest_size=16).digest()) for key in keys]
+    return [entry(key) for key in keys]
+
+
+def filled(path: Path, rows: int = 2000) -> None:
+    """Make a journal of some size."""
+    with opened(path) as journal:
+        for start in range(0, rows, 100):
+            journal.admit(entries(*(f"reference {n}" for n in range(start, start + 100))))
 
 
 def states(path: Path) -> dict[RowKey, tuple[RowState, str | None]]:
     """Return what a journal says of its rows."""
     return {row.key: (row.state, row.detail) for row in read_rows(path)}
+
+
+def crash(path: Path) -> Path:
+    """Copy what a process that died now would leave behind."""
+    left = Path(tempfile.mkdtemp(dir=path.parent)) / path.name
+    for suffix in ("", "-journal", "-lock"):
+        shutil.copy(f"{path}{suffix}", f"{left}{suffix}")
+    with closing(sqlite3.connect(left, isolation_level=None)) as connection:  # nothing says that it is a copy
+        connection.execute("PRAGMA journal_mode = TRUNCATE")
+        connection.execute("UPDATE meta SET value = ? WHERE name = 'used_inode'", (left.stat().st_ino,))
+    return left
 
 
 _KILLED = """

@@ -17,11 +17,6 @@ from boardclient.bulk.journal._lock import RunLock
 UNSENT = ("waiting", "logged, and not sent: the run was killed")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "cards.journal"
-
-
 def run(path: Path, *keys: str, released: int | None) -> None:
     """Log rows and release some; what becomes of them is never noted."""
     with closing(JournalFile.open(path, IDENTITY)) as journal:

@@ -19,11 +19,6 @@ from boardclient.bulk.journal._lock import RunLock
 from boardclient.bulk.journal._view import read_journal
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "cards.journal"
-
-
 def beside(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.name}{suffix}")
 

@@ -26,11 +26,6 @@ IDENTITY = {"board": "b1"}
 NEVER = 1e6
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "cards.journal"
-
-
 class Sending(Journal):
     """A journal whose rows are all sent as soon as they may be."""
 
