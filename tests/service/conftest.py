@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import ssl
 import subprocess
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
+from boardclient._transport import Settings, _direct, _probe
+from boardclient._transport._client_session import ClientSessionTransport
 from boardclient._transport._pool import Pool
 
 
@@ -46,3 +51,34 @@ def server_context(certificate: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
     return context
+
+
+@pytest.fixture
+async def open_pool() -> AsyncIterator[Callable[..., Pool]]:
+    """Make pools, which are closed in the end and leave no connection behind."""
+    pools: list[Pool] = []
+
+    def opened(lent: aiohttp.ClientSession | None = None, **settings: Any) -> Pool:
+        pools.append(Pool(Settings(**{"max_connections": 1, **settings}), lent))
+        return pools[-1]
+
+    yield opened
+    for pool in pools:
+        connector = pool._connector
+        assert connector is None or not connector._acquired
+        await pool.aclose()
+
+
+@pytest.fixture
+async def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give the transports that requests took, as they leave."""
+    assert _probe.fault() == ""  # which sends requests, too
+    taken: list[str] = []
+    for name, kind in (("direct", _direct.DirectTransport), ("public", ClientSessionTransport)):
+
+        def noted(self: Any, *args: Any, name: str = name, round_trip: Any = kind.round_trip) -> Any:
+            taken.append(name)
+            return round_trip(self, *args)
+
+        monkeypatch.setattr(kind, "round_trip", noted)
+    return taken

@@ -8,40 +8,25 @@ import socket
 import ssl
 import struct
 import zlib
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import aiohttp
 import pytest
+from transport_helpers import OK
 
 from boardclient import Effect
-from boardclient._transport import Progress, RawResponse, Settings, TransportFailure, TransportResult, _reading
+from boardclient._transport import Progress, RawResponse, TransportFailure, TransportResult, _reading
 from boardclient._transport._pool import Pool
 from boardclient._transport._protocol import Protocol
 
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 BROKE = TransportFailure("receive", Effect.UNKNOWN, "the response broke off or could not be unpacked")
 
 
 async def send(pool: Pool, method: str, url: str, body: bytes | None = None) -> TransportResult:
     async with asyncio.timeout(60):
         return await pool.send(method, url, body, Progress())
-
-
-@pytest.fixture
-async def open_pool() -> AsyncIterator[Callable[..., Pool]]:
-    """Make pools, which are closed in the end."""
-    pools: list[Pool] = []
-
-    def opened(lent: aiohttp.ClientSession | None = None, **settings: Any) -> Pool:
-        pools.append(Pool(Settings(**{"max_connections": 1, **settings}), lent))
-        return pools[-1]
-
-    yield opened
-    for pool in pools:
-        await pool.aclose()
 
 
 @pytest.fixture(params=["http", "https"])

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from transport_helpers import read_request
 
 from boardclient._transport import Progress, RawResponse, TransportFailure
 from boardclient._transport._pool import Pool
@@ -16,12 +17,6 @@ from boardclient._transport._protocol import Protocol
 from boardclient._transport._settings import Settings
 from boardclient._transport._writes import Writes
 from boardclient.errors import Effect
-
-
-async def read_request(reader: asyncio.StreamReader) -> bytes:
-    """Read a request whole."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    return head + await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
 
 
 class Service:
