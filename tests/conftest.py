@@ -14,10 +14,14 @@ import aiohttp
 import aioresponses.core
 import pytest
 from aioresponses import aioresponses as AioResponses
+from hypothesis import HealthCheck, settings
 from virtual_loop import Clock
 
 from boardclient import retry
 from boardclient.testing import BoardService
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

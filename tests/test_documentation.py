@@ -43,7 +43,7 @@ def test_each_program_runs_as_pasted(source: str, tmp_path: Path, monkeypatch: p
     if "\nasync def test_" in source:
         (tmp_path / "test_block.py").write_text(source, encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_block.py"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stdout
     else:
         exec(compile(source, "block.py", "exec", dont_inherit=True), {"__name__": "__main__"})

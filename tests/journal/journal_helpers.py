@@ -95,5 +95,5 @@ os.kill(os.getpid(), signal.SIGKILL)
 def kill_run(path: Path, rows: int = 20, *, first: int = 0, torn_at: int = -1) -> None:
     """Let a process log and send rows, and kill it: between commits, or once the rollback journal of the next is so long."""
     command = [sys.executable, "-c", _KILLED, str(Path(__file__).parent), str(path), str(first), str(rows), str(torn_at)]
-    done = subprocess.run(command, timeout=60, check=False)
+    done = subprocess.run(command, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL

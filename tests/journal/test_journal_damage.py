@@ -133,7 +133,7 @@ except JournalError as error:
 @pytest.mark.parametrize("limit", [1000, 300_000])
 def test_a_write_that_the_system_refuses_loses_nothing(path: Path, limit: int) -> None:
     """What was logged before is there, and a journal that could not be created leaves nothing behind."""
-    done = subprocess.run([sys.executable, "-c", LIMITED, str(path), str(limit)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(path), str(limit)], capture_output=True, text=True, timeout=300)
     *armed, error = done.stdout.splitlines()
     assert "run again, which resumes it" in error, done.stderr
     if limit == 1000:

@@ -51,7 +51,7 @@ def test_a_second_run_in_the_same_process_is_refused(path: Path) -> None:
         with pytest.raises(JournalError, match="in use by another run"):
             JournalFile.open(path, IDENTITY)
         code = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM rows').fetchall(); c.close()"
-        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=300)
         journal.admit(entries("b"))
     assert set(states(path)) == {"a", "b"}
     opened(path).__enter__().close()
@@ -227,7 +227,7 @@ JournalFile.open(sys.argv[1], {})
 @pytest.mark.parametrize("moment", ["created", "initialised"])
 def test_a_creation_that_is_cut_off_leaves_no_journal(path: Path, moment: str) -> None:
     """A process that dies before the journal has its place leaves the place free: the next run begins, with nothing to mend."""
-    done = subprocess.run([sys.executable, "-c", CUT_OFF, str(path), moment], timeout=60)
+    done = subprocess.run([sys.executable, "-c", CUT_OFF, str(path), moment], timeout=300)
     assert done.returncode == 9
     assert path.with_name(f"{path.name}-new").exists()
     assert not path.exists()

@@ -166,7 +166,7 @@ FORK = """
 
 def test_after_a_fork() -> None:
     """A forked child gets a clear error, may close its copy, and the parent's connection remains usable."""
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(FORK)], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(FORK)], capture_output=True, text=True, timeout=300, check=False)
     assert run.stdout.splitlines() == [
         "RuntimeError: this AsyncSession was used before the process forked: build one in each process",
         "RuntimeError: this AsyncSession was used before the process forked: build one in each process",

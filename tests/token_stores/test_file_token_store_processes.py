@@ -40,7 +40,7 @@ def test_one_of_several_processes_wins(path: Path) -> None:
     children = [context.Process(target=_contend, args=(queue, str(path), barrier, number)) for number in range(4)]
     for child in children:
         child.start()
-    done = [queue.get(timeout=60) for _ in children]
+    done = [queue.get(timeout=300) for _ in children]
     for child in children:
         child.join(60)
     assert sorted(state for state, _ in done) == ["granted"] + ["held"] * 3
@@ -106,7 +106,7 @@ print(asyncio.run(store.read("a")).generation, asyncio.run(store.lease("a", "x",
 @POSIX
 def test_process_may_fork_within_a_step(path: Path) -> None:
     """A fork waits for the step of another thread; both processes then use the store."""
-    done = subprocess.run([sys.executable, "-c", FORK, str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", FORK, str(path)], capture_output=True, text=True, timeout=300)
     assert done.stdout.splitlines() == ["['held', True]", "2 granted"], done.stderr
 
 
@@ -120,7 +120,7 @@ asyncio.run(FileTokenStore(sys.argv[1], clock=lambda: os.kill(os.getpid(), signa
 @POSIX
 async def test_killed_process_leaves_no_lock(path: Path, file_store: FileTokenStore) -> None:
     """A process that dies within its first step leaves a file that the next can use."""
-    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], capture_output=True, timeout=300)
     assert done.returncode == -9
     assert await file_store.lease("a", "y", 60.0) == "granted"
 

@@ -241,7 +241,7 @@ def test_suite_is_collected_without_any_plugin(tmp_path: Path) -> None:
         "    async def pass_time(self, seconds):\n        self.now += seconds\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     tests = [name for name in vars(TokenStoreSuite) if name.startswith("test_")]
     assert f"{len(tests)} passed" in done.stdout, done.stdout
     assert all(getattr(TokenStoreSuite, name).__doc__ for name in tests)
