@@ -327,7 +327,7 @@ def with_sent(card: Card, list_id: str, due: datetime | None) -> Card:
     """
     shown = cast("Any", card).unread_extra
     if card.list_id is None and b'"idList"' not in shown:
-        object.__setattr__(card, "list_id", list_id)  # the card is frozen, but not handed out yet
+        object.__setattr__(card, "list_id", list_id)  # the card is frozen, but not returned yet
     if due is not None and card.due is None and b'"due"' not in shown:
         object.__setattr__(card, "due", due)
     return card

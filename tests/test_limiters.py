@@ -194,7 +194,7 @@ async def test_a_limiter_that_swallows_the_callers_cancellation_sends_nothing(bo
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
-                await asyncio.sleep(0)  # it may await more before it lets the call go on
+                await asyncio.sleep(0)  # it may await more before it lets the call continue
                 self.entered += 1
 
     limiter = Stubborn()

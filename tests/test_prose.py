@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +65,16 @@ def docstrings(source: str) -> Iterator[tuple[str, str]]:
                 yield getattr(node, "name", "module"), text
 
 
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each docstring, of modules, attributes and the rest, and of each comment."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
 def first_sentence(docstring: str) -> str:
     """Return the first sentence of a docstring on one line."""
     return re.split(r"(?<=[.!?])\s", " ".join(docstring.partition("\n\n")[0].split()))[0]
@@ -82,9 +94,9 @@ def test_docstrings_begin_with_a_short_sentence(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [*_PACKAGE, *_TESTS], ids=lambda path: "/".join(path.parts[-2:]))
-def test_docstrings_have_no_odd_words(path: Path) -> None:
-    """Docstrings of the package and of the tests use plain words."""
-    found = [(name, odd_words(text)) for name, text in docstrings(path.read_text(encoding="utf-8"))]
+def test_docstrings_and_comments_have_no_odd_words(path: Path) -> None:
+    """Docstrings and comments of the package and of the tests use plain words."""
+    found = [(line, odd_words(text)) for line, text in prose(path.read_text(encoding="utf-8"))]
     assert [one for one in found if one[1]] == []
 
 
@@ -96,7 +108,7 @@ def test_pages_have_no_odd_words(path: Path) -> None:
 
 
 def test_planted_prose_is_caught() -> None:
-    """The checks see a long first sentence over two lines, and odd words."""
+    """The checks see a long first sentence over two lines, and odd words in every kind of text."""
     long = f"Return {'a ' * 40}\n    thing. Another sentence."
     assert len(first_sentence(long)) > _LONGEST
     assert first_sentence("Return it.\n\nMore.") == "Return it."
@@ -105,3 +117,5 @@ def test_planted_prose_is_caught() -> None:
         "'tell whether': return True if",
         "'armed': logged",
     ]
+    planted = 'x = 1  # armed\n"""It is armed."""\n'
+    assert [(line, odd_words(text)) for line, text in prose(planted)] == [(2, ["'armed': logged"]), (1, ["'armed': logged"])]

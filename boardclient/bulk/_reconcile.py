@@ -238,7 +238,7 @@ class Reconciler:
             cards = [card for card in cards if card.id not in given]
             places = [place for place in places if place not in result.found and place not in result.unclear]
             if _markers_work(samples):
-                cards = []  # whatever has no marker is somebody else's
+                cards = []  # cards without a marker belong to others
         contents = [Content.of(rows[place].draft, self.description(rows[place])) for place in places]
         shown = Shown.learn([(sent, card) for sent, card, _ in samples], listing.fields)
         by_content = match(contents, [digest(rows[place].draft) for place in places], cards, shown)

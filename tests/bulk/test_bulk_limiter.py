@@ -45,7 +45,7 @@ async def test_a_line_serves_in_order() -> None:
     await let_run()
     assert served == [0, 1, 3]
     queue.leave()
-    tasks[4].cancel()  # its turn has just come
+    tasks[4].cancel()  # it was just let in
     await let_run()
     assert served == [0, 1, 3, 5]
 
