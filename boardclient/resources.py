@@ -211,18 +211,20 @@ class Cards(_Resource):
 
         Args:
             drafts: The cards to create, in any iterable.
-            concurrency: How many cards are sent at a time. None (default): as many as the service is found to take.
+            concurrency: How many cards to send at a time. None (default): as many as the service is found to accept.
             journal: The path of a file that a later run with the same drafts resumes from; it skips what is done. Rows are
                 known by their `reference`, otherwise by their position. None (default): no journal.
             board_id: The board that holds the lists. It is read to settle cards whose effect is unknown.
-            unknown: What to do with a card whose effect is unknown. "reconcile" reads the board, takes the cards that are listed
-                for created, and sends the others again. "report" sends each card at most once, "resend" at least once. By default
-                "reconcile" with a `board_id`, otherwise "report".
+            unknown: What to do with a card whose effect is unknown. "reconcile" reads the board, counts the listed cards as
+                created, and sends the others again. "report" sends each card at most once and reports it as unknown. "resend"
+                sends it again, up to five times, which may create it twice. None (default): "reconcile" with a `board_id`,
+                otherwise "report".
             marker: How cards are recognised on the board. None (default): by their content. True: by a code at both ends of the
                 description. A function gets the draft and returns the code.
-            settle: The seconds after the last request until the board is read, when none can still be on its way. By default
-                twice the timeout, at least 10.
-            on_progress: Called with each `BulkProgress`.
+            settle: The seconds after the last request until the board is read, within which the service must have carried it out
+                and list the card. None (default): twice the timeout, at least 10, or 60 without a timeout.
+            on_progress: A function that is called with a `BulkProgress` after each result, and when the run begins to wait or
+                resumes. None (default): no function.
 
         Raises:
             TypeError, ValueError: an option can't work.
