@@ -76,6 +76,9 @@ class Run:
 
     def measure(self, servers: dict[bool, Serving], columns: list[Column], until: float) -> None:
         """Run rounds until the time is up, at least one."""
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each start would compile the package, and only the package
+        for arguments in _STARTS.values():
+            _start_ms(self._python, arguments)
         while not self.rounds or (time.monotonic() < until and self.rounds < self._options.rounds):
             begun = time.monotonic()
             for column in columns:
