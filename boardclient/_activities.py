@@ -187,8 +187,7 @@ class Activity:
         if self.is_over:
             return
         self.is_over = True
-        if self.error is None:
-            self.error = error
+        self.error = error
         if not self.seconds:
             self.seconds = perf_counter() - self._began
         for instrument in reversed(self.instruments):

@@ -135,9 +135,10 @@ def end_form(activity: Activity, outcome: TransportResult) -> None:
 
 
 def end_attempt(activity: Activity, status: int | None, effect: Effect, error: BaseException | None) -> None:
-    """End the activity of an attempt. Its call goes by the last attempt, and by the worst effect unless that succeeded."""
+    """End the activity of an attempt. Its call takes over status, headers and the worst effect."""
+    call = activity.parent
+    assert call is not None  # noqa: S101 -- an attempt is a part of its call
     activity.status, activity.effect = status, effect
-    if (call := activity.parent) is not None:
-        call.number, call.status, call.response_headers = activity.number, status, activity.response_headers
-        call.effect = effect if effect is Effect.DONE else Effect.worst([call.effect, effect])
+    call.number, call.status, call.response_headers = activity.number, status, activity.response_headers
+    call.effect = effect if effect is Effect.DONE else Effect.worst([call.effect, effect])
     activity.end(error)
