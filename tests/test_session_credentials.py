@@ -1,0 +1,175 @@
+"""Credentials of a session's calls: one renewal for each call, and providers that raise."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+from session_helpers import ANY, BOARD, KEY, TOKEN, Provider, body_of, counted, requests, session_of
+from virtual_loop import Clock
+
+from boardclient import (
+    AuthenticationError,
+    CredentialError,
+    Credentials,
+    DeadlineError,
+    Effect,
+    TransportError,
+)
+from boardclient.events import CredentialsRenewed
+
+# --- credentials
+
+
+async def test_a_401_is_renewed_once_and_replayed_once(wire: Any) -> None:
+    """After a 401 the credentials are renewed and the request is replayed once with the new ones."""
+    wire.post(ANY, status=401)
+    wire.post(ANY, payload=BOARD)
+    old, new = Credentials("old-token", KEY), Credentials("new-token", KEY)
+    provider = Provider(old, new)
+    events: list[object] = []
+    async with session_of(provider, observers=[events.append]) as session:
+        assert (await session.boards.create("plans")).id == "b1"
+    assert (provider.rejected, counted(wire)) == ([old], 2)
+    assert (body_of(wire, 0)["token"], body_of(wire, 1)["token"]) == ("old-token", "new-token")
+    assert [event for event in events if isinstance(event, CredentialsRenewed)] == [CredentialsRenewed(operation="boards.create")]
+
+
+async def test_a_second_401_is_raised(wire: Any) -> None:
+    """A 401 to the renewed credentials is raised: no second renewal in a call."""
+    wire.get(ANY, status=401, repeat=True)
+    provider = Provider(Credentials("one-t"), Credentials("two-t"), Credentials("three-t"))
+    async with session_of(provider) as session:
+        with pytest.raises(AuthenticationError) as caught:
+            await session.members.me()
+    assert (len(provider.rejected), counted(wire), len(caught.value.attempts)) == (1, 2, 2)
+
+
+async def test_a_call_renews_once_over_all_its_attempts(wire: Any, policy: Any) -> None:
+    """A 401 in a later attempt of a call that has renewed is final too."""
+    wire.get(ANY, status=401)
+    wire.get(ANY, status=503)
+    wire.get(ANY, status=401, repeat=True)
+    provider = Provider(Credentials("one-t"), Credentials("two-t"), Credentials("three-t"))
+    async with session_of(provider, retry=policy) as session:
+        with pytest.raises(AuthenticationError):
+            await session.members.me()
+    assert (len(provider.rejected), counted(wire)) == (1, 3)
+
+
+async def test_equal_credentials_are_final(wire: Any) -> None:
+    """A renewal that gives equal credentials means that the 401 is final, as with static ones."""
+    wire.get(ANY, status=401, repeat=True)
+    async with session_of() as session:
+        with pytest.raises(AuthenticationError):
+            await session.members.me()
+    assert counted(wire) == 1
+
+
+async def test_what_a_provider_raises_is_the_cause(wire: Any) -> None:
+    """What acquire raises is the cause of a CredentialError, and nothing was sent."""
+    raised = ValueError("vault is shut")
+    async with session_of(Provider(raised)) as session:
+        with pytest.raises(CredentialError) as caught:
+            await session.members.me()
+    assert (caught.value.__cause__, caught.value.effect, counted(wire)) == (raised, Effect.NOT_SENT, 0)
+
+
+async def test_what_a_renewal_raises_is_the_cause(wire: Any) -> None:
+    """What renew raises is the cause of a CredentialError whose effect is that of the refused request."""
+    wire.get(ANY, status=401)
+    raised = ValueError("vault is shut")
+    async with session_of(Provider(Credentials(TOKEN), raised)) as session:
+        with pytest.raises(CredentialError) as caught:
+            await session.members.me()
+    assert (caught.value.__cause__, caught.value.effect) == (raised, Effect.REJECTED)
+
+
+async def test_a_credential_error_of_the_provider_stays_itself(wire: Any) -> None:
+    """A CredentialError that the provider raises is not wrapped in another."""
+    raised = CredentialError("ask again tomorrow")
+    async with session_of(Provider(raised)) as session:
+        with pytest.raises(CredentialError) as caught:
+            await session.members.me()
+    assert caught.value is raised
+
+
+async def test_a_cancellation_of_the_providers_own_is_a_credential_error() -> None:
+    """A CancelledError that a provider raises, as from a renewal that it cancelled, does not end a task silently."""
+    async with session_of(Provider(asyncio.CancelledError())) as session:
+        with pytest.raises(CredentialError) as caught:
+            await session.members.me()
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+    assert [attempt.effect for attempt in caught.value.attempts] == [Effect.NOT_SENT]
+
+
+async def test_a_cancellation_of_the_caller_ends_the_provider() -> None:
+    """Cancelling the task of a call that waits for its provider cancels the call."""
+
+    class Waiting(Provider):
+        async def acquire(self, exchange: Any) -> Credentials:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async with session_of(Waiting(None)) as session:
+        call = asyncio.create_task(session.members.me())
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+
+async def test_a_provider_that_turns_the_deadline_into_an_error_of_its_own(loop_clock: Clock) -> None:
+    """A call whose deadline passed is a DeadlineError whatever the provider makes of it, and leaves no cancellation behind."""
+
+    class Stubborn(Provider):
+        async def acquire(self, exchange: Any) -> Credentials:
+            try:
+                loop_clock.advance(30)
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise ValueError("I was disturbed") from None
+            raise AssertionError
+
+    async with session_of(Stubborn(None), timeout=30) as session:
+        with pytest.raises(DeadlineError) as caught:
+            await session.members.me()
+    task = asyncio.current_task()
+    assert task is not None
+    assert (task.cancelling(), caught.value.effect) == (0, Effect.NOT_SENT)
+
+
+# --- the token exchange
+
+
+async def test_a_form_is_posted_on_the_pool(wire: Any) -> None:
+    """post_form sends a form once and returns the response, whatever its status."""
+    wire.post("https://auth.example/token", status=400, body=b"no")
+    async with session_of() as session:
+        answer = await session._core.post_form("https://auth.example/token", {"code": "a b&c", "client_id": "i"})
+    ((_, _, kwargs),) = requests(wire)
+    assert (answer.status, answer.body) == (400, b"no")
+    assert kwargs["data"] == b"code=a+b%26c&client_id=i"
+    assert kwargs["headers"]["Content-Type"] == "application/x-www-form-urlencoded"
+
+
+async def test_a_form_without_an_answer(wire: Any) -> None:
+    """A form that met no answer is a TransportError in whose frames no field is left."""
+    wire.post("https://auth.example/token", exception=aiohttp.ServerDisconnectedError())
+    async with session_of() as session:
+        with pytest.raises(TransportError) as caught:
+            await session._core.post_form("https://auth.example/token", {"code": "s3cret-code"})
+    assert caught.value.effect is Effect.UNKNOWN
+    traceback = caught.value.__traceback__
+    assert traceback is not None
+    assert traceback.tb_next is not None
+    assert "s3cret-code" not in repr(traceback.tb_next.tb_frame.f_locals)
+
+
+async def test_a_form_never_goes_over_plain_http() -> None:
+    """The session's rules about plain http apply to the token exchange."""
+    async with session_of() as session:
+        with pytest.raises(ValueError, match="plain http"):
+            await session._core.post_form("http://auth.example/token", {})

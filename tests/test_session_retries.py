@@ -1,0 +1,215 @@
+"""What a session sends again: by its default policy, and by policies of applications."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiohttp
+import pytest
+import tenacity
+from session_helpers import ANY, Provider, counted, session_of
+from tenacity import AsyncRetrying, retry_if_exception, retry_if_result, stop_after_attempt, wait_fixed, wait_none
+
+import boardclient.retry
+from boardclient import (
+    AsyncSession,
+    BoardClientError,
+    CredentialError,
+    Effect,
+    NotFoundError,
+    RateLimitError,
+    ServerError,
+)
+
+# --- repeats
+
+
+def _get(session: AsyncSession) -> Any:
+    return session.request("GET", "/1/x")
+
+
+def _put(session: AsyncSession) -> Any:
+    return session.request("PUT", "/1/x", json={"a": 1})
+
+
+def _delete(session: AsyncSession) -> Any:
+    return session.request("DELETE", "/1/x")
+
+
+def _post(session: AsyncSession) -> Any:
+    return session.request("POST", "/1/x", json={"a": 1})
+
+
+VERBS = {"GET": _get, "PUT": _put, "DELETE": _delete, "POST": _post}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("failure", [500, "drop", 429, "refused"])
+async def test_the_default_repeats_only_what_does_no_harm(wire: Any, policy: Any, pauses: Any, verb: str, failure: Any) -> None:
+    """NOT_SENT and 429 are repeated for every method, 5xx and an unknown effect for GET, PUT and DELETE only."""
+    refused = aiohttp.ClientConnectorError(None, OSError(111, "refused"))  # type: ignore[arg-type]  # -- its key is not read
+    kinds = {"drop": {"exception": aiohttp.ServerDisconnectedError()}, "refused": {"exception": refused}}
+    wire.add(ANY, method=verb, **kinds.get(failure, {"status": failure}))
+    wire.add(ANY, method=verb, payload={})
+    async with session_of(retry=policy) as session:
+        if verb == "POST" and failure in {500, "drop"}:
+            with pytest.raises(BoardClientError) as caught:
+                await VERBS[verb](session)
+            assert (caught.value.effect, counted(wire), pauses) == (Effect.UNKNOWN, 1, [])
+        else:
+            assert (await VERBS[verb](session)).status == 200
+            assert (counted(wire), pauses) == (2, [1.0 if failure == 429 else 0.05])
+
+
+@pytest.mark.parametrize(("verb", "repeatable", "attempts"), [("POST", True, 3), ("GET", False, 1)])
+async def test_repeatable_says_otherwise(wire: Any, policy: Any, verb: str, repeatable: bool, attempts: int) -> None:
+    """repeatable= overrules what the method says about a second time."""
+    wire.add(ANY, method=verb, status=502, repeat=True)
+    async with session_of(retry=policy) as session:
+        with pytest.raises(ServerError) as caught:
+            await session.request(verb, "/1/x", repeatable=repeatable)
+    assert len(caught.value.attempts) == counted(wire) == attempts
+
+
+async def test_retry_after_is_waited(wire: Any, policy: Any, pauses: Any) -> None:
+    """The pause is what Retry-After asks for, and is in the history of the call."""
+    wire.post(ANY, status=429, headers={"Retry-After": "7"}, repeat=True)
+    async with session_of(retry=policy) as session:
+        with pytest.raises(RateLimitError) as caught:
+            await session.boards.create("plans")
+    assert pauses == [7.0, 7.0]
+    assert [attempt.pause_seconds for attempt in caught.value.attempts] == [7.0, 7.0, None]
+    assert caught.value.retry_after == 7.0
+
+
+async def test_a_pause_past_the_deadline_is_not_begun(wire: Any, policy: Any, pauses: Any) -> None:
+    """A pause that would pass the deadline is not begun: the error is raised at once."""
+    wire.post(ANY, status=429, headers={"Retry-After": "15"}, repeat=True)
+    async with session_of(retry=policy, timeout=10) as session:
+        with pytest.raises(RateLimitError) as caught:
+            await session.boards.create("plans")
+    assert (pauses, counted(wire), len(caught.value.attempts)) == ([], 1, 1)
+    assert caught.value.attempts[0].pause_seconds is None
+
+
+async def test_the_effect_is_the_worst_of_the_attempts(wire: Any, policy: Any) -> None:
+    """An attempt that was never sent does not make an earlier unknown effect milder."""
+    wire.get(ANY, status=500)
+    wire.get(ANY, status=404)
+    async with session_of(retry=policy) as session:
+        with pytest.raises(NotFoundError) as caught:
+            await session.cards.get("c1")
+    assert caught.value.effect is Effect.UNKNOWN
+    assert [attempt.effect for attempt in caught.value.attempts] == [Effect.UNKNOWN, Effect.REJECTED]
+
+
+@pytest.mark.parametrize("failure", [{"status": 500}, {"exception": aiohttp.ServerDisconnectedError()}])
+async def test_delete_then_404_is_done(wire: Any, policy: Any, failure: Any) -> None:
+    """A DELETE that is repeated after an unknown effect and then meets 404 counts as done."""
+    wire.delete(ANY, **failure)
+    wire.delete(ANY, status=404)
+    async with session_of(retry=policy) as session:
+        assert await session.cards.delete("c1") is None
+    assert counted(wire) == 2
+
+
+async def test_delete_then_404_without_an_unknown_effect_is_not_found(wire: Any, policy: Any) -> None:
+    """A DELETE whose first attempt was refused for certain and then meets 404 is NotFoundError, as is a first 404."""
+    wire.delete(ANY, status=429)
+    wire.delete(ANY, status=404, repeat=True)
+    async with session_of(retry=policy) as session:
+        for _ in range(2):
+            with pytest.raises(NotFoundError):
+                await session.cards.delete("c1")
+
+
+async def test_retry_none_is_one_attempt(wire: Any) -> None:
+    """With retry=None there is one attempt, whatever the failure."""
+    wire.get(ANY, status=429, repeat=True)
+    async with session_of(retry=None) as session:
+        with pytest.raises(RateLimitError):
+            await session.members.me()
+    assert counted(wire) == 1
+
+
+async def test_a_disabled_policy_is_one_attempt(wire: Any) -> None:
+    """A policy of tenacity's that is not enabled makes one attempt."""
+    wire.get(ANY, status=429, repeat=True)
+    async with session_of(retry=AsyncRetrying(enabled=False, stop=stop_after_attempt(3))) as session:
+        with pytest.raises(RateLimitError):
+            await session.members.me()
+    assert counted(wire) == 1
+
+
+async def test_a_success_does_not_enter_tenacity(wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that succeeds at once never touches tenacity."""
+    wire.get(ANY, payload={})
+    entered: list[object] = []
+    monkeypatch.setattr(boardclient.retry.Policy, "drive", lambda *a: entered.append(a))
+    async with session_of() as session:
+        await session.members.me()
+    assert entered == []
+
+
+async def test_a_policy_may_repeat_a_success(wire: Any) -> None:
+    """A policy that looks at results repeats a success it does not like, and gives up with an error of the package."""
+    wire.get(ANY, payload={"state": "pending"})
+    wire.get(ANY, payload={"state": "ready"})
+    wire.get(ANY, payload={"state": "pending"}, repeat=True)
+    pending = retry_if_result(lambda answer: answer.json() == {"state": "pending"})
+    events: list[object] = []
+    async with session_of(retry=AsyncRetrying(retry=pending, wait=wait_none(), stop=stop_after_attempt(3))) as session:
+        assert (await session.request("GET", "/1/x")).json() == {"state": "ready"}
+        with pytest.raises(BoardClientError) as caught:
+            await session.request("GET", "/1/x")
+        assert (caught.value.effect, len(caught.value.attempts), events) == (Effect.DONE, 3, [])
+
+
+async def test_a_success_whose_repeat_would_pass_the_deadline_gives_up(wire: Any) -> None:
+    """Where a policy wants to repeat a success after a pause past the deadline, the call ends with an error that is DONE."""
+    wire.get(ANY, payload={})
+    retrying = AsyncRetrying(retry=retry_if_result(lambda _: True), wait=wait_fixed(60), stop=stop_after_attempt(3))
+    async with session_of(retry=retrying, timeout=5) as session:
+        with pytest.raises(BoardClientError, match="pass the deadline") as caught:
+            await session.request("GET", "/1/x")
+    assert (caught.value.effect, counted(wire)) == (Effect.DONE, 1)
+
+
+async def test_a_policy_may_repeat_a_credential_error(wire: Any, pauses: Any) -> None:
+    """Tenacity's own defaults repeat every error, one of the provider included."""
+    provider = Provider(OSError("vault is shut"))
+    retrying = AsyncRetrying(stop=stop_after_attempt(3), sleep=lambda seconds: _noted(pauses, seconds), wait=wait_fixed(2))
+    async with session_of(provider, retry=retrying) as session:
+        with pytest.raises(CredentialError) as caught:
+            await session.members.me()
+    assert (len(pauses), counted(wire)) == (2, 0)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert [attempt.pause_seconds for attempt in caught.value.attempts] == [2.0, 2.0, None]
+    assert caught.value.effect is Effect.NOT_SENT
+
+
+async def _noted(pauses: list[float], seconds: float) -> None:
+    pauses.append(seconds)
+
+
+async def test_a_policy_sees_the_first_attempt(wire: Any) -> None:
+    """A policy with `before` is entered before the first attempt."""
+    wire.get(ANY, payload={})
+    seen: list[int] = []
+    retrying = AsyncRetrying(
+        retry=boardclient.retry.when_safe, before=lambda state: seen.append(state.attempt_number), stop=stop_after_attempt(2)
+    )
+    async with session_of(retry=retrying) as session:
+        await session.members.me()
+    assert seen == [1]
+
+
+async def test_a_policy_without_reraise_raises_our_error(wire: Any) -> None:
+    """Tenacity's RetryError never escapes."""
+    wire.get(ANY, status=500, repeat=True)
+    retrying = AsyncRetrying(retry=retry_if_exception(lambda _: True), wait=wait_none(), stop=stop_after_attempt(2))
+    async with session_of(retry=retrying) as session:
+        with pytest.raises(ServerError) as caught:
+            await session.members.me()
+    assert not isinstance(caught.value.__context__, tenacity.RetryError)
+    assert len(caught.value.attempts) == 2
