@@ -10,6 +10,7 @@ from boardclient import (
     AsyncSession,
 )
 from boardclient.bulk import _backlog, _doubts, _hold, _open_run, _reader, _reconcile, _sender
+from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.testing import BoardService
 
 
@@ -37,3 +38,13 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> Moments:
     for module in (_backlog, _doubts, _hold, _open_run, _reader, _reconcile, _sender):
         monkeypatch.setattr(module, "asyncio", time)
     return time
+
+
+@pytest.fixture(params=["memory", "journal"])
+async def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ledger]:
+    """Give a ledger, of memory or of a journal."""
+    opened: Ledger = (
+        MemoryLedger() if request.param == "memory" else await JournalLedger.open(tmp_path / "journal", {"board": "b1"}, 8)
+    )
+    yield opened
+    await opened.aclose()

@@ -1,0 +1,101 @@
+"""What the tests of reconciliation share: a board, ledgers, and rows in doubt."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from boardclient import (
+    BoardClientError,
+    Card,
+    CardDraft,
+    Effect,
+)
+from boardclient._messages import Request
+from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._slots import ConnectionSlots
+from boardclient.bulk import CardResult
+from boardclient.bulk._ledger import Ledger
+from boardclient.bulk._reconcile import Reconciler
+from boardclient.bulk._rows import Row
+from boardclient.models import BoardList
+
+
+class Board:
+    """A caller that knows one board; `asked` are the operations that were called."""
+
+    timeout = 30.0
+    max_connections = 16
+    slots = ConnectionSlots(16)
+    limiter = None
+    is_observed = False
+    identity: Mapping[str, str] = {"service": "https://boards.example"}
+
+    def __init__(self, *cards: Card, lists: Iterable[str] = ("l1", "l2")) -> None:
+        self.cards = [*cards]
+        self.lists = [BoardList(identifier) for identifier in lists]
+        self.asked: list[str] = []
+        self.error: BoardClientError | None = None
+        self.shows_due = False
+
+    def notify(self, event: object) -> None: ...
+
+    async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+        self.asked.append(request.operation)
+        assert bulk is None  # a reading takes no turn
+        assert request.path.startswith("/1/boards/b1/")
+        if self.error is not None:
+            raise self.error
+        return {"boards.lists": lambda: self.lists, "boards.cards": lambda: iter([self.cards])}[request.operation]()
+
+    def reconciler(self, ledger: Ledger, marking: Any = None, board_id: str | None = "b1") -> Reconciler:
+        return Reconciler(self, board_id, ledger, marking)
+
+
+def row(index: int, name: str = "a", list_id: str = "l1", **fields: Any) -> Row:
+    return Row(index, CardDraft(name, list_id, **fields))
+
+
+def card(identifier: str, name: str = "a", desc: str = "", list_id: str | None = "l1") -> Card:
+    return Card(identifier, name, desc, None, list_id)
+
+
+def marker_of(reconciler: Reconciler, row: Row) -> str:
+    """Give the marker that is sent with a row."""
+    reconciler.description(row)
+    assert row.marker is not None
+    return row.marker
+
+
+def note(ledger: Ledger, row: Row, made: Card) -> None:
+    """Let the ledger know of a card that was created."""
+    ledger.settle(row, CardResult(index=row.index, draft=row.draft, card=made))
+
+
+DUE = datetime(2027, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+
+
+async def confirm(ledger: Ledger, board: Board, reconciler: Reconciler) -> None:
+    """Put a confirmed card on the board, created after all others, which shows that the listing is whole."""
+    witness = row(100, "confirmed", due=DUE)
+    await ledger.admit([witness])
+    board.cards.append(Card("w", "confirmed", reconciler.description(witness), None, "l1", DUE if board.shows_due else None))
+    note(ledger, witness, board.cards[-1])
+    reconciler.note_created(witness, "w")
+
+
+async def begun(ledger: Ledger, board: Board, rows: list[Row], marking: Any = None) -> Reconciler:
+    """Give a reconciler with rows in doubt, of which nothing is on the board yet, and a confirmed card."""
+    reconciler = board.reconciler(ledger, marking)
+    await reconciler.prepare(reads_cards=True)
+    await ledger.admit(rows)
+    await confirm(ledger, board, reconciler)
+    return reconciler
+
+
+def verdicts(findings: Iterable[Any]) -> dict[int, str]:
+    """Say of each row which card it is, or that it is absent or unknown."""
+    found = {}
+    for row, made, error, is_open in findings:
+        found[row.index] = made.id if made is not None else "open" if is_open else "absent" if error is None else "unknown"
+        assert error is None or error.effect is Effect.UNKNOWN
+    return found

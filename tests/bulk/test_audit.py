@@ -1,0 +1,193 @@
+"""The audit at the end of a run, and the ledgers that it reads."""
+
+import json
+from pathlib import Path
+
+import pytest
+from reconcile_helpers import Board, begun, card, marker_of, note, row, verdicts
+
+from boardclient import (
+    BadRequestError,
+    BoardClientError,
+    Effect,
+    JournalError,
+    ServerError,
+    TransportError,
+)
+from boardclient.bulk import CardResult
+from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
+from boardclient.bulk._listing import IdSet
+from boardclient.bulk._markers import markers
+from boardclient.bulk.journal._view import read_rows
+
+# --- the audit
+
+
+async def test_the_audit_counts(ledger: Ledger) -> None:
+    """The audit has confirmed, recovered and lost cards, second cards of rows, and cards of others."""
+    rows = [row(0, "a"), row(1, "b")]
+    board = Board(card("before", "z"))
+    reconciler = await begun(ledger, board, rows)
+    lost = row(2, "lost")
+    await ledger.admit([lost])
+    note(ledger, lost, card("gone"))
+    board.cards.append(card("1", "a"))
+    for finding in await reconciler.settle(rows):
+        if finding.card is not None:
+            note(ledger, finding.row, finding.card)
+    board.cards += [card("2", "a"), card("3", "b"), card("4", "foreign")]
+    audit = await reconciler.audit()
+    assert (audit.confirmed, audit.recovered, audit.lost) == (2, 1, 1)
+    assert [one.id for one in audit.duplicated] == ["2"]
+    assert [one.id for one in audit.unexpected] == ["3", "4"]
+    assert [one.id for one in audit.resembling] == ["3"]
+
+
+async def test_the_audit_by_marker(ledger: Ledger) -> None:
+    """A second card with a row's marker is a duplicate; one with an unknown marker is unexpected."""
+    rows = [row(0)]
+    board = Board(card("before"))
+    reconciler = await begun(ledger, board, rows, True)
+    marked = f"[{marker_of(reconciler, rows[0])}]"
+    board.cards.append(card("1", "a", marked))
+    (finding,) = await reconciler.settle(rows)
+    assert finding.card is not None
+    note(ledger, rows[0], finding.card)
+    board.cards += [card("2", "a", f"text {marked}"), card("3", "a", "[another]")]
+    audit = await reconciler.audit()
+    assert (audit.confirmed, audit.recovered, audit.lost) == (2, 1, 0)
+    assert [one.id for one in audit.duplicated] == ["2"]
+    assert [one.id for one in audit.unexpected] == ["3"]
+
+
+async def test_the_audit_names_at_most_a_thousand(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a flood of cards the first are named."""
+    monkeypatch.setattr("boardclient.bulk._reconcile._NAMED", 3)
+    rows = [row(0)]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+    board.cards += [card(f"d{index}") for index in range(5)] + [card(f"u{index}", "u") for index in range(5)]
+    audit = await reconciler.audit()
+    assert [one.id for one in audit.duplicated] == ["d0", "d1", "d2"]
+    assert [one.id for one in audit.unexpected] == ["u0", "u1", "u2"]
+
+
+async def test_an_audit_without_a_board(ledger: Ledger) -> None:
+    """Without a board, nothing is read."""
+    board = Board()
+    reconciler = board.reconciler(ledger, board_id=None)
+    await reconciler.prepare(reads_cards=True)
+    assert (await reconciler.audit()).confirmed == 0
+    assert board.asked == []
+
+
+# --- the ledgers
+
+
+async def test_what_a_journal_keeps_of_results(tmp_path: Path) -> None:
+    """Done with its card; refused for good; to be sent again where the reason may pass; unknown."""
+    path = tmp_path / "journal"
+    ledger = await JournalLedger.open(path, {}, 8)
+    assert ledger.is_new
+    assert (ledger.batch, len(ledger.secret)) == (8, 32)
+    errors: dict[str, BoardClientError | None] = {
+        "done": None,
+        "400": BadRequestError("400", 400),
+        "503": ServerError("503", 503),
+        "unsent": TransportError("no", effect=Effect.NOT_SENT),
+        **{str(status): BadRequestError("passing", status) for status in (401, 403, 408, 425, 429)},
+        "409": BadRequestError("conflict", 409),
+    }
+    rows = [row(index, reference=name) for index, name in enumerate(errors)]
+    await ledger.admit(rows)
+    assert {one.standing for one in rows} == {"send"}
+    assert not ledger.is_new
+    for one, error in zip(rows, errors.values(), strict=True):
+        made = card("c1") if error is None else None
+        ledger.settle(
+            one, CardResult(index=one.index, draft=one.draft, card=made, error=error, state="failed" if error else "created")
+        )
+    doubtful, withdrawn = row(90, reference="doubtful"), row(91, reference="withdrawn")
+    await ledger.admit([doubtful, withdrawn])
+    ledger.settle(doubtful, CardResult(index=90, draft=doubtful.draft, error=TransportError("lost"), state="unknown"))
+    ledger.withdraw([withdrawn])
+    assert "c1" in await ledger.confirmed()
+    assert len(await ledger.confirmed()) == 1
+    await ledger.aclose()
+    kept = {one.key: (one.state, one.detail) for one in read_rows(path)}
+    passing = dict.fromkeys(("401", "403", "408", "425", "429"), ("waiting", "passing"))
+    assert kept == {
+        "done": ("done", "c1"),
+        "400": ("failed", "400"),
+        "503": ("waiting", "503"),
+        "unsent": ("waiting", "no"),
+        **passing,
+        "409": ("failed", "conflict"),
+        "doubtful": ("unknown", "lost"),
+        "withdrawn": ("waiting", "not sent"),
+    }
+    ledger = await JournalLedger.open(path, {}, 8)
+    again = [row(index, reference=name) for index, name in enumerate(kept)]
+    await ledger.admit(again)
+    standings = {one.key: (one.standing, one.is_earlier) for one in again}
+    assert standings["done"] == ("done", False)
+    assert standings["400"] == standings["409"] == ("failed", False)
+    assert standings["doubtful"] == ("doubtful", True)
+    assert {standings[name] for name in ("503", "unsent", "withdrawn", *passing)} == {("send", False)}
+    await ledger.aclose()
+
+
+async def test_what_memory_keeps(tmp_path: Path) -> None:
+    """A ledger in memory has the cards of the run and the baseline; it is always new, and has its own secret."""
+    ledger = MemoryLedger()
+    assert (ledger.is_new, ledger.batch) == (True, 1)
+    assert ledger.secret != MemoryLedger().secret
+    one = row(0)
+    await ledger.admit([one])
+    assert one.standing == "send"
+    ledger.settle(one, CardResult(index=0, draft=one.draft, error=TransportError("lost"), state="unknown"))
+    ledger.withdraw([one])
+    assert len(await ledger.confirmed()) == 0
+    note(ledger, one, card("c"))
+    assert "c" in await ledger.confirmed()
+    assert await ledger.baseline() is None
+    await ledger.set_baseline(["b"])
+    assert isinstance(await ledger.baseline(), IdSet)
+    await ledger.aclose()
+
+
+async def test_memory_keeps_no_cards_that_nobody_asks_for() -> None:
+    """A run that never reads the board needs no memory for each of its cards."""
+    ledger = MemoryLedger(keeps_cards=False)
+    note(ledger, row(0), card("c"))
+    assert len(await ledger.confirmed()) == 0
+
+
+async def test_a_confirmed_row_without_an_id_is_left_out(tmp_path: Path) -> None:
+    """A journal of another hand may hold a done row without its card: it counts for no card."""
+    ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)
+    one = row(0)
+    await ledger.admit([one])
+    ledger._journal.note(one.seq, "done")
+    assert len(await ledger.confirmed()) == 0
+    await ledger.aclose()
+
+
+async def test_a_journal_refuses_another_content(tmp_path: Path) -> None:
+    """The digest of all that is sent is compared, without the reference and what a marker adds."""
+    ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)
+    sent = row(0)
+    await ledger.admit([sent])
+    ledger.release(sent)
+    await ledger.aclose()
+    ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)
+    with pytest.raises(JournalError, match=r"row at position 0 .* was sent by an earlier run with other content"):
+        await ledger.admit([row(0, "b")])
+    await ledger.aclose()
+
+
+def test_what_is_sent_holds_the_marker() -> None:
+    """A description with its marker survives JSON."""
+    text = json.loads(json.dumps({"desc": "ü\n\n[bc:abc]"}))["desc"]
+    assert markers(text) == {"bc:abc", "ü"}
