@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from boardclient.testing._answers import Answer
     from boardclient.testing._face import Call
     from boardclient.testing._playground import Playground, playground
+    from boardclient.testing._record_and_replay import record, replay
+    from boardclient.testing._recording import Recording
     from boardclient.testing._records import Member, SeededBoard
     from boardclient.testing._rules import BoardRules
     from boardclient.testing._secrets import assert_no_secrets
@@ -26,11 +28,14 @@ __all__ = [
     "Call",
     "Member",
     "Playground",
+    "Recording",
     "SeededBoard",
     "TokenStoreSuite",
     "assert_no_secrets",
     "faults",
     "playground",
+    "record",
+    "replay",
 ]
 
 _HOMES = {
@@ -40,10 +45,13 @@ _HOMES = {
     "Call": "_face",
     "Member": "_records",
     "Playground": "_playground",
+    "Recording": "_recording",
     "SeededBoard": "_records",
     "TokenStoreSuite": "_token_stores",
     "assert_no_secrets": "_secrets",
     "playground": "_playground",
+    "record": "_record_and_replay",
+    "replay": "_record_and_replay",
 }
 
 
