@@ -37,7 +37,7 @@ _OWNERS = {
     "cryptography": {"credentials"},
     "itsdangerous": {"_sign_in"},
     "msgspec": {"_json", "_convert"},
-    "multidict": {"_activities", "_transport", "_messages", "credentials", "integrations"},
+    "multidict": {"_activities", "_transport", "_messages", "credentials", "integrations", "testing"},
     "pytest": {"testing"},
     "rich": {"cli"},
     "sqlite3": {"bulk", "credentials"},

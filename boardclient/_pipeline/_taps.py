@@ -46,7 +46,7 @@ _lock: Final = threading.Lock()
 
 
 def open_tap(tap: Tap) -> None:
-    """Have the requests of all pools pass through a tap, in every thread, until it is closed."""
+    """Have the requests of all pools pass through a tap until it is closed."""
     with _lock:
         _taps.append(tap)
         Pool.send = _send_through_taps  # type: ignore[method-assign,assignment]  # -- so that an ordinary call pays nothing for it

@@ -49,7 +49,10 @@ def fields_of(pairs: Iterable[tuple[str, str]]) -> dict[str, str | list[str]]:
 
 
 def body_of(raw: bytes, *, is_form: bool = False) -> Body | None:
-    """Return a body in the most readable kind that loses nothing but white space, None for an empty one."""
+    """Return a body as JSON or text where that loses nothing but white space.
+
+    It is None where there is none.
+    """
     if not raw:
         return None
     try:
@@ -65,7 +68,7 @@ def body_of(raw: bytes, *, is_form: bool = False) -> Body | None:
 
 
 def json_of(text: str) -> Json:
-    """Return an object or an array that JSON writes again as it is, but for white space.
+    """Return an object or array that JSON writes again as it is.
 
     Raises:
         ValueError: the text is something else.
@@ -100,7 +103,9 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def walk(value: Json, change: Callable[[str, str], str], name: str = "", depth: int = 0) -> Json:
-    """Return a JSON value with other strings: `change` gets the name of the field that a string is in, and the string.
+    """Return a JSON value with other strings.
+
+    `change` gets the name of the field that a string is in, and the string.
 
     Raises:
         ValueError: the value has too many levels.

@@ -37,7 +37,10 @@ class Playlist:
         self._lock = threading.Lock()
 
     def take(self, request: RecordedRequest) -> int | None:
-        """Return the number of the interaction that a request uses from now on, None where none is left."""
+        """Return the number of the interaction that a request uses.
+
+        It is None where none is left.
+        """
         text = self._text(request)
         with self._lock:
             for fitting in (text, *(starred for starred in self._starred if _fits(text, starred))):
@@ -46,7 +49,10 @@ class Playlist:
         return None
 
     def unused(self) -> list[str]:
-        """Return the requests that were not asked again, but for those that their callers had given up."""
+        """Return the requests that were not asked again.
+
+        Those that their callers had given up are not among them.
+        """
         with self._lock:
             numbers = sorted(number for waiting in self._unused.values() for number in waiting)
         left = [number for number in numbers if not isinstance(self.interactions[number].outcome, Unanswered)]

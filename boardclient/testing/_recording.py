@@ -84,7 +84,10 @@ class RecordedFailure:
 
 @attrs.frozen(kw_only=True)
 class Unanswered:
-    """A request that its caller gave up, by a deadline or a cancellation, and how far it had got."""
+    """A request that its caller gave up, and how far it had got.
+
+    A deadline or a cancellation ended it.
+    """
 
     stage: Stage = attrs.field(validator=attrs.validators.in_(get_args(Stage)))
 
@@ -132,7 +135,9 @@ class Recording:
             raise ValueError(f"{os.fspath(path)} can't be replayed: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file in place of an earlier one, at once: as HAR where its name ends in ".har".
+        """Write a file at once, in place of an earlier one.
+
+        It is HTTP Archive 1.2 where its name ends in ".har".
 
         Raises:
             OSError: it can't be written.

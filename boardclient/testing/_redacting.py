@@ -209,7 +209,10 @@ _Format: TypeAlias = Literal["json", "form", "text"]
 
 
 class _Granted:
-    """The response of a token exchange, whose form the interface does not show (4.13)."""
+    """The response of a token exchange.
+
+    The interface does not show its form (4.13).
+    """
 
     def __init__(self, response: RawResponse) -> None:
         self._raw = response.body

@@ -78,7 +78,9 @@ class ReplayService(LoopbackServer, ClientFace):
         return "replayed-code"
 
     def assert_all_used(self) -> None:
-        """Check that each recorded request was asked again, but for those that their callers had given up.
+        """Check that each recorded request was asked again.
+
+        Those that their callers had given up need not be.
 
         Raises:
             AssertionError: some were not; the message names them.
@@ -129,7 +131,10 @@ class ReplayService(LoopbackServer, ClientFace):
             self.assert_all_used()
 
     async def _tap(self, request: PoolRequest, go: Go) -> TransportResult:
-        """Play the failures, which a server that listens can't: no connection, or a response that broke off."""
+        """Play the failures, which a server that listens can't.
+
+        No connection, or a response that broke off.
+        """
         if not request.url.startswith(f"{self.base_url}/"):
             return await go(request)
         number = self.playlist.take(request_of(request.method, path_of(request.url), request.body, request.content_type))

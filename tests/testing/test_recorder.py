@@ -18,7 +18,7 @@ from boardclient._transport._pool import Pool
 from boardclient.testing import BoardService, Recording, assert_no_secrets, faults, record
 from boardclient.testing._loopback import LoopbackServer
 from boardclient.testing._parsing import path_of
-from boardclient.testing._recording import Body, Unanswered
+from boardclient.testing._recording import Body, RecordedResponse, Unanswered
 from boardclient.testing._redacting import Captured, interactions_of
 
 KEYS = [
@@ -167,6 +167,15 @@ def test_an_exchange_of_another_shape_is_not_written(body: bytes) -> None:
     assert "bare-token-123456" not in repr(found)
     assert "replayed-token-1" in repr(found[0])
     assert "s3cret" not in repr(found)
+
+
+def test_nothing_is_changed_where_there_is_no_secret() -> None:
+    """A request without credentials is recorded as it is, whatever the session adds to it."""
+    one = _captured(
+        RawResponse(200, {"X-A": "b"}, b"[1]"), method="GET", url="https://h/1/x", body=None, own_headers={"X-Plain": "a"}
+    )
+    (found,) = interactions_of([one], [], 2**20)
+    assert found.outcome == RecordedResponse(status=200, headers={"X-A": "b"}, body=Body("json", [1]))
 
 
 def test_a_refused_exchange_keeps_its_words() -> None:

@@ -48,6 +48,14 @@ async def test_the_same_code_runs_without_the_service(service: BoardService, tmp
     assert repr(replayed) == f"<ReplayService of {tmp_path / 'calls.json'}>"
 
 
+async def test_other_services_are_reached_while_one_is_replayed(service: BoardService) -> None:
+    """A replay concerns its own address, until it is stopped."""
+    async with replay(Recording([])) as replayed, service.session() as session:
+        await session.members.me()
+        await replayed.stop()
+    assert service.requests == 1
+
+
 async def test_a_sign_in_and_a_renewal_are_replayed(service: BoardService) -> None:
     """A replayed exchange gives tokens that differ, so a renewal is one."""
     async with service.session(service.oauth_credentials()) as session, record(target=service) as recorder:
@@ -317,6 +325,8 @@ def test_an_archive_has_all_that_its_format_requires(tmp_path: Path) -> None:
     ]
     Recording(interactions).save(tmp_path / "calls.har")
     log = json.loads((tmp_path / "calls.har").read_text())["log"]
+    Recording(interactions).save(tmp_path / "calls.json")
+    assert list(Recording.load(tmp_path / "calls.json").interactions) == interactions
     assert log["version"] == "1.2"
     assert {*log["creator"]} == {"name", "version"}
     for entry in log["entries"]:
