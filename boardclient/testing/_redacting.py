@@ -1,7 +1,7 @@
 """How what was captured loses its credentials before it is written down. No I/O.
 
 What a request is signed with is replaced where it stands. What a service writes of it elsewhere, or of a token exchange, is found
-in every form that errors know (`boardclient.credentials._redaction`).
+in every form that errors know (`boardclient._redaction`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 import attrs
 
 from boardclient._pipeline._taps import RawResponse, TransportFailure, TransportResult
-from boardclient.credentials._redaction import redacted
+from boardclient._redaction import redacted
 from boardclient.testing._parsing import body_of, fields_of, path_of, request_of, walk
 from boardclient.testing._recording import (
     Body,
