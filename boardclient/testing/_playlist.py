@@ -39,7 +39,7 @@ class Playlist:
     def take(self, request: RecordedRequest) -> int | None:
         """Return the number of the interaction that a request uses.
 
-        It is None where none is left.
+        It is None if all are used.
         """
         text = self._text(request)
         with self._lock:
