@@ -48,3 +48,10 @@ async def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     )
     yield opened
     await opened.aclose()
+
+
+@pytest.fixture
+async def list_id(session: AsyncSession) -> str:
+    """Give a list on a new board."""
+    board = await session.boards.create("Board")
+    return (await session.lists.create("List", board_id=board.id)).id

@@ -29,12 +29,6 @@ async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
         yield opened
 
 
-@pytest.fixture
-async def list_id(session: AsyncSession) -> str:
-    board = await session.boards.create("Board")
-    return (await session.lists.create("List", board_id=board.id)).id
-
-
 @pytest.mark.parametrize("concurrency", [None, 1, 3, 40])
 @pytest.mark.parametrize("kind", ["list", "generator", "asynchronous generator", "iterable"])
 async def test_every_card_is_created_once(

@@ -25,12 +25,6 @@ async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
         yield opened
 
 
-@pytest.fixture
-async def list_id(session: AsyncSession) -> str:
-    board = await session.boards.create("Board")
-    return (await session.lists.create("List", board_id=board.id)).id
-
-
 @pytest.mark.parametrize("concurrency", [1, 8])
 async def test_refused_credentials_end_the_run(service: BoardService, list_id: str, concurrency: int) -> None:
     """After a 401 no card is sent; the results so far are returned, then the error is raised."""

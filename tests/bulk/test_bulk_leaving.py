@@ -30,12 +30,6 @@ async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
         yield opened
 
 
-@pytest.fixture
-async def list_id(session: AsyncSession) -> str:
-    board = await session.boards.create("Board")
-    return (await session.lists.create("List", board_id=board.id)).id
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_leaving_early_cancels_and_closes(asynchronous: bool) -> None:
     """Leaving the block cancels the cards in flight and closes the input generator before it returns."""
