@@ -16,6 +16,7 @@ import attrs
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from virtual_loop import Clock
 
 from boardclient import (
     AuthorizationRequest,
@@ -39,14 +40,6 @@ SLICE_SECONDS: Final = 1.6  # shorter than a third of the lease, after which its
 ACCOUNT: Final = "default"
 
 Outcome = Literal["accepted", "refused"]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from virtual_loop import Clock
 
 from boardclient import (
     AsyncSession,
@@ -18,14 +19,6 @@ from boardclient.web import SignIn, SignInError
 SECRET = "cookie-secret-canary-7"
 CONSENT = "https://board.example/authorize?theme=dark"
 MEMBER_ID = f"{0:024x}"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Browser:
@@ -149,7 +142,7 @@ async def test_the_sixth_tab_drops_the_first(service: BoardService) -> None:
 
 async def test_redirects_that_sign_nobody_in(service: BoardService) -> None:
     """Replay, expiry, another browser, a refusal and a malformed redirect have each their reason, and no exchange."""
-    browser, other, clock = Browser(), Browser(), Clock()
+    browser, other, clock = Browser(), Browser(), Clock(1_800_000_000.0)
     async with service.session() as session:
         sign_in = sign_in_of(service, session, clock=clock)
         state = browser.begin(sign_in)["state"]

@@ -3,24 +3,15 @@
 import asyncio
 
 import pytest
+from virtual_loop import Clock
 
 from boardclient._pace import Pace
 from boardclient.bulk._concurrency import FixedConcurrency
 
 
-class Clock:
-    """Seconds of the test's choice."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 async def refused(turns: FixedConcurrency, times: int = 1, retry_after: float | None = None) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from token_store_helpers import Clock
+from virtual_loop import Clock
 
 from boardclient import FileTokenStore, MemoryTokenStore, TokenStore
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_800_000_000.0)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from virtual_loop import Clock
 
 from boardclient import (
     ConsentRequired,
@@ -21,13 +22,6 @@ from boardclient.testing import BoardService, TokenStoreSuite, assert_no_secrets
 
 SECRET = "canary-token-7"
 OLD, NEW, OTHER = (EncryptedTokenStore.generate_key() for _ in range(3))
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Suite(TokenStoreSuite):

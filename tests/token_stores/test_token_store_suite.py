@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from token_store_helpers import Clock
+from virtual_loop import Clock
 
 from boardclient import LeaseState, MemoryTokenStore, StoredToken, Token, TokenStore
 from boardclient.testing import TokenStoreSuite
@@ -125,7 +125,7 @@ def failures(kind: Callable[..., MemoryTokenStore]) -> set[str]:
     """Say which tests of the suite a store fails."""
 
     class Suite(TokenStoreSuite):
-        clock = Clock()
+        clock = Clock(1_800_000_000.0)
         closed = 0
 
         async def make_store(self) -> TokenStore:

@@ -8,22 +8,13 @@ import traceback
 from pathlib import Path
 
 import pytest
+from virtual_loop import Clock
 
 from boardclient import FileTokenStore, MemoryTokenStore, Token, TokenStore
 from boardclient.testing import TokenStoreSuite
 
 SECRET = "s3cr3t-täken"
 POSIX = pytest.mark.skipif(os.name != "posix", reason="modes, owners and forks are POSIX's")
-
-
-class Clock:
-    """A clock that the test advances."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class InjectedTime(TokenStoreSuite):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
-from renewal_helpers import Clock, Consent
+from renewal_helpers import Consent
+from virtual_loop import Clock
 
 from boardclient.credentials import _renewal
 from boardclient.testing import BoardService
@@ -16,7 +19,7 @@ def consent(service: BoardService) -> Consent:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(time.monotonic() // 1 + 1000.0)
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
+
+from virtual_loop import Clock
 
 from boardclient import (
     AuthorizationRequest,
@@ -16,16 +17,6 @@ from boardclient import (
     Token,
 )
 from boardclient.testing import BoardService
-
-
-class Clock:
-    """A clock that the test advances."""
-
-    def __init__(self) -> None:
-        self.now = time.monotonic() // 1 + 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Consent:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
 import pytest
-from renewal_helpers import Clock, Consent, refusals, timed, until
+from renewal_helpers import Consent, refusals, timed, until
+from virtual_loop import Clock
 
 from boardclient.credentials import _code_exchange, _token_state
 from boardclient.testing import BoardService

@@ -8,7 +8,8 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from renewal_helpers import Clock, Consent, _steps, exchanges, is_sent, refusals, secrets_of, tasks_left, timed, until
+from renewal_helpers import Consent, _steps, exchanges, is_sent, refusals, secrets_of, tasks_left, timed, until
+from virtual_loop import Clock
 
 from boardclient import (
     AsyncSession,

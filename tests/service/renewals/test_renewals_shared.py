@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from renewal_helpers import Clock, Consent, exchanges, is_sent, refusals, secrets_of, timed
+from renewal_helpers import Consent, exchanges, is_sent, refusals, secrets_of, timed
+from virtual_loop import Clock
 
 from boardclient import (
     AuthenticationError,
