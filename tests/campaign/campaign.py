@@ -1,6 +1,6 @@
 """A crash campaign for bulk creation: imports that are killed and run again, against a service that fails, and a checker.
 
-    python tests/campaign/campaign.py --runs 200 --rows 500 --seed 1 --jobs 4 [--kind equal]
+    PYTHONPATH=tests python tests/campaign/campaign.py --runs 200 --rows 500 --seed 1 --jobs 4 [--kind equal]
 
 What is looked for is described in `checker`. A run is a function of its seed, up to the timing of processes.
 """

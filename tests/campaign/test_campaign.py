@@ -50,6 +50,7 @@ def look(request: pytest.FixtureRequest) -> Iterator[Look]:
 
 @pytest.mark.parametrize("case", CRASHES)
 def test_a_crash_on_the_way_of_a_batch_costs_nothing(case: str, look: Look) -> None:
+    """A process that dies while a batch is logged, sent or confirmed loses and repeats no card."""
     found = look(case)
 
     assert found.is_clean, found
@@ -58,6 +59,7 @@ def test_a_crash_on_the_way_of_a_batch_costs_nothing(case: str, look: Look) -> N
 
 @pytest.mark.parametrize("case", READING_CRASHES)
 def test_a_crash_in_a_reading_after_a_crash_costs_nothing(case: str, look: Look) -> None:
+    """A second process that dies while it reads the board loses and repeats no card."""
     found = look(case)
 
     assert found.is_clean, found
@@ -73,6 +75,7 @@ def test_a_crash_in_a_reading_after_a_crash_costs_nothing(case: str, look: Look)
     ],
 )
 def test_a_crash_before_the_first_row_costs_nothing(case: str, look: Look) -> None:
+    """A process that dies before its first row leaves a journal that the next one can use."""
     found = look(case)
 
     assert found.is_clean, found
@@ -90,6 +93,7 @@ def test_a_listing_that_proves_nothing_sends_nothing_again(case: str, look: Look
 
 @pytest.mark.parametrize("case", RANDOM)
 def test_random_kills_cost_nothing(case: str, look: Look) -> None:
+    """Imports that are killed at random moments, under any kind of failure, lose and repeat no card."""
     found = look(case)
 
     assert found.is_clean, f"campaign.py --runs 1 --rows {ROWS} --kind/--seed {case}: {found}"
@@ -100,6 +104,7 @@ def test_random_kills_cost_nothing(case: str, look: Look) -> None:
     "case", ["name trimmed 1", "name cut 2", "name left out marker 3", "desc escaped marker 4", "due days 5"]
 )
 def test_services_that_show_cards_in_other_ways_cost_nothing(case: str, look: Look) -> None:
+    """Killed imports into services that change texts and dates lose and repeat no card."""
     found = look(case)
 
     assert found.is_clean, found
@@ -107,6 +112,7 @@ def test_services_that_show_cards_in_other_ways_cost_nothing(case: str, look: Lo
 
 @pytest.mark.parametrize("case", ["no-journal"])
 def test_the_checker_sees_duplicates_of_an_import_without_a_journal(case: str, look: Look) -> None:
+    """Without a journal the next process creates cards again, and the checker finds them."""
     found = look(case)
 
     assert found.duplicated > 0
@@ -115,11 +121,13 @@ def test_the_checker_sees_duplicates_of_an_import_without_a_journal(case: str, l
 
 @pytest.mark.parametrize("case", ["early"])
 def test_the_checker_sees_duplicates_of_a_reading_that_comes_too_early(case: str, look: Look) -> None:
+    """A board that is read before late commits came misses cards, and the checker finds the second ones."""
     assert look(case).duplicated > 0
 
 
 @pytest.mark.parametrize("case", ["capped"])
 def test_a_listing_that_is_cut_off_leaves_rows_unknown_and_duplicates_none(case: str, look: Look) -> None:
+    """Where the board lists only some of its cards, rows in doubt are unknown and not sent again."""
     found = look(case)
 
     assert found.is_clean, found
@@ -128,11 +136,13 @@ def test_a_listing_that_is_cut_off_leaves_rows_unknown_and_duplicates_none(case:
 
 @pytest.mark.parametrize("case", ["foreign"])
 def test_the_checker_sees_losses_where_somebody_else_writes_equal_cards(case: str, look: Look) -> None:
+    """Equal cards of another writer are taken for the rows, and the checker finds the rows that are lost."""
     assert look(case).lost > 0
 
 
 @pytest.mark.parametrize("case", ["foreign-marker"])
 def test_a_marker_tells_equal_cards_of_somebody_else_apart(case: str, look: Look) -> None:
+    """With markers, equal cards of another writer are not taken for the rows."""
     found = look(case)
 
     assert found.is_clean, found
@@ -141,6 +151,7 @@ def test_a_marker_tells_equal_cards_of_somebody_else_apart(case: str, look: Look
 
 @pytest.mark.parametrize("case", ["resend"])
 def test_the_checker_sees_duplicates_of_sending_again(case: str, look: Look) -> None:
+    """With unknown="resend" cards are created again, and the checker finds them."""
     found = look(case)
 
     assert found.duplicated > 0
@@ -149,6 +160,7 @@ def test_the_checker_sees_duplicates_of_sending_again(case: str, look: Look) -> 
 
 @pytest.mark.parametrize("case", ["report-only"])
 def test_reporting_leaves_rows_unknown_and_duplicates_none(case: str, look: Look) -> None:
+    """With unknown="report" rows in doubt are unknown and not sent again."""
     found = look(case)
 
     assert found.is_clean, found
