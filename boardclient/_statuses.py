@@ -35,6 +35,7 @@ class Status:
         effect: What the service may have done.
         advice: What the caller can do about it, "" if nothing is known to help.
         is_throttling: Whether the service asks for fewer requests. Any request may be repeated after a pause.
+        is_overload: Whether the service may answer so because requests come too fast.
         is_transient: Whether the same request may succeed later, so that repeatable ones are retried.
         ends_run: Whether every further call would get it too, so that a bulk run ends.
         is_final: Whether the same row would get it again, so that a journal does not send the row again.
@@ -45,6 +46,7 @@ class Status:
     effect: Effect = Effect.REJECTED
     advice: str = attrs.field(default="", kw_only=True)
     is_throttling: bool = attrs.field(default=False, kw_only=True)
+    is_overload: bool = attrs.field(default=False, kw_only=True)
     is_transient: bool = attrs.field(default=False, kw_only=True)
     ends_run: bool = attrs.field(default=False, kw_only=True)
     is_final: bool = attrs.field(default=False, kw_only=True)
@@ -68,7 +70,14 @@ _TABLE: Final[Mapping[int, Status]] = {
     ),
     408: Status(ApiError, "the service waited too long for the request", Effect.UNKNOWN),
     425: Status(ApiError),
-    429: Status(RateLimitError, "too many requests", advice="send fewer at a time, with limiter=Pace()", is_throttling=True),
+    429: Status(
+        RateLimitError,
+        "too many requests",
+        advice="send fewer at a time, with limiter=Pace()",
+        is_throttling=True,
+        is_overload=True,
+    ),
+    503: Status(ServerError, "the service failed", Effect.UNKNOWN, is_transient=True, is_overload=True),
 }
 _CLASSES: Final[Mapping[int, Status]] = {
     2: Status(ApiError, effect=Effect.DONE, is_final=True),

@@ -119,6 +119,7 @@ def simulate(
     rests: tuple[float, float] = (math.inf, math.inf),
     slower: tuple[float, float] = (math.inf, 0.0),
     servers: int = 0,
+    refusal: int = 429,
     status: Callable[[float], int | None] = lambda now: 200,
     seed: int = 1,
 ) -> Outcome:
@@ -127,7 +128,8 @@ def simulate(
     `latency` is there and back, each half with a jitter of that part of it, both ways, and another one from a moment on in
     `slower`; `tells` sends Retry-After, in whole seconds as HTTP has it; `changes` are moments and new limits; in `rests` the
     backlog is empty but for a request a second. With `servers`, each serves one request at a time, for half the latency on
-    average, and the others wait.
+    average, and the others wait. `refusal` is the status
+    of what is refused.
     """
     chance = random.Random(seed)
     outcome = Outcome()
@@ -169,7 +171,7 @@ def simulate(
         elif kind == "arrive":
             wait = service.refuse(now)
             outcome.arrivals.append((now, wait is None))
-            answer = (status(now), None) if wait is None else (429, float(math.ceil(wait)) if tells else None)
+            answer = (status(now), None) if wait is None else (refusal, float(math.ceil(wait)) if tells else None)
             back = serve() if servers and wait is None else now + way()
             heapq.heappush(events, (back, next(numbers), begun, "answer", answer))
         else:

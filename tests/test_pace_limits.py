@@ -9,6 +9,8 @@ import pytest
 from pace_simulation import AtATime, Bucket, Erratic, Open, Outcome, Service, Shut, SlidingWindow, Window, simulate
 
 from boardclient._pace._controller import Controller
+from boardclient._pace._noise import LOW, Noisy
+from boardclient._pace._phases import Block, Climb, Settle, Steady
 
 # --- the limit, found and followed
 
@@ -118,6 +120,80 @@ def test_a_limit_is_found_among_refusals_at_any_rate(share: float, part: float) 
     uses = sorted(served(Erratic(share, Bucket(50), seed), seed=seed).accepted(15, 75) / 50 for seed in range(1, 8))
     assert uses[3] > part
     assert uses[0] > 0.3
+
+
+@pytest.mark.parametrize(("share", "limit", "part"), [(0.05, 500, 0.8), (0.1, 50, 0.75)])
+def test_a_share_that_is_refused_at_any_rate_does_not_slow_down(share: float, limit: int, part: float) -> None:
+    """Where as many are refused at a lower rate, the rate is not the cause: it goes up until a larger share is refused."""
+    uses = sorted(served(Erratic(share, Bucket(limit), seed), 60.0, seed=seed).accepted(20, 60) for seed in range(1, 6))
+    assert uses[2] > part * limit
+
+
+def test_a_pause_without_acceptances_is_no_limit_of_nothing() -> None:
+    """A block of few attempts in which nothing was accepted leaves a part of the rate."""
+    search = Controller(None, 16)._search
+    search._refine(Block(Settle(), 9, 9.0, 50.0, 40.0, is_measured=True, asks=True), measured=0.0, count=0, period=1.0)
+    assert search.limit == 10.0
+
+
+def test_noise_is_compared_at_two_rates() -> None:
+    """A larger share at the higher rate ends the growth, more than usual at the lower one lowers the rate, and quiet ends it."""
+
+    def send(noisy: Noisy, refused: int, number: int = 60) -> None:
+        for attempt in range(number):
+            noisy.note(0, is_refused=attempt * refused // number < (attempt + 1) * refused // number)
+
+    noisy = Noisy(100.0, 0.05, 0)
+    send(noisy, 3)
+    assert (noisy.rate, noisy.part, noisy.may_climb) == (125.0, LOW, True)
+    send(noisy, 3)
+    send(noisy, 12)
+    assert (noisy.may_climb, noisy.rests, noisy.rate) == (False, 1, 125.0)
+    send(noisy, 3)
+    assert noisy.part == LOW
+    send(noisy, 16, 16)
+    assert noisy.rate == 0.7 * 125.0
+    send(noisy, 0)
+    assert not noisy.is_over
+    noisy.part = LOW
+    noisy.quiet = 150
+    assert noisy.is_over
+    send(noisy, 9, 9)
+    assert noisy.is_blocked
+
+
+def test_a_service_that_refuses_everything_ends_noise() -> None:
+    """An outage among noise is a block, with attempts that ask now and then."""
+    controller = Controller(100.0, 16)
+    search = controller._search
+    search.limit, search.phase, search.aim = 100.0, Noisy(100.0, 0.1, 0), 100.0
+    for step in range(12):
+        now = max(float(step), controller.next_start())
+        attempt = controller.start(now)
+        controller.report(attempt, now + 0.1, 429, None, 0.1)
+        controller.end(attempt)
+    assert search.block is not None
+
+
+@pytest.mark.parametrize("may_climb", [True, False])
+def test_noise_that_ended_is_no_noise(may_climb: bool) -> None:
+    """Without a refusal for long, the pace is steady, or climbs where nothing ended its growth."""
+    controller = Controller(100.0, 16)
+    search = controller._search
+    search.phase = Noisy(100.0, 0.1, 0, LOW, quiet=149, pause=1 if may_climb else 2)
+    attempt = controller.start(0.0)
+    controller.report(attempt, 0.1, 200, None, 0.1)
+    controller.end(attempt)
+    assert isinstance(search.phase, Climb if may_climb else Steady)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("limit", [5, 50])
+def test_503_is_a_refusal_like_429(limit: int, status: int) -> None:
+    """A service that refuses with 503 what is too fast gets hardly any such request after the first seconds."""
+    outcome = served(Bucket(limit), 60.0, refusal=status)
+    assert outcome.accepted(15, 60) >= 0.95 * limit
+    assert outcome.refused(15, 60) <= 0.02
 
 
 @pytest.mark.parametrize("changed_at", [33.0, 36.0, 39.0, 42.0])

@@ -105,9 +105,9 @@ class Controller:
         """Learn from the result of an attempt. `status` is None without a response."""
         if status is None:
             self._failures.note_failure(attempt.serial, self._search.serial)
-        elif status < _REDIRECTION or (not (meaning := status_of(status)).is_throttling and meaning.effect is not Effect.UNKNOWN):
+        elif status < _REDIRECTION or (not (meaning := status_of(status)).is_overload and meaning.effect is not Effect.UNKNOWN):
             self._note_accepted(attempt, now, seconds)
-        elif meaning.is_throttling:
+        elif meaning.is_overload:
             self._search.note_refusal(attempt, now, retry_after)
             self._apply(now)
         else:

@@ -148,3 +148,24 @@ class Evidence:
         self._best_at = -math.inf
         self._refusals.clear()
         self._refusals.append(self.anchor)
+
+
+def judge(
+    known: float, rate: float, measured: float, count: int, seconds: float, *, is_near: bool, is_repeated: bool
+) -> tuple[float, bool]:
+    """Return a limit between the measured and the refused rate.
+
+    The second value says whether they agree on it.
+    """
+    if count >= 5 and 0.9 * measured <= rate <= 1.25 * measured:
+        weight = min(max(known / 40, 0.3), 0.75 if rate <= 1.12 * measured else 0.5)
+        return min(rate, weight * rate + (1 - weight) * measured), True
+    if count >= 5 and is_near and rate < 1.35 * measured:
+        return (measured + rate) / 2, True
+    if count >= 5 and is_repeated and measured < rate < 1.5 * measured:
+        return (3 * measured + rate) / 4, True
+    if seconds < 4:
+        return min(rate, math.sqrt(measured * rate) if count >= 8 else 0.8 * rate), False
+    if rate > measured:
+        return (measured * rate * rate) ** (1 / 3), False
+    return rate, False

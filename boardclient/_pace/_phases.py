@@ -11,6 +11,8 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from boardclient._pace._noise import Noisy
+
 LOWEST: Final = 0.05
 HIGHEST: Final = 1e5
 """The lowest and highest rate in starts per second. The highest means that the rate is not limited."""
@@ -160,7 +162,7 @@ class Experiment:
         self.score += -math.log(_LEFT) if is_refused else math.log((1 - self.share) / (1 - _LEFT * self.share))
 
 
-Phase: TypeAlias = Open | Approach | Settle | Steady | Climb | Experiment
+Phase: TypeAlias = Open | Approach | Settle | Steady | Climb | Experiment | Noisy
 
 
 @attrs.define

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from boardclient._pace._background import Background
-from boardclient._pace._evidence import Evidence
+from boardclient._pace._evidence import Evidence, judge
+from boardclient._pace._noise import HIGH, LOW, Noisy
 from boardclient._pace._phases import (
     HIGHEST,
     Approach,
@@ -82,7 +82,6 @@ class Search:
         self.phase: Phase = Open(places)
         self.block: Block | None = None
         self.evidence = Evidence()
-        self._background = Background()
         self._schedule = schedule
         self._first_places = places
         self._lowered = 0
@@ -113,7 +112,6 @@ class Search:
 
     def note_accepted(self, attempt: Attempt, now: float, in_flight: int) -> None:
         """Note an accepted attempt."""
-        self._background.note_accepted()
         block, phase = self.block, self.phase
         if block is not None:
             if attempt.serial > self._lowered:
@@ -124,6 +122,8 @@ class Search:
                     self._end_early(block, attempt, now)
         elif isinstance(phase, Experiment):
             self._judge_experiment(phase, attempt, now, is_refused=False)
+        elif isinstance(phase, Noisy):
+            self._judge_noise(phase, attempt, now, is_refused=False)
 
     # --- refusals
 
@@ -132,9 +132,9 @@ class Search:
 
         The first refusal of a burst lowers the rate. If attempts that were started later are refused too, all attempts are held.
         """
-        is_usual = self.block is None and not self._background.is_overload()
-        self.evidence.note_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
         block, phase = self.block, self.phase
+        is_usual = block is None and isinstance(phase, Noisy)
+        self.evidence.note_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
         if attempt.serial <= self._lowered:
             if block is not None:
                 block.refused += 1
@@ -144,9 +144,9 @@ class Search:
             self._prolong(block, attempt, now, retry_after)
         elif isinstance(phase, Experiment):
             self._judge_experiment(phase, attempt, now, is_refused=True)
-        elif not is_usual:
-            if isinstance(phase, Approach | Settle):
-                self._background.set(0.0)  # even the lower rate is refused, so each refusal counts again
+        elif isinstance(phase, Noisy):
+            self._judge_noise(phase, attempt, now, is_refused=True)
+        else:
             self._begin_block(attempt, now)
 
     def _begin_block(self, attempt: Attempt, now: float) -> None:
@@ -230,7 +230,6 @@ class Search:
             self._doubts = 0
             if block.possible:
                 evidence.forget_possible()  # the limit has fallen
-                self._background.set(0.0)
         elif not block.possible:
             self._doubts = 0
         if not block.asks and block.refused == 1 and isinstance(self.phase, Approach | Settle | Steady):
@@ -319,7 +318,8 @@ class Search:
 
     def _refine(self, block: Block, measured: float, count: int, period: float) -> None:
         rate = block.refused_rate
-        limit = measured if count >= 8 else min(rate, (measured * measured * rate) ** (1 / 3))
+        # A few say little: one long pause between them would else end the run.
+        limit = measured if count >= 8 else min(rate, max(rate / 4, (measured * measured * rate) ** (1 / 3)))
         self.limit = limit = bounded(limit)
         if count >= 8 and rate < 1.35 * measured:
             self.phase = Settle(max(1.5, 1.2 * period))
@@ -355,46 +355,35 @@ class Search:
             self.phase = Open(self._first_places) if phase.limit is None else Approach(self.aim, 0.03)
             self._begin_block(attempt, now)
         elif phase.score > _ODDS and (attempt.serial - phase.serial) * phase.share >= 1:
-            share = min(share, _OVERLOAD)
-            self._background.set(share)
-            self._restore(phase, share)
+            self._begin_noise(phase, min(share, _OVERLOAD))
         elif phase.score < -_ODDS:
             self._believe(phase.accepted)
 
-    def _restore(self, phase: Experiment, share: float) -> None:
-        """Return to the rate before the experiment, since it does not cause the refusals."""
+    def _begin_noise(self, phase: Experiment, share: float) -> None:
+        """Return to the rate before the experiment, and raise it from there."""
         self._lowered = self.serial
-        if phase.limit is None:
-            self.phase, self.aim = Open(self._first_places), HIGHEST
-        else:
-            self.limit = limit = bounded(phase.limit / (1 - share))
-            self.phase, self.aim = Steady(limit, 1), cruise(limit)
+        self.limit = limit = bounded((phase.limit or phase.accepted) / (1 - share))
+        self.phase = noisy = Noisy(limit, share, self.serial, LOW if share > 0.1 else HIGH)
+        self.aim = bounded(noisy.aim)
+
+    def _judge_noise(self, phase: Noisy, attempt: Attempt, now: float, *, is_refused: bool) -> None:
+        """Note an attempt while refusals are usual."""
+        if attempt.serial <= phase.serial:
+            return
+        if phase.note(self.serial, is_refused=is_refused):
+            phase.rate = self.limit = bounded(phase.rate)
+            self.aim = bounded(phase.aim)
+        if phase.is_blocked:
+            self.phase = Approach(self.aim, 0.03)
+            self._begin_block(attempt, now)
+        elif phase.is_over:
+            self.limit = limit = bounded(phase.rate)
+            self.phase = Climb() if phase.may_climb else Steady(limit, 1)
+            self.aim = cruise(limit)
 
     def _believe(self, limit: float) -> None:
         """Set the limit, since the slower rate was refused much less."""
         self.evidence.forget_possible()
-        self._background.set(0.0)
         self._lowered = self.serial
         self.limit = limit = bounded(limit)
         self.phase, self.aim = Settle(), cruise(limit)
-
-
-def judge(
-    known: float, rate: float, measured: float, count: int, seconds: float, *, is_near: bool, is_repeated: bool
-) -> tuple[float, bool]:
-    """Return a limit between the measured and the refused rate.
-
-    The second value says whether they agree on it.
-    """
-    if count >= 5 and 0.9 * measured <= rate <= 1.25 * measured:
-        weight = min(max(known / 40, 0.3), 0.75 if rate <= 1.12 * measured else 0.5)
-        return min(rate, weight * rate + (1 - weight) * measured), True
-    if count >= 5 and is_near and rate < 1.35 * measured:
-        return (measured + rate) / 2, True
-    if count >= 5 and is_repeated and measured < rate < 1.5 * measured:
-        return (3 * measured + rate) / 4, True
-    if seconds < 4:
-        return min(rate, math.sqrt(measured * rate) if count >= 8 else 0.8 * rate), False
-    if rate > measured:
-        return (measured * rate * rate) ** (1 / 3), False
-    return rate, False
