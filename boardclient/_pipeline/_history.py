@@ -25,11 +25,9 @@ from boardclient.errors import ApiError, Attempt, BoardClientError, Effect, Sess
 from boardclient.events import CredentialsRenewed, RetryScheduled
 
 
-def begin_attempt(context: CallContext) -> Mapping[str, str] | None:
+def begin_attempt(context: CallContext, activity: Activity) -> Mapping[str, str] | None:
     """Notify the observers of an attempt. Return the headers that they add to it."""
-    if context.activity is None:
-        return None
-    context.attempt_activity = attempt = attempt_of(context.activity, len(context.attempts) + 1)
+    context.attempt_activity = attempt = attempt_of(activity, len(context.attempts) + 1)
     return attempt.headers
 
 

@@ -221,7 +221,7 @@ class Pipeline:
         context.credentials = credentials
         context.started = time()
         signed = credentials.sign(request, self.credentials_in)
-        headers = begin_attempt(context) if context.activity is not None else None
+        headers = begin_attempt(context, context.activity) if context.activity is not None else None
         response = await self._core.pool.send(
             definition.method, self._root + signed.target, signed.body, context, headers=headers
         )

@@ -280,6 +280,10 @@ SITUATIONS: dict[str, tuple[Situation, type[BaseException] | None]] = {
     "an exchange without a token": (exchanged(no_token), CredentialError),
     "a dropped exchange": (exchanged(lambda scene: faults.drop(commit=True)), CredentialError),
     "a body that is too large": (met(lambda scene: faults.status(200, body=b"x" * 100), max_answer_bytes=10), TransportError),
+    "a body that is far too large": (
+        met(lambda scene: faults.status(200, body=b"x" * 2**20), max_answer_bytes=10),
+        TransportError,
+    ),
     "cancelled": (cancelled, asyncio.CancelledError),
     "on a closed session": (closed, SessionClosedError),
     "closed meanwhile": (closed_meanwhile, SessionClosedError),
