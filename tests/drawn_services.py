@@ -132,6 +132,6 @@ class ServiceKind:
             due=some(DATES),
             shows_answers=chance.random() < 0.5,
             shows_lists=chance.random() < 0.8,
-            cap=50 if is_capped else None,
+            cap=chance.choice([50, chance.randrange(1, 40)]) if is_capped else None,
             is_newest=chance.random() < 0.5,
         )

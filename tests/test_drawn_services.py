@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from boardclient import Card, CardDraft
 from boardclient._messages import Request
+from boardclient.bulk._doubts import MOST_SENDS
 from boardclient.bulk._ledger import MemoryLedger
 from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._results import CardResult
@@ -105,6 +106,7 @@ class Run:
         self.ledger = MemoryLedger()
         self.states: dict[int, tuple[str, str | None]] = {}
         self.reasons: list[str] = []
+        self.unproven: set[str] = set()
         for number in range(chance.randrange(60) if is_capped else chance.choice([0, 0, 3, 20])):
             self.stranger(f"before {number}")
 
@@ -153,6 +155,7 @@ class Run:
             while doubtful and rounds < 40:
                 rounds += 1
                 rows, doubtful = doubtful, []
+                again: list[Row] = []
                 for row, card, error, is_open in await reconciler.settle(rows):
                     if is_open:
                         doubtful.append(row)
@@ -162,13 +165,33 @@ class Run:
                         self.states[row.index] = "unknown", None
                         self.reasons.append(str(error))
                     else:
-                        self.send(row, reconciler, doubtful)
+                        again.append(row)
+                if doubtful and not again:
+                    again = self.without_proof(reconciler, doubtful)
+                for row in again:
+                    self.send(row, reconciler, doubtful)
             self.audit = await reconciler.audit()
+            self.unproven |= {repr(draft) for draft in self.audit.unproven}
             doubtful += [pending[index] for index, (state, _) in self.states.items() if state == "unknown"]
             for row in doubtful:
                 self.states.pop(row.index, None)
         for row in doubtful:
             self.states[row.index] = "unknown", None
+
+    def without_proof(self, reconciler: Reconciler, doubtful: list[Row]) -> list[Row]:
+        """Choose the one row in doubt to send again as the run does, or record that all are unknown."""
+        chosen = reconciler.choose(doubtful)
+        if isinstance(chosen, Row) and chosen.sends >= MOST_SENDS:
+            chosen = "sent too often"
+        if isinstance(chosen, Row):
+            reconciler.note_unproven(chosen)
+            doubtful.remove(chosen)
+            return [chosen]
+        for row, _, error, _ in reconciler.give_up(doubtful, chosen):
+            self.states[row.index] = "unknown", None
+            self.reasons.append(str(error))
+        doubtful.clear()
+        return []
 
     def send(self, row: Row, reconciler: Reconciler, doubtful: list[Row]) -> None:
         draft = row.draft
@@ -247,10 +270,13 @@ EXAMPLES = settings(max_examples=200, deadline=None)
 def test_no_card_is_made_twice_and_none_said_to_exist_that_does_not(
     seed: int, is_capped: bool, meddling: float, strangers: float
 ) -> None:
-    """Whatever a service shows, however often runs are killed, and whatever others do meanwhile."""
+    """Whatever a service shows, however often runs are killed, and whatever others do meanwhile.
+
+    Only where the listing ends at a number that is no usual page size, one row of a run may be, and its audit names it.
+    """
     run = ran(seed, is_capped=is_capped, meddling=meddling, strangers=strangers)
 
-    assert not run.duplicated
+    assert run.duplicated <= (set() if run.service.kind.cap in {None, 50} else run.unproven)
     assert not run.untrue
     assert {state for state, _ in run.states.values()} <= {"created", "unknown"}
     assert {index for index in range(len(run.rows)) if repr(run.rows[index]) in run.lost} <= {
@@ -271,6 +297,6 @@ def test_each_row_has_one_card_where_the_listing_tells_them_apart(seed: int) -> 
     asyncio.run(run.run())
 
     assert not run.duplicated
-    if not any("exactly 50 cards" in why or "no card was confirmed" in why for why in run.reasons):
+    if not any("exactly 50 cards" in why or "no card was confirmed" in why or "too often" in why for why in run.reasons):
         assert not run.lost
         assert {state for state, _ in run.states.values()} == {"created"}

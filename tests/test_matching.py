@@ -1,6 +1,7 @@
 """The content of cards, identifiers, markers, and which cards belong to which rows."""
 
 import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -404,7 +405,8 @@ def test_a_listing_sorts_cards() -> None:
     ("cards", "baseline", "confirmed", "recognised", "why"),
     [
         (["c1", "x"], ["b"], ["c1"], 0, None),
-        (["c1"], [], ["c1", "c2"], 0, "lacks 1 of 2 cards"),
+        (["c1"], [], ["c1", "c2"], 0, None),
+        (["b"], ["b"], ["c1"], 0, "no card was confirmed yet"),
         (["b"], ["b"], [], 0, "no card was confirmed yet"),
         ([], ["b"], [], 0, "no card was confirmed yet"),
         (["b"], ["b"], [], 1, "no card was confirmed yet"),
@@ -414,12 +416,86 @@ def test_a_listing_sorts_cards() -> None:
         (["x"], [], [], 0, "no card was confirmed yet"),
     ],
 )
-def test_when_a_listing_proves_anything(
+def test_when_a_listing_is_evidence(
     cards: list[str], baseline: list[str] | None, confirmed: list[str], recognised: int, why: str | None
 ) -> None:
-    """All confirmed cards are there, and there are some; or the board was empty before."""
-    said = listing_of([card(identifier) for identifier in cards], baseline, confirmed).incompleteness(recognised)
+    """A confirmed card is listed; or the board was empty before, and all that it shows was recognised."""
+    said = listing_of([card(identifier) for identifier in cards], baseline, confirmed).lacks_evidence(recognised)
     assert (said is None) if why is None else (why in str(said))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "has_grown"),
+    [
+        ("", "", False),
+        ("", "1", True),
+        ("1", "1", False),
+        ("1", "11", True),
+        ("1", "12", False),  # each list may show one card only
+        ("1", "122", True),
+        ("2", "22", True),
+        ("122", "1222", True),  # the longest list shows more than list 1 did
+        ("1122", "11222", True),
+        ("11", "22222", True),
+        ("112", "11", False),  # some were deleted
+        ("-", "--", True),  # lists are not shown
+        ("--", "-", False),
+    ],
+)
+def test_when_a_listing_has_grown(before: str, after: str, *, has_grown: bool) -> None:
+    """It shows more cards in total, and in a list more than it showed in the one in question: here `1`."""
+    earlier, later = (
+        listing_of([Card(str(place), "a", list_id=None if of == "-" else of) for place, of in enumerate(lists)], [], [])
+        for lists in (before, after)
+    )
+    assert later.has_grown(earlier.extent("1")) is has_grown
+
+
+_PLACED = st.lists(st.tuples(st.sampled_from("123"), st.integers(0, 9)), max_size=12)
+"""The cards of a board: their lists, and a number by which the service may sort them."""
+
+
+@given(
+    before=_PLACED,
+    created=_PLACED,
+    deleted=st.sets(st.integers(0, 23)),
+    total=st.integers(1, 12),
+    of_list=st.integers(1, 6),
+    order=st.sampled_from(["oldest", "newest", "any"]),
+    own=st.tuples(st.sampled_from("123"), st.integers(0, 9)),
+    data=st.data(),
+)
+def test_a_card_that_exists_is_never_proven_absent(
+    before: list[tuple[str, int]],
+    created: list[tuple[str, int]],
+    deleted: set[int],
+    total: int,
+    of_list: int,
+    order: str,
+    own: tuple[str, int],
+    data: st.DataObject,
+) -> None:
+    """However a listing is limited, in total and for each list: if neither shows a card, the later one has not grown."""
+    place = data.draw(st.integers(0, len(before)))
+    board = [*before[:place], own, *before[place:], *created]
+
+    def listed(count: int, gone: set[int]) -> Listing:
+        cards = [(index, *board[index]) for index in range(count) if index == place or index not in gone]
+        if order == "newest":
+            cards.reverse()
+        elif order == "any":
+            cards.sort(key=lambda one: one[2])
+        shown, lengths = list[Card](), Counter[str]()
+        for index, list_id, _ in cards:
+            lengths[list_id] += 1
+            if lengths[list_id] <= of_list and len(shown) < total:
+                shown.append(card(str(index), list_id=list_id))
+        return listing_of(shown, [], [])
+
+    earlier, later = listed(len(before) + 1, set()), listed(len(board), deleted)
+    ids = {one.id for listing in (earlier, later) for one in listing.unaccounted}
+    if str(place) not in ids:
+        assert not later.has_grown(earlier.extent(own[0]))
 
 
 def test_cards_are_kept_without_what_nobody_compares() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from boardclient.bulk._input import Input
@@ -13,6 +13,8 @@ from boardclient.bulk._rows import Row
 
 _MOST_AHEAD: Final = 256
 """The largest number of rows logged in one commit, whose cost hardly depends on their number."""
+_STEPS: Final = 10
+"""How often the loop runs before an input counts as one that has to be waited for."""
 
 
 class Backlog:
@@ -21,10 +23,16 @@ class Backlog:
     Rows in flight and untaken results together number at most two per worker, so a slow consumer slows the workers down. Rows
     that were in doubt are not counted. With a journal the next batch is logged while the workers send the last one; the batch
     doubles when workers have to wait for it.
+
+    While rows are in doubt, `doubted`, the row that was taken last is kept back until there is another: its card can show that a
+    listing without theirs was complete.
     """
 
-    def __init__(self, rows: Input, ledger: Ledger, workers: int, results: ResultQueue) -> None:
+    def __init__(self, rows: Input, ledger: Ledger, workers: int, results: ResultQueue, doubted: Sequence[Row]) -> None:
         self._input = rows
+        self._doubted = doubted
+        self._kept: Row | None = None
+        """A row that is kept back. It does not count as under way."""
         self._ledger = ledger
         self._results = results
         self._workers = workers
@@ -53,27 +61,39 @@ class Backlog:
         After None, await `next`. Most rows of a synchronous input without a journal are taken here: that wakes two tasks fewer
         per card.
         """
+        row: Row | None
         if not (self._ready.empty() or self._is_crowded):
-            waiting = self._ready.get_nowait()
+            row = self._ready.get_nowait()
             self._weigh()
-            return waiting
-        if self._ahead or self.capacity <= 0:
+        elif self._ahead or self.capacity <= 0 or (row := self._input.next_at_once()) is None:
             return None
-        row = self._input.next_at_once()
-        if row is not None:
+        else:
             self._under_way += 1
-        return row
+        return self._keep_last(row) or self.take_at_once() if self._doubted else row
 
     async def next(self) -> Row:
         """Wait for the next row to send, and return it."""
         self._waiting += 1
-        self._weigh()
         try:
-            while self._is_crowded:
-                await self._change()
-            return await self._ready.get()
+            while True:
+                self._weigh()
+                while self._is_crowded:
+                    await self._change()
+                row = await self._ready.get()
+                passed = self._keep_last(row) if self._doubted else row
+                if passed is not None:
+                    return passed
         finally:
             self._waiting -= 1
+
+    def _keep_last(self, row: Row) -> Row | None:
+        """Keep a new row back. Return the one that was kept until now."""
+        if row.is_let_go:
+            return row
+        kept, self._kept = self._kept, row
+        if kept is None:
+            self.end()
+        return kept
 
     def _weigh(self) -> None:
         """Request rows if fewer are ready than workers wait, or under half a batch."""
@@ -88,13 +108,15 @@ class Backlog:
         The rows count as under way. With a journal, those to be sent are logged on return.
         """
         await self._wanted.wait()
+        if self._doubted:
+            self._results.freed.set()  # for `idle`
         if self._ahead:
             rows = await self._take_ahead()
         else:
             while self.capacity <= 0:
                 await self._change()
             rows = await self._input.take(min(self.capacity, max(1, self._waiting - self._ready.qsize())))
-        self.is_exhausted = not rows
+        self.is_exhausted = not (rows or self._input.was_interrupted)
         self._under_way += len(rows)
         return rows
 
@@ -117,6 +139,22 @@ class Backlog:
         self._ready.put_nowait(row)
         self._weigh()
 
+    def send(self, rows: Iterable[Row]) -> None:
+        """Let rows be sent that are not under way, whatever is in doubt."""
+        for row in rows:
+            row.is_let_go = True
+            self.begin()
+            self.put(row)
+
+    def keep(self, row: Row) -> None:
+        """Keep a row back until it is taken by `take_kept`."""
+        self._kept = row
+
+    def take_kept(self) -> list[Row]:
+        """Return the row that was kept back, if any."""
+        kept, self._kept = self._kept, None
+        return [] if kept is None else [kept]
+
     def put_later(self, row: Row, seconds: float) -> None:
         """Make a row available again after a pause in seconds. No worker is blocked meanwhile."""
         self._later[row] = asyncio.get_running_loop().call_later(seconds, self._ripen, row)
@@ -135,6 +173,17 @@ class Backlog:
         while self._under_way:
             await self._change()
 
+    async def idle(self) -> None:
+        """Wait until nothing is under way and the next row has to be waited for."""
+        steps = 0
+        while steps < _STEPS:
+            if self._under_way or not self._input.is_waiting:
+                steps = 0
+                await self._change()
+            else:
+                steps += 1
+                await asyncio.sleep(0)
+
     async def _change(self) -> None:
         """Wait until a row ends or a result is taken."""
         self._results.freed.clear()
@@ -150,4 +199,4 @@ class Backlog:
             rows.append(self._ready.get_nowait())
         for _ in rows:
             self.end()
-        return rows
+        return rows + self.take_kept()

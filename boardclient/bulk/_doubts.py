@@ -23,9 +23,12 @@ _RESEND_SECONDS: Final = 0.25
 class Doubts:
     """Treats rows in doubt as the option `unknown` says. Owned by the run."""
 
-    def __init__(self, options: BulkOptions, backlog: Backlog, recorder: Recorder) -> None:
-        self.rows: list[Row] = []
+    def __init__(self, options: BulkOptions, backlog: Backlog, recorder: Recorder, rows: list[Row]) -> None:
+        self.rows = rows
         """The rows that are kept until the board is read."""
+        self.open = 0
+        """How many of them are still in doubt after it was read."""
+        self._added = asyncio.Event()
         self._options = options
         self._backlog = backlog
         self._recorder = recorder
@@ -35,12 +38,18 @@ class Doubts:
     @property
     def is_full(self) -> bool:
         """Whether the board must be read before more rows are sent."""
-        return len(self.rows) >= _MOST_ROWS
+        return len(self.rows) - self.open >= _MOST_ROWS
 
     @property
     def settle_seconds(self) -> float:
         """The seconds left until every card that was sent must be listed."""
-        return self._sent_at + self._options.settle_seconds - self._loop.time()
+        return max(0.0, self._sent_at + self._options.settle_seconds - self._loop.time())
+
+    async def wait(self) -> None:
+        """Wait until rows are in doubt."""
+        while not self.rows:
+            self._added.clear()
+            await self._added.wait()
 
     def add(self, row: Row, error: BoardClientError) -> None:
         """Report a row as unknown, send it again, or keep it until the board is read."""
@@ -50,6 +59,7 @@ class Doubts:
             self._backlog.put_later(row, _RESEND_SECONDS * 2**row.sends)
         elif self._options.unknown == "reconcile":
             self.rows.append(row)
+            self._added.set()
             if row.sends:
                 self._sent_at = row.doubted_at = self._loop.time()
         else:

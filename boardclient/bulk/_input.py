@@ -21,12 +21,21 @@ _END: Final = object()
 class Input(Protocol):
     """Numbered rows, in the order of the drafts. Owned by a run, which closes it."""
 
+    is_waiting: bool
+    """Whether the next row is being waited for."""
+    was_interrupted: bool
+    """Whether the last `take` returned nothing because it was interrupted."""
+
     def next_at_once(self) -> Row | None:
         """Return the next row if it is available without waiting, otherwise None."""
         ...
 
     async def take(self, most: int) -> list[Row]:
-        """Return the next rows, from 1 to `most`. An empty result means the end of the input."""
+        """Return the next rows, from 1 to `most`. An empty result means the end of the input, or an interruption."""
+        ...
+
+    def interrupt(self) -> None:
+        """Let a `take` that waits return nothing. A later one waits for the same row."""
         ...
 
     def give_up(self) -> None:
@@ -45,6 +54,8 @@ def open_input(drafts: Drafts) -> Input:
 
 class SyncInput:
     """The rows of an iterable. It runs with the context variables that were current when the run began."""
+
+    is_waiting = was_interrupted = False
 
     def __init__(self, drafts: Iterable[CardDraft]) -> None:
         self._drafts = drafts
@@ -83,6 +94,9 @@ class SyncInput:
             self._error = error
         return rows
 
+    def interrupt(self) -> None:
+        """Do nothing: nothing waits in a synchronous input."""
+
     def give_up(self) -> None:
         """Do nothing: nothing waits in a synchronous input."""
 
@@ -111,6 +125,7 @@ class AsyncInput:
         self._is_stepping = False
         self._is_closing = False
         self._is_over = False
+        self.is_waiting = self.was_interrupted = False
         self._error: BaseException | None = None
         self._cleanup_error: BaseException | None = None
 
@@ -121,7 +136,7 @@ class AsyncInput:
     async def take(self, most: int) -> list[Row]:
         """Wait for one row, and return it with those available without further waiting.
 
-        An empty result means the end. An error is raised after the rows before it have been returned.
+        An empty result means the end, or an interruption. An error is raised after the rows before it have been returned.
 
         Raises:
             TypeError: a draft is not a CardDraft.
@@ -132,15 +147,25 @@ class AsyncInput:
             self._task = asyncio.create_task(self._iterate(), name="boardclient bulk input")
         self._wanted = most - len(self._rows)
         self._asked.set()
+        self.was_interrupted = False
         try:
-            while not (self._rows or self._is_over):
+            while not (self._rows or self._is_over or self.was_interrupted):
                 self._given.clear()
+                self.is_waiting = True
                 await self._given.wait()
         finally:
             self._wanted = 0
-        if not self._rows and self._error is not None:
+            self.is_waiting = False
+        if self._rows:
+            self.was_interrupted = False
+        elif self._error is not None:
             raise self._error
         return [self._rows.popleft() for _ in range(min(most, len(self._rows)))]
+
+    def interrupt(self) -> None:
+        """Let a `take` that waits return nothing. The step of the input continues."""
+        self.was_interrupted = self.is_waiting
+        self._given.set()
 
     def give_up(self) -> None:
         """Make the input's task close it. A step that is being awaited is cancelled."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 
@@ -22,6 +23,16 @@ def find_limit(count: int) -> str | None:
     if count not in _LIKELY_LIMITS:
         return None
     return f"the listing shows exactly {count:,} cards, which may be all that it ever shows"
+
+
+class Extent(NamedTuple):
+    """How many cards a listing showed, in total and in the list of one row.
+
+    The latter is -1 if it showed none of the list, or does not show lists at all.
+    """
+
+    total: int
+    of_list: int
 
 
 class IdSet:
@@ -73,6 +84,7 @@ class Listing:
         self._wanted = {} if samples is None else samples
         self._seen_baseline = bytearray(len(self._baseline))
         self._seen_confirmed = bytearray(len(confirmed))
+        self._by_list: Counter[str] = Counter()
         self._faces = array("q")
         self._others: dict[str, Card] = {}
         self.count = 0
@@ -83,22 +95,25 @@ class Listing:
         """The fields that at least one card shows."""
 
     def add(self, card: Card) -> None:
-        """Add a listed card. A card that is listed twice counts once."""
-        self.count += 1
+        """Take note of a card of the board; a listing may show a card twice."""
         if len(self.fields) < len(FIELDS):
             self.fields.update(field for field in FIELDS if getattr(card, field) is not None)
         if (place := self._confirmed.find(card.id)) is not None:
-            self.count -= self._seen_confirmed[place]
+            is_new = not self._seen_confirmed[place]
             self._seen_confirmed[place] = 1
             self._faces.append(_face(card))
             if card.id in self._wanted:
                 self.samples[card.id] = attrs.evolve(card, extra={})
         elif (place := self._baseline.find(card.id)) is not None:
-            self.count -= self._seen_baseline[place]
+            is_new = not self._seen_baseline[place]
             self._seen_baseline[place] = 1
         else:
-            self.count -= card.id in self._others
+            is_new = card.id not in self._others
             self._others[card.id] = attrs.evolve(card, extra={})
+        if is_new:
+            self.count += 1
+            if card.list_id is not None:
+                self._by_list[card.list_id] += 1
 
     @property
     def unaccounted(self) -> list[Card]:
@@ -120,17 +135,25 @@ class Listing:
         """How many confirmed cards are not listed."""
         return len(self._seen_confirmed) - self.confirmed
 
-    def incompleteness(self, recognised: int) -> str | None:
-        """Return why the listing may lack cards, or None if it is complete.
+    def extent(self, list_id: str) -> Extent:
+        """Return how many cards are listed, and how many of them in a list."""
+        return Extent(self.count, self._by_list.get(list_id, -1))
 
-        `recognised` is the number of rows in doubt that were found in it. Only cards of the run prove that it is complete.
+    def has_grown(self, since: Extent) -> bool:
+        """Return True if an earlier listing, which showed so many cards, was not cut off.
+
+        A service that shows so many cards and no more would not show more now. It may have such a limit for each list.
         """
-        total = len(self._seen_confirmed)
-        if self.missing:
-            return f"the listing lacks {self.missing} of {total} cards that were confirmed: it is not complete"
-        # A listing that stops after the oldest cards shows none of the run's, unless the board was empty before.
+        return self.count > since.total and max(self._by_list.values(), default=0) > since.of_list
+
+    def lacks_evidence(self, recognised: int) -> str | None:
+        """Return why no card of the run is known to be listed. It is None where one is.
+
+        `recognised` is how many rows in doubt were found.
+        """
+        # A listing of the oldest cards shows none of the run's once it is full. On a board that was empty it shows the first.
         was_empty = self.has_baseline and not len(self._baseline)
-        if total or (was_empty and self.count == recognised):
+        if self.confirmed or (was_empty and self.count == recognised):
             return None
         return "no card was confirmed yet, so that nothing shows whether the listing is complete"
 

@@ -14,7 +14,7 @@ from boardclient.bulk._concurrency import make_limiter
 from boardclient.bulk._doubts import MOST_SENDS, Doubts, failed, unknown
 from boardclient.bulk._halt import Halt, Halted, to_the_end
 from boardclient.bulk._hold import Hold
-from boardclient.bulk._input import Drafts, open_input
+from boardclient.bulk._input import AsyncInput, Drafts, open_input
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._queue import ResultQueue
@@ -35,8 +35,9 @@ from boardclient.models import Card
 class OpenRun:
     """A run inside its `async with` block. Owned by its `BulkRun`, which closes it.
 
-    It has two phases. In the first, rows are passed to the workers until the input ends or too many rows are in doubt. In the
-    second, the board is read, and each row in doubt is settled or sent again. They alternate until no row is left.
+    It has two phases. In the first, rows are passed to the workers until the input ends, too many rows are in doubt, or some are
+    while the input is waited for. In the second, the board is read, and each row in doubt is settled, sent again, or left until
+    another card was created. They alternate until no row is left.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class OpenRun:
         self._halt = halt
         self._input = open_input(drafts)
         self._recorder = Recorder(ledger, self.results, tally, listeners, halt)
-        self._backlog = Backlog(self._input, ledger, options.workers, self.results)
-        self._doubts = Doubts(options, self._backlog, self._recorder)
+        doubted: list[Row] = []
+        self._backlog = Backlog(self._input, ledger, options.workers, self.results, doubted)
+        self._doubts = Doubts(options, self._backlog, self._recorder, doubted)
         self._hold = Hold(caller.timeout, self._recorder.announce)
         self._limiter = RunLimiter(make_limiter(caller, options, tally), caller.limiter, self._hold, caller.slots)
         reader = PatientReader(caller, self._limiter, self._hold)
@@ -217,11 +219,33 @@ class OpenRun:
         return [row for row in rows if row.error is not None]
 
     async def _feed(self) -> None:
-        """Pass rows to the workers until the input ends or too many rows are in doubt. Then wait for those under way."""
-        while not (self._backlog.is_exhausted or self._doubts.is_full or self._halt.is_set):
-            for row in await self._backlog.take():
-                self._direct(row)
+        """Take rows as workers ask for them, until none is left and none is under way.
+
+        Too many in doubt end it too, and any if they can be settled while the input has to be waited for.
+        """
+        watch = asyncio.create_task(self._interrupt_input()) if isinstance(self._input, AsyncInput) else None
+        try:
+            rows: Sequence[Row] | None = None
+            while rows != [] and not (self._backlog.is_exhausted or self._doubts.is_full or self._halt.is_set):
+                rows = await self._backlog.take()
+                for row in rows:
+                    self._direct(row)
+        finally:
+            if watch is not None:
+                watch.cancel()
         await self._backlog.drained()
+        if not self._doubts.rows:
+            self._backlog.send(self._backlog.take_kept())
+            await self._backlog.drained()
+
+    async def _interrupt_input(self) -> None:
+        """End the wait for the next row once nothing else is left to do. It may depend on a row in doubt."""
+        await self._doubts.wait()
+        await self._backlog.idle()
+        while self._doubts.settle_seconds:
+            await asyncio.sleep(self._doubts.settle_seconds)
+            await self._backlog.idle()
+        self._input.interrupt()
 
     def _direct(self, row: Row) -> None:
         """Pass a new row to the workers, settle it, or add it to those in doubt."""
@@ -259,6 +283,7 @@ class OpenRun:
         finally:
             self._is_settling = False
         self._doubts.rows.clear()
+        absent: list[Row] = []
         for row, card, error, is_open in matches:
             if is_open:
                 self._doubts.rows.append(row)
@@ -272,9 +297,40 @@ class OpenRun:
                 self._recorder.settle(row, failed(row, BoardClientError(why, Effect.REJECTED)))
             else:
                 row.is_earlier, row.error = False, None
-                self._backlog.begin()
-                self._backlog.put(row)
+                absent.append(row)
+        self._doubts.open = len(self._doubts.rows)
+        self._send_next(absent)
         self._recorder.announce()
+
+    def _send_next(self, absent: list[Row]) -> None:
+        """Send the rows that are absent, or another one.
+
+        The card of the latter shows whether those in doubt are absent.
+        """
+        is_over = self._backlog.is_exhausted or self._input.was_interrupted
+        if not self._doubts.rows:
+            absent += self._backlog.take_kept()
+            if self._backlog.is_exhausted and len(absent) > 1:
+                self._backlog.keep(absent.pop())  # others may be lost again
+        elif is_over and not absent:
+            absent = self._backlog.take_kept() or self._without_proof()
+        self._backlog.send(absent)
+
+    def _without_proof(self) -> list[Row]:
+        """Choose the row in doubt that is sent again though nothing proves it absent. If none may be, all are unknown."""
+        rows = self._doubts.rows
+        chosen = self._reconciler.choose(rows)
+        if isinstance(chosen, Row) and chosen.sends >= MOST_SENDS:
+            chosen = f"sent {chosen.sends} times, and never confirmed"
+        if isinstance(chosen, Row):
+            self._reconciler.note_unproven(chosen)
+            rows.remove(chosen)
+            chosen.is_earlier = False
+            return [chosen]
+        for row, _, error, _ in self._reconciler.give_up(rows, chosen):
+            self._recorder.settle(row, unknown(row, error))
+        rows.clear()
+        return []
 
 
 async def _open_ledger(caller: CallRunner, options: BulkOptions) -> Ledger:

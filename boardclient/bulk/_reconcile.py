@@ -1,4 +1,7 @@
-"""What became of rows in doubt. The board is read, once for all of them, and says which exist (interface 4.4, 4.5)."""
+"""Reads the board once for all rows in doubt, to see which cards exist (4.4).
+
+The rules are in docs/design/reconciliation.md.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +14,36 @@ from typing import Final, NamedTuple, TypeAlias
 
 from boardclient import _operations as operations
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._listing import IdSet, Listing, find_limit
+from boardclient.bulk._listing import Extent, IdSet, Listing, find_limit
 from boardclient.bulk._markers import check_marker, markers, normal, secret_marker, with_marker
 from boardclient.bulk._matching import Content, MatchResult, Shown, digest, match, resembling
 from boardclient.bulk._reader import Reader
 from boardclient.bulk._results import FATAL, BulkAudit
 from boardclient.bulk._rows import Row
-from boardclient.errors import BoardClientError, Effect
+from boardclient.errors import BoardClientError, Effect, NotFoundError
 from boardclient.models import Card, CardDraft
 
 _NAMED: Final = 1000
-"""How many cards of a kind an audit names."""
+"""The largest number of cards in each tuple of an audit."""
 _SAMPLES: Final = 512
-"""How many of the first and of the last confirmed rows are kept to learn from."""
+"""How many of the first and of the last confirmed rows are kept as samples."""
+_MOST_ASKED: Final = 100
+"""How many confirmed cards that are not listed are read one by one (4.6), each time the board is read."""
 _MISFITS: Final = 4
-"""One card in so many may lack its marker: people edit descriptions."""
+"""One card in this many may lack its marker, because people edit descriptions."""
 _NO_BASELINE: Final = (
-    "the journal was begun without knowing which cards were there before: look at the board for it, and give the next import a"
-    " new journal and marker=True"
+    "the journal does not have the cards that existed before its first row: look for the card on the board, and give the next"
+    " import a new journal and marker=True"
 )
 
 Marking: TypeAlias = bool | Callable[[CardDraft], str] | None
 
 
 class RowFinding(NamedTuple):
-    """What a listing says of a row in doubt. The card where there is one, why nothing can be said, or that it is absent.
+    """What a listing says about a row in doubt.
 
-    `is_open` is set where the row is to be asked for again, once others were created.
+    `card` is set if the card exists, `error` if that is not known. `is_open` means that the card is not listed, and that only a
+    later listing can prove that it does not exist. If none of them is set, it does not exist.
     """
 
     row: Row
@@ -47,14 +53,14 @@ class RowFinding(NamedTuple):
 
 
 class Samples:
-    """Some of the rows whose cards are known: the first and the last of a run. Owned by a reconciler."""
+    """Some of the rows whose cards are known: the first and the last ones of a run. Owned by a reconciler."""
 
     def __init__(self) -> None:
         self._first: list[tuple[str, Row]] = []
         self._last: deque[tuple[str, Row]] = deque(maxlen=_SAMPLES)
 
     def add(self, card_id: str, row: Row) -> None:
-        """Keep a row whose card is known."""
+        """Add a row whose card is known."""
         if len(self._first) < _SAMPLES:
             self._first.append((card_id, row))
         else:
@@ -67,7 +73,7 @@ class Samples:
 class Reconciler:
     """Recognises the cards of a run on its board. Owned by the run.
 
-    `settle_seconds` is how long a card that was created may be missing from the listing.
+    `settle_seconds` is how long a created card may be missing from the listing.
     """
 
     def __init__(
@@ -85,11 +91,25 @@ class Reconciler:
         self._first_seq = math.inf
         self._doubted: list[Row] = []
         self._unresolved: list[Row] = []
+        self._refused: list[Row] = []
         self._recovered = 0
-        self._probes = 1
+        self._found: deque[tuple[str, Row]] = deque(maxlen=_SAMPLES)
+        """Rows that were found without a response. Nothing is learned from them."""
+        self._deleted: set[str] = set()
+        self._unproven: list[tuple[Row, Extent]] = []
+        """Rows that were sent again without proof, and what the listing showed that lacked them."""
+        self._no_evidence: str | None = None
+        self._limit: str | None = None
+        self._shows_baseline = False
 
     async def prepare(self, *, reads_cards: bool) -> None:
-        """Read the board's lists, and its cards before the first row of a ledger."""
+        """Read the board's lists, and the cards that exist before the first row.
+
+        The cards are read only if `reads_cards` is set and the ledger is new.
+
+        Raises:
+            BoardClientError: the board could not be read.
+        """
         if self._board_id is None:
             return
         self._lists = frozenset(item.id for item in await self._reader.call(operations.BOARD_LISTS.request(self._board_id)))
@@ -100,23 +120,24 @@ class Reconciler:
             self._baseline = IdSet(ids)
 
     def problem(self, row: Row) -> BoardClientError | None:
-        """Say why a row is not sent, None where it may be, or was sent before."""
+        """Return why a row can't be sent, or None if it can or was sent before."""
         list_id = row.draft.list_id
         if self._lists is None or list_id in self._lists or row.sends or row.standing == "doubtful":
             return None
         return BoardClientError(f"the list {list_id} is not on the board {self._board_id}: nothing was sent")
 
     def description(self, row: Row) -> str | None:
-        """Return the description to send for a row.
+        """Return the description to send for a row, with its marker if there is one.
 
         Raises:
-            TypeError, ValueError: the caller's marker can't be used; or whatever the caller's function raises.
+            TypeError, ValueError: the caller's function returned an unusable marker.
+            Exception: any error that the caller's function raises.
         """
         marker = self._marker(row)
         return row.draft.desc if marker is None else with_marker(row.draft.desc, marker)
 
     def _marker(self, row: Row) -> str | None:
-        """Return what the description of a row's card holds. It is None where rows have no markers."""
+        """Return the marker of a row, or None if rows have no markers."""
         if row.marker is None and callable(self._marking):
             row.marker = check_marker(self._marking(row.draft))
         elif row.marker is None and self._marking:
@@ -124,19 +145,22 @@ class Reconciler:
         return row.marker
 
     def note_created(self, row: Row, card_id: str) -> None:
-        """Take note of a row whose card was created now."""
+        """Note that the card of a row was created just now."""
         self._created_at = asyncio.get_running_loop().time()
         self.note_known(row, card_id)
 
     def note_known(self, row: Row, card_id: str) -> None:
-        """Take note of a row whose card is known, be it from an earlier run."""
+        """Note the card of a row, which an earlier run may have created."""
         self._first_seq = min(self._first_seq, row.seq)
         self._samples.add(card_id, row)
 
     async def settle(self, rows: Sequence[Row]) -> list[RowFinding]:
-        """Read the board and say of each row what became of it.
+        """Read the board, and return a finding for each row.
 
-        Nothing else of the run may be under way: a card that is being created would be taken for one of these.
+        No other row may be in flight, since a card that is being created could be taken for that of a row in doubt.
+
+        Raises:
+            BoardClientError: an error that ends the run. If the board can't be read for another reason, the findings say so.
         """
         try:
             listing = await self._listing()
@@ -149,62 +173,123 @@ class Reconciler:
         result = self._match(rows, listing)
         self._recovered += len(result.found)
         findings = [RowFinding(rows[place], card) for place, card in result.found.items()]
+        self._found += [(card.id, rows[place]) for place, card in result.found.items()]
         for place, why in result.unclear.items():
             findings += _unsettled([rows[place]], why)
         absent = [rows[place] for place in result.absent]
-        why_not = listing.incompleteness(len(result.found))
-        findings += self._absent(absent, listing) if why_not is None else _unsettled(absent, why_not)
+        lost, hidden = await self._ask_for_missing(listing)
+        if hidden:
+            total = listing.confirmed + lost + hidden
+            findings += _unsettled(absent, f"the listing lacks {hidden} of {total} cards that were confirmed: it is not complete")
+        else:
+            findings += [_absence(row, listing) for row in absent]
+        self._no_evidence = listing.lacks_evidence(len(result.found))
+        self._limit, self._shows_baseline = find_limit(listing.count), listing.shows_baseline
         self._unresolved += [finding.row for finding in findings if finding.error is not None]
         return findings
 
-    def _absent(self, absent: Sequence[Row], listing: Listing) -> list[RowFinding]:
-        """Say which rows that are not listed may be sent again. At first few without listed neighbours are.
+    def choose(self, rows: Sequence[Row]) -> Row | str:
+        """Choose the row to send again without proof, or say why none may be sent.
 
-        A listing of the oldest cards that has just become full lacks whatever was created last, one of the newest whatever was
-        created first. What was created last is sent again one by one, until a card of those is listed.
+        It is one at a time, and always the same one until the listing grows: if the listing is cut off just there, no other row
+        is sent twice. `rows` are those of the last reconciliation that are still open.
         """
-        is_late = {row: row.doubted_at >= self._created_at for row in absent}
-        is_early = {row: not listing.shows_baseline and row.seq <= self._first_seq for row in absent}
-        limit = find_limit(listing.count)
-        if limit is not None:
-            outside = [row for row in absent if is_late[row] or is_early[row]]
-            within = [row for row in absent if row not in outside]
-            return [RowFinding(row) for row in within] + _unsettled(outside, limit)
-        late = [row for row in absent if is_late[row]]
-        later = set(late[self._probes :])
-        self._probes = 2 * self._probes if later else 1
-        return [RowFinding(row, is_open=row in later) for row in absent]
+        if self._no_evidence is not None:
+            return self._no_evidence
+        if self._unproven:
+            row, _ = self._unproven[-1]
+            if row not in rows:
+                return "the listing shows no more cards than before another one was created"
+        else:
+            row = min(rows, key=lambda row: (self._is_outside(row), row.doubted_at))
+        return self._limit if self._limit is not None and self._is_outside(row) else row
+
+    def _is_outside(self, row: Row) -> bool:
+        """Return True if a listing of the oldest or newest cards lacks a row first."""
+        return row.doubted_at >= self._created_at or (not self._shows_baseline and row.seq <= self._first_seq)
+
+    def note_unproven(self, row: Row) -> None:
+        """Note that a row is sent again now without proof."""
+        assert row.absent_at is not None  # noqa: S101 -- it is open
+        self._unproven.append((row, row.absent_at))
+        row.absent_at = None
+
+    def give_up(self, rows: Sequence[Row], why: str) -> list[RowFinding]:
+        """Return findings for rows that stay open, which say why they may exist."""
+        self._unresolved += rows
+        return _unsettled(rows, why)
+
+    def note_refused(self, row: Row) -> None:
+        """Note that a row was refused. The audit looks for its card all the same."""
+        if len(self._refused) < _NAMED:
+            self._refused.append(row)
+
+    async def _ask_for_missing(self, listing: Listing) -> tuple[int, int]:
+        """Return how many confirmed cards are deleted, and how many are hidden.
+
+        A hidden card exists, and is not listed. Some of those that are not listed are read (4.6), until one exists or can't be
+        read. Then the rest are taken to exist.
+        """
+        if not listing.missing:
+            return 0, 0
+        unlisted = {card_id for card_id, _ in chain(self._samples, self._found) if card_id not in listing.samples}
+        asked = sorted(unlisted - self._deleted)[:_MOST_ASKED]
+        is_hidden = not unlisted
+        for card_id in asked:
+            try:
+                await self._reader.call(operations.READ_CARD.request(card_id))
+            except NotFoundError:
+                self._deleted.add(card_id)
+            except FATAL:
+                raise
+            except BoardClientError:
+                is_hidden = True
+            else:
+                is_hidden = True
+            if is_hidden:
+                break
+        if not is_hidden:
+            return listing.missing, 0
+        lost = len(self._deleted & unlisted)
+        return lost, listing.missing - lost
 
     async def audit(self) -> BulkAudit:
-        """Read the board once more and compare it with what is known."""
+        """Read the board again, and compare it with the ledger.
+
+        Raises:
+            BoardClientError: the board could not be read.
+        """
         listing = await self._listing()
+        lost, hidden = await self._ask_for_missing(listing)
         others = listing.unaccounted
         copies = {card.id for card in listing.copies()} if self._baseline is not None else set[str]()
         doubted = self._alike(others, self._doubted, listing)
-        unresolved = self._alike(others, self._unresolved, listing)
+        unresolved = self._alike(others, self._unresolved + self._refused, listing)
         twice = [card for card in others if card.id in copies or card.id in doubted - unresolved]
-        # Without a baseline nobody knows which of the others were there before.
+        # Without a baseline it is not known which of the others existed before.
         others = [] if self._baseline is None else [card for card in others if card not in twice]
         return BulkAudit(
             confirmed=listing.confirmed,
             recovered=self._recovered,
-            lost=listing.missing,
+            lost=lost,
+            hidden=hidden,
             duplicated=tuple(twice[:_NAMED]),
             unexpected=tuple(others[:_NAMED]),
             resembling=tuple(card for card in others if card.id in unresolved)[:_NAMED],
+            unproven=tuple({row: row.draft for row, _ in self._unproven}.values()),
         )
 
     def _alike(self, cards: Sequence[Card], rows: Sequence[Row], listing: Listing) -> set[str]:
-        """Return the identifiers of the cards that may be one of the rows."""
+        """Return the identifiers of the cards that may belong to one of the rows."""
         if not (self._marking and _markers_work(self._sent(listing))):
             return {card.id for card in resembling(cards, [row.draft.name for row in rows])}
         wanted = {normal(self._marker(row) or "") for row in rows}
         return {card.id for card in cards if not wanted.isdisjoint(markers(card.desc))}
 
     async def _listing(self) -> Listing:
-        """Read the board, once more where it lacks cards that may be too new."""
+        """Read the board. If cards are missing that may be too new to be listed, wait and read it again."""
         confirmed = await self._ledger.confirmed()
-        samples = dict(self._samples)
+        samples = dict(chain(self._samples, self._found))
         listing = await self._read(confirmed, samples)
         wait = self._created_at + self._settle_seconds - asyncio.get_running_loop().time()
         if listing.missing and self._created_at and wait > 0:
@@ -217,10 +302,11 @@ class Reconciler:
         if self._board_id is not None:
             async for card in self._cards(self._board_id):
                 listing.add(card)
+        self._unproven = [(row, extent) for row, extent in self._unproven if not listing.has_grown(extent)]
         return listing
 
     async def _cards(self, board_id: str) -> AsyncIterator[Card]:
-        """Yield the cards of the board, slice by slice. Other tasks run in between."""
+        """Yield the cards of the board, and let other tasks run in between."""
         for cards in await self._reader.call(operations.CARDS_IN_SLICES.request(board_id)):
             for card in cards:
                 yield card
@@ -251,7 +337,7 @@ class Reconciler:
         return result
 
     def _sent(self, listing: Listing) -> list[tuple[Content, Card, str | None]]:
-        """Return what was sent of the samples that are listed, their cards and markers."""
+        """Return what was sent for the listed samples, their cards, and their markers."""
         found = []
         for card_id, row in self._samples:
             if card_id in listing.samples:
@@ -259,7 +345,7 @@ class Reconciler:
         return found
 
     def _match_markers(self, rows: Sequence[Row], cards: Iterable[Card], result: MatchResult) -> None:
-        """Give rows the cards that hold their markers."""
+        """Match rows with the cards that have their markers."""
         places: defaultdict[str, list[int]] = defaultdict(list)
         for place, row in enumerate(rows):
             places[normal(self._marker(row) or "")].append(place)
@@ -278,9 +364,22 @@ class Reconciler:
 
 
 def _markers_work(samples: Sequence[tuple[Content, Card, str | None]]) -> bool:
-    """Return True if the listing shows the markers of the cards that are known."""
+    """Return True if the listing shows the markers of known cards."""
     held = [normal(marker or "") in markers(card.desc) for _, card, marker in samples]
     return any(held) and held.count(False) * _MISFITS <= len(held)
+
+
+def _absence(row: Row, listing: Listing) -> RowFinding:
+    """Return a finding for a row that is not listed: absent or open.
+
+    It is absent if an earlier listing lacked it too, and this one shows more cards.
+    """
+    if row.absent_at is not None and listing.has_grown(row.absent_at):
+        row.absent_at = None
+        return RowFinding(row)
+    extent = listing.extent(row.draft.list_id)
+    row.absent_at = extent if row.absent_at is None else min(row.absent_at, extent)
+    return RowFinding(row, is_open=True)
 
 
 def _unsettled(rows: Sequence[Row], why: str) -> list[RowFinding]:

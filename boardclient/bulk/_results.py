@@ -57,23 +57,27 @@ class BulkAudit:
     Attributes:
         confirmed: The number of listed cards that are known to belong to rows.
         recovered: The number of rows in doubt whose cards were found on the board.
-        lost: The number of confirmed cards that are not listed.
+        lost: The number of confirmed cards that are deleted.
+        hidden: The number of confirmed cards that exist, or may, and are not listed. The listing is incomplete.
         duplicated: Cards that belong to no row and look like the card of one: probably created twice.
         unexpected: Other cards that belong to no row and did not exist before the run.
-        resembling: Those of `unexpected` that may belong to a row whose result is unknown.
+        resembling: Those of `unexpected` that may belong to a row whose result is unknown or failed.
+        unproven: Rows sent again without proof, after which the listing showed no more cards. They may exist more than once.
     """
 
     confirmed: int = 0
     recovered: int = 0
     lost: int = 0
+    hidden: int = 0
     duplicated: tuple[Card, ...] = ()
     unexpected: tuple[Card, ...] = ()
     resembling: tuple[Card, ...] = ()
+    unproven: tuple[CardDraft, ...] = ()
 
     @property
     def is_sound(self) -> bool:
-        """Whether every confirmed card is listed, and no other card may belong to a row."""
-        return not (self.lost or self.duplicated or self.resembling)
+        """Whether every confirmed card is listed and no card may be a row's second one."""
+        return not (self.lost or self.hidden or self.duplicated or self.resembling or self.unproven)
 
 
 @attrs.frozen(kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from boardclient.bulk._listing import Extent
 from boardclient.errors import BoardClientError
 from boardclient.models import CardDraft
 
@@ -30,6 +31,10 @@ class Row:
     """How often this run has sent it."""
     doubted_at = 0.0
     """When its effect became unknown in this run, on the loop's clock."""
+    absent_at: Extent | None = None
+    """How many cards a listing showed that lacked its card, since it was last sent."""
+    is_let_go = False
+    """Whether it is sent though rows are in doubt and no other is left to be kept back."""
     put_off = 0
     """How often it was put off because it could not be sent."""
     put_off_at: float | None = None

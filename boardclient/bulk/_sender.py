@@ -154,6 +154,8 @@ class Sender:
         elif (result := CardResult.of_error(row.index, row.draft, failure)).state == "unknown" and not self._halt.is_set:
             self._doubts.add(row, failure)
         elif row.error is None:
+            if self._reads_board:
+                self._reconciler.note_refused(row)
             self._recorder.settle(row, result)
         else:
             # The failure of this request does not settle an earlier one, which is in doubt.

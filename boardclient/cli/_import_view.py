@@ -132,6 +132,9 @@ def _complaints(audit: BulkAudit) -> list[str]:
     found = []
     if audit.lost:
         found.append(f"lost: {audit.lost} of the confirmed cards are not on the board")
+    if audit.hidden:
+        found.append(f"hidden: {audit.hidden} of the confirmed cards are not listed, so the listing is incomplete")
+    found += [f"unproven: {draft.name!r} was sent again without proof, and may exist more than once" for draft in audit.unproven]
     found += [f"duplicated: {card.name!r} ({card.id}) looks like a second card of a row" for card in audit.duplicated]
     alike = {card.id for card in audit.resembling}
     for card in audit.unexpected:
@@ -174,7 +177,9 @@ def _audit_values(audit: BulkAudit) -> dict[str, object]:
         "confirmed": audit.confirmed,
         "recovered": audit.recovered,
         "lost": audit.lost,
+        "hidden": audit.hidden,
         "duplicated": named(audit.duplicated),
         "unexpected": named(audit.unexpected),
         "resembling": named(audit.resembling),
+        "unproven": [{"reference": draft.reference, "name": draft.name} for draft in audit.unproven],
     }

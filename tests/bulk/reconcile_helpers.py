@@ -9,19 +9,23 @@ from boardclient import (
     Card,
     CardDraft,
     Effect,
+    NotFoundError,
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
 from boardclient._pipeline._slots import ConnectionSlots
 from boardclient.bulk import CardResult
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._reconcile import Reconciler
+from boardclient.bulk._reconcile import Reconciler, RowFinding
 from boardclient.bulk._rows import Row
 from boardclient.models import BoardList
 
 
 class Board:
-    """A caller that knows one board; `asked` are the operations that were called."""
+    """A caller that knows one board; `asked` are the operations that were called.
+
+    `hidden` are cards that exist and are not listed. `card_error` is raised when a card is read.
+    """
 
     timeout = 30.0
     max_connections = 16
@@ -32,20 +36,32 @@ class Board:
 
     def __init__(self, *cards: Card, lists: Iterable[str] = ("l1", "l2")) -> None:
         self.cards = [*cards]
+        self.hidden: list[Card] = []
         self.lists = [BoardList(identifier) for identifier in lists]
         self.asked: list[str] = []
         self.error: BoardClientError | None = None
-        self.shows_due = False
+        self.card_error: BoardClientError | None = None
+        self.witnesses = 0
 
     def notify(self, event: object) -> None: ...
 
     async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
         self.asked.append(request.operation)
         assert bulk is None  # a reading takes no turn
-        assert request.path.startswith("/1/boards/b1/")
         if self.error is not None:
             raise self.error
+        if request.operation == "cards.get":
+            return self._card(request.path.removeprefix("/1/cards/"))
+        assert request.path.startswith("/1/boards/b1/")
         return {"boards.lists": lambda: self.lists, "boards.cards": lambda: iter([self.cards])}[request.operation]()
+
+    def _card(self, card_id: str) -> Card:
+        if self.card_error is not None:
+            raise self.card_error
+        for card in [*self.cards, *self.hidden]:
+            if card.id == card_id:
+                return card
+        raise NotFoundError("404", 404)
 
     def reconciler(self, ledger: Ledger, marking: Any = None, board_id: str | None = "b1") -> Reconciler:
         return Reconciler(self, board_id, ledger, marking)
@@ -74,13 +90,15 @@ def note(ledger: Ledger, row: Row, made: Card) -> None:
 DUE = datetime(2027, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 
 
-async def confirm(ledger: Ledger, board: Board, reconciler: Reconciler) -> None:
-    """Put a confirmed card on the board, created after all others, which shows that the listing is whole."""
-    witness = row(100, "confirmed", due=DUE)
+async def confirm(ledger: Ledger, board: Board, reconciler: Reconciler, list_id: str = "l1") -> None:
+    """Put a confirmed card on the board, created after all others. The first is called w0."""
+    witness = row(100 + board.witnesses, "confirmed", list_id, due=DUE)
+    made = Card(f"w{board.witnesses}", "confirmed", reconciler.description(witness), None, list_id)
+    board.witnesses += 1
     await ledger.admit([witness])
-    board.cards.append(Card("w", "confirmed", reconciler.description(witness), None, "l1", DUE if board.shows_due else None))
-    note(ledger, witness, board.cards[-1])
-    reconciler.note_created(witness, "w")
+    board.cards.append(made)
+    note(ledger, witness, made)
+    reconciler.note_created(witness, made.id)
 
 
 async def begun(ledger: Ledger, board: Board, rows: list[Row], marking: Any = None) -> Reconciler:
@@ -90,6 +108,17 @@ async def begun(ledger: Ledger, board: Board, rows: list[Row], marking: Any = No
     await ledger.admit(rows)
     await confirm(ledger, board, reconciler)
     return reconciler
+
+
+async def settled(ledger: Ledger, board: Board, reconciler: Reconciler, rows: list[Row]) -> list[RowFinding]:
+    """Settle rows, and those that are not listed once more after a card was created."""
+    findings = await reconciler.settle(rows)
+    for finding in findings:
+        if finding.card is not None:
+            note(ledger, finding.row, finding.card)
+    await confirm(ledger, board, reconciler)
+    left = [finding.row for finding in findings if finding.is_open]
+    return [finding for finding in findings if not finding.is_open] + await reconciler.settle(left)
 
 
 def verdicts(findings: Iterable[Any]) -> dict[int, str]:

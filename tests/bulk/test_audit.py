@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from reconcile_helpers import Board, begun, card, marker_of, note, row, verdicts
+from reconcile_helpers import Board, begun, card, confirm, marker_of, note, row, settled, verdicts
 
 from boardclient import (
+    AuthenticationError,
     BadRequestError,
     BoardClientError,
     Effect,
@@ -24,20 +25,22 @@ from boardclient.bulk.journal._view import read_rows
 
 
 async def test_the_audit_counts(ledger: Ledger) -> None:
-    """The audit has confirmed, recovered and lost cards, second cards of rows, and cards of others."""
+    """The audit has confirmed, recovered, lost and hidden cards, second cards of rows, and cards of others."""
     rows = [row(0, "a"), row(1, "b")]
     board = Board(card("before", "z"))
     reconciler = await begun(ledger, board, rows)
     lost = row(2, "lost")
     await ledger.admit([lost])
     note(ledger, lost, card("gone"))
+    reconciler.note_created(lost, "gone")
     board.cards.append(card("1", "a"))
     for finding in await reconciler.settle(rows):
         if finding.card is not None:
             note(ledger, finding.row, finding.card)
+    reconciler.give_up(rows[1:], "nothing was created")
     board.cards += [card("2", "a"), card("3", "b"), card("4", "foreign")]
     audit = await reconciler.audit()
-    assert (audit.confirmed, audit.recovered, audit.lost) == (2, 1, 1)
+    assert (audit.confirmed, audit.recovered, audit.lost, audit.hidden) == (2, 1, 1, 0)
     assert [one.id for one in audit.duplicated] == ["2"]
     assert [one.id for one in audit.unexpected] == ["3", "4"]
     assert [one.id for one in audit.resembling] == ["3"]
@@ -66,11 +69,25 @@ async def test_the_audit_names_at_most_a_thousand(ledger: Ledger, monkeypatch: p
     rows = [row(0)]
     board = Board()
     reconciler = await begun(ledger, board, rows)
-    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+    assert verdicts(await settled(ledger, board, reconciler, rows)) == {0: "absent"}
     board.cards += [card(f"d{index}") for index in range(5)] + [card(f"u{index}", "u") for index in range(5)]
     audit = await reconciler.audit()
     assert [one.id for one in audit.duplicated] == ["d0", "d1", "d2"]
     assert [one.id for one in audit.unexpected] == ["u0", "u1", "u2"]
+
+
+async def test_the_audit_names_cards_of_rows_that_were_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service may create a card and refuse it all the same. So many rows are kept as cards are named."""
+    monkeypatch.setattr("boardclient.bulk._reconcile._NAMED", 2)
+    board = Board()
+    reconciler = await begun(ledger, board, [])
+    for index, name in enumerate("abc"):
+        reconciler.note_refused(row(index, name))
+    board.cards += [card("2", "b"), card("3", "c")]
+    audit = await reconciler.audit()
+    assert [one.id for one in audit.unexpected] == ["2", "3"]
+    assert [one.id for one in audit.resembling] == ["2"]
+    assert not audit.is_sound
 
 
 async def test_an_audit_without_a_board(ledger: Ledger) -> None:
@@ -80,6 +97,69 @@ async def test_an_audit_without_a_board(ledger: Ledger) -> None:
     await reconciler.prepare(reads_cards=True)
     assert (await reconciler.audit()).confirmed == 0
     assert board.asked == []
+
+
+# --- confirmed cards that are not listed
+
+
+async def test_deleted_cards_are_no_obstacle(ledger: Ledger) -> None:
+    """A confirmed card that the service no longer has is lost, one that it has and does not list is hidden."""
+    rows = [row(0, "n0")]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    await confirm(ledger, board, reconciler)
+    del board.cards[0]
+    assert verdicts(await settled(ledger, board, reconciler, rows)) == {0: "absent"}
+    audit = await reconciler.audit()
+    assert (audit.confirmed, audit.lost, audit.hidden) == (2, 1, 0)
+    assert not audit.is_sound
+    assert board.asked.count("cards.get") == 1  # it is not read again
+    board.hidden.append(board.cards.pop())
+    audit = await reconciler.audit()
+    assert (audit.confirmed, audit.lost, audit.hidden) == (1, 1, 1)
+    assert not audit.is_sound
+
+
+async def test_a_card_that_cannot_be_read_counts_as_hidden(ledger: Ledger) -> None:
+    """A refusal does not show that a card is deleted."""
+    rows = [row(0, "n0")]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    del board.cards[0]
+    board.card_error = ServerError("500", 500)
+    (finding,) = await reconciler.settle(rows)
+    assert "lacks 1 of 1 cards that were confirmed" in str(finding.error)
+    board.card_error = error = AuthenticationError("401", 401)
+    with pytest.raises(AuthenticationError) as caught:
+        await reconciler.audit()
+    assert caught.value is error
+
+
+async def test_a_hundred_missing_cards_are_read_at_most(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next time others are read."""
+    monkeypatch.setattr("boardclient.bulk._reconcile._MOST_ASKED", 2)
+    rows = [row(0, "n0")]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    for _ in range(4):
+        await confirm(ledger, board, reconciler)
+    del board.cards[:4]
+    for read in (2, 4, 4):
+        audit = await reconciler.audit()
+        assert (audit.confirmed, audit.lost, audit.hidden) == (1, 4, 0)
+        assert board.asked.count("cards.get") == read
+
+
+async def test_missing_cards_that_are_no_samples_count_as_hidden(ledger: Ledger) -> None:
+    """Nothing says that they are deleted."""
+    rows = [row(0, "n0")]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    earlier = row(1, "earlier")
+    await ledger.admit([earlier])
+    note(ledger, earlier, card("gone"))
+    assert verdicts(await reconciler.settle(rows)) == {0: "unknown"}
+    assert ((await reconciler.audit()).hidden, board.asked.count("cards.get")) == (1, 0)
 
 
 # --- the ledgers

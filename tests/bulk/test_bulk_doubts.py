@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from boardclient import (
     BulkRun,
     Card,
     CardDraft,
+    CardResult,
     Effect,
     TransportError,
 )
@@ -76,7 +77,7 @@ async def test_settle_is_kept(moments: Moments) -> None:
     assert memory.read_at[1] == ended + 60.0  # after the baseline
     assert memory.times("b")[1] >= ended + 60.0
     assert memory.times("d")[2] == memory.times("d")[1] + 7.0 + 60.0
-    assert moments.slept == [60.0 - 14.0, 60.0]
+    assert moments.slept == [60.0 - 7.0, 60.0]
 
 
 async def test_settle_counts_from_the_opening_for_earlier_runs(moments: Moments, path: Path) -> None:
@@ -140,11 +141,11 @@ async def test_results_of_rows_in_doubt_press_back(moments: Moments, monkeypatch
     """Results of cards that were in doubt count as untaken: the input continues once they are taken."""
     monkeypatch.setattr(_doubts, "_MOST_ROWS", 5)
     memory = Memory(moments)
-    memory.script = {name: [LOST] for name in "abcde"}
+    memory.script = {name: [LOST] for name in "abcdeghijk"}
     pulled = []
 
     def source() -> Iterator[CardDraft]:
-        for name in "abcdefghij":
+        for name in "abcdefghijklmnopqrst":
             pulled.append(name)
             yield CardDraft(name, "list")
 
@@ -153,11 +154,14 @@ async def test_results_of_rows_in_doubt_press_back(moments: Moments, monkeypatch
     plan = make_options(memory, rows, concurrency=1, journal=None, board_id="board", unknown=None, marker=None, settle=0.0)
     async with BulkRun(memory, rows, plan, []) as run:
         await let_run()
-        assert (len(pulled), run.report.created) == (6, 6)  # one was taken meanwhile
-        for taken in range(1, 8):
+        before = len(pulled)
+        untaken = run.report.created
+        assert {name for name, _ in memory.sent if len(memory.times(name)) == 2} == {*"abcde"}
+        assert (before, untaken) == (13, 7)  # f and l are created too, and m is kept back
+        for taken in range(1, 11):
             await anext(run)
             await let_run()
-            assert len(pulled) == 6 + max(0, taken - 4)
+            assert len(pulled) == before + max(0, taken - 5)
 
 
 async def test_more_rows_in_doubt_than_are_kept(moments: Moments, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +172,8 @@ async def test_more_rows_in_doubt_than_are_kept(moments: Moments, monkeypatch: p
     class Watching(Memory):
         async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
             if request.operation == "boards.cards":
-                doubtful.append(0 if run._open is None else len(run._open._doubts.rows))
+                doubts = None if run._open is None else run._open._doubts
+                doubtful.append(0 if doubts is None else len(doubts.rows) - doubts.open)
             return await super().call(request, bulk)
 
     memory = Watching(moments)
@@ -185,16 +190,50 @@ async def test_more_rows_in_doubt_than_are_kept(moments: Moments, monkeypatch: p
 
 
 async def test_a_card_is_sent_five_times_at_most(moments: Moments) -> None:
-    """A card that is lost each time, and never found, was proven not to be done: it fails, and says what was last in its way."""
+    """A card that is lost each time is unknown if no other card was created after it was sent for the last time."""
     memory = Memory(moments)
     memory.script = {"a": [LOST] * 9}
-    results = {result.draft.name: result for result in await memory.results("ab")}
+    async with memory.run("ab") as run:
+        results = {result.draft.name: result async for result in run}
     assert results["b"].state == "created"
+    error = results["a"].error
+    assert error is not None
+    assert (results["a"].state, error.effect) == ("unknown", Effect.UNKNOWN)
+    assert str(error) == "whether the card exists is not known: sent 5 times, and never confirmed"
+    assert len(memory.times("a")) == 5
+    assert run.report.audit is not None
+    assert [draft.name for draft in run.report.audit.unproven] == ["a"]
+    assert not run.report.audit.is_sound
+
+
+async def test_a_card_that_is_proven_absent_five_times_fails(moments: Moments) -> None:
+    """Each time another card is created after it. It is known not to exist, and the error says why the last request failed."""
+    taken: asyncio.Queue[CardResult] = asyncio.Queue()
+
+    async def source() -> AsyncIterator[CardDraft]:
+        yield CardDraft("a", "list")
+        for name in "bcdefghijk":
+            yield CardDraft(name, "list")
+            await taken.get()
+
+    memory = Memory(moments)
+    memory.script = {"a": [LOST] * 9}
+    rows = source()
+    plan = make_options(memory, rows, concurrency=1, journal=None, board_id="board", unknown=None, marker=None, settle=60.0)
+    results = {}
+    async with BulkRun(memory, rows, plan, []) as run:
+        async for result in run:
+            results[result.draft.name] = result
+            taken.put_nowait(result)
+    assert {result.state for name, result in results.items() if name != "a"} == {"created"}
     error = results["a"].error
     assert error is not None
     assert (results["a"].state, error.effect) == ("failed", Effect.REJECTED)
     assert str(error) == "sent 5 times, and not on the board: lost on its way"
     assert len(memory.times("a")) == 5
+    assert sorted(card.name or "" for card in memory.cards) == [*"bcdefghijk"]
+    assert run.report.audit is not None
+    assert run.report.audit.is_sound
 
 
 async def test_a_board_that_proves_nothing_leaves_cards_unknown(moments: Moments) -> None:
@@ -248,17 +287,17 @@ async def test_refused_credentials_end_the_run_while_the_board_is_read(moments: 
     memory = Memory(moments)
     memory.script = {"a": ["swallowed"]}
     states = {}
-    async with memory.run("ab", journal=path) as run:
+    async with memory.run("abc", journal=path) as run:
         memory.unreadable = AuthenticationError("401", 401)
         with pytest.raises(AuthenticationError):
             async for result in run:
                 states[result.draft.name] = result.state
     assert states == {"a": "unknown", "b": "created"}
-    assert kept(path) == {0: ("unknown", LOST.message), 1: ("done", "id 2")}
+    assert kept(path) == {0: ("unknown", LOST.message), 1: ("done", "id 2"), 2: ("waiting", "not sent")}
     memory.unreadable = None
-    states = {result.draft.name: result.state for result in await memory.results("ab", journal=path)}
-    assert states == {"a": "already", "b": "already"}
-    assert len(memory.sent) == 2
+    states = {result.draft.name: result.state for result in await memory.results("abc", journal=path)}
+    assert states == {"a": "already", "b": "already", "c": "created"}
+    assert len(memory.sent) == 3
 
 
 async def test_a_fault_while_the_board_is_audited_is_raised(moments: Moments) -> None:
@@ -266,7 +305,7 @@ async def test_a_fault_while_the_board_is_audited_is_raised(moments: Moments) ->
 
     class Faulty(Memory):
         async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
-            if request.operation == "boards.cards" and len(self.read_at) == 2:
+            if request.operation == "boards.cards" and len(self.read_at) == 3:
                 raise ZeroDivisionError
             return await super().call(request, bulk)
 

@@ -140,7 +140,7 @@ async def test_stopping_reports_rows_in_doubt() -> None:
     """While the run waits until the board may be read, stopping ends it at once: what is in doubt is unknown."""
     memory = Memory()
     memory.script = {"a": [LOST], "c": ["swallowed"]}
-    async with memory.run("abc", settle=1000.0) as run:
+    async with memory.run("abcd", settle=1000.0) as run:
         assert (await anext(run)).draft.name == "b"
         await let_run()
         run.stop()
@@ -160,7 +160,7 @@ async def test_a_failing_listener_while_a_run_stops() -> None:
 
     memory = Memory()
     memory.script = {"a": [LOST]}
-    async with memory.run("ab", fail, settle=1000.0) as run:
+    async with memory.run("abc", fail, settle=1000.0) as run:
         assert (await anext(run)).draft.name == "b"
         run.stop()
         assert (await anext(run)).state == "unknown"

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
-from reconcile_helpers import DUE, Board, begun, card, confirm, marker_of, note, row, verdicts
+from reconcile_helpers import DUE, Board, begun, card, confirm, marker_of, note, row, settled, verdicts
 
 from boardclient import (
     AuthenticationError,
@@ -87,7 +88,10 @@ async def test_markers_have_a_baseline_too(ledger: Ledger, marking: Any) -> None
     assert board.asked == ["boards.lists", "boards.cards"]
     rows = [row(0)]
     await ledger.admit(rows)
-    assert verdicts(await reconciler.settle(rows)) == {0: "unknown"}
+    assert verdicts(await reconciler.settle(rows)) == {0: "open"}
+    why = reconciler.choose(rows)
+    assert why == "no card was confirmed yet, so that nothing shows whether the listing is complete"
+    assert verdicts(reconciler.give_up(rows, why)) == {0: "unknown"}
     await confirm(ledger, board, reconciler)
     assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
 
@@ -102,7 +106,7 @@ async def test_markers_need_no_baseline(ledger: Ledger, marking: Any) -> None:
     rows = [row(0)]
     await ledger.admit(rows)
     await confirm(ledger, board, reconciler)
-    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+    assert verdicts(await settled(ledger, board, reconciler, rows)) == {0: "absent"}
     board.cards.append(card("2", "a", reconciler.description(rows[0]) or ""))
     assert verdicts(await reconciler.settle(rows)) == {0: "2"}
     assert (await reconciler.audit()).unexpected == ()
@@ -155,7 +159,9 @@ async def test_a_journal_begun_without_a_baseline_gets_none(tmp_path: Path) -> N
     await ledger.admit([again])
     assert (again.standing, again.is_earlier) == ("doubtful", True)
     (finding,) = await reconciler.settle([again])
-    assert "without knowing which cards were there before: look at the board" in str(finding.error)
+    assert "the journal does not have the cards that existed before its first row: look for the card on the board" in str(
+        finding.error
+    )
     assert (await reconciler.audit()).unexpected == ()  # nobody knows which were there before
     await ledger.aclose()
 
@@ -169,8 +175,9 @@ async def test_rows_in_doubt_are_found_by_content(ledger: Ledger) -> None:
     board = Board(card("0", "old"), card("00", "a"))
     reconciler = await begun(ledger, board, rows)
     board.cards += [card("1"), card("2", "b", list_id="l2"), card("3", "c", "text"), card("4", "c", "Text")]
-    assert verdicts(await reconciler.settle(rows)) == {0: "1", 1: "absent", 2: "unknown", 3: "3", 4: "absent"}
-    assert board.asked == ["boards.lists", "boards.cards", "boards.cards"]
+    findings = await settled(ledger, board, reconciler, rows)
+    assert verdicts(findings) == {0: "1", 1: "absent", 2: "unknown", 3: "3", 4: "absent"}
+    assert board.asked == ["boards.lists", "boards.cards", "boards.cards", "boards.cards"]
 
 
 async def test_a_listing_that_proves_nothing_leaves_rows_unknown(ledger: Ledger) -> None:
@@ -178,7 +185,7 @@ async def test_a_listing_that_proves_nothing_leaves_rows_unknown(ledger: Ledger)
     rows = [row(0), row(1)]
     board = Board()
     reconciler = await begun(ledger, board, rows)
-    board.cards = [card("1")]
+    board.cards, board.hidden = [card("1")], board.cards
     findings = await reconciler.settle(rows)
     assert verdicts(findings) == {0: "1", 1: "unknown"}
     assert "lacks 1 of 1 cards that were confirmed" in str(findings[-1].error)
@@ -203,7 +210,7 @@ async def test_a_service_that_changes_texts_is_learned(ledger: Ledger) -> None:
     board.cards += [card("50", "A 50"), card("1", "A 1"), card("9", "of somebody else")]
     note(ledger, known, board.cards[-3])
     reconciler.note_created(known, "50")
-    assert verdicts(await reconciler.settle(rows)) == {0: "absent", 1: "1", 2: "absent"}
+    assert verdicts(await settled(ledger, board, reconciler, rows)) == {0: "absent", 1: "1", 2: "absent"}
 
 
 async def test_the_first_and_the_last_known_cards_teach(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,28 +236,146 @@ async def test_a_card_that_may_be_a_row_keeps_it_from_being_sent_again(ledger: L
     assert not audit.is_sound
 
 
-async def test_rows_that_nothing_later_vouches_for_are_sent_one_by_one(ledger: Ledger) -> None:
-    """A listing of the oldest cards may just have become full: one is sent, the others wait until its card is listed."""
+async def test_one_row_is_sent_without_proof(ledger: Ledger) -> None:
+    """A listing of the oldest cards may just have become full: one is sent, the others wait until its card is listed.
+
+    It is one that was sent before the last listed card, since such a listing would show it.
+    """
     rows = [row(index, f"n{index}") for index in range(4)]
     board = Board()
     reconciler = await begun(ledger, board, rows)
     for one in rows[1:]:
         one.doubted_at = math.inf
-    assert verdicts(await reconciler.settle(rows)) == {0: "absent", 1: "absent", 2: "open", 3: "open"}
-    assert verdicts(await reconciler.settle(rows[1:])) == {1: "absent", 2: "absent", 3: "open"}
+    assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(4), "open")
+    assert reconciler.choose(rows[::-1]) is rows[0]
+    reconciler.note_unproven(rows[0])
+    assert verdicts(await reconciler.settle(rows[1:])) == dict.fromkeys([1, 2, 3], "open")
+    assert reconciler.choose(rows[1:]) == "the listing shows no more cards than before another one was created"
+    board.cards.append(card("n0", "n0"))
+    note(ledger, rows[0], board.cards[-1])
+    assert verdicts(await reconciler.settle(rows[1:])) == dict.fromkeys([1, 2, 3], "absent")
+    audit = await reconciler.audit()
+    assert audit.unproven == ()
+    assert audit.is_sound
+
+
+async def test_the_row_without_proof_stays_the_same(ledger: Ledger) -> None:
+    """As long as the listing does not grow, no other row may be created twice; once it has, another row may be sent."""
+    rows = [row(index, f"n{index}") for index in range(3)]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    await reconciler.settle(rows)
+    reconciler.note_unproven(rows[1])
+    assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(3), "open")  # its effect is unknown again
+    assert reconciler.choose(rows) is rows[1]
+    assert (await reconciler.audit()).unproven == (rows[1].draft,)
+    reconciler.note_unproven(rows[1])
+    assert (await reconciler.audit()).unproven == (rows[1].draft,)  # once
+    await confirm(ledger, board, reconciler)
+    assert verdicts(await reconciler.settle(rows)) == {0: "absent", 1: "open", 2: "absent"}
+    assert (await reconciler.audit()).unproven == ()
+
+
+async def test_a_row_without_proof_may_exist_twice(ledger: Ledger) -> None:
+    """If the listing has not grown by its card, the audit names it, and no other row is sent."""
+    rows = [row(0, "n0"), row(1, "n1")]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    await reconciler.settle(rows)
+    reconciler.note_unproven(rows[0])
+    board.hidden.append(card("n0", "n0"))
+    note(ledger, rows[0], board.hidden[-1])
+    reconciler.note_created(rows[0], "n0")
+    (finding,) = await reconciler.settle(rows[1:])
+    assert "lacks 1 of 2 cards that were confirmed" in str(finding.error)
+    audit = await reconciler.audit()
+    assert (audit.unproven, audit.hidden, audit.lost) == ((rows[0].draft,), 1, 0)
+    assert not audit.is_sound
+
+
+async def test_one_listing_proves_nothing(ledger: Ledger) -> None:
+    """However often it is read: a listing that has not grown may be cut off, and the row may exist."""
+    rows = [row(0, "n0")]
+    board = Board(card("before", "before"))
+    reconciler = await begun(ledger, board, rows)
+    for _ in range(3):
+        assert verdicts(await reconciler.settle(rows)) == {0: "open"}
+    await confirm(ledger, board, reconciler)
+    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+    assert verdicts(await reconciler.settle(rows)) == {0: "open"}  # it was sent again: the earlier listings say nothing of that
+
+
+async def test_a_listing_that_is_full_never_proves(ledger: Ledger) -> None:
+    """A board may always show so many cards, whichever they are: what replaces one is no growth."""
+    rows = [row(0, "n0")]
+    board = Board(card("x", "before"))
+    reconciler = await begun(ledger, board, rows)
+    board.hidden.append(card("1", "n0"))
+    for number in range(3):
+        assert verdicts(await reconciler.settle(rows)) == {0: "open"}
+        board.cards = [one for one in board.cards if not one.id.startswith("x")] + [card(f"x{number}", "of others")]
+    board.cards.append(board.hidden.pop())
+    assert verdicts(await reconciler.settle(rows)) == {0: "1"}
+
+
+@pytest.mark.parametrize("shows_lists", [True, False])
+async def test_a_listing_that_grew_by_cards_of_others_proves(ledger: Ledger, shows_lists: bool) -> None:
+    """A listing that was cut off would not show more, whatever is created."""
+    rows = [row(0, "n0")]
+    board = Board(card("before", "before", list_id="l1" if shows_lists else None))
+    reconciler = await begun(ledger, board, rows)
+    board.cards = [attrs.evolve(one, list_id=one.list_id if shows_lists else None) for one in board.cards]
+    assert verdicts(await reconciler.settle(rows)) == {0: "open"}
+    board.cards.append(card("foreign", "of others", list_id="l1" if shows_lists else None))
+    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+
+
+async def test_a_listing_that_grew_in_another_list_proves_if_a_list_is_longer(ledger: Ledger) -> None:
+    """A service may show so many cards of each list: that the row's list is not full is seen when another shows more."""
+    rows = [row(0, "n0")]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    board.cards.append(card("before", "before"))
+    assert verdicts(await reconciler.settle(rows)) == {0: "open"}  # l1 shows 2
+    for expected in ("open", "open", "absent"):
+        await confirm(ledger, board, reconciler, "l2")
+        assert verdicts(await reconciler.settle(rows)) == {0: expected}
+
+
+async def test_a_listing_that_has_shrunk_may_grow_again(ledger: Ledger) -> None:
+    """People delete cards: any listing that lacks the row may be the first one."""
+    rows = [row(0, "n0")]
+    board = Board(*(card(f"b{index}", "before") for index in range(5)))
+    reconciler = await begun(ledger, board, rows)
+    assert verdicts(await reconciler.settle(rows)) == {0: "open"}
+    del board.cards[:3]
+    assert verdicts(await reconciler.settle(rows)) == {0: "open"}
+    await confirm(ledger, board, reconciler)
+    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
 
 
 async def test_a_listing_of_a_round_number_of_cards_may_be_cut(ledger: Ledger) -> None:
-    """Rows that were sent before or after all that is listed are unknown then; those in between are absent."""
+    """Rows that were sent before or after all that is listed are not sent without proof; those in between may be."""
     rows = [row(0, "first"), row(1, "between"), row(2, "last")]
     board = Board()
     reconciler = await begun(ledger, board, rows)
     board.cards += [card(f"o{index}", "of others") for index in range(49)]
     reconciler._first_seq = rows[0].seq
     rows[2].doubted_at = math.inf
-    findings = await reconciler.settle(rows)
-    assert verdicts(findings) == {0: "unknown", 1: "absent", 2: "unknown"}
+    assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(3), "open")
+    assert reconciler.choose(rows) is rows[1]
+    outside = [rows[0], rows[2]]
+    why = reconciler.choose(outside)
+    assert why == "the listing shows exactly 50 cards, which may be all that it ever shows"
+    findings = reconciler.give_up(outside, why)
+    assert verdicts(findings) == {0: "unknown", 2: "unknown"}
     assert "exactly 50 cards" in str(findings[-1].error)
+    reconciler.note_unproven(rows[1])
+    assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(3), "open")
+    rows[1].doubted_at = math.inf  # it was sent again, after all that is listed
+    assert reconciler.choose(rows) == why
+    board.cards.append(card("o50", "of others"))
+    assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(3), "absent")
 
 
 async def test_a_listing_that_lags_is_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +395,7 @@ async def test_a_listing_that_lags_is_read_again(ledger: Ledger, monkeypatch: py
             board.cards.append(hidden)
 
     monkeypatch.setattr("boardclient.bulk._reconcile.asyncio.sleep", sleep)
-    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+    assert verdicts(await settled(ledger, board, reconciler, rows)) == {0: "absent"}
     assert len(waited) == 1
     assert 59 < waited[0] <= 60
     assert (await reconciler.audit()).lost == 0
@@ -312,7 +437,7 @@ async def test_what_ends_a_run_is_raised_by_a_reading(ledger: Ledger, error: Boa
         await reconciler.settle(rows)
     assert caught.value is error
     board.error = None
-    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+    assert verdicts(await settled(ledger, board, reconciler, rows)) == {0: "absent"}
 
 
 @pytest.mark.parametrize(
@@ -324,13 +449,13 @@ async def test_rows_that_the_board_does_not_tell_apart(ledger: Ledger, there: in
     board = Board()
     reconciler = await begun(ledger, board, rows)
     board.cards += [card(f"a{number}", "a") for number in range(there)] + [card("b", "b")]
-    findings = await reconciler.settle(rows)
-    settled = verdicts(findings)
-    assert (settled.pop(3), settled.pop(4)) == ("b", "absent")
+    findings = await settled(ledger, board, reconciler, rows)
+    said = verdicts(findings)
+    assert (said.pop(3), said.pop(4)) == ("b", "absent")
     if expected is None:
-        assert sorted(settled.values()) == ["a0", "a1", "a2"]
+        assert sorted(said.values()) == ["a0", "a1", "a2"]
     else:
-        assert settled == expected
+        assert said == expected
     told = {str(finding.error) for finding in findings if finding.error is not None}
     assert told <= {
         "whether the card exists is not known: the board does not distinguish it from other rows, some of which exist"
@@ -408,8 +533,8 @@ async def test_a_function_is_asked_once_for_a_row(ledger: Ledger) -> None:
     reconciler = await begun(ledger, board, rows, mark)
     board.cards.append(card("1", "a", reconciler.description(rows[0]) or ""))
     assert reconciler.description(rows[0]) == "[m2]"
-    assert verdicts(await reconciler.settle(rows)) == {0: "1", 1: "absent"}
-    assert asked == ["confirmed", "a", "b"]
+    assert verdicts(await settled(ledger, board, reconciler, rows)) == {0: "1", 1: "absent"}
+    assert asked == ["confirmed", "a", "b", "confirmed"]
 
 
 @pytest.mark.parametrize("marking", [None, False])
@@ -439,5 +564,5 @@ async def test_rows_are_found_by_their_markers(ledger: Ledger) -> None:
     reconciler = await begun(ledger, board, rows, True)
     first, second, _ = (marker_of(reconciler, one) for one in rows)
     board.cards += [card("f", "a", "x"), card("2", "A", f"x [{second}] y", "l9"), card("1", "a", f"[other][{first}]")]
-    assert verdicts(await reconciler.settle(rows)) == {0: "1", 1: "2", 2: "absent"}
-    assert board.asked == ["boards.lists", "boards.cards", "boards.cards"]
+    assert verdicts(await settled(ledger, board, reconciler, rows)) == {0: "1", 1: "2", 2: "absent"}
+    assert board.asked == ["boards.lists", "boards.cards", "boards.cards", "boards.cards"]

@@ -46,7 +46,16 @@ def test_json_lines_and_a_json_result(cli, board_service: BoardService, board, c
         "requests": 2,
         "rejected": 0,
         "rows": [],
-        "audit": {"confirmed": 2, "recovered": 0, "lost": 0, "duplicated": [], "unexpected": [], "resembling": []},
+        "audit": {
+            "confirmed": 2,
+            "recovered": 0,
+            "lost": 0,
+            "hidden": 0,
+            "duplicated": [],
+            "unexpected": [],
+            "resembling": [],
+            "unproven": [],
+        },
     }
     assert names(board_service) == ["A", "B"]
 
@@ -142,7 +151,16 @@ def test_rows_that_fail_are_named_and_lost_answers_are_looked_for(cli, board_ser
     assert counts(found) == {"created": 2, "already": 0, "failed": 1, "unknown": 0}
     assert [(row["row"], row["state"]) for row in found["rows"]] == [(2, "failed")]
     assert all(row["error"] for row in found["rows"])
-    assert found["audit"] == {"confirmed": 2, "recovered": 1, "lost": 0, "duplicated": [], "unexpected": [], "resembling": []}
+    assert found["audit"] == {
+        "confirmed": 2,
+        "recovered": 1,
+        "lost": 0,
+        "hidden": 0,
+        "duplicated": [],
+        "unexpected": [],
+        "resembling": [],
+        "unproven": [],
+    }
     lines = err.splitlines()
     assert lines[0].startswith("row 2: failed: ")
     assert lines[1:] == ["boardclient: error: not every row exists as a card exactly once"]
@@ -284,6 +302,12 @@ async def test_what_is_ready_when_it_is_cancelled_counts_and_the_rest_is_unknown
     [
         (BulkAudit(confirmed=3, recovered=1), [], True),
         (BulkAudit(lost=2), ["lost: 2 of the confirmed cards are not on the board"], False),
+        (BulkAudit(hidden=3), ["hidden: 3 of the confirmed cards are not listed, so the listing is incomplete"], False),
+        (
+            BulkAudit(unproven=(CardDraft("x", "list"),)),
+            ["unproven: 'x' was sent again without proof, and may exist more than once"],
+            False,
+        ),
         (BulkAudit(duplicated=(Card("c1", "A\x1b"),)), ["duplicated: 'A\\x1b' (c1) looks like a second card of a row"], False),
         (BulkAudit(unexpected=(Card("c2", "B"),)), ["unexpected: 'B' (c2) belongs to no row, and was not there before"], True),
     ],
