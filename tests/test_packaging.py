@@ -63,7 +63,9 @@ print(json.dumps({"modules": sorted(sys.modules), "opened": opened, "threads": t
 
 @pytest.fixture(scope="module")
 def imported() -> dict[str, list[object]]:
-    done = subprocess.run([sys.executable, "-c", _PROBE, *_OPTIONAL], stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", _PROBE, *_OPTIONAL], stdout=subprocess.PIPE, text=True, check=True, timeout=300
+    )
     answer: dict[str, list[object]] = json.loads(done.stdout)
     return answer
 
