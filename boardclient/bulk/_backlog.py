@@ -36,6 +36,7 @@ class Backlog:
         self._ledger = ledger
         self._results = results
         self._workers = workers
+        self._most = 2 * workers
         self._ahead = 0 if ledger.batch == 1 else ledger.batch
         """How many rows are logged together before they are sent; 0 without a journal."""
         self._ready: asyncio.Queue[Row] = asyncio.Queue()
@@ -48,7 +49,7 @@ class Backlog:
     @property
     def capacity(self) -> int:
         """How many more rows may be taken from the input."""
-        return 2 * self._workers - self._under_way - len(self._results.untaken)
+        return self._most - self._under_way - len(self._results.untaken)
 
     @property
     def _is_crowded(self) -> bool:
@@ -69,7 +70,9 @@ class Backlog:
             return None
         else:
             self._under_way += 1
-        return self._keep_last(row) or self.take_at_once() if self._doubted else row
+        if self._doubted:
+            return self._keep_last(row) or self.take_at_once()
+        return row
 
     async def next(self) -> Row:
         """Wait for the next row to send, and return it."""
