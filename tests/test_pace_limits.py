@@ -187,6 +187,21 @@ def test_noise_that_ended_is_no_noise(may_climb: bool) -> None:
     assert isinstance(search.phase, Climb if may_climb else Steady)
 
 
+@pytest.mark.parametrize("status", [500, None])
+def test_a_service_that_fails_is_called_less_often_until_it_recovers(status: int | None) -> None:
+    """Failures that are no refusals slow the pace down, at most to a tenth; after them it is what it was."""
+    controller, now, rates = Controller(50.0, 4), 0.0, []
+    for number in range(900):
+        now = max(now, controller.next_start())
+        attempt = controller.start(now)
+        controller.report(attempt, now, status if 100 <= number < 200 else 200, None, 0.01)
+        controller.end(attempt)
+        rates.append(controller.rate)
+    assert rates[99] >= 50.0
+    assert rates[99] / 11 < min(rates[100:200]) < rates[99] / 5
+    assert rates[-1] >= 50.0
+
+
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("limit", [5, 50])
 def test_503_is_a_refusal_like_429(limit: int, status: int) -> None:
