@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -38,14 +39,16 @@ class Halt:
             for callback in self._callbacks:
                 callback()
 
-    async def unless_set(self, work: Coroutine[Any, Any, T]) -> T:
+    async def unless_set(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> T:
         """Await the work and return its result. Cancel it if the run is halted meanwhile.
+
+        The work runs in `context`, by default in a copy of the caller's.
 
         Raises:
             Halted: the run is halted, even if the work was completed.
             Exception: any error that the work raises.
         """
-        task, halted = asyncio.create_task(work), asyncio.create_task(self._event.wait())
+        task, halted = asyncio.create_task(work, context=context), asyncio.create_task(self._event.wait())
         try:
             await asyncio.wait({task, halted}, return_when=asyncio.FIRST_COMPLETED)
         finally:

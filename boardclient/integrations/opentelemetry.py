@@ -7,6 +7,7 @@ https://opentelemetry.io/docs/specs/semconv/http/.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import Token
 from functools import lru_cache
@@ -39,6 +40,7 @@ _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 _OTHER: Final = "_OTHER"
 _CALLS_OF_A_RUN: Final = 100
+"""How many calls of each operation have spans in a bulk run."""
 _PROTOCOL_VERSION: Final = "1.1"
 """Of every request: aiohttp's client speaks no other version."""
 _PORTS: Final = {"https": 443, "http": 80}
@@ -96,7 +98,8 @@ class _Follower:
 
     span: Span | None
     token: Token[Context] | None = None
-    calls: int = 0
+    calls: Counter[str] = attrs.field(factory=Counter)
+    """How many calls a run has made, by their operations."""
 
 
 class _OpenTelemetry(Instrument):
@@ -137,8 +140,8 @@ class _OpenTelemetry(Instrument):
             self._begin_attempt(activity, None if parent is None else parent.state.get(self))
             return
         if parent is not None and parent.kind == "run" and (run := parent.state.get(self)) is not None:
-            run.calls += 1
-            if run.calls > _CALLS_OF_A_RUN:
+            run.calls[activity.operation] += 1
+            if run.calls[activity.operation] > _CALLS_OF_A_RUN:
                 activity.state[self] = _Follower(None)
                 return
         attributes = {"boardclient.call_id": activity.call_id} if activity.call_id else {}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import logging
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -225,6 +228,79 @@ async def test_a_bulk_run_is_one_span(service: BoardService, exported: Exported)
     assert point.explicit_bounds == (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
     assert {name for name in point.attributes if not name.startswith("boardclient.")} <= NAMES
     assert {f"boardclient.{name}" for name in ("in_flight", "pool.open", "pool.idle", "pool.waiting", "pace")} <= set(metrics)
+
+
+@pytest.mark.parametrize("with_theirs", [False, True])
+async def test_all_requests_and_records_of_a_run_are_in_its_span(
+    service: BoardService, exported: Exported, caplog: pytest.LogCaptureFixture, tmp_path: Path, with_theirs: bool
+) -> None:
+    """The reads before the first row and for the audit are in the run's span, as are the log records; the caller's context stays."""
+    records: list[tuple[str, int]] = []
+    caplog.set_level(logging.DEBUG, "boardclient")
+
+    def note(record: logging.LogRecord) -> bool:
+        if record.name.startswith("boardclient"):
+            records.append((record.getMessage(), trace.get_current_span().get_span_context().trace_id))
+        return True
+
+    caplog.handler.addFilter(note)
+    theirs = AioHttpClientInstrumentor()
+    board = service.seed({"To Do": ["before"]})
+    drafts = [CardDraft(f"card {number}", board.lists["To Do"]) for number in range(3)]
+    if with_theirs:
+        theirs.instrument(tracer_provider=exported.provider)
+    try:
+        async with service.session() as session:
+            with exported.provider.get_tracer("application").start_as_current_span("import") as outer:
+                service.faults.add(faults.status(503, commit=True), "cards.create", times=1)
+                run = session.cards.create_many(drafts, board_id=board.id, journal=tmp_path / "j", settle=0.005)
+                async with run:
+                    assert trace.get_current_span() is outer
+                    await run.wait()
+                assert trace.get_current_span() is outer
+    finally:
+        if with_theirs:
+            theirs.uninstrument()
+    spans = {span.context.span_id: span for span in exported.exporter.get_finished_spans()}
+    (run_span,) = (span for span in spans.values() if span.name == "cards.create_many")
+    assert run_span.parent is not None
+    assert run_span.parent.span_id == outer.get_span_context().span_id
+    assert [event.name for event in run_span.events][:2] == ["the board is read", "rows are sent"]
+    for span in exported.spans(SpanKind.INTERNAL):
+        assert span.name in {"import", "cards.create_many"} or span.parent.span_id == run_span.context.span_id
+    names = Counter(span.name for span in exported.spans(SpanKind.INTERNAL))
+    assert names == {"import": 1, "cards.create_many": 1, "cards.create": 3, "boards.lists": 1, "boards.cards": 3}
+    assert len(exported.spans(SpanKind.CLIENT)) == len(service.calls) == 7
+    assert {number for _, number in records} == {run_span.context.trace_id}
+    assert records[0][0] == "cards.create_many begins"
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+async def test_a_run_that_never_began_has_an_ended_span(service: BoardService, exported: Exported) -> None:
+    """A run whose board can't be read, and one that is left at once, have a span; the first names the error."""
+    board = service.seed({"To Do": []})
+    async with service.session(retry=None) as session:
+        service.faults.add(faults.status(403), "boards.lists", times=1)
+        with pytest.raises(BoardClientError):
+            await session.cards.create_many([], board_id=board.id).wait()
+        async with session.cards.create_many([]):
+            pass
+    refused, left = (span for span in exported.spans(SpanKind.INTERNAL) if span.name == "cards.create_many")
+    assert attributes_of(refused) == {"error.type": "403"}
+    assert refused.status.status_code is StatusCode.ERROR
+    assert attributes_of(left) == {}
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+async def test_reads_of_a_long_run_have_spans(service: BoardService, exported: Exported) -> None:
+    """The reads after the hundredth card have spans: the cap counts the calls of each operation."""
+    board = service.seed({"To Do": []})
+    drafts = [CardDraft(f"card {number}", board.lists["To Do"]) for number in range(110)]
+    service.faults.add(faults.status(503, commit=True), "cards.create", times=1)
+    async with service.session(limiter=Pace(start_rate=5000.0)) as session:
+        await session.cards.create_many(drafts, board_id=board.id, settle=0.005).wait()
+    names = Counter(span.name for span in exported.spans(SpanKind.INTERNAL))
+    assert names == {"cards.create_many": 1, "cards.create": 100, "boards.lists": 1, "boards.cards": 3}
 
 
 async def test_retries_and_renewals_are_counted(service: BoardService, policy: Any, exported: Exported) -> None:
