@@ -123,6 +123,8 @@ class Activity:
     effect = Effect.NOT_SENT
     why = ""
     response_headers: Mapping[str, str] = MappingProxyType({})
+    http_version: tuple[int, int] | None = None
+    """The HTTP version of the response, such as (1, 1), None if it is not known."""
     seconds = 0.0
     counts: Mapping[str, int] = MappingProxyType({})
     """The results of a run, such as "created", and their numbers."""

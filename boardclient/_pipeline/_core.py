@@ -140,7 +140,7 @@ class SessionCore:
             outcome = await self.pool.send(
                 "POST", target, body, context, "application/x-www-form-urlencoded", headers=followed.headers
             )
-            end_form(followed, outcome)
+            end_form(followed, outcome, context.http_version)
         except asyncio.CancelledError as cancellation:
             followed.effect, followed.why = context.effect_under_way, "cancelled"
             interrupted = context.interruption_error(host_of(target))

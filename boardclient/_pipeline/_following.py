@@ -121,13 +121,14 @@ def form_of(url: str, observers: ObserverInstrument | None) -> Activity:
     ).begin()
 
 
-def end_form(activity: Activity, outcome: TransportResult) -> None:
+def end_form(activity: Activity, outcome: TransportResult, http_version: tuple[int, int] | None) -> None:
     """End the activity of a form with the facts of its response.
 
     Its headers are not shown, since the service may repeat in them what was sent.
     """
     if isinstance(outcome, RawResponse):
         activity.status, activity.effect = outcome.status, status_of(outcome.status).effect
+        activity.http_version = http_version
         activity.why = "success" if outcome.is_success else f"status {outcome.status}"
     else:
         activity.effect, activity.why = outcome.effect, outcome.why

@@ -37,7 +37,7 @@ def note_attempt(context: CallContext, response: TransportResult, outcome: objec
     attempt = context.record(context.started, outcome, response.status, effect)
     if context.attempt_activity is not None:
         if isinstance(response, RawResponse):
-            context.attempt_activity.response_headers = _shown_headers(context, response)
+            _note_response(context, context.attempt_activity, response)
         _end_attempt(context, attempt, context.last_error)
     if limiter is not None and (response.status is not None or effect is not Effect.NOT_SENT):  # else it was not sent
         asked = outcome.retry_after if isinstance(outcome, ApiError) and is_throttling(outcome) else None
@@ -48,7 +48,7 @@ def end_success(context: CallContext, attempt: Activity, response: RawResponse) 
     """Notify instruments of a first attempt that succeeded."""
     context.attempt_activity = None
     attempt.why, attempt.seconds = "success", max(0.0, time() - context.started)
-    attempt.response_headers = _shown_headers(context, response)
+    _note_response(context, attempt, response)
     end_attempt(attempt, response.status, Effect.DONE, None)
 
 
@@ -148,11 +148,12 @@ def without_secrets(context: CallContext, response: RawResponse) -> RawResponse:
     return signed_with.redact(response, *_rejected(context))
 
 
-def _shown_headers(context: CallContext, response: RawResponse) -> Mapping[str, str]:
-    """Return the headers of a response, which are redacted when they are first read."""
+def _note_response(context: CallContext, attempt: Activity, response: RawResponse) -> None:
+    """Note version and headers of a response. The headers are redacted when they are first read."""
     signed_with, others = context.credentials, _rejected(context)
     assert signed_with is not None  # noqa: S101 -- only signed requests have responses
-    return ShownHeaders(lambda: signed_with.redact_headers(response.headers, *others))
+    attempt.http_version = context.http_version
+    attempt.response_headers = ShownHeaders(lambda: signed_with.redact_headers(response.headers, *others))
 
 
 def _rejected(context: CallContext) -> list[Credentials]:

@@ -73,6 +73,7 @@ class ClientSessionTransport:
                 timeout=NO_TIMEOUT,
             ) as response:
                 progress.stage = "receive"
+                progress.http_version = getattr(response, "version", None)  # recorders replay responses of classes of their own
                 outcome = (outgoing and outgoing.received) or await self._read(response)
         except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
             error.__traceback__ = None  # a trace config that keeps the error would keep this frame

@@ -141,6 +141,7 @@ class DirectTransport:
             while 100 <= message.code < 200 and message.code != 101:
                 message, content = await protocol.read()
             progress.stage = "receive"
+            progress.http_version = message.version
             if (
                 content.is_eof()
                 and 0 < content.total_bytes <= self._at_hand

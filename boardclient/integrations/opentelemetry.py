@@ -41,8 +41,6 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", 
 _OTHER: Final = "_OTHER"
 _CALLS_OF_A_RUN: Final = 100
 """How many calls of each operation have spans in a bulk run."""
-_PROTOCOL_VERSION: Final = "1.1"
-"""Of every request: aiohttp's client speaks no other version."""
 _PORTS: Final = {"https": 443, "http": 80}
 _GAUGES: Final = (
     ("in_flight", "{call}", "Calls under way."),
@@ -244,7 +242,8 @@ def _outcome(activity: Activity, error_type: str | None) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     if activity.status is not None:
         attributes["http.response.status_code"] = activity.status
-        attributes["network.protocol.version"] = _PROTOCOL_VERSION
+    if activity.http_version is not None:
+        attributes["network.protocol.version"] = "{}.{}".format(*activity.http_version)
     if error_type is not None:
         attributes["error.type"] = error_type
     return attributes

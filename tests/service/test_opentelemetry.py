@@ -234,7 +234,7 @@ async def test_a_bulk_run_is_one_span(service: BoardService, exported: Exported)
 async def test_all_requests_and_records_of_a_run_are_in_its_span(
     service: BoardService, exported: Exported, caplog: pytest.LogCaptureFixture, tmp_path: Path, with_theirs: bool
 ) -> None:
-    """The reads before the first row and for the audit are in the run's span, as are the log records; the caller's context stays."""
+    """All reads of a run are in its span, as are its log records. The context of the caller stays as it was."""
     records: list[tuple[str, int]] = []
     caplog.set_level(logging.DEBUG, "boardclient")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.trace import SpanKind, StatusCode
 from semantic_conventions import AT_START, BUCKETS, METHODS, NAMES, REQUIRED_OF_DURATIONS, SCHEMA_URLS, duration
 
-from boardclient import AsyncSession, BoardClientError, StaticCredentials
+from boardclient import AsyncSession, BoardClientError, OAuthCredentials, StaticCredentials
 from boardclient.integrations import opentelemetry
 from boardclient.testing import BoardService, faults
 
@@ -130,6 +131,31 @@ async def test_the_end_of_an_attempt(
     assert {name for name in (*attributes, *point) if not name.startswith("boardclient.")} <= NAMES
     assert {"name": metric.name, "unit": metric.unit, "description": metric.description} == duration()
     assert metric.data.data_points[0].explicit_bounds == BUCKETS
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_the_protocol_of_a_response(exporter: InMemorySpanExporter, reader: Any, raw_server: Any, version: str) -> None:
+    """The version is that of the response, for a call and for a token exchange."""
+
+    async def handler(stream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await stream.readuntil(b"\r\n\r\n")
+        body = b'{"access_token": "secret"}' if b"OAuth" in head else b'{"id": "m"}'
+        writer.write(f"HTTP/{version} 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        await writer.drain()
+
+    async def authorize(request: object) -> str:
+        return "code"
+
+    async with raw_server.run(handler) as url:
+        credentials = OAuthCredentials(
+            client_id="c", client_secret="s", redirect_uri="https://a.example/", auth_url=url, authorize=authorize
+        )
+        async with AsyncSession(credentials, url) as session:
+            await session.members.me()
+        found = [dict(span.attributes or {}) for span in exporter.get_finished_spans() if span.kind is SpanKind.CLIENT]
+        _, points = durations(reader)
+    assert [one["network.protocol.version"] for one in found] == [version, version]
+    assert [point["network.protocol.version"] for point in points] == [version, version]
 
 
 async def test_a_call_without_a_response(exporter: InMemorySpanExporter, reader: Any) -> None:
