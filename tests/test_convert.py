@@ -26,7 +26,7 @@ def body(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-def test_documented_answers_fill_the_models() -> None:
+def test_documented_responses_fill_the_models() -> None:
     """The responses that the document shows give every field under its Python name, and nothing is left over."""
     board = _convert.created_board(body(BOARD))
     prefs = BoardPrefs("private", "disabled", "members", "members", True, False, "blue", False)
@@ -61,7 +61,7 @@ def test_only_the_id_is_required(reader: str, nulls: bool) -> None:
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("wrong", [{}, {"id": None}, {"id": 7}, {"id": ["x"]}, {"ID": "x"}, {"id": True}])
-def test_an_answer_without_a_string_id_is_a_decode_error(reader: str, wrong: object) -> None:
+def test_a_response_without_a_string_id_is_a_decode_error(reader: str, wrong: object) -> None:
     """An object whose id is no string is a DecodeError at `id`, of an operation that was done."""
     with pytest.raises(DecodeError) as caught:
         READERS[reader][0](body(wrong))
@@ -71,7 +71,7 @@ def test_an_answer_without_a_string_id_is_a_decode_error(reader: str, wrong: obj
 
 @pytest.mark.parametrize("reader", [*READERS, "member"])
 @pytest.mark.parametrize("wrong", [b"[]", b"null", b'"x"', b"3", b"true", b"", b"{", b"\xff", b"NaN"])
-def test_what_is_no_object_is_a_decode_error(reader: str, wrong: bytes) -> None:
+def test_a_body_that_is_no_object_is_a_decode_error(reader: str, wrong: bytes) -> None:
     """A body that is no JSON object is a DecodeError at the top, and the body is not in its message."""
     read = _convert.member if reader == "member" else READERS[reader][0]
     with pytest.raises(DecodeError) as caught:
@@ -127,7 +127,7 @@ TOLERATED = [
 
 
 @pytest.mark.parametrize(("kind", "wire", "name", "wrong"), TOLERATED)
-def test_elsewhere_a_misfit_is_none_and_stays_in_extra(kind: str, wire: str, name: str, wrong: object) -> None:
+def test_a_wrong_type_in_an_undocumented_response_stays_in_extra(kind: str, wire: str, name: str, wrong: object) -> None:
     """In undocumented responses a value of another type leaves the field None and stays in `extra` as it came."""
     read, good = {"card": (_convert.cards, CARD), "list": (_convert.lists, LIST)}[kind]
     (value,) = read(body([{**good, wire: wrong}]))
@@ -238,7 +238,7 @@ USELESS = [b"", b"ok", b"null", b"[]", b"3", b'"c9"', b"\xff\xfe", b"{", b"[" * 
 
 
 @pytest.mark.parametrize("raw", USELESS)
-def test_a_useless_answer_of_a_change_holds_the_id_of_the_call(raw: bytes) -> None:
+def test_a_useless_response_to_a_change_gives_the_id_of_the_call(raw: bytes) -> None:
     """After a 2xx of 4.7 or 4.9 a body without use gives a model with just the id that the caller passed."""
     card, archived = _convert.changed_card("c1", raw), _convert.changed_list("l1", raw)
     assert (card, card.extra) == (Card("c1"), {})

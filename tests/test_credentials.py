@@ -186,7 +186,7 @@ def test_redact_finds_mixed_and_nested_forms(form: str) -> None:
     ways=st.lists(st.sampled_from(["quote", "quote_plus", "json", "json_ascii", "html"]), max_size=3),
     before=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="%\\&"), max_size=30),
 )
-def test_redact_whatever_encoders_make(secret: str, ways: list[str], before: str) -> None:
+def test_redact_finds_what_any_usual_encoder_makes(secret: str, ways: list[str], before: str) -> None:
     """Credentials are redacted in every form that the usual encoders make, also one after another."""
     encoders: dict[str, Callable[[str], str]] = {
         "quote": lambda text: quote(text, safe=""),
@@ -203,7 +203,7 @@ def test_redact_whatever_encoders_make(secret: str, ways: list[str], before: str
     assert Credentials(secret).redact(RawResponse(400, {}, (before + written).encode())).body.endswith(b"***")
 
 
-def test_redact_takes_no_long_time() -> None:
+def test_redact_takes_a_few_passes() -> None:
     """A body made of escapes alone is searched in a few passes, for credentials of escapes as well."""
     credentials = Credentials("\\" * 40 + "%" * 20 + "x", "%5c" * 20)
     started = time.process_time()
@@ -386,7 +386,7 @@ async def test_form_is_posted_once_and_any_status_returned(code: int, service: B
         "https://board.example/?a=b",
     ],
 )
-async def test_form_goes_only_where_secrets_may(url: str, service: BoardService) -> None:
+async def test_a_form_is_sent_only_over_https_or_to_loopback(url: str, service: BoardService) -> None:
     """A form to anything but https, or plain http to loopback, is a ValueError before anything is sent."""
     provider = Posting(url)
     with pytest.raises(CredentialError) as caught:
@@ -411,7 +411,7 @@ async def test_form_may_go_in_the_open_where_allowed(service: BoardService, monk
 
 
 @pytest.mark.parametrize("fault", [faults.drop(), faults.drop(commit=True), faults.truncated()])
-async def test_form_that_is_not_answered(fault: faults.Fault, service: BoardService) -> None:
+async def test_a_form_without_a_whole_response_is_not_sent_again(fault: faults.Fault, service: BoardService) -> None:
     """Without a whole response the provider gets a TransportError, and the form is not sent again."""
     service.faults.add(fault, "token.exchange")
     provider = Posting(service.auth_url + "/1/OAuthGetAccessToken")

@@ -267,7 +267,7 @@ EXAMPLES = settings(max_examples=200, deadline=None)
 @example(seed=234, is_capped=False, meddling=0.0, strangers=0.0)  # shows one name for all, and nothing was confirmed
 @example(seed=227, is_capped=False, meddling=0.0, strangers=0.0)  # puts a number before names, which don't tell cards apart
 @example(seed=661, is_capped=False, meddling=0.0, strangers=0.1)  # a stranger's card looks like a row's
-def test_no_card_is_made_twice_and_none_said_to_exist_that_does_not(
+def test_no_card_is_created_twice_or_reported_although_it_does_not_exist(
     seed: int, is_capped: bool, meddling: float, strangers: float
 ) -> None:
     """Whatever a service shows, however often runs are killed, and whatever others do meanwhile.
@@ -286,7 +286,7 @@ def test_no_card_is_made_twice_and_none_said_to_exist_that_does_not(
 
 @EXAMPLES
 @given(seed=SEEDS)
-def test_each_row_has_one_card_where_the_listing_tells_them_apart(seed: int) -> None:
+def test_each_row_has_one_card_if_the_listing_is_complete(seed: int) -> None:
     """A complete listing of plain names, shown in any recognisable way, among cards of others: nothing stays unknown."""
     run = Run(seed, strangers=0.1)
     run.rows = [CardDraft(f"card {number}", LISTS[number % 2], desc="text", due=DUE) for number in range(len(run.rows) + 4)]

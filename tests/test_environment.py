@@ -22,7 +22,7 @@ async def test_a_session_is_built_from_the_environment(board_service: BoardServi
         assert (await session.boards.create("Launch")).name == "Launch"
 
 
-async def test_what_is_given_wins(board_service: BoardService, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_arguments_win_over_the_environment(board_service: BoardService, monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials and an address that are given need no variable."""
     for name in ("BASE_URL", "TOKEN", "KEY"):
         monkeypatch.delenv(f"BOARDCLIENT_{name}", raising=False)

@@ -70,7 +70,7 @@ def wrapped(error: ssl.SSLError) -> aiohttp.ClientOSError:
         (tls(ssl.SSLError, "bad\r\nwords"), "TLS failed (bad??words)"),
     ],
 )
-def test_tls_speaks_for_itself(error: ssl.SSLError, words: str) -> None:
+def test_a_tls_error_has_the_words_of_openssl(error: ssl.SSLError, words: str) -> None:
     """A TLS error is reported in OpenSSL's words, since its number is OpenSSL's and not the system's."""
     assert failure_of(error, "connect").why == f"no connection: {words}"
     assert failure_of(wrapped(error), "receive").why == words
@@ -97,7 +97,7 @@ async def test_no_connection_names_the_host(raw_server: Any) -> None:
     assert "no connection to no-such-host.invalid: the host name does not resolve" in str(error)
 
 
-async def test_the_deadline_says_what_was_waited_for(service: BoardService, loop_clock: Clock) -> None:
+async def test_a_passed_deadline_names_what_took_so_long(service: BoardService, loop_clock: Clock) -> None:
     """A deadline that passes says whether it was the limiter, the user's consent or the response that took so long."""
     service.sleep = loop_clock.sleep
     async with service.session(timeout=0.2, retry=None) as session:
@@ -126,7 +126,7 @@ async def test_the_deadline_says_what_was_waited_for(service: BoardService, loop
     assert "passed, waiting for the user's consent (the authorize callback of account 'default')" in str(error)
 
 
-async def test_a_pause_that_is_too_long_is_told(service: BoardService) -> None:
+async def test_a_pause_longer_than_the_deadline_is_named(service: BoardService) -> None:
     """A 429 that asks for more time than the call has says both."""
     service.faults.add(faults.status(429, headers={"Retry-After": "30"}))
     policy = retry.AsyncRetrying(retry=retry.when_safe, wait=retry.wait_retry_after())
@@ -153,7 +153,7 @@ async def test_a_foreign_body_shows_its_beginning(service: BoardService) -> None
     assert str(failed) == f"GET /1/cards/c: status 502 from {host}: the service failed: {shown}"
 
 
-async def test_a_refused_exchange_says_the_services_words(raw_server: Any) -> None:
+async def test_a_refused_exchange_has_the_service_s_words(raw_server: Any) -> None:
     """A token exchange that is refused says where it was sent, and the service's own words without secrets."""
     secret = "the-s3cret-of-the-client"
 
@@ -205,7 +205,7 @@ def test_a_command_puts_credentials_where_the_call_does(has_key: bool, is_in_bod
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_any_text_stands_in_a_command(name: str) -> None:
+def test_any_name_can_be_part_of_a_shell_command(name: str) -> None:
     """Whatever a name holds, the shell passes it on as it is and runs nothing of it."""
     body = json.dumps({"name": name}, ensure_ascii=False)
     command = ShownRequest(method="POST", url="https://h/1/cards", body=body, is_in_body=True).as_curl()

@@ -126,7 +126,7 @@ def test_every_error_can_be_built_without_arguments(kind: type[BoardClientError]
     assert repr(error) == f"{kind.__name__}('', effect={effect.name}, attempts=0)"
 
 
-def test_str_and_repr_tell_the_message_and_the_effect() -> None:
+def test_str_is_the_message_and_repr_adds_the_effect() -> None:
     """The string is the message alone; the repr adds kind, effect and number of attempts, and no body or header."""
     error = an_error(RateLimitError)
     assert str(error) == "a message"
@@ -220,7 +220,7 @@ def test_every_error_suggests_a_status(kind: type[BoardClientError], status: int
 
 
 @pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a\\b", "a\nb", "\x85", "a\ud83d"])
-def test_an_identifier_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_identifier_is_refused(text: str) -> None:
     """An identifier that can't be part of a path is an error of ours and a ValueError, with nothing sent."""
     with pytest.raises(InvalidIdentifierError) as caught:
         check_identifier(text, "card_id")

@@ -42,7 +42,7 @@ async def test_one_timer_serves_every_deadline() -> None:
     assert calls._timer is None
 
 
-async def test_the_sweep_leaves_who_has_no_deadline() -> None:
+async def test_the_sweep_ignores_calls_without_a_deadline() -> None:
     """A call without a deadline is not touched by the sweep for another, and no timer is left for it."""
     calls, seen = InFlightCalls(), []
     free = asyncio.ensure_future(_fly(calls, None, seen))
@@ -63,7 +63,7 @@ async def test_the_sweep_leaves_who_has_no_deadline() -> None:
         ("receive", Effect.UNKNOWN),
     ],
 )
-async def test_the_stage_tells_the_effect(stage: Any, effect: Effect) -> None:
+async def test_the_stage_of_an_attempt_decides_the_effect(stage: Any, effect: Effect) -> None:
     """The effect of a call whose deadline passes depends on how far its attempt was."""
     calls, seen = InFlightCalls(), []
     await _fly(calls, 0.01, seen, stage)
@@ -102,7 +102,7 @@ async def test_a_cancellation_from_outside_counts_more() -> None:
     assert seen == []
 
 
-async def test_close_ends_what_is_under_way() -> None:
+async def test_closing_interrupts_each_call_once() -> None:
     """Close interrupts each call once, is idempotent, and gives the same event to all who close."""
     calls, seen = InFlightCalls(), []
     tasks = [asyncio.ensure_future(_fly(calls, 60, seen)) for _ in range(3)]
@@ -139,7 +139,7 @@ async def test_close_before_the_first_call() -> None:
     assert not calls.is_on_own_loop
 
 
-def test_another_loop_is_told() -> None:
+def test_another_loop_gets_an_error() -> None:
     """A second loop is a RuntimeError that names the reason, and closing there waits for nothing."""
     calls = InFlightCalls()
 
@@ -156,7 +156,7 @@ def test_another_loop_is_told() -> None:
     asyncio.run(close())
 
 
-async def test_another_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_process_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a fork a call is a RuntimeError that names the reason, and closing there waits for nothing."""
     calls = InFlightCalls()
     calls.begin(LINE, 60)
@@ -167,7 +167,7 @@ async def test_another_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls.close() is None
 
 
-async def test_a_process_that_does_not_fork_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_does_not_fork_can_still_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hook that ran without another process refuses nothing, and a closed session says so in a child as well."""
     calls, process = InFlightCalls(), _in_flight._process
     calls.end(calls.begin(LINE, None))

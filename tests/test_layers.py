@@ -122,12 +122,12 @@ def _modules() -> list[tuple[str, Path]]:
 
 
 @pytest.mark.parametrize(("module", "path"), _modules(), ids=[module for module, _ in _modules()])
-def test_module_keeps_to_its_part(module: str, path: Path) -> None:
+def test_a_module_imports_only_what_its_part_may(module: str, path: Path) -> None:
     """Each module imports only what its part of the package may."""
     assert violations(module, path.read_text(encoding="utf-8"), is_package=path.name == "__init__.py") == []
 
 
-def test_every_module_stands_in_a_known_part() -> None:
+def test_every_module_belongs_to_a_known_part() -> None:
     """A module that no rule speaks of would escape them all."""
     parts = {module.split(".")[1] for module, _ in _modules() if "." in module}
     assert parts <= set(_LEVEL) | {"testing", "__main__"}

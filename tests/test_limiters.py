@@ -133,9 +133,7 @@ async def test_an_attempt_that_sent_nothing_is_not_reported() -> None:
 
 
 @pytest.mark.parametrize("leave", ["hang", "swallow"])
-async def test_a_limiter_that_never_ends_its_turn_loses_nothing(
-    board_service: BoardService, loop_clock: Clock, leave: str
-) -> None:
+async def test_a_limiter_that_never_exits_loses_no_result(board_service: BoardService, loop_clock: Clock, leave: str) -> None:
     """Where leaving the limiter takes longer than the deadline, the card that was created is returned, and the task is free."""
 
     class Late(Limiter):
@@ -226,7 +224,7 @@ async def test_a_limiter_that_swallows_the_deadline_sends_nothing(board_service:
     assert len(board_service.calls_of("cards.create")) == 0
 
 
-async def test_what_a_limiter_raises_instead_of_a_turn_is_the_callers(board_service: BoardService, loop_clock: Clock) -> None:
+async def test_an_error_on_entering_a_limiter_is_raised_to_the_caller(board_service: BoardService, loop_clock: Clock) -> None:
     """A limiter that can't be entered sends nothing, and its error is raised; at the deadline a DeadlineError is."""
 
     class Refusing(Limiter):
@@ -275,8 +273,8 @@ async def test_hooks_of_credentials_that_raise_lose_nothing(
     assert [record.message for record in caplog.records] == [f"{name} of the credentials failed" for name in failed]
 
 
-async def test_outdated_credentials_are_asked_for_again_in_another_turn(board_service: BoardService) -> None:
-    """Credentials that are outdated when the turn comes are not sent."""
+async def test_outdated_credentials_are_acquired_again_before_another_entry(board_service: BoardService) -> None:
+    """Credentials that are outdated once the limiter is entered are not sent."""
 
     class Outdated(StaticCredentials):
         acquired = 0
@@ -309,7 +307,7 @@ async def test_a_second_401_is_raised_whatever_the_provider_makes_of_it(
     assert [record.message for record in caplog.records][-1] == "note_refused of the credentials failed"
 
 
-async def test_a_subclass_with_its_own_acquire_is_asked(board_service: BoardService) -> None:
+async def test_a_subclass_with_its_own_acquire_is_awaited(board_service: BoardService) -> None:
     """A subclass that overrides `acquire` alone is awaited, though its base knows its credentials at once."""
 
     class Late(StaticCredentials):
@@ -323,7 +321,7 @@ async def test_a_subclass_with_its_own_acquire_is_asked(board_service: BoardServ
 
 
 @pytest.mark.parametrize("end", ["deadline", "cancellation", "closing"])
-async def test_observers_hear_of_attempts_that_were_ended(board_service: BoardService, loop_clock: Clock, end: str) -> None:
+async def test_observers_see_attempts_that_were_ended(board_service: BoardService, loop_clock: Clock, end: str) -> None:
     """Each request that observers saw leave is seen to end, by a deadline, a cancellation or the closing of the session too."""
     seen: list[Any] = []
     board_service.faults.add(faults.hang(), "members.me")

@@ -77,7 +77,7 @@ def test_digest_is_the_same_in_every_process() -> None:
 
 @given(ids=st.lists(TEXTS), more=st.lists(TEXTS), asked=st.lists(TEXTS))
 def test_an_id_set_is_a_set(ids: list[str], more: list[str], asked: list[str]) -> None:
-    """It holds what was put in, before and after it was asked, each once, in places of their own."""
+    """An `IdSet` holds each identifier that was put in once, before and after look-ups."""
     held = IdSet(ids)
     assert len(held) == len(set(ids))
     assert [identifier in held for identifier in asked] == [identifier in set(ids) for identifier in asked]
@@ -90,7 +90,7 @@ def test_an_id_set_is_a_set(ids: list[str], more: list[str], asked: list[str]) -
 
 
 def test_an_id_set_is_small() -> None:
-    """It keeps eight bytes for each identifier, and adding after a look-up is seen by the next one."""
+    """An `IdSet` keeps eight bytes for each identifier, and a look-up sees what was added after the last one."""
     held = IdSet()
     assert "a" not in held
     assert held.find("a") is None
@@ -142,8 +142,8 @@ def test_a_marker_is_a_text(text: object) -> None:
         check_marker(text)
 
 
-def test_a_marker_stands_at_both_ends() -> None:
-    """It comes before and after the description, on lines of its own; without a description it is all there is."""
+def test_a_marker_is_at_both_ends_of_a_description() -> None:
+    """A marker comes first and last, on lines of its own; without a description it is all there is."""
     assert with_marker("text", "m") == "[m]\n\ntext\n\n[m]"
     assert with_marker("", "m") == with_marker(None, "m") == "[m]"
 
@@ -222,7 +222,7 @@ def test_how_dates_are_shown_is_learned(way: str) -> None:
         assert rule.possible(None) == {None}
 
 
-def test_dates_that_nobody_sent_say_nothing() -> None:
+def test_dates_that_were_not_sent_show_nothing() -> None:
     """A service that shows one by default, or in another zone, shows nothing to compare by."""
     assert learn_dates([(None, DUE)]) == DateRule()
     assert learn_dates([(DUE, DUE + timedelta(hours=5))]) == DateRule()
@@ -264,7 +264,7 @@ def test_rows_of_equal_content_are_counted() -> None:
     assert result.absent == [2]
 
 
-def test_rows_told_apart_by_what_is_not_shown_are_unclear() -> None:
+def test_rows_that_differ_in_what_is_not_shown_are_unclear() -> None:
     """If some of them exist, none may be sent again; if all do, all are found."""
     rows = [draft("card 5", due=DUE), draft("card 5")]
     fields = ("name", "desc", "list_id")
@@ -372,7 +372,7 @@ def test_without_a_known_card_any_other_may_be_the_row() -> None:
 
 
 def test_resembling_cards() -> None:
-    """Those whose name may be that of a row, whole or cut, or is not shown."""
+    """Cards resemble a row if their name may be the row's, whole or cut, or is not shown."""
     cards = [card("1", "a name, cut…"), card("2", "A name, cut here!"), card("3", "other"), card("4", None)]
     assert [one.id for one in resembling(cards, ["a name, cut here"])] == ["1", "2", "4"]
     assert resembling(cards, []) == []
@@ -443,7 +443,7 @@ def test_when_a_listing_is_evidence(
     ],
 )
 def test_when_a_listing_has_grown(before: str, after: str, *, has_grown: bool) -> None:
-    """It shows more cards in total, and in a list more than it showed in the one in question: here `1`."""
+    """A listing has grown if it shows more cards in total, and in some list more than before."""
     earlier, later = (
         listing_of([Card(str(place), "a", list_id=None if of == "-" else of) for place, of in enumerate(lists)], [], [])
         for lists in (before, after)
@@ -498,7 +498,7 @@ def test_a_card_that_exists_is_never_proven_absent(
         assert not later.has_grown(earlier.extent(own[0]))
 
 
-def test_cards_are_kept_without_what_nobody_compares() -> None:
+def test_cards_are_kept_without_undocumented_fields() -> None:
     """The undocumented fields of a million cards are not kept."""
     assert listing_of([Card("1", "a", extra={"big": "x"})], [], []).unaccounted[0].extra == {}
 
@@ -519,7 +519,7 @@ def test_finding_prefers_what_is_exact() -> None:
     assert find_cards(draft("nothing like it"), cards) == []
 
 
-def test_finding_says_what_it_does_not_know() -> None:
+def test_finding_reports_what_it_does_not_know() -> None:
     """A listing without names, or of a round number of cards, may hold the card although it is not found."""
     nameless = find_cards(draft("card", "text of it"), [card("1", None, "text of it")])
     assert (nameless, nameless.doubt) == ([card("1", None, "text of it")], "the listing shows no names")

@@ -64,7 +64,7 @@ def test_models_are_frozen_slotted_values(model: type) -> None:
     assert (again, again.extra) == (value, {"limits": 1})
 
 
-def test_extra_that_is_raw_is_read_when_asked_for() -> None:
+def test_raw_extra_is_read_on_first_use() -> None:
     """A model takes the text of its fields as `extra`, reads it once, and keeps a mapping as it is."""
     asked: list[bytes] = []
 
@@ -135,7 +135,7 @@ def test_text_that_can_be_sent_passes_unchanged(text: str) -> None:
     ("value", "error"),
     [(None, TypeError), (3, TypeError), (b"a", TypeError), (True, TypeError), ("\ud800", ValueError), ("a\udfffb", ValueError)],
 )
-def test_what_is_no_sendable_text_is_refused(value: object, error: type[Exception]) -> None:
+def test_a_text_that_cannot_be_sent_is_refused(value: object, error: type[Exception]) -> None:
     """Another type is a TypeError and a lone surrogate a ValueError, each naming the argument."""
     with pytest.raises(error, match=r"^desc "):
         check_text(value, "desc")

@@ -59,7 +59,7 @@ async def test_a_token_in_the_store_is_used() -> None:
 
 
 @virtual
-async def test_what_the_application_is_told() -> None:
+async def test_the_callback_receives_the_attempt() -> None:
     """`first_time` holds until a token was kept, `attempt` counts until one is accepted."""
     application = Application(LookupError("no"), "code a", "code b", LookupError("no"), "code c", "code d")
     provider = provider_of(application)
@@ -185,7 +185,7 @@ async def test_a_failure_is_everybodys() -> None:
     ],
 )
 @virtual
-async def test_codes_that_are_none(code: object, words: str) -> None:
+async def test_a_callback_without_a_code_fails(code: object, words: str) -> None:
     """The error for a callback that returns no code shows no part of what it returned; nothing is sent."""
     session = FakeSession()
     error = await error_of(provider_of(Application(code)).acquire(session))
@@ -202,7 +202,7 @@ async def test_codes_that_are_none(code: object, words: str) -> None:
     ],
 )
 @virtual
-async def test_callbacks_that_are_none(authorize: Any, words: str) -> None:
+async def test_a_callback_that_is_not_async_is_refused(authorize: Any, words: str) -> None:
     """A callback that is not an async function is refused clearly."""
     error = await error_of(provider_of(authorize).acquire(FakeSession()))
     assert str(error).startswith(words)
@@ -211,8 +211,8 @@ async def test_callbacks_that_are_none(authorize: Any, words: str) -> None:
 
 @pytest.mark.parametrize("later", [LookupError("late"), None])
 @virtual
-async def test_a_callback_that_does_not_end_when_told(later: Exception | None) -> None:
-    """A callback that swallows its cancellation is abandoned, and its result is ignored."""
+async def test_a_callback_that_swallows_its_cancellation_is_abandoned(later: Exception | None) -> None:
+    """A callback that does not end when cancelled is abandoned, and its result is ignored."""
     ended = asyncio.Event()
 
     async def stubborn() -> str:
@@ -293,7 +293,7 @@ async def test_an_address_that_the_session_refuses() -> None:
     assert (application.requests, session.forms) == ([], [])
 
 
-async def test_plain_http_before_the_application_is_asked() -> None:
+async def test_plain_http_is_refused_before_the_callback_runs() -> None:
     """A real session refuses plain http to anything but loopback in the same way."""
     application = Application()
     provider = OAuthCredentials(**{**OPTIONS, "auth_url": "http://auth.example"}, authorize=application)

@@ -57,7 +57,7 @@ def with_config(provider: OAuthCredentials, **changes: Any) -> OAuthCredentials:
 
 @virtual
 async def test_a_call_without_a_token_raises_at_once() -> None:
-    """It takes no lease and begins no cool-down; of many calls at once one looks at the store, at most every 50 ms."""
+    """A call without a token takes no lease and begins no cool-down; of many calls one reads the store, every 50 ms at most."""
     store = CountingStore()
     provider = waiting_provider(store=store, account="ann", login_url="/login")
     session, loop = FakeSession(), asyncio.get_running_loop()
@@ -79,7 +79,7 @@ async def test_a_call_without_a_token_raises_at_once() -> None:
 
 @virtual
 async def test_an_authorize_that_raises_it() -> None:
-    """It is not a failure: no cool-down follows, the lease is released, and the callback's login URL is used."""
+    """ConsentRequiredError from the callback is no failure: no cool-down follows, and the callback's login URL is used."""
     store = CountingStore()
     application = Application(*[ConsentRequired("x", "", "/from-callback")] * 3, "code")
     provider = provider_of(application, store=store, account="ann", login_url="/login")
@@ -189,7 +189,7 @@ async def test_a_store_that_fails_is_no_consent() -> None:
 
 @virtual
 async def test_a_code_at_hand() -> None:
-    """It is exchanged once, and its token is used here and published for all."""
+    """A code passed to the provider is exchanged once, and its token is used here and published for all."""
     store = MemoryTokenStore()
     provider, other = waiting_provider(store=store), waiting_provider(store=store)
     session = FakeSession(token_answer("t1"), token_answer("t2"))
@@ -208,7 +208,7 @@ async def test_a_code_at_hand() -> None:
 
 @virtual
 async def test_a_code_ends_cool_downs_and_waiting() -> None:
-    """It ends a cool-down here and in the store, and a callback that another worker waits for."""
+    """A code ends a cool-down here and in the store, and a callback that another worker waits for."""
     loop, store = asyncio.get_running_loop(), MemoryTokenStore(clock=asyncio.get_running_loop().time)
     failing = provider_of(Application(LookupError("no")), store=store, cooldown=60.0)
     session = FakeSession(token_answer("t1"), token_answer("t2"))
@@ -299,7 +299,7 @@ async def test_a_code_and_a_session_that_closes() -> None:
 
 
 @virtual
-async def test_arguments_that_are_none() -> None:
+async def test_invalid_codes_tokens_and_accounts_are_refused() -> None:
     """Codes, tokens and accounts that can't be are refused before anything is sent."""
     provider, session = waiting_provider(), FakeSession()
     for code, error in (("", ValueError), (None, TypeError), ("\ud800", ValueError)):
@@ -329,8 +329,8 @@ async def test_a_token_for_whom_it_may_be() -> None:
 
 
 @virtual
-async def test_a_store_that_takes_no_token_at_hand() -> None:
-    """It is an error after a few attempts; another worker's token in between is replaced."""
+async def test_a_store_that_never_accepts_a_token_is_an_error() -> None:
+    """A store that accepts no token is an error after a few attempts; another worker's token in between is replaced."""
 
     class Store(MemoryTokenStore):
         refusals = 3
@@ -409,7 +409,7 @@ async def test_a_store_that_lost_a_good_token() -> None:
 
 @virtual
 async def test_waiting_for_a_token() -> None:
-    """It ends soon after any worker has published one."""
+    """Waiting for a token ends soon after any worker has published one."""
     store, loop = MemoryTokenStore(), asyncio.get_running_loop()
     waiting = asyncio.create_task(waiting_provider(store=store).wait_for_token())
     await asyncio.sleep(1000)

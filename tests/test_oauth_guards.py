@@ -243,7 +243,7 @@ async def test_a_store_that_lost_its_file_prompts_once() -> None:
 
 @pytest.mark.parametrize("restored", [None, 3])
 @virtual
-async def test_a_store_that_is_lost_while_the_user_is_asked(restored: int | None) -> None:
+async def test_a_store_that_is_lost_during_consent_does_not_waste_the_code(restored: int | None) -> None:
     """The user's consent is not wasted: the token is published after what the store holds now."""
     store = MemoryTokenStore()
     for generation in range(5):
@@ -281,7 +281,7 @@ async def test_a_store_that_was_restored_with_a_token_of_another_worker() -> Non
 
 
 @virtual
-async def test_a_store_that_goes_back_again_and_again() -> None:
+async def test_a_store_that_keeps_going_back_fails_the_renewal() -> None:
     """After three attempts to publish the renewal fails."""
     store = MemoryTokenStore()
 

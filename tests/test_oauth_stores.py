@@ -65,7 +65,7 @@ async def test_a_store_that_raises(method: str) -> None:
 
 
 @virtual
-async def test_a_store_that_says_what_to_do() -> None:
+async def test_a_store_s_own_credential_error_is_raised() -> None:
     """A store's own CredentialError keeps its words and its cause."""
     told, cause = CredentialError("the disk is full; make room on it"), OSError("full")
     told.__cause__ = cause
@@ -222,7 +222,7 @@ async def test_a_lease_that_hangs() -> None:
 
 
 @virtual
-async def test_a_step_under_way_is_awaited() -> None:
+async def test_a_step_at_the_store_is_awaited_before_the_lease_is_released() -> None:
     """An extension that is under way when the renewal ends is over before the lease is given back."""
     steps: list[str] = []
 

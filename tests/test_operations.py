@@ -135,7 +135,7 @@ READS: list[ops.Request[Any]] = [operation.request(identifier, **values) for ope
 READS.append(ops.build_request("GET", "/1/x"))
 
 
-def test_free_answers_are_handed_out_as_they_came() -> None:
+def test_responses_to_free_requests_are_returned_as_they_came() -> None:
     """A free request reads as status, headers and body; its JSON is decoded on demand."""
     read = interpret(ops.build_request("GET", "/1/x"), answer(201, b'{"a":1}', {"X-A": "b"}), NOW)
     assert isinstance(read, Response)
@@ -157,7 +157,9 @@ def test_free_answers_are_handed_out_as_they_came() -> None:
         (("GET", "/1/a:b@c!$&'()*+,;=~..x"), "GET /1/a:b@c!$&'()*+,;=~..x", [], None),
     ],
 )  # fmt: skip
-def test_a_free_request_is_what_the_caller_says(arguments: Any, line: str, query: list[tuple[str, str]], body: object) -> None:
+def test_a_free_request_is_sent_as_the_caller_gives_it(
+    arguments: Any, line: str, query: list[tuple[str, str]], body: object
+) -> None:
     """Method, path, parameters and JSON are sent as given; booleans as JSON writes them."""
     request = ops.build_request(*arguments)
     assert request.line == line
@@ -335,7 +337,7 @@ def test_retry_after_is_seconds_or_a_date(value: str, date: str | None, seconds:
     assert error.retry_after == seconds
 
 
-def test_no_retry_after_is_none() -> None:
+def test_without_retry_after_there_is_no_pause() -> None:
     """A response without the header asks for nothing."""
     assert ops.retry_after({}, NOW) is None
 

@@ -25,7 +25,7 @@ def virtually(test: Callable[[Callable[[], float]], Coroutine[Any, Any, None]]) 
         runner.run(test(loop.time))
 
 
-def test_turns_come_evenly_and_in_order() -> None:
+def test_permits_are_granted_evenly_and_in_order() -> None:
     """Tasks start one by one, as fast as the rate, in the order in which they came."""
 
     async def test(clock: Callable[[], float]) -> None:
@@ -46,7 +46,7 @@ def test_turns_come_evenly_and_in_order() -> None:
     virtually(test)
 
 
-def test_who_comes_later_does_not_overtake_a_turn_that_is_due() -> None:
+def test_a_later_task_does_not_overtake_a_due_permit() -> None:
     """A task that comes when a permit is due, but not yet granted, waits behind the others."""
 
     async def test(clock: Callable[[], float]) -> None:
@@ -91,8 +91,8 @@ def test_no_more_are_in_flight_than_may_be() -> None:
 
 
 @pytest.mark.parametrize("cancelled", [[1], [3], [1, 2, 3]])
-def test_a_cancelled_waiter_takes_no_turn(cancelled: list[int]) -> None:
-    """Those behind it start as if it had never come, and no place stays taken."""
+def test_a_cancelled_waiter_uses_no_permit(cancelled: list[int]) -> None:
+    """Tasks behind a cancelled one start as if it had never come, and its place is free again."""
 
     async def test(clock: Callable[[], float]) -> None:
         pace = Pace(start_rate=10.0, clock=clock)
@@ -116,7 +116,7 @@ def test_a_cancelled_waiter_takes_no_turn(cancelled: list[int]) -> None:
     virtually(test)
 
 
-def test_a_turn_that_came_together_with_a_cancellation_goes_to_the_next() -> None:
+def test_a_permit_granted_with_a_cancellation_passes_to_the_next_task() -> None:
     """A task that is cancelled after its permit was granted, before it ran, returns the permit."""
 
     async def test(clock: Callable[[], float]) -> None:
@@ -140,7 +140,7 @@ def test_a_turn_that_came_together_with_a_cancellation_goes_to_the_next() -> Non
     virtually(test)
 
 
-def test_a_hold_is_obeyed_by_everybody_and_ends() -> None:
+def test_a_hold_delays_all_waiters_and_ends() -> None:
     """Waiters start after the hold; until then the pace says until when."""
 
     async def test(clock: Callable[[], float]) -> None:
@@ -165,7 +165,7 @@ def test_a_hold_is_obeyed_by_everybody_and_ends() -> None:
     virtually(test)
 
 
-def test_a_hold_that_comes_while_somebody_waits_moves_its_turn() -> None:
+def test_a_hold_delays_a_task_that_already_waits() -> None:
     """A task that already waits for a permit waits for the end of a hold as well."""
 
     async def test(clock: Callable[[], float]) -> None:
@@ -191,7 +191,7 @@ def test_a_hold_that_comes_while_somebody_waits_moves_its_turn() -> None:
     virtually(test)
 
 
-def test_an_answer_belongs_to_the_attempt_of_its_task() -> None:
+def test_a_report_belongs_to_the_innermost_attempt_of_its_task() -> None:
     """Within a block inside a block the inner attempt is meant, afterwards the outer one."""
 
     async def test(clock: Callable[[], float]) -> None:
@@ -291,7 +291,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
         Pace(**options)
 
 
-async def test_a_session_tells_its_pace(wire: Any) -> None:
+async def test_a_session_reports_to_its_pace(wire: Any) -> None:
     """As `limiter=`, a pace receives successes and refusals, and sessions that share it share what it found."""
     pace = Pace(start_rate=1000.0)
     wire.get("http://127.0.0.1/1/members/me?token=t", status=429, headers={"Retry-After": "1"})

@@ -30,7 +30,7 @@ from boardclient._pace._window import Span, Window, usual_lengths, windows_betwe
         (50.0, 100.0, 1000, 10.0, 50.0, False),  # refused below what it took: it has become less
     ],
 )
-def test_the_limit_lies_between_what_was_accepted_and_what_was_refused(
+def test_the_limit_is_between_the_accepted_and_the_refused_rate(
     rate: float, measured: float, count: int, seconds: float, limit: float, is_sure: bool
 ) -> None:
     """What was accepted between two refusals and the rate that was refused bound the limit, the closer the surer."""
@@ -75,7 +75,7 @@ def test_refusals_that_were_in_flight_together_are_one_signal() -> None:
     assert paces[3] < paces[1] < 100.0
 
 
-def test_refusals_that_go_on_make_everybody_wait_for_retry_after() -> None:
+def test_repeated_refusals_make_all_wait_for_retry_after() -> None:
     """A refused attempt that was started after the rate was lowered holds all others, and one asks whether it is over."""
     controller = Controller(100.0, 16)
     first, *_ = burst(controller, 4, 0.0)
@@ -91,7 +91,7 @@ def test_refusals_that_go_on_make_everybody_wait_for_retry_after() -> None:
     assert controller.next_start() < now + 8.0
 
 
-def test_refusals_that_go_on_without_retry_after_are_asked_about_ever_more_rarely() -> None:
+def test_repeated_refusals_without_retry_after_are_tried_ever_more_rarely() -> None:
     """The pauses between two trials grow with the time that the service has refused."""
     controller = Controller(100.0, 16)
     asked: list[float] = []
@@ -105,7 +105,7 @@ def test_refusals_that_go_on_without_retry_after_are_asked_about_ever_more_rarel
     assert asked[-1] < 60
 
 
-def test_a_trial_that_is_given_up_makes_room_for_another() -> None:
+def test_a_cancelled_trial_lets_another_start() -> None:
     """A cancelled trial does not block the pace."""
     controller = Controller(100.0, 16)
     for _ in range(2):
@@ -151,8 +151,8 @@ _STEPS = st.lists(
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1.0, 1e300])
-def test_a_latency_that_is_none_is_left_out(seconds: float) -> None:
-    """Answers that took no possible time leave rate and room as they are."""
+def test_an_impossible_latency_is_ignored(seconds: float) -> None:
+    """A response that took no possible time leaves rate and limit as they are."""
     controller = Controller(100.0, 16)
     for _ in range(40):
         attempt = controller.start(controller.next_start() if controller.next_start() > 0 else 0.0)
@@ -164,7 +164,7 @@ def test_a_latency_that_is_none_is_left_out(seconds: float) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(rate=st.floats(LOWEST, HIGHEST), most=st.integers(1, 50), steps=_STEPS, last=st.booleans())
-def test_no_answers_whatever_bring_a_pace_to_a_stop(
+def test_no_responses_stop_a_pace_for_good(
     rate: float, most: int, steps: list[tuple[str, int | None, float | None, float]], last: bool
 ) -> None:
     """Rate and attempts in flight stay finite and in range, and with none in flight the next start has a time."""
@@ -196,7 +196,7 @@ def test_no_answers_whatever_bring_a_pace_to_a_stop(
 # --- a window, told by its ends
 
 
-def test_a_window_is_told_by_the_ends_of_two_blocks() -> None:
+def test_a_window_is_recognised_by_the_ends_of_two_blocks() -> None:
     """Two ends that lie some usual lengths apart are ends of a window; further ends make it more exact or refute it."""
     *shorter, window = windows_between(Span(9.0, 10.0), Span(19.5, 19.7))
     assert window == Window(10.0, Span(19.5, 19.7))

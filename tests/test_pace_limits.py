@@ -49,7 +49,7 @@ def test_a_hidden_limit_is_used_without_many_refusals(
 def test_slow_and_fast_and_uncommon_services_are_used_as_well(
     limit: float, service: Service, latency: float, jitter: float
 ) -> None:
-    """The same holds at the ends of the range, and for small and large bursts and longer windows."""
+    """Services at the ends of the range, with small and large bursts and longer windows, are used as well."""
     outcome = served(service, latency=latency, jitter=jitter)
     assert outcome.accepted(15, 75) >= 0.95 * limit
     assert outcome.refused(15, 75) <= 0.01
@@ -232,7 +232,7 @@ def test_an_overload_is_not_taken_for_refusals_at_any_rate() -> None:
 @pytest.mark.parametrize("tells", [False, True], ids=["silent", "Retry-After"])
 @pytest.mark.parametrize("seconds", [3.0, 10.0])
 @pytest.mark.parametrize("limit", [10, 20, 100])
-def test_long_windows_are_told_by_their_ends(limit: float, seconds: float, tells: bool) -> None:
+def test_long_windows_are_recognised_by_their_ends(limit: float, seconds: float, tells: bool) -> None:
     """Windows of several seconds are used, and refuse few in the first minutes."""
     outcome = served(Window(limit, seconds=seconds), 120.0, tells=tells)
     assert outcome.accepted(40, 120) >= 0.9 * limit
@@ -264,7 +264,7 @@ def test_a_limit_of_requests_at_a_time_is_used(places: int) -> None:
     assert outcome.refused(15, 75) <= 0.01
 
 
-def test_an_exhausted_quota_is_asked_about_rarely() -> None:
+def test_an_exhausted_quota_is_tried_rarely() -> None:
     """A quota that is used up for an hour meets an attempt every 30 s at most, in the end."""
     outcome = served(Window(500 / 3600, seconds=3600.0), 1200.0)
     assert sum(at > 600 for at, _ in outcome.arrivals) <= 21

@@ -7,7 +7,7 @@ import importlib.util
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,31 @@ _WORDS = {
     "room for": "capacity for",
 }
 """Riddles and private metaphors, and what to write in their place."""
+
+_WORDS_OF_TESTS = {
+    "answer of": "response",
+    "an answer": "a response",
+    "the answer": "the response",
+    "lost answers": "lost responses",
+    "turn": "entry, permit, or iteration of the event loop",
+    "told": "reported, or called",
+    "tells": "shows, or reports",
+    "nobody": "say who",
+    "that is none": "invalid",
+    "that are none": "invalid",
+    "harms": "say what happens",
+    "direct way": "direct transport",
+    "both ways": "both transports",
+    "under way": "running, in flight, or unfinished",
+}
+"""What names of tests and of their files may not say either."""
+
+_VERBS = (
+    "answers applies are becomes can causes changes chooses counts did do does draws ends exist expires fails gets gives had has"
+    " have is keeps leads leaves logs makes may must names needs order prints reads redirects runs says sends share show shows"
+    " starts stops takes talks waits was were wins"
+)
+"""Verbs of the names that say the sentence of a test alone. Add one, or write a docstring."""
 
 
 def _package() -> Path:
@@ -80,10 +105,29 @@ def first_sentence(docstring: str) -> str:
     return re.split(r"(?<=[.!?])\s", " ".join(docstring.partition("\n\n")[0].split()))[0]
 
 
-def odd_words(text: str) -> list[str]:
+def odd_words(text: str, words: Mapping[str, str] = _WORDS) -> list[str]:
     """Return the words of a text that have a plainer name."""
     flat = " ".join(text.lower().split())
-    return [f"{word!r}: {plain}" for word, plain in _WORDS.items() if re.search(rf"\b{word}\b", flat)]
+    return [f"{word!r}: {plain}" for word, plain in words.items() if re.search(rf"\b{word}\b", flat)]
+
+
+def sentence_problem(name: str, docstring: str | None) -> str | None:
+    """Return why neither the docstring of a test nor its name says in a sentence what it shows."""
+    if docstring is None:
+        words = name.removeprefix("test_").split("_")
+        return None if len(words) >= 4 and set(_VERBS.split()) & set(words) else "no docstring, and the name is no sentence"
+    if not docstring.rstrip().endswith(".") or len(docstring.split()) < 4:
+        return "the docstring is no sentence"
+    if re.match(r"(So|And|But|Also|Such|It|Its|They|Their)\b", docstring):
+        return "the docstring needs another text to be understood"
+    return None
+
+
+def named_tests(source: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the name and the docstring of each test."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield node.name, ast.get_docstring(node)
 
 
 @pytest.mark.parametrize("path", _PACKAGE, ids=[str(path.relative_to(_package())) for path in _PACKAGE])
@@ -102,9 +146,24 @@ def test_docstrings_and_comments_have_no_odd_words(path: Path) -> None:
 
 @pytest.mark.parametrize("path", _PAGES, ids=lambda path: path.name)
 def test_pages_have_no_odd_words(path: Path) -> None:
-    """So do the pages for users and developers, but for examples in code."""
+    """Pages for users and developers use plain words, but for examples in code."""
     text = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert odd_words(text) == []
+
+
+@pytest.mark.parametrize("path", sorted(_HERE.rglob("test_*.py")), ids=lambda path: path.name)
+def test_each_test_says_its_sentence(path: Path) -> None:
+    """The name or the docstring of each test is a sentence that can be read alone."""
+    problems = [(name, sentence_problem(name, docstring)) for name, docstring in named_tests(path.read_text(encoding="utf-8"))]
+    assert [one for one in problems if one[1]] == []
+
+
+@pytest.mark.parametrize("path", sorted(_HERE.rglob("test_*.py")), ids=lambda path: path.name)
+def test_names_of_tests_have_no_odd_words(path: Path) -> None:
+    """Names of tests and of their files use plain words, and no name of the past."""
+    names = [path.stem, *(name for name, _ in named_tests(path.read_text(encoding="utf-8")))]
+    found = [(name, odd_words(name.replace("_", " "), {**_WORDS, **_WORDS_OF_TESTS})) for name in names]
+    assert [one for one in found if one[1]] == []
 
 
 def test_planted_prose_is_caught() -> None:
@@ -117,5 +176,20 @@ def test_planted_prose_is_caught() -> None:
         "'tell whether': return True if",
         "'armed': logged",
     ]
+    assert odd_words("test a lost turn", _WORDS_OF_TESTS) == ["'turn': entry, permit, or iteration of the event loop"]
     planted = 'x = 1  # armed\n"""It is armed."""\n'
     assert [(line, odd_words(text)) for line, text in prose(planted)] == [(2, ["'armed': logged"]), (1, ["'armed': logged"])]
+
+
+def test_planted_names_and_docstrings_are_caught() -> None:
+    """The check of sentences sees a name without a verb, and a docstring that is short, open or refers to another."""
+    assert sentence_problem("test_status", None) is not None
+    assert sentence_problem("test_long_and_archived_lists", None) is not None
+    assert sentence_problem("test_a_full_disk_leaves_the_old_file", None) is None
+    assert sentence_problem("test_status", "A status is sent as it is.") is None
+    for wrong in ("No full stop at the end of it", "Too short.", "It is what the name says.", "Also what the last test says."):
+        assert sentence_problem("test_a_full_disk_leaves_the_old_file", wrong) is not None
+    assert list(named_tests('def test_a():\n    """A."""\nclass B:\n    def test_b(self): ...')) == [
+        ("test_a", "A."),
+        ("test_b", None),
+    ]

@@ -139,7 +139,7 @@ BODIES = ARRAYS | st.builds(lambda body, cut: body[:cut], ARRAYS, st.integers(0,
 @example(b'[{"id":"a","a":1},{"id":"b","x":[{"id":"c","a":1},{"id":"d","a":1}]},{"id":"e","a":2}]', 1, 1, Card)
 @example(b'[{"id":"a","a":1},{"id":"b","x":"},{\\"id\\":\\"c\\",\\"a\\":1}"},{"id":"e","a":2}]', 1, 1, Card)
 @example(b'[{"id":"a"},' + b"[{},{}]," * 20 + b'{"id":"b"}]', 1, 1, Card)
-def test_any_array_reads_as_the_plain_way_reads_it(body: bytes, part: int, elements: int, model: type) -> None:
+def test_any_array_reads_as_it_does_by_way_of_dicts(body: bytes, part: int, elements: int, model: type) -> None:
     """Any bytes give the same values, the same `extra` down to the types, and the same place of an error, however cut."""
     with mock.patch.object(_json, "PART_BYTES", part), mock.patch.object(_convert, "SLICE_ELEMENTS", elements):
         read = quickly(model, body)
@@ -245,7 +245,7 @@ def slot(card: Card) -> object:
     return vars(Card)["extra"].fset.__self__.__get__(card)
 
 
-def test_extra_is_read_when_asked_for_and_then_kept() -> None:
+def test_extra_is_read_on_first_use_and_then_kept() -> None:
     """The fields are read at the first access, the bytes are let go, and every later access gives the same mapping."""
     card = _convert.card(RAW)
     assert slot(card) == RAW
@@ -427,7 +427,7 @@ def test_one_odd_escape_leaves_a_board_readable() -> None:
     assert (cards[2500].name, cards[0].extra["labels"][0]["id"]) == ("\ud83d", "\ud800")  # type: ignore[index,call-overload]  # -- as sent
 
 
-def test_what_is_malformed_in_an_undocumented_field_may_show_in_extra() -> None:
+def test_a_malformed_undocumented_field_is_an_error_in_extra() -> None:
     """Text that the models do not need is looked at when it is asked for, and is an error there."""
     card = _convert.card(b'{"id":"c","name":"n","x":' + b"[" * 500 + b"]" * 500 + b"}")
     assert card.name == "n"
@@ -471,7 +471,7 @@ def test_elements_need_not_begin_as_the_first_one_does(alike: int) -> None:
     assert max(sum(len(bytes(piece)) for piece in part.elements) for part in parts) < 2500
 
 
-def test_slices_are_read_when_asked_for() -> None:
+def test_slices_are_read_one_by_one() -> None:
     """Later slices are not read in advance; a wrong type is reported at the end, and broken JSON before it."""
     good = board(1000)[:-1]
     slices = _convert.slices_of_cards(good + b',{"id":7}]')
@@ -531,7 +531,7 @@ def answering(session: AsyncSession, body: bytes) -> Any:
     return mock.patch.object(session._core.pool, "send", Answering(body).send)
 
 
-async def test_other_tasks_run_while_a_long_answer_is_read() -> None:
+async def test_other_tasks_run_while_a_long_response_is_read() -> None:
     """Another task runs after each slice, and a short response is read at once."""
     turns = 0
 
@@ -552,7 +552,7 @@ async def test_other_tasks_run_while_a_long_answer_is_read() -> None:
     assert turns > 8
 
 
-async def test_a_deadline_that_passes_while_a_long_answer_is_read(loop_clock: Clock) -> None:
+async def test_a_deadline_covers_reading_a_long_response(loop_clock: Clock) -> None:
     """The deadline covers reading too: the call is not reported as unsent, and the attempt is in the history."""
 
     def endless(body: bytes) -> Iterator[None]:

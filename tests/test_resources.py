@@ -251,7 +251,7 @@ async def test_find_refuses_what_could_not_have_been_created(
         ({"due": "2027-01-02T03:04:05"}, "l1", None),
     ],
 )
-async def test_a_created_card_has_what_was_sent_where_its_response_does_not_show_it(
+async def test_a_created_card_has_what_was_sent_if_the_response_omits_it(
     shown: dict[str, object], list_id: str | None, due: datetime | None, wire: AioResponses
 ) -> None:
     """What the response lacks is filled in; what it shows as null, or in another form, is not."""

@@ -34,7 +34,7 @@ SAFE = [
 
 
 @pytest.mark.parametrize(("kind", "repeatable_one", "other"), SAFE)
-async def test_when_safe_repeats_only_what_can_do_no_harm(kind: str, repeatable_one: bool, other: bool) -> None:
+async def test_when_safe_repeats_only_what_is_safe_to_repeat(kind: str, repeatable_one: bool, other: bool) -> None:
     """NOT_SENT and 429 are repeated for every operation, other transport errors and 5xx for a repeatable one, the rest never."""
     for repeatable, expected in ((True, repeatable_one), (False, other)):
         error = failure(kind, repeatable=repeatable)

@@ -199,7 +199,7 @@ async def test_a_retry_error_never_escapes(reraise: bool) -> None:
 
 
 @pytest.mark.parametrize("reraise", [True, False])
-async def test_a_refused_success_says_so(reraise: bool) -> None:
+async def test_a_success_that_a_policy_gives_up_on_is_an_error_of_effect_done(reraise: bool) -> None:
     """Where a policy gives up on a success, the error is ours and its effect is DONE."""
     outcome = await call(retrying(retry=tenacity.retry_if_result(is_low), reraise=reraise), [0])
     assert type(outcome) is BoardClientError

@@ -48,7 +48,7 @@ async def test_observers_see_the_call(wire: Any, policy: Any) -> None:
     assert TOKEN not in repr(events)
 
 
-async def test_an_observer_that_raises_does_no_harm(wire: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_observer_that_raises_is_logged_and_ignored(wire: Any, caplog: pytest.LogCaptureFixture) -> None:
     """What an observer raises is logged, and neither the call nor the other observers notice."""
     wire.get(ANY, payload={})
     events: list[object] = []
@@ -258,7 +258,7 @@ async def test_a_cancelled_call_keeps_no_credentials(board_service: Any) -> None
 
 
 @pytest.mark.parametrize("proxy", ["http://proxy.example:3128", "proxy.example", "http://\x00"])
-async def test_a_proxy_far_away_is_no_way_around_https(proxy: str) -> None:
+async def test_a_remote_proxy_gets_no_plain_http(proxy: str) -> None:
     """Plain http to this machine does not allow credentials to go unencrypted to a proxy elsewhere."""
     provider, root = StaticCredentials(TOKEN), "http://127.0.0.1:9"
     with pytest.raises(ValueError, match="proxy") as caught:

@@ -121,7 +121,7 @@ async def test_a_cancellation_of_the_caller_ends_the_provider() -> None:
             await call
 
 
-async def test_a_provider_that_turns_the_deadline_into_an_error_of_its_own(loop_clock: Clock) -> None:
+async def test_a_passed_deadline_is_a_deadline_error_whatever_the_provider_raises(loop_clock: Clock) -> None:
     """A call whose deadline passed is a DeadlineError whatever the provider makes of it, and leaves no cancellation behind."""
 
     class Stubborn(Provider):
@@ -155,8 +155,8 @@ async def test_a_form_is_posted_on_the_pool(wire: Any) -> None:
     assert kwargs["headers"]["Content-Type"] == "application/x-www-form-urlencoded"
 
 
-async def test_a_form_without_an_answer(wire: Any) -> None:
-    """A form that met no answer is a TransportError in whose frames no field is left."""
+async def test_a_form_without_a_response_is_a_transport_error(wire: Any) -> None:
+    """A form that got no response is a TransportError in whose frames no field is left."""
     wire.post("https://auth.example/token", exception=aiohttp.ServerDisconnectedError())
     async with session_of() as session:
         with pytest.raises(TransportError) as caught:

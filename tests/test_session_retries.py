@@ -45,7 +45,9 @@ VERBS = {"GET": _get, "PUT": _put, "DELETE": _delete, "POST": _post}
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("failure", [500, "drop", 429, "refused"])
-async def test_the_default_repeats_only_what_does_no_harm(wire: Any, policy: Any, pauses: Any, verb: str, failure: Any) -> None:
+async def test_the_default_repeats_only_what_is_safe_to_repeat(
+    wire: Any, policy: Any, pauses: Any, verb: str, failure: Any
+) -> None:
     """NOT_SENT and 429 are repeated for every method, 5xx and an unknown effect for GET, PUT and DELETE only."""
     refused = aiohttp.ClientConnectorError(None, OSError(111, "refused"))  # type: ignore[arg-type]  # -- its key is not read
     kinds = {"drop": {"exception": aiohttp.ServerDisconnectedError()}, "refused": {"exception": refused}}
@@ -62,8 +64,8 @@ async def test_the_default_repeats_only_what_does_no_harm(wire: Any, policy: Any
 
 
 @pytest.mark.parametrize(("verb", "repeatable", "attempts"), [("POST", True, 3), ("GET", False, 1)])
-async def test_repeatable_says_otherwise(wire: Any, policy: Any, verb: str, repeatable: bool, attempts: int) -> None:
-    """repeatable= overrules what the method says about a second time."""
+async def test_repeatable_overrules_the_method(wire: Any, policy: Any, verb: str, repeatable: bool, attempts: int) -> None:
+    """`repeatable=` decides whether a request may be repeated, whatever its method."""
     wire.add(ANY, method=verb, status=502, repeat=True)
     async with session_of(retry=policy) as session:
         with pytest.raises(ServerError) as caught:

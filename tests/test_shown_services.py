@@ -18,8 +18,8 @@ NAMES = ("card {}", "card {} ", "Tom & Jerry {}", "é🎉 {}", "card {} whose na
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_no_card_is_made_twice_whatever_is_shown(seed: int, tmp_path: Path) -> None:
-    """Answers are lost before and after the card was made: what the run says is true, and no row has two cards."""
+async def test_no_card_is_created_twice_whatever_the_listing_shows(seed: int, tmp_path: Path) -> None:
+    """Responses are lost before and after the commit: what the run reports is true, and no row has two cards."""
     chance = random.Random(seed)
     kind = ServiceKind.draw(chance, is_capped=seed % 5 == 4)
     texts = [

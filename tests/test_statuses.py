@@ -46,7 +46,7 @@ def test_a_status_means_one_thing(status: int, kind: type[ApiError], effect: Eff
     assert (meaning.error, meaning.effect, held) == (kind, effect, traits)
 
 
-def test_errors_are_asked_by_their_status() -> None:
+def test_the_status_of_an_error_decides_what_a_run_does() -> None:
     """What ends a run, is final or throttles is decided by the status of a response, and by the class of any other error."""
     assert _statuses.is_throttling(RateLimitError("slow", 429))
     assert not _statuses.is_throttling(TransportError("reset"))

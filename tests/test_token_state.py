@@ -90,7 +90,7 @@ def test_a_refused_token_is_not_adopted_again(token_state: TokenState) -> None:
 
 
 @pytest.mark.parametrize("generation", [1, 2, 3])
-def test_whatever_replaces_a_refused_token(generation: int, token_state: TokenState) -> None:
+def test_a_refused_token_is_replaced_whatever_the_generation(generation: int, token_state: TokenState) -> None:
     """A store whose generation did not grow may have another token: without a good one, it is adopted."""
     token_state.adopt(stored("t", 2), None)
     token_state.refuse(Credentials("t"))
@@ -174,7 +174,7 @@ def test_a_token_from_the_store_is_not_new(token_state: TokenState) -> None:
 
 
 def test_proof_is_of_one_token(token_state: TokenState) -> None:
-    """That an older token was accepted says nothing of the next."""
+    """An older token that was accepted proves nothing of the next."""
     token_state.accept(obtain(token_state, "old"))
     new = obtain(token_state, "new", 2)
     assert token_state.refuse(new) == RefusalVerdict(is_final=True, cooldown_seconds=2.0)
@@ -234,7 +234,7 @@ def test_only_an_acceptance_ends_the_doubling(token_state: TokenState, clock: Cl
     assert token_state.fail(RenewalFailure("x")) == 2.0
 
 
-def test_a_rest_goes_on_after_a_token_came(token_state: TokenState, clock: Clock) -> None:
+def test_a_cool_down_continues_after_a_token_came(token_state: TokenState, clock: Clock) -> None:
     """A token from elsewhere does not end the rest, which only counts for renewals."""
     token_state.fail(RenewalFailure("x"))
     token_state.adopt(stored("t"), None)

@@ -84,7 +84,7 @@ async def test_a_pool_that_was_never_used_opens_nothing() -> None:
 
 
 async def test_a_lent_session_is_left_alone() -> None:
-    """Neither closing nor abandoning touches what an application lent."""
+    """Neither closing nor abandoning a transport closes the session that an application lent."""
     async with aiohttp.ClientSession() as http:
         for end in (Pool(Settings(), http), Pool(Settings(), http)):
             assert repr(end) == "lent connections"

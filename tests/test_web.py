@@ -140,7 +140,7 @@ async def test_the_sixth_tab_drops_the_first(service: BoardService) -> None:
             await browser.complete(sign_in, code=service.new_code(), state=state)
 
 
-async def test_redirects_that_sign_nobody_in(service: BoardService) -> None:
+async def test_failed_redirects_sign_no_user_in(service: BoardService) -> None:
     """Replay, expiry, another browser, a refusal and a malformed redirect have each their reason, and no exchange."""
     browser, other, clock = Browser(), Browser(), Clock(1_800_000_000.0)
     async with service.session() as session:

@@ -54,8 +54,8 @@ def test_addresses_stay_local(address: str) -> None:
         found = unquote(found)
 
 
-def test_addresses_that_are_none() -> None:
-    """What is no text is "/"."""
+def test_an_address_that_is_no_text_becomes_the_root() -> None:
+    """A return address that is no text becomes "/"."""
     assert [local_address(one) for one in (None, 3, b"/x", "")] == ["/"] * 4
 
 
@@ -115,7 +115,7 @@ def test_cookies(cookies: object, expected: str | None) -> None:
     assert cookie_of(cookies, "n") == expected
 
 
-def test_secrets_that_are_none() -> None:
+def test_an_invalid_cookie_secret_is_refused() -> None:
     """The cookie secret is one or more non-empty texts."""
     assert keys_of("a", "s") == (b"a",)
     assert keys_of([b"a", "b"], "s") == (b"a", b"b")
@@ -269,7 +269,9 @@ async def _cancelled(member: Member) -> str:
         (lambda member: "\ud800", "a lone surrogate"),
     ],
 )
-async def test_names_that_are_none(service: BoardService, account_of: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_function_without_a_name_fails_the_sign_in(
+    service: BoardService, account_of: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A function that gives no name fails the sign-in with a clear error, and nothing is stored."""
     monkeypatch.setattr("boardclient._sign_in._accounts._CALLBACK_SECONDS", 0.01)
     browser = Browser()

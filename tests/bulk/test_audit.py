@@ -237,7 +237,7 @@ async def test_what_memory_keeps(tmp_path: Path) -> None:
     await ledger.aclose()
 
 
-async def test_memory_keeps_no_cards_that_nobody_asks_for() -> None:
+async def test_a_run_that_never_reads_the_board_keeps_no_cards() -> None:
     """A run that never reads the board needs no memory for each of its cards."""
     ledger = MemoryLedger(keeps_cards=False)
     note(ledger, row(0), card("c"))
@@ -267,7 +267,7 @@ async def test_a_journal_refuses_another_content(tmp_path: Path) -> None:
     await ledger.aclose()
 
 
-def test_what_is_sent_holds_the_marker() -> None:
+def test_a_sent_description_holds_its_marker() -> None:
     """A description with its marker survives JSON."""
     text = json.loads(json.dumps({"desc": "ü\n\n[bc:abc]"}))["desc"]
     assert markers(text) == {"bc:abc", "ü"}

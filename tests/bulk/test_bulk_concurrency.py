@@ -20,7 +20,7 @@ async def refused(turns: FixedConcurrency, times: int = 1, retry_after: float | 
             turns.report(429, retry_after, 0.01)
 
 
-async def test_nobody_waits_before_a_refusal(clock: Clock) -> None:
+async def test_workers_start_at_once_until_a_refusal(clock: Clock) -> None:
     """All workers start at once, whatever other responses the service gives, and successes need no report."""
     turns = FixedConcurrency(3, lambda: 1, clock)
     for status in (200, 500, None, 404):
@@ -30,7 +30,7 @@ async def test_nobody_waits_before_a_refusal(clock: Clock) -> None:
     assert turns._pace is None
 
 
-async def test_a_refusal_begins_with_what_was_measured(clock: Clock) -> None:
+async def test_a_refusal_starts_a_pace_from_what_was_measured(clock: Clock) -> None:
     """The pace that takes over knows what was accepted before the refusal, over the time since the workers began."""
     turns = FixedConcurrency(7, lambda: 40, clock)
     clock.now += 2.0
@@ -46,7 +46,7 @@ async def test_a_refusal_begins_with_what_was_measured(clock: Clock) -> None:
     assert pace.limit == pytest.approx(20.0, rel=0.1)
 
 
-async def test_a_refusal_of_the_first_request_says_nothing_of_the_limit(clock: Clock) -> None:
+async def test_a_refusal_of_the_first_request_shows_no_limit(clock: Clock) -> None:
     """If nothing was accepted before, the workers start as soon as something is."""
     turns = FixedConcurrency(3, lambda: 0, clock)
     await refused(turns)
@@ -61,7 +61,7 @@ async def test_a_refusal_of_the_first_request_says_nothing_of_the_limit(clock: C
             turns.report(200, None, 0.01)
 
 
-async def test_later_turns_are_those_of_the_pace(clock: Clock) -> None:
+async def test_after_a_refusal_workers_use_the_pace(clock: Clock) -> None:
     """After the refusal a worker enters the pace, reports its result, and leaves it."""
     turns = FixedConcurrency(4, lambda: 1, clock)
     await refused(turns)

@@ -197,7 +197,7 @@ async def test_a_refusal_for_too_long_is_a_failure(service: BoardService, list_i
 
 
 async def test_a_policy_that_sees_each_attempt_leaves_refusals_to_the_pace(service: BoardService, list_id: str) -> None:
-    """Also a policy that is asked from the first attempt on repeats no 429 of a bulk run."""
+    """A policy that decides from the first attempt on repeats no 429 of a bulk run either."""
     seen: list[int] = []
     service.faults.add(faults.status(429), "cards.create", times=1)
     policy = AsyncRetrying(
@@ -231,7 +231,7 @@ async def test_requests_that_never_left_are_not_counted() -> None:
     assert (report.failed, report.requests) == (1, 0)
 
 
-async def test_progress_is_told_after_each_card(service: BoardService, list_id: str) -> None:
+async def test_progress_is_reported_after_each_card(service: BoardService, list_id: str) -> None:
     """`on_progress` and the observers get the numbers after each card."""
     service.faults.add(faults.status(400), "cards.create", call=2)
     service.faults.add(faults.status(500), "cards.create", call=3)

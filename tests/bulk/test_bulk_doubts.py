@@ -56,7 +56,7 @@ async def test_a_card_in_doubt_is_looked_for(world: World) -> None:
     assert report.audit.duplicated == report.audit.unexpected == ()
 
 
-async def test_many_equal_rows_are_told_apart_by_their_number(world: World) -> None:
+async def test_of_many_equal_rows_as_many_cards_exist(world: World) -> None:
     """Of thirty equal rows as many exist in the end."""
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=range(2, 1000, 5))
     world.service.faults.add(faults.drop(), "cards.create", call=range(3, 25, 5))
@@ -322,7 +322,9 @@ async def test_a_fault_while_the_board_is_audited_is_raised(moments: Moments) ->
 @pytest.mark.parametrize(
     ("lost", "states"), [("a", ["unknown", "unknown"]), ("ab", ["created", "created"]), ("", ["created"] * 2)]
 )
-async def test_rows_that_the_board_does_not_tell_apart(moments: Moments, path: Path, lost: str, states: list[str]) -> None:
+async def test_rows_that_the_board_shows_alike_are_not_sent_again(
+    moments: Moments, path: Path, lost: str, states: list[str]
+) -> None:
     """Of rows that differ only in what it never shows nothing is sent again, unless all or none of them exist."""
 
     class Dateless(Memory):
@@ -376,7 +378,7 @@ async def test_resend_sends_at_least_once(moments: Moments) -> None:
 
 
 async def test_stopping_keeps_the_doubt_of_a_card_that_waits_to_be_resent(moments: Moments, path: Path) -> None:
-    """It was sent and may exist: its result is unknown, and so it is on record."""
+    """A card that was sent and waits to be sent again may exist: stopping gives and logs it as unknown."""
     moments.rings_at_once = False
     memory = Memory(moments)
     memory.script = {"a": ["swallowed"]}

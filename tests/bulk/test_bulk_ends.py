@@ -271,7 +271,7 @@ async def test_an_input_that_fails_leaves_a_resumable_journal(world: World) -> N
 
 
 @pytest.mark.parametrize("has_journal", [True, False])
-async def test_a_slow_input_takes_no_place_for_good(has_journal: bool, path: Path) -> None:
+async def test_a_slow_input_returns_every_place(has_journal: bool, path: Path) -> None:
     """Whether rows come one by one, at once, or are in doubt: in the end every place among those under way is free again."""
 
     async def source() -> AsyncIterator[CardDraft]:

@@ -161,7 +161,7 @@ async def test_input_that_swallows_its_end_sends_nothing_more() -> None:
     assert service.begun == ["refused"]
 
 
-async def test_cancellation_from_elsewhere_is_no_silent_loss() -> None:
+async def test_a_cancelled_error_from_a_creation_loses_no_card() -> None:
     """A card whose creation raises CancelledError on its own ends the run with an error instead of vanishing."""
     service = Service()
     service.errors["card 2"] = asyncio.CancelledError()

@@ -17,7 +17,7 @@ from boardclient.bulk._rows import Row
 
 @every_kind
 async def test_rows_come_in_batches(kind: str) -> None:
-    """As many rows as requested, numbered on, the rest at the end, and then none each time."""
+    """A batch has as many rows as requested, numbered on; the last has the rest, and then there are none."""
     given, source = given_as(kind, [draft(index) for index in range(7)])
     batches = [indices(await source.take(most)) for most in (3, 1, 2, 5, 5, 5)]
     assert batches == [[0, 1, 2], [3], [4, 5], [6], [], []]
@@ -25,7 +25,7 @@ async def test_rows_come_in_batches(kind: str) -> None:
 
 
 @every_kind
-async def test_nothing_is_pulled_that_was_not_asked_for(kind: str) -> None:
+async def test_the_input_is_read_only_as_far_as_needed(kind: str) -> None:
     """The input is not touched before the first row is wanted, and not beyond those that are."""
     given, source = given_as(kind, [draft(index) for index in range(100)])
     assert given.pulled == []
@@ -147,7 +147,7 @@ async def test_a_generator_that_ends_when_it_is_cancelled_has_ended() -> None:
     await source.aclose()
 
 
-async def test_a_slow_input_gives_what_is_there() -> None:
+async def test_a_slow_input_gives_the_rows_that_are_ready() -> None:
     """One waits for the first row only; what comes later is the next batch's, in order, nothing lost or twice."""
     slow = Slow()
     source = open_input(slow.drafts())
@@ -278,7 +278,7 @@ def test_a_row_is_known_by_its_reference_or_its_number() -> None:
     assert (row.seq, row.standing, row.sends, row.is_earlier) == (4, "send", 0, False)
 
 
-async def test_an_iterator_is_asked_for_with_the_first_row() -> None:
+async def test_the_iterator_is_made_with_the_first_row() -> None:
     """What opens a file in its `__iter__` does so when the first row is wanted, once."""
     asked = []
 

@@ -25,7 +25,7 @@ async def everything(source: Any) -> list[int]:
 
 
 async def test_one_task_runs_an_asynchronous_input() -> None:
-    """Its steps and its cleanup are run by one task and see its context variables, also where it is closed early."""
+    """One task runs all steps and the cleanup of an input, with its context variables, also where it is closed early."""
     seen: list[tuple[object, str]] = []
     variable: ContextVar[str] = ContextVar("variable", default="nothing")
 
@@ -48,7 +48,7 @@ async def test_one_task_runs_an_asynchronous_input() -> None:
 
 
 async def test_a_synchronous_input_keeps_its_context_variables() -> None:
-    """They are the same at each step, whichever task takes the rows."""
+    """The context variables of a synchronous input are the same at each step, whichever task takes the rows."""
     variable: ContextVar[int] = ContextVar("variable", default=0)
 
     def drafts() -> Iterator[CardDraft]:
@@ -93,7 +93,7 @@ async def test_a_timeout_around_the_rows_of_an_input(loop_clock: Clock) -> None:
     await source.aclose()
 
 
-async def test_an_input_may_go_on_after_a_timeout_around_its_rows(loop_clock: Clock) -> None:
+async def test_an_input_may_continue_after_its_own_timeout(loop_clock: Clock) -> None:
     """What a generator yields after its own timeout is the next row; where it ends, the input ends."""
 
     async def drafts() -> AsyncIterator[CardDraft]:

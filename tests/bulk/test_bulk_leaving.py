@@ -211,7 +211,7 @@ class Instant(Service):
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-async def test_a_service_that_answers_at_once_starves_nobody(concurrency: int) -> None:
+async def test_a_service_that_responds_at_once_lets_the_consumer_run(concurrency: int) -> None:
     """The consumer runs before the queue exceeds its size, even if it only waits for the end."""
     service = Instant()
     async with service.run(drafts("list", 100), concurrency) as run:

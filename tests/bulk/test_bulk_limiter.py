@@ -124,7 +124,7 @@ async def test_as_many_wait_for_a_shared_pace_as_start_soon(rate: float, most: i
     assert "0 waiting" in repr(pace)
 
 
-async def test_a_place_is_waited_for_where_runs_want_more_than_there_are() -> None:
+async def test_two_runs_on_one_pool_share_its_connections() -> None:
     """Two runs on one pool share its connections; a single one that fits never enters a limiter."""
     slots = ConnectionSlots(3)
     until = asyncio.Event()
@@ -165,7 +165,7 @@ async def test_what_was_entered_is_left_again() -> None:
 
 
 @virtually
-async def test_a_turn_that_comes_in_a_hold_is_given_back() -> None:
+async def test_a_permit_that_comes_in_a_hold_is_returned() -> None:
     """An attempt that waits for the limiter when a hold begins waits for the hold, and then for the limiter again."""
     shared, hold = Limiter(), held_not()
     limiter = RunLimiter(None, shared, hold, ConnectionSlots(1))

@@ -86,7 +86,7 @@ async def test_an_input_that_yields_nothing_more_can_be_left() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 61.0])
 def test_a_run_that_waits_for_its_input_can_be_stopped(seconds: float) -> None:
-    """Also while the input is interrupted: the row in doubt is unknown, or was settled before."""
+    """A run whose input is slow can be stopped: a row in doubt is unknown, or was settled before."""
 
     @virtually
     async def body() -> None:

@@ -25,7 +25,7 @@ async def test_markers_stand_in_the_description(world: World) -> None:
     assert world.reads() == 2  # what was there before, and in the end
 
 
-async def test_by_marker_foreign_cards_of_equal_content_are_no_harm(world: World) -> None:
+async def test_with_markers_equal_cards_of_others_are_not_taken_for_rows(world: World) -> None:
     """Others add the same cards meanwhile, and the service trims texts: each row exists once, recognised by its marker."""
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=range(3, 1000, 4))
     world.service.faults.add(faults.drop(), "cards.create", call=range(4, 20, 4))
@@ -46,7 +46,7 @@ async def test_by_marker_foreign_cards_of_equal_content_are_no_harm(world: World
 
 
 @pytest.mark.parametrize("made", [None, "", "a b", KeyError("mine")])
-async def test_a_marker_that_is_none_ends_the_run(world: World, made: Any) -> None:
+async def test_an_invalid_marker_ends_the_run(world: World, made: Any) -> None:
     """What the function does wrong is raised from the iteration; nothing of the row was sent."""
 
     def mark(draft: CardDraft) -> str:
@@ -68,7 +68,7 @@ async def test_a_row_whose_marker_cannot_be_made_is_in_no_doubt(world: World) ->
     assert kept(world.path)["row 0"][0] == "waiting"
 
 
-async def test_rows_of_one_reference_are_told_apart_without_a_journal(moments: Moments) -> None:
+async def test_rows_of_one_reference_differ_or_are_refused_without_a_journal(moments: Moments) -> None:
     """Two rows with the same reference either have markers of their own, or are refused as a journal does."""
     memory = Memory(moments)
     memory.script = {"a": [LOST], "b": ["swallowed"]}
@@ -88,7 +88,7 @@ async def test_a_marker_that_is_another_each_time_makes_no_duplicate(moments: Mo
 
 
 @pytest.mark.parametrize("answer", [BadRequestError("400", 400), RateLimitError("429", 429, retry_after=3600.0)])
-async def test_a_refusal_says_nothing_of_an_earlier_sending(moments: Moments, answer: BoardClientError) -> None:
+async def test_a_refusal_settles_no_doubt_of_an_earlier_attempt(moments: Moments, answer: BoardClientError) -> None:
     """A card in doubt that is sent again by the caller's choice, and then refused, is in doubt as before."""
     memory = Memory(moments)
     memory.script = {"a": ["swallowed", answer]}
@@ -125,7 +125,7 @@ async def test_one_marker_for_two_rows_makes_no_duplicate(moments: Moments) -> N
 
 
 async def test_rows_of_two_positions_are_two_rows(moments: Moments) -> None:
-    """It is not known which row a found card belongs to, as only their positions differ: neither row is sent again."""
+    """Rows that differ only in position are not sent again: a found card could belong to either."""
     memory = Memory(moments)
     memory.script = {"a": [LOST, "swallowed"]}
     results = await memory.results(["w", CardDraft("a", "list", pos="top"), CardDraft("a", "list", pos="bottom")])

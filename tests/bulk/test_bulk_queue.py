@@ -33,7 +33,7 @@ async def test_results_are_taken_in_order() -> None:
     assert queue.take_all() == []
 
 
-async def test_who_waits_is_woken_by_a_result() -> None:
+async def test_a_result_wakes_a_waiter() -> None:
     """A waiter continues only when there is a result, however often another takes it first."""
     queue = filled(0)
     queue.take()
@@ -76,7 +76,7 @@ async def test_one_of_two_that_wait_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("take", [ResultQueue.take, ResultQueue.take_all])
-async def test_taking_makes_room(take: object) -> None:
+async def test_taking_a_result_wakes_a_waiting_worker(take: object) -> None:
     """A task that waits for capacity is woken for each result that is taken, and for nothing else."""
     queue = filled(0, 1)
     assert not queue.freed.is_set()

@@ -12,7 +12,7 @@ from boardclient import (
 from boardclient.testing import faults
 
 
-async def test_a_refused_card_waits_as_long_as_it_was_told(moments: Moments) -> None:
+async def test_a_refused_card_waits_for_retry_after(moments: Moments) -> None:
     """Retry-After holds the refused card; others are sent meanwhile, and the run waits for it."""
     moments.rings_at_once = False
     memory = Memory(moments)
@@ -63,7 +63,7 @@ async def test_a_run_that_is_left_forgets_its_timers(moments: Moments, path: Pat
 
 
 async def test_a_refused_card_of_a_run_that_stops_is_to_be_sent(moments: Moments, path: Path) -> None:
-    """It was not done: the next run sends it."""
+    """A card that was refused before the run stopped was not created: the next run sends it."""
     moments.rings_at_once = False
     memory = Memory(moments)
     memory.script = {"a": [REFUSED]}

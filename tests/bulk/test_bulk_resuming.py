@@ -130,7 +130,7 @@ async def test_a_journal_begun_without_a_baseline_stays_unknown(world: World) ->
         (lambda draft: draft.name.replace(" ", "-"), False, r"cards known by 'their marker' \(now 'what they say'\)"),
     ],
 )
-async def test_another_way_to_know_cards_is_refused(world: World, first: Any, then: Any, message: str) -> None:
+async def test_a_journal_without_markers_is_refused_with_them(world: World, first: Any, then: Any, message: str) -> None:
     """A journal begun without markers is refused with them, and the other way round: nothing is sent, and it stays usable."""
     drafts = world.drafts(*range(4))
     await world.leave_in_doubt(drafts, marker=first, unknown="report")

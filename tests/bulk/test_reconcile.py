@@ -58,7 +58,7 @@ async def test_lists_are_read_once(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("change", [{"sends": 1}, {"standing": "doubtful"}])
 async def test_a_row_that_was_sent_is_no_problem(change: dict[str, Any], ledger: Ledger) -> None:
-    """That nothing was sent is never said of a row that this run has sent, or an earlier one."""
+    """A row that this run or an earlier one has sent is never reported as not sent."""
     reconciler = Board(lists=["l1"]).reconciler(ledger)
     await reconciler.prepare(reads_cards=False)
     row = Row(0, CardDraft("a", "l2"))
@@ -191,7 +191,7 @@ async def test_a_listing_that_proves_nothing_leaves_rows_unknown(ledger: Ledger)
     assert "lacks 1 of 1 cards that were confirmed" in str(findings[-1].error)
 
 
-async def test_many_cards_leave_room_for_others(ledger: Ledger) -> None:
+async def test_a_large_board_lets_other_tasks_run(ledger: Ledger) -> None:
     """A large board is read through, card by card."""
     board = Board(*(card(f"before {index}", f"n{index}") for index in range(1200)))
     rows = [row(0, "n7")]
@@ -260,7 +260,7 @@ async def test_one_row_is_sent_without_proof(ledger: Ledger) -> None:
 
 
 async def test_the_row_without_proof_stays_the_same(ledger: Ledger) -> None:
-    """As long as the listing does not grow, no other row may be created twice; once it has, another row may be sent."""
+    """While the listing does not grow, no other row may be created twice; once it has, another row may be sent."""
     rows = [row(index, f"n{index}") for index in range(3)]
     board = Board()
     reconciler = await begun(ledger, board, rows)
@@ -443,7 +443,9 @@ async def test_what_ends_a_run_is_raised_by_a_reading(ledger: Ledger, error: Boa
 @pytest.mark.parametrize(
     ("there", "expected"), [(0, dict.fromkeys(range(3), "absent")), (2, {0: "unknown", 1: "unknown", 2: "unknown"}), (3, None)]
 )
-async def test_rows_that_the_board_does_not_tell_apart(ledger: Ledger, there: int, expected: dict[int, str] | None) -> None:
+async def test_rows_that_the_board_shows_alike_are_settled_together(
+    ledger: Ledger, there: int, expected: dict[int, str] | None
+) -> None:
     """Rows that differ in what it never shows are known where all or none exist; others are settled as ever."""
     rows = [row(0, "a", due=DUE), row(1, "a"), row(2, "a", due=DUE), row(3, "b", due=DUE), row(4, "b", due=DUE)]
     board = Board()
@@ -520,7 +522,7 @@ async def test_markers_of_a_journal_outlive_their_run(tmp_path: Path) -> None:
     assert len({*made[0].values(), *made[1].values()}) == 3
 
 
-async def test_a_function_is_asked_once_for_a_row(ledger: Ledger) -> None:
+async def test_a_marker_function_is_called_once_for_a_row(ledger: Ledger) -> None:
     """The marker that was sent is searched, whatever the function would return now."""
     asked: list[str] = []
 
@@ -545,7 +547,7 @@ async def test_without_markers_descriptions_are_sent_as_they_are(ledger: Ledger,
 
 
 async def test_a_function_makes_markers(ledger: Ledger) -> None:
-    """It gets the draft; what it returns is put in brackets."""
+    """A function gets the draft, and what it returns is put in brackets as the marker."""
     reconciler = Board().reconciler(ledger, lambda draft: f"no-{draft.reference}")
     assert reconciler.description(row(0, reference="7", desc="text")) == "[no-7]\n\ntext\n\n[no-7]"
 

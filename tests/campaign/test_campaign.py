@@ -49,7 +49,7 @@ def look(request: pytest.FixtureRequest) -> Iterator[Look]:
 
 
 @pytest.mark.parametrize("case", CRASHES)
-def test_a_crash_on_the_way_of_a_batch_costs_nothing(case: str, look: Look) -> None:
+def test_a_crash_within_a_batch_loses_and_repeats_no_card(case: str, look: Look) -> None:
     """A process that dies while a batch is logged, sent or confirmed loses and repeats no card."""
     found = look(case)
 
@@ -103,7 +103,7 @@ def test_random_kills_cost_nothing(case: str, look: Look) -> None:
 @pytest.mark.parametrize(
     "case", ["name trimmed 1", "name cut 2", "name left out marker 3", "desc escaped marker 4", "due days 5"]
 )
-def test_services_that_show_cards_in_other_ways_cost_nothing(case: str, look: Look) -> None:
+def test_services_that_change_texts_and_dates_lose_and_repeat_no_card(case: str, look: Look) -> None:
     """Killed imports into services that change texts and dates lose and repeat no card."""
     found = look(case)
 
@@ -135,13 +135,13 @@ def test_a_listing_that_is_cut_off_leaves_rows_unknown_and_duplicates_none(case:
 
 
 @pytest.mark.parametrize("case", ["foreign"])
-def test_the_checker_sees_losses_where_somebody_else_writes_equal_cards(case: str, look: Look) -> None:
+def test_the_checker_finds_losses_where_another_writer_adds_equal_cards(case: str, look: Look) -> None:
     """Equal cards of another writer are taken for the rows, and the checker finds the rows that are lost."""
     assert look(case).lost > 0
 
 
 @pytest.mark.parametrize("case", ["foreign-marker"])
-def test_a_marker_tells_equal_cards_of_somebody_else_apart(case: str, look: Look) -> None:
+def test_with_markers_equal_cards_of_another_writer_are_not_taken_for_rows(case: str, look: Look) -> None:
     """With markers, equal cards of another writer are not taken for the rows."""
     found = look(case)
 

@@ -15,6 +15,7 @@ from boardclient.testing import BoardService, assert_no_secrets
 
 
 def test_a_board_is_made_filled_shown_and_changed(cli, board_service: BoardService) -> None:
+    """Each command for boards, lists and cards makes its call and prints the record."""
     code, out, err = cli("board", "create", "Roadmap", "--default-lists")
     assert (code, err) == (0, "")
     assert "board created" in out
@@ -75,6 +76,7 @@ def test_whoami_shows_the_member(cli) -> None:
 
 
 def test_an_unknown_organization_fails(cli) -> None:
+    """An unknown organization is exit code 1 with the service's error."""
     code, out, err = cli("board", "create", "X", "--organization", "nobody")
     assert (code, out) == (1, "")
     assert err.startswith("boardclient: error: ")
@@ -82,7 +84,7 @@ def test_an_unknown_organization_fails(cli) -> None:
 
 
 @pytest.mark.parametrize("command", ["", "import", "export", "journal show", "journal export", "board create", "serve"])
-def test_help_has_examples(bare_cli, command: str) -> None:
+def test_the_help_of_each_command_has_an_example(bare_cli, command: str) -> None:
     code, out, _ = bare_cli(*command.split(), "--help")
     assert code == 0
     assert "Example" in out
@@ -162,7 +164,7 @@ def test_a_refused_token_says_where_a_new_one_comes_from(cli, board_service: Boa
     assert "stale-token-value" not in err
 
 
-def test_an_unknown_effect_is_named_for_what_writes(cli, board_service: BoardService, board) -> None:
+def test_a_write_whose_effect_is_unknown_says_so(cli, board_service: BoardService, board) -> None:
     board_service.faults.add(board_service.faults.drop(commit=True), "cards.create")
     code, out, err = cli("card", "create", "x", "--list", board.todo)
     assert (code, out) == (1, "")
@@ -170,21 +172,21 @@ def test_an_unknown_effect_is_named_for_what_writes(cli, board_service: BoardSer
     assert len(board_service.calls_of("cards.create")) == 1
 
 
-def test_a_done_effect_is_named_for_what_writes(cli, board_service: BoardService, board) -> None:
+def test_a_write_that_took_effect_says_so(cli, board_service: BoardService, board) -> None:
     board_service.faults.add(board_service.faults.foreign_body(b"[]"), "cards.create")
     code, _, err = cli("card", "create", "x", "--list", board.todo)
     assert code == 1
     assert "it was carried out, only the response can't be used" in err
 
 
-def test_an_unknown_effect_of_a_read_is_not_named(cli, board_service: BoardService) -> None:
+def test_a_failed_read_names_no_effect(cli, board_service: BoardService) -> None:
     board_service.faults.add(board_service.faults.foreign_body(b"[]"), "members.me")
     code, _, err = cli("whoami")
     assert code == 1
     assert "done" not in err
 
 
-def test_control_characters_of_an_answer_are_written_out(cli, board_service: BoardService) -> None:
+def test_control_characters_of_a_response_are_escaped(cli, board_service: BoardService) -> None:
     body = b'{"id": "m1", "note": "\\u001b[2J\\u202e[red]x[/red]", "tags": ["left out"]}'
     board_service.faults.add(board_service.faults.foreign_body(body), "members.me")
     code, out, _ = cli("whoami")
@@ -204,13 +206,13 @@ def test_a_signal_ends_a_call(
     assert f"ended by {number.name}; the request in flight may or may not have been carried out" in result.err
 
 
-def test_a_signal_ends_a_read_without_a_word_of_effects(cli, board_service: BoardService, signal_on: Callable) -> None:
+def test_a_read_ended_by_a_signal_names_no_effect(cli, board_service: BoardService, signal_on: Callable) -> None:
     board_service.faults.add(board_service.faults.hang(), "members.me")
     signal_on(signal.SIGINT, "members.me")
     assert cli("whoami") == (130, "", "boardclient: ended by SIGINT\n")
 
 
-def test_output_that_cannot_be_encoded_is_written_out(monkeypatch, board_service: BoardService) -> None:
+def test_characters_that_the_output_cannot_encode_are_escaped(monkeypatch, board_service: BoardService) -> None:
     monkeypatch.setenv("BOARDCLIENT_BASE_URL", board_service.base_url)
     monkeypatch.setenv("BOARDCLIENT_TOKEN", board_service.token)
     monkeypatch.setenv("BOARDCLIENT_KEY", board_service.key)
@@ -230,13 +232,14 @@ def test_output_may_be_any_stream(board_service: BoardService) -> None:
 
 
 def test_arguments_come_from_the_process_by_default(monkeypatch, capsys) -> None:
+    """`main()` without arguments takes those of the process."""
     monkeypatch.setattr(sys, "argv", ["boardclient", "--version"])
     with pytest.raises(SystemExit):
         main()
     assert capsys.readouterr().out == f"{boardclient.__version__}\n"
 
 
-def test_without_the_extra_there_is_a_hint(monkeypatch, capsys) -> None:
+def test_without_the_extra_the_command_names_it(monkeypatch, capsys) -> None:
     _hide(monkeypatch, "click")
     assert main(["--version"]) == 2
     out, err = capsys.readouterr()

@@ -16,7 +16,8 @@ from boardclient.cli import _serve
 from boardclient.testing import BoardService, assert_no_secrets
 
 
-def test_the_demo_shows_the_whole_way(bare_cli) -> None:
+def test_the_demo_survives_faults_and_prints_what_it_did(bare_cli) -> None:
+    """The demo fills a board across faults and an expired token, changes cards, and prints what it did."""
     code, out, err = bare_cli("demo")
     assert (code, err) == (0, "")
     assert "created 210, failed 0, unknown 0" in out
@@ -116,6 +117,8 @@ def test_serve_logs_requests_without_their_secrets(served) -> None:
 
 
 def test_serve_has_the_members_limits_and_delays_that_are_asked_for(served) -> None:
+    """`serve` applies its options for members, rate limit and delay."""
+
     async def visit(service) -> None:
         async with service.session(retry=None) as session:
             assert (await session.members.me()).id == service.members[0].id
@@ -130,6 +133,7 @@ def test_serve_has_the_members_limits_and_delays_that_are_asked_for(served) -> N
 
 @pytest.mark.parametrize(("chance", "made"), [(0.0, 1), (0.49, 1), (0.51, 0)])
 def test_serve_fails_the_share_that_is_asked_for_half_of_them_after_the_commit(served, monkeypatch, chance, made) -> None:
+    """`serve --fail` fails that share of the requests, half of them after the commit."""
     monkeypatch.setattr(_serve, "_chance", lambda: chance)
 
     async def visit(service) -> None:
@@ -141,7 +145,7 @@ def test_serve_fails_the_share_that_is_asked_for_half_of_them_after_the_commit(s
     assert len(service.rules.boards) == made
 
 
-def test_a_port_that_is_taken_is_one_line(bare_cli) -> None:
+def test_a_taken_port_is_reported_on_one_line(bare_cli) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

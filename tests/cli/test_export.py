@@ -73,7 +73,7 @@ def read(path: Path) -> list[dict[str, str | None]]:
     ]
 
 
-def test_csv_on_standard_output_has_a_header_and_the_default_form(cli, board_service: BoardService, board) -> None:
+def test_standard_output_is_csv_with_a_header_by_default(cli, board_service: BoardService, board) -> None:
     cli("card", "create", "a, b", "--list", board.todo, "--due", "2027-01-02T03:04:05.25Z")
     (card_id,) = board_service.rules.cards
     expected = f'name,desc,due,pos,list,reference\r\n"a, b",,2027-01-02T03:04:05.250000+00:00,,To Do,{card_id}\r\n'
@@ -88,7 +88,7 @@ def test_json_lines_leave_out_what_a_card_has_not(cli, board_service: BoardServi
     assert out == json.dumps({"name": "Zürich", "desc": "", "list": "To Do", "reference": card_id}, ensure_ascii=False) + "\n"
 
 
-def test_utf_8_is_written_whatever_the_terminal_speaks(cli, board_service: BoardService, board, monkeypatch) -> None:
+def test_utf_8_is_written_whatever_the_encoding_of_the_terminal(cli, board_service: BoardService, board, monkeypatch) -> None:
     cli("card", "create", "Zürich", "--list", board.todo)
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
@@ -141,12 +141,12 @@ def test_cards_that_could_not_be_read_back_are_named_and_left_out(cli, board_ser
     assert lines[5] == "boardclient: error: 5 cards could not be written as import reads them"
 
 
-def test_one_card_is_one(cli, board_service: BoardService, board) -> None:
+def test_one_card_is_counted_in_the_singular(cli, board_service: BoardService, board) -> None:
     board_service.faults.add(board_service.faults.foreign_body(b'[{"id": "c1"}]'), "boards.cards")
     assert cli("export", board.board).err.endswith("error: 1 card could not be written as import reads them\n")
 
 
-def test_a_board_that_is_none_leaves_the_file_alone(cli, tmp_path: Path) -> None:
+def test_an_unknown_board_leaves_the_file_as_it_is(cli, tmp_path: Path) -> None:
     path = tmp_path / "cards.csv"
     path.write_text("kept")
     code, out, err = cli("export", "nowhere", "--output", str(path))
@@ -170,12 +170,12 @@ def test_an_output_that_cannot_be_written_is_one_line(cli, board, tmp_path: Path
         (Format.JSON_LINES, "a.txt", Format.JSON_LINES),
     ],
 )
-def test_the_form_is_what_is_said_or_what_the_extension_says(said: Format | None, output: str | None, form: Format) -> None:
+def test_the_format_is_the_option_or_else_the_extension(said: Format | None, output: str | None, form: Format) -> None:
     assert _export.choose_format(said, output and Path(output)) is form
 
 
 @pytest.mark.parametrize(("options", "message"), [(["--format", "csv"], "--format is different"), ([], "must be one of")])
-def test_a_form_that_contradicts_the_extension_is_bad_usage(
+def test_a_format_that_contradicts_the_extension_is_bad_usage(
     cli, board_service: BoardService, board, options: list[str], message: str
 ) -> None:
     output = "cards.jsonl" if options else "cards.txt"
@@ -201,13 +201,13 @@ LISTS = [
 @pytest.mark.parametrize(
     ("list_id", "written"), [("l1", "To Do"), ("l2", "l2"), ("l4", "l4"), ("l5", "l5"), ("l6", "l6"), ("l7", "l7")]
 )
-def test_a_list_is_written_by_its_name_where_that_means_it(list_id: str, written: str) -> None:
+def test_a_list_is_written_by_name_if_the_name_is_unique(list_id: str, written: str) -> None:
     (cells,) = _export.rows_of([Card("c", "A", list_id=list_id)], LISTS, with_archived=True)
     assert cells["list"] == written
     assert ListIndex(LISTS).find(written) == list_id
 
 
-def test_a_list_that_nothing_can_name_is_left_out() -> None:
+def test_a_list_without_a_usable_name_or_identifier_is_left_out() -> None:
     (found,) = _export.rows_of([Card("c", "A", list_id="l1x")], [*LISTS, BoardList("l9", " padded ")], with_archived=True)
     assert isinstance(found, _export.LeftOut)
     assert "ambiguous" in str(found.why)
@@ -258,7 +258,7 @@ def test_a_full_disk_leaves_the_old_file(cli, board_service: BoardService, board
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_is_replaced_with_its_mode_and_a_link_stays_one(cli, board, tmp_path: Path) -> None:
+def test_a_replaced_file_keeps_its_mode_and_a_link_remains_a_link(cli, board, tmp_path: Path) -> None:
     real, link = tmp_path / "real.csv", tmp_path / "cards.csv"
     real.write_text("old")
     real.chmod(0o640)
@@ -270,6 +270,6 @@ def test_a_file_is_replaced_with_its_mode_and_a_link_stays_one(cli, board, tmp_p
     assert sorted(tmp_path.iterdir()) == [link, real]
 
 
-def test_what_is_no_regular_file_is_written_to(cli, board) -> None:
+def test_a_pipe_or_device_is_written_to_directly(cli, board) -> None:
     assert cli("export", board.board, "--output", os.devnull, "--format", "csv").code == 0
     assert Path(os.devnull).is_char_device()

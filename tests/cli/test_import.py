@@ -31,6 +31,7 @@ def test_every_row_becomes_a_card(cli, board_service: BoardService, board, csv_f
 
 
 def test_json_lines_and_a_json_result(cli, board_service: BoardService, board, csv_file) -> None:
+    """An import reads JSON Lines, and with `--json` prints its result as JSON."""
     path = csv_file('{"name": "A", "due": "2027-01-01T00:00:00Z"}\n{"name": "B", "pos": "top"}\n', "cards.ndjson")
     code, out, err = cli("import", path, "--board", board.board, "--list", board.todo, "--concurrency", "1", "--json")
     assert (code, err) == (0, "")
@@ -60,7 +61,7 @@ def test_json_lines_and_a_json_result(cli, board_service: BoardService, board, c
     assert names(board_service) == ["A", "B"]
 
 
-def test_a_card_made_twice_by_a_proxy_is_told(cli, board_service: BoardService, board, csv_file) -> None:
+def test_a_card_that_a_proxy_created_twice_is_reported(cli, board_service: BoardService, board, csv_file) -> None:
     """A proxy that repeats a POST answers as if nothing had happened: the board is read in the end, and says so."""
 
     class Repeated:
@@ -79,6 +80,7 @@ def test_a_card_made_twice_by_a_proxy_is_told(cli, board_service: BoardService, 
 
 
 def test_a_file_without_rows_is_imported(cli, board, csv_file) -> None:
+    """A file with a header only is an import of no cards."""
     code, out, _ = cli("import", csv_file("name,list\n"), "--board", board.board)
     assert code == 0
     assert out.startswith("created 0")
@@ -91,7 +93,7 @@ def test_a_bar_is_drawn_on_a_terminal(cli, board, csv_file, monkeypatch) -> None
     assert "Importing" in err
 
 
-def test_wrong_rows_are_named_before_anything_is_sent(cli, board_service: BoardService, board, csv_file) -> None:
+def test_invalid_rows_are_named_before_anything_is_sent(cli, board_service: BoardService, board, csv_file) -> None:
     path = csv_file("name,due,list\nA,,To Do\n,soon,To Do\nC,,\x1bNowhere\n")
     code, out, err = cli("import", path, "--board", board.board, "--json")
     assert (code, out) == (2, "")
@@ -103,7 +105,7 @@ def test_wrong_rows_are_named_before_anything_is_sent(cli, board_service: BoardS
     assert not board_service.calls_of("cards.create")
 
 
-def test_one_wrong_row_is_one_problem(cli, board, csv_file) -> None:
+def test_one_invalid_row_is_counted_in_the_singular(cli, board, csv_file) -> None:
     err = cli("import", csv_file("name\n\t\n"), "--board", board.board, "--list", "To Do").err
     assert err.endswith("the file has 1 problem; nothing was sent\n")
 
@@ -118,7 +120,9 @@ def test_no_more_than_20_problems_are_named(cli, board_service: BoardService, bo
 
 
 @pytest.mark.parametrize("name", ["cards.txt", "missing.csv", "folder.csv"])
-def test_a_file_that_is_none_is_one_line(cli, board_service: BoardService, board, tmp_path: Path, name: str) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_of_one_line(
+    cli, board_service: BoardService, board, tmp_path: Path, name: str
+) -> None:
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "cards.txt").write_text(THREE)
     code, out, err = cli("import", str(tmp_path / name), "--board", board.board)
@@ -135,13 +139,13 @@ def test_a_default_list_that_the_board_has_not_is_bad_usage(cli, board_service: 
     assert not board_service.calls_of("cards.create")
 
 
-def test_a_board_that_is_none_fails(cli, csv_file) -> None:
+def test_an_unknown_board_fails(cli, csv_file) -> None:
     code, out, err = cli("import", csv_file(THREE), "--board", "nowhere")
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
 
 
-def test_rows_that_fail_are_named_and_lost_answers_are_looked_for(cli, board_service: BoardService, board, csv_file) -> None:
+def test_rows_that_fail_are_named_and_lost_responses_are_searched_for(cli, board_service: BoardService, board, csv_file) -> None:
     faults = board_service.faults
     faults.add(faults.status(400, body=b"bad \x1b[31m"), "cards.create", call=1)
     faults.add(faults.drop(commit=True), "cards.create", call=3)
@@ -168,7 +172,7 @@ def test_rows_that_fail_are_named_and_lost_answers_are_looked_for(cli, board_ser
     assert len(board_service.calls_of("cards.create")) == 3
 
 
-def test_rows_that_cannot_be_looked_for_are_unknown(cli, board_service: BoardService, board, csv_file) -> None:
+def test_rows_that_cannot_be_searched_for_are_unknown(cli, board_service: BoardService, board, csv_file) -> None:
     faults = board_service.faults
     faults.add(faults.drop(commit=True), "cards.create", call=3)
     faults.add(faults.status(404), "boards.cards", call=2)
@@ -188,7 +192,7 @@ def test_failed_rows_are_named_without_json_too(cli, board_service: BoardService
     assert sum(line.startswith("row ") for line in err.splitlines()) == 3
 
 
-def test_a_token_that_is_refused_on_the_way_ends_the_run(cli, board_service: BoardService, board, csv_file) -> None:
+def test_a_token_that_is_refused_during_an_import_ends_it(cli, board_service: BoardService, board, csv_file) -> None:
     board_service.faults.add(board_service.faults.status(401), "cards.create", call=2)
     path = csv_file(THREE)
     code, out, err = cli("import", path, "--board", board.board, "--list", "Done", "--concurrency", "1", "--json")
@@ -206,7 +210,7 @@ def test_a_token_that_is_refused_on_the_way_ends_the_run(cli, board_service: Boa
         ("name\nA\n", "it has 1 rows now and had 3", ["A"]),
     ],
 )
-def test_a_file_that_changes_meanwhile_stops_the_import(
+def test_a_file_that_changes_during_the_import_stops_it(
     cli, board_service: BoardService, board, csv_file, monkeypatch, later: str, message: str, sent: list[str]
 ) -> None:
     path = csv_file("name\nA\nB\nC\n")
@@ -225,7 +229,7 @@ def test_a_file_that_changes_meanwhile_stops_the_import(
     assert names(board_service) == sent
 
 
-async def test_a_file_that_cannot_be_read_any_more_stops_the_import(board_service: BoardService) -> None:
+async def test_a_file_that_becomes_unreadable_stops_the_import(board_service: BoardService) -> None:
     class Failing(io.BytesIO):
         readings = 0
 
@@ -312,7 +316,7 @@ async def test_what_is_ready_when_it_is_cancelled_counts_and_the_rest_is_unknown
         (BulkAudit(unexpected=(Card("c2", "B"),)), ["unexpected: 'B' (c2) belongs to no row, and was not there before"], True),
     ],
 )
-def test_what_the_audit_found_is_told(capsys, audit: BulkAudit, lines: list[str], is_complete: bool) -> None:
+def test_the_findings_of_the_audit_are_printed(capsys, audit: BulkAudit, lines: list[str], is_complete: bool) -> None:
     outcome = _import.Outcome(lambda row: None)
     outcome.report = BulkReport(audit=audit)
     _import_view._show_end(outcome, [], as_json=True)
@@ -323,7 +327,7 @@ def test_what_the_audit_found_is_told(capsys, audit: BulkAudit, lines: list[str]
     assert outcome.is_complete is is_complete
 
 
-def test_references_that_come_twice_are_found_before_anything_is_sent(cli, board_service, board, csv_file) -> None:
+def test_repeated_references_are_found_before_anything_is_sent(cli, board_service, board, csv_file) -> None:
     path = csv_file("name,reference\nA,r-1\nB,\nC,r-2\nD,r-1\nE,\nF,r-1\n")
     code, _, err = cli("import", path, *into(board))
     assert code == 2
@@ -350,7 +354,7 @@ def test_two_references_with_one_hash_are_not_taken_for_the_same() -> None:
     assert list(doubles(rows, frozenset(map(hash, ("r-1", "r-2"))))) == [None, None]
 
 
-def test_a_board_that_cannot_be_read_at_the_end_is_told(capsys) -> None:
+def test_an_import_whose_board_cannot_be_read_at_the_end_is_incomplete(capsys) -> None:
     """If the board can't be read at the end, the import is reported as incomplete."""
     outcome = _import.Outcome(lambda row: None)
     outcome.report = BulkReport(audit_error=TransportError("reset"))

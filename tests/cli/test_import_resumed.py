@@ -25,7 +25,7 @@ def journal_of(path: str) -> Path:
     return Path(f"{path}.journal")
 
 
-def test_the_same_line_sends_nothing_once_all_is_done(cli, board_service: BoardService, board, csv_file) -> None:
+def test_the_same_command_sends_nothing_once_all_rows_are_done(cli, board_service: BoardService, board, csv_file) -> None:
     line = ("import", csv_file(NINE), *into(board))
     assert cli(*line).code == 0
     code, out, err = cli(*line)
@@ -34,7 +34,7 @@ def test_the_same_line_sends_nothing_once_all_is_done(cli, board_service: BoardS
     assert names(board_service) == ALL_NINE
 
 
-def test_rows_that_are_added_are_created_by_the_same_line(cli, board_service: BoardService, board, csv_file) -> None:
+def test_the_same_command_creates_rows_that_were_added(cli, board_service: BoardService, board, csv_file) -> None:
     line = ("import", csv_file("name,reference\ncard 1,r-1\ncard 3,r-3\n"), *into(board), "--json")
     assert cli(*line).code == 0
     csv_file(NINE)
@@ -44,7 +44,7 @@ def test_rows_that_are_added_are_created_by_the_same_line(cli, board_service: Bo
     assert names(board_service) == ALL_NINE
 
 
-def test_the_journal_lies_where_it_is_said(cli, board, csv_file, tmp_path: Path) -> None:
+def test_the_journal_is_written_where_the_option_says(cli, board, csv_file, tmp_path: Path) -> None:
     path = csv_file(NINE)
     assert cli("import", path, *into(board), "--journal", str(tmp_path / "other")).code == 0
     assert read_journal(tmp_path / "other").counts["done"] == 9
@@ -52,7 +52,7 @@ def test_the_journal_lies_where_it_is_said(cli, board, csv_file, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_after_a_signal_what_is_under_way_comes_to_its_end_and_the_same_line_does_the_rest(
+def test_after_a_signal_requests_finish_and_the_same_command_does_the_rest(
     cli, board_service: BoardService, board, csv_file, signals_on, pulled, number: signal.Signals, code: int
 ) -> None:
     board_service.faults.add(Held(pulled), "cards.create", call=range(3, 100))
@@ -73,7 +73,7 @@ def test_after_a_signal_what_is_under_way_comes_to_its_end_and_the_same_line_doe
     assert names(board_service) == ALL_NINE
 
 
-def test_a_second_signal_stops_at_once_and_the_same_line_finds_what_was_done(
+def test_a_second_signal_stops_at_once_and_the_same_command_finds_what_was_done(
     cli, board_service: BoardService, board, csv_file, signals_on
 ) -> None:
     faults = board_service.faults
@@ -97,7 +97,7 @@ def test_a_second_signal_stops_at_once_and_the_same_line_finds_what_was_done(
     assert names(board_service) == ALL_NINE
 
 
-def test_rows_that_were_handed_out_and_not_sent_are_not_unknown(cli, board_service, board, csv_file, signals_on) -> None:
+def test_rows_that_were_logged_and_not_sent_are_not_unknown(cli, board_service, board, csv_file, signals_on) -> None:
     board_service.faults.add(board_service.faults.hang(), "cards.create")
     signals_on("cards.create", 1, signal.SIGTERM, signal.SIGINT)
     code, out, err = cli("import", csv_file(NINE), *into(board), "--concurrency", "1")
@@ -109,7 +109,7 @@ def test_rows_that_were_handed_out_and_not_sent_are_not_unknown(cli, board_servi
     ]
 
 
-def test_rows_that_failed_are_told_beside_the_signal(cli, board_service, board, csv_file, signals_on, pulled) -> None:
+def test_rows_that_failed_are_named_beside_the_signal(cli, board_service, board, csv_file, signals_on, pulled) -> None:
     board_service.faults.add(board_service.faults.status(400), "cards.create", call=1)
     board_service.faults.add(Held(pulled), "cards.create", call=[2])
     signals_on("cards.create", 2, signal.SIGTERM)
@@ -146,7 +146,7 @@ def started(service: BoardService, argv: tuple[str, ...]) -> subprocess.Popen[st
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_process_ends_on_a_signal_and_another_goes_on(
+def test_a_process_ends_on_a_signal_and_another_resumes(
     cli, board_service: BoardService, board, csv_file, number: signal.Signals, code: int
 ) -> None:
     board_service.faults.add(board_service.faults.delay_answer(0.3), "cards.create", call=range(3, 100))
@@ -164,7 +164,7 @@ def test_a_process_ends_on_a_signal_and_another_goes_on(
     assert names(board_service) == ALL_NINE
 
 
-def test_a_killed_process_leaves_a_journal_to_go_on_with(cli, board_service: BoardService, board, csv_file) -> None:
+def test_a_killed_process_leaves_a_journal_that_can_be_resumed(cli, board_service: BoardService, board, csv_file) -> None:
     board_service.faults.add(board_service.faults.hang(commit=True), "cards.create", call=range(3, 100))
     line = ("import", csv_file(NINE), *into(board), "--concurrency", "2", "--json")
     with started(board_service, line) as process:
@@ -191,7 +191,7 @@ def test_a_dry_run_sends_nothing_and_makes_no_journal(cli, board_service: BoardS
     assert "row 2, column due" in err
 
 
-def test_a_dry_run_says_what_the_journal_holds_and_leaves_it_alone(cli, board_service: BoardService, board, csv_file) -> None:
+def test_a_dry_run_prints_what_the_journal_holds_and_leaves_it_alone(cli, board_service: BoardService, board, csv_file) -> None:
     faults = board_service.faults
     faults.add(faults.status(400), "cards.create", call=range(1, 3))
     faults.add(faults.drop(), "cards.create", call=[3])
@@ -252,7 +252,7 @@ def test_a_journal_in_use_is_refused(cli, board_service: BoardService, board, cs
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense " * 1000, b"SQLite format 3\x00" + b"\xff" * 5000])
-def test_a_journal_that_is_none_is_refused(cli, board_service: BoardService, board, csv_file, content: bytes) -> None:
+def test_a_file_that_is_not_a_journal_is_refused(cli, board_service: BoardService, board, csv_file, content: bytes) -> None:
     path = csv_file(NINE)
     journal_of(path).write_bytes(content)
     code, out, err = cli("import", path, *into(board))
@@ -263,13 +263,13 @@ def test_a_journal_that_is_none_is_refused(cli, board_service: BoardService, boa
     assert not board_service.calls_of("cards.create")
 
 
-def test_a_folder_that_is_not_there_is_refused(cli, board, csv_file, tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(cli, board, csv_file, tmp_path: Path) -> None:
     code, _, err = cli("import", csv_file(NINE), *into(board), "--journal", str(tmp_path / "no" / "journal"))
     assert code == 2
     assert "create it first" in err
 
 
-def test_a_journal_that_fails_on_the_way_ends_the_run(cli, board_service: BoardService, board, csv_file, monkeypatch) -> None:
+def test_a_journal_that_fails_during_the_run_ends_it(cli, board_service: BoardService, board, csv_file, monkeypatch) -> None:
     real, batches = JournalFile.admit, []
 
     def admit(self: JournalFile, *arguments: object) -> object:

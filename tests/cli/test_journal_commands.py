@@ -32,6 +32,7 @@ def journal(cli, board_service: BoardService, board, csv_file) -> Path:
 
 
 def test_show_sums_it_up(bare_cli, board_service: BoardService, board, journal: Path) -> None:
+    """`journal show` prints how many rows are in which state."""
     before = journal.read_bytes()
     code, out, err = bare_cli("journal", "show", str(journal))
     assert (code, err) == (0, "")
@@ -53,7 +54,7 @@ def test_show_sums_it_up(bare_cli, board_service: BoardService, board, journal: 
     assert journal.read_bytes() == before
 
 
-def test_show_prints_the_sum_as_json(bare_cli, board, journal: Path) -> None:
+def test_show_prints_the_summary_as_json(bare_cli, board, journal: Path) -> None:
     found = json.loads(bare_cli("journal", "show", str(journal), "--json").out)
     assert (found["board"], found["rows"], found["done"], found["path"]) == (board.board, 5, 2, str(journal))
     assert found["created_at"].startswith("20")
@@ -76,7 +77,7 @@ def test_export_prints_rows_as_json_lines(bare_cli, board_service: BoardService,
     assert "\x1b" not in out
 
 
-def test_export_keeps_to_the_states_that_are_asked_for(bare_cli, journal: Path) -> None:
+def test_export_prints_only_the_requested_states(bare_cli, journal: Path) -> None:
     out = bare_cli("journal", "export", str(journal), "--state", "unknown", "--state", "failed").out
     assert [json.loads(line)["state"] for line in out.splitlines()] == ["failed", "unknown"]
     assert bare_cli("journal", "export", str(journal), "--state", "logged") == (0, "", "")
@@ -99,14 +100,14 @@ def test_a_row_of_which_nothing_is_known_has_neither_card_nor_reason(bare_cli, c
     assert bare_cli("journal", "export", f"{path}.journal") == (0, '{"position": 0, "state": "logged"}\n', "")
 
 
-def test_a_journal_in_use_can_be_looked_at(bare_cli, journal: Path) -> None:
+def test_a_journal_in_use_can_be_read(bare_cli, journal: Path) -> None:
     with closing(RunLock.acquire(journal)):
         assert bare_cli("journal", "show", str(journal)).code == 0
         assert bare_cli("journal", "export", str(journal)).code == 0
 
 
 @pytest.mark.parametrize("command", ["show", "export"])
-def test_what_is_no_journal_is_one_line(bare_cli, tmp_path: Path, command: str) -> None:
+def test_a_file_that_is_not_a_journal_is_an_error_of_one_line(bare_cli, tmp_path: Path, command: str) -> None:
     code, out, err = bare_cli("journal", command, str(tmp_path / "missing"))
     assert (code, out) == (2, "")
     assert "there is no journal" in err
@@ -131,5 +132,5 @@ def test_a_signal_ends_a_long_export(bare_cli, journal: Path, monkeypatch) -> No
     assert all(json.loads(line) for line in out.splitlines())
 
 
-def test_the_states_are_the_journal_s() -> None:
+def test_the_states_of_the_option_are_those_of_the_journal() -> None:
     assert sorted(DECLARED) == sorted(STATES)

@@ -17,14 +17,14 @@ def test_a_file_of_another_layout_is_read_as_the_options_say(cli, board_service:
     assert cards(board_service) == [("Ask", "2027-06-30T22:00:00Z")]
 
 
-def test_json_lines_are_renamed_as_well(cli, board_service: BoardService, board, csv_file) -> None:
+def test_fields_of_json_lines_can_be_renamed_as_well(cli, board_service: BoardService, board, csv_file) -> None:
     path = csv_file('{"title": "Ask", "notes": "x", "due": "2027-07-01T09:00"}\n', "cards.jsonl")
     options = ["--map", "name=title", "--skip", "notes", "--timezone", "America/New_York"]
     assert cli("import", path, *into(board), *options).code == 0
     assert cards(board_service) == [("Ask", "2027-07-01T13:00:00Z")]
 
 
-def test_an_offset_of_its_own_wins_over_the_zone(cli, board_service: BoardService, board) -> None:
+def test_the_offset_of_a_date_wins_over_the_zone(cli, board_service: BoardService, board) -> None:
     due = ("--due", "2027-07-01T09:00+01:00", "--timezone", "Asia/Tokyo")
     assert cli("card", "create", "A", "--list", board.todo, *due).code == 0
     assert cli("card", "create", "B", "--list", board.todo, "--due", "2027-07-01T09:00", *due[2:]).code == 0
@@ -32,7 +32,10 @@ def test_an_offset_of_its_own_wins_over_the_zone(cli, board_service: BoardServic
 
 
 @pytest.mark.parametrize(("mark", "hint"), [(";", '--delimiter ";"'), ("\t", "--delimiter $'"), ("|", '--delimiter "|"')])
-def test_another_separator_is_named(cli, board_service: BoardService, board, csv_file, mark: str, hint: str) -> None:
+def test_another_separator_is_refused_with_the_option_that_helps(
+    cli, board_service: BoardService, board, csv_file, mark: str, hint: str
+) -> None:
+    """A file with another separator is refused before anything is sent, with a hint."""
     code, _, err = cli("import", csv_file(f"name{mark}due\nA{mark}\n"), *into(board))
     assert code == 2
     assert hint in err

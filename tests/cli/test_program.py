@@ -41,6 +41,7 @@ def test_what_prints_a_page_imports_little(argv: str) -> None:
 
 
 def test_completion_imports_little_and_completes() -> None:
+    """Completion prints the commands that fit, and imports neither aiohttp nor rich."""
     done = run("-c", _PROBE.replace("main()", "main(['ignored'])"), env={**_COMPLETE})
     assert "plain,board" in done.stdout
     assert done.stderr.splitlines()[-1] == "[]"
@@ -60,7 +61,8 @@ def test_the_package_runs_as_a_module() -> None:
         (["whoami", "--jsn"], "--json"),
     ],
 )
-def test_a_mistyped_command_is_answered_with_the_likely_one(bare_cli, argv: list[str], said: str) -> None:
+def test_a_mistyped_command_is_corrected_by_a_suggestion(bare_cli, argv: list[str], said: str) -> None:
+    """A mistyped command fails with the name of the most similar one."""
     code, out, err = bare_cli(*argv)
     assert (code, out) == (2, "")
     assert said in err
@@ -68,6 +70,7 @@ def test_a_mistyped_command_is_answered_with_the_likely_one(bare_cli, argv: list
 
 
 def test_a_group_alone_shows_its_help_as_bad_usage(bare_cli) -> None:
+    """A group without a command prints its help with exit code 2."""
     code, out, err = bare_cli("board")
     assert (code, out) == (2, "")
     assert err.startswith("Usage: boardclient board")
@@ -129,7 +132,7 @@ def test_the_interrupt_s_handler_writes_a_line_and_ends_the_process(monkeypatch,
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_interrupt_before_the_handler_is_there_ends_alike(monkeypatch, capfd) -> None:
+def test_an_interrupt_before_the_handler_is_installed_ends_the_same(monkeypatch, capfd) -> None:
     def refuse(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -150,7 +153,7 @@ def test_a_handler_of_the_application_s_own_is_left_alone(bare_cli) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_an_interrupt_that_reaches_click_is_one_line(bare_cli, monkeypatch) -> None:
+def test_an_interrupt_that_reaches_click_is_reported_on_one_line(bare_cli, monkeypatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -161,7 +164,7 @@ def test_an_interrupt_that_reaches_click_is_one_line(bare_cli, monkeypatch) -> N
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_output_is_one_line() -> None:
+def test_a_full_disk_is_reported_on_one_line() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "boardclient", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -170,7 +173,7 @@ def test_a_full_output_is_one_line() -> None:
     assert done.stderr == "boardclient: error: can't write the output: No space left on device\n"
 
 
-def test_an_output_whose_reader_is_gone_is_one_line() -> None:
+def test_a_closed_pipe_is_reported_on_one_line() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -191,7 +194,8 @@ def test_a_closed_output_is_refused_before_anything_is_done(monkeypatch, capsys)
     assert "standard output is closed" in capsys.readouterr().err
 
 
-def test_a_closed_standard_error_is_no_descriptor_for_others(monkeypatch, capsys) -> None:
+def test_a_closed_standard_error_is_replaced_by_the_null_device(monkeypatch, capsys) -> None:
+    """If standard error is closed, the null device takes its place."""
     monkeypatch.setattr(sys, "stderr", None)
     with pytest.raises(SystemExit) as caught:
         entry.main(["--version"])
@@ -208,7 +212,7 @@ class _Full(io.StringIO):
         self.write("")
 
 
-def test_a_full_stream_without_a_descriptor_is_one_line_too(monkeypatch, capsys) -> None:
+def test_a_full_stream_without_a_descriptor_is_reported_on_one_line(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "stdout", _Full())
     with pytest.raises(SystemExit) as caught:
         entry.main(["--version"])
@@ -225,7 +229,7 @@ def test_a_full_standard_error_stops_nothing(monkeypatch) -> None:
     console.file.flush()
 
 
-def test_another_system_error_is_not_taken_for_one_of_the_output(bare_cli, monkeypatch) -> None:
+def test_another_system_error_is_not_blamed_on_the_output(bare_cli, monkeypatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -267,7 +271,7 @@ def test_a_board_is_printed_as_json(cli, board) -> None:
     ]
 
 
-def test_a_board_is_shown_with_the_identifiers_that_other_commands_want(cli, board_service: BoardService, board) -> None:
+def test_a_board_is_shown_with_the_identifiers_that_other_commands_need(cli, board_service: BoardService, board) -> None:
     cli("card", "create", "A", "--list", board.todo)
     out = cli("board", "show", board.board).out
     assert board.todo in out
@@ -309,7 +313,7 @@ def test_a_directory_as_journal_is_bad_usage(cli, board, csv_file, tmp_path: Pat
     assert str(tmp_path) in err
 
 
-def test_a_broken_pipe_is_one_line_and_not_written_to_again(monkeypatch, capsys) -> None:
+def test_a_broken_pipe_is_reported_on_one_line_and_not_written_to_again(monkeypatch, capsys) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w", encoding="utf-8") as stream:
@@ -323,12 +327,13 @@ def test_a_broken_pipe_is_one_line_and_not_written_to_again(monkeypatch, capsys)
 
 
 def test_completion_names_the_commands_that_fit(bare_cli, monkeypatch) -> None:
+    """Completion offers the commands that begin with what was typed."""
     for name, value in _COMPLETE.items():
         monkeypatch.setenv(name, value)
     assert bare_cli("ignored")[:2] == (0, "plain,board\n")
 
 
-def test_the_module_runs_the_command_line(monkeypatch, capsys) -> None:
+def test_python_m_runs_the_command_line(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["boardclient", "--version"])
     with pytest.raises(SystemExit) as caught:
         runpy.run_path(str(Path(boardclient.__file__).with_name("__main__.py")), run_name="__main__")

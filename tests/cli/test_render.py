@@ -31,11 +31,11 @@ def drawn(lists: list[BoardList], cards: list[Card], **options: int) -> str:
         ("\ud800", "\\ud800"),
     ],
 )
-def test_control_characters_are_written_out(text: str, escaped: str) -> None:
+def test_control_characters_are_escaped(text: str, escaped: str) -> None:
     assert _text.escape(text) == escaped
 
 
-def test_a_board_is_drawn_as_columns_of_cards() -> None:
+def test_a_board_is_drawn_in_columns_of_cards() -> None:
     lists = [BoardList("l1", "To Do"), BoardList("l2", "Old", closed=True), BoardList("l3", None)]
     cards = [
         Card("c1", "Write the plan", list_id="l1", due=datetime(2027, 3, 4, tzinfo=UTC)),
@@ -57,7 +57,7 @@ def test_a_board_without_lists_says_so() -> None:
     assert drawn([], []) == "The board has no lists.\n"
 
 
-def test_beyond_a_limit_cards_are_only_counted() -> None:
+def test_cards_beyond_a_limit_are_only_counted() -> None:
     text = drawn([BoardList("l1", "To Do")], [Card(f"c{n}", f"Card {n}", list_id="l1") for n in range(5)], cards_per_list=2)
     assert "Card 1" in text
     assert "Card 2" not in text
@@ -65,7 +65,7 @@ def test_beyond_a_limit_cards_are_only_counted() -> None:
     assert "more" not in drawn([BoardList("l1", "To Do")], [Card("c1", "A", list_id="l1")], cards_per_list=2)
 
 
-def test_markup_and_control_characters_of_the_service_are_text() -> None:
+def test_markup_and_control_characters_of_the_service_are_escaped() -> None:
     text = drawn([BoardList("l1", "[red]List[/red]\x1b")], [Card("c1", "[bold]x[/] :smile: \x1b[2J\u202e", list_id="l1")])
     assert "[red]List[/red]\\x1b" in text
     assert "[bold]x[/] :smile:" in text
@@ -74,11 +74,13 @@ def test_markup_and_control_characters_of_the_service_are_text() -> None:
 
 
 def test_details_show_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """The details of a card show each field that has a value, escaped."""
     _text.details("card\x1b", {"id": "c1", "desc": None, "name": "[b]" + "n" * 300})
     assert capsys.readouterr().out == f"card\\x1b\n  id    c1\n  name  [b]{'n' * 300}\n"
 
 
 def test_details_without_fields_are_a_title(capsys: pytest.CaptureFixture[str]) -> None:
+    """The details of a card without fields are its title."""
     _text.details("nothing", {})
     assert capsys.readouterr().out == "nothing\n"
 
@@ -100,18 +102,18 @@ def test_the_bar_is_drawn_on_a_terminal_only() -> None:
         (100_010, 9.6, "10 cards/s, 2:53:37 left"),
     ],
 )
-def test_the_pace_is_told_with_the_time_that_is_left(total: int | None, rate: float, text: str) -> None:
+def test_the_pace_is_shown_with_the_remaining_time(total: int | None, rate: float, text: str) -> None:
     progress = BulkProgress(done=10, created=10, failed=0, unknown=0, rate=rate, seconds=5, total=total)
     assert _render.pace(progress) == text
 
 
 @pytest.mark.parametrize("reason", get_args(WaitReason))
-def test_why_a_run_waits_is_told(reason: str) -> None:
+def test_the_reason_why_a_run_waits_is_shown(reason: str) -> None:
     progress = BulkProgress(done=10, created=10, failed=0, unknown=0, rate=1.0, seconds=5, total=None, waiting_for=reason)
     assert _render.pace(progress).startswith("waiting ")
 
 
-def test_what_is_overdue_is_red_and_identifiers_stand_below() -> None:
+def test_overdue_dates_are_red_and_identifiers_are_printed_below() -> None:
     cards = [Card(f"c{year}", "x", list_id="l1", due=datetime(year, 1, 1, tzinfo=UTC)) for year in (2026, 2028)]
     console = Console(file=io.StringIO(), width=100, force_terminal=True, no_color=False, color_system="standard")
     now = datetime(2027, 1, 1, tzinfo=UTC)

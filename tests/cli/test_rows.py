@@ -47,7 +47,7 @@ def said(text: str | bytes, form: Format = Format.CSV, default: str | None = "l2
     ("name", "form"),
     [("a.csv", Format.CSV), ("a.CSV", Format.CSV), ("a.jsonl", Format.JSON_LINES), ("b/c.ndjson", Format.JSON_LINES)],
 )
-def test_the_extension_says_the_format(name: str, form: Format) -> None:
+def test_the_extension_chooses_the_format(name: str, form: Format) -> None:
     assert detect(PurePath(name)) is form
 
 
@@ -76,7 +76,7 @@ def test_a_list_is_found_by_identifier_or_name(value: str, list_id: str) -> None
         ("x" * 100, f"'{'x' * 60}…' is neither"),
     ],
 )
-def test_a_list_that_is_none_or_more_than_one_is_refused(value: str, message: str) -> None:
+def test_an_unknown_or_ambiguous_list_is_refused(value: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         LISTS.find(value)
     assert message in str(caught.value)
@@ -103,7 +103,7 @@ def test_a_due_date_keeps_its_offset(text: str, due: datetime) -> None:
         ("0001-01-01T00:00:00+23:00", "outside of the years"),
     ],
 )
-def test_a_due_date_without_a_meaning_is_refused(text: str, message: str) -> None:
+def test_an_invalid_due_date_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_due(text)
     assert message in str(caught.value)
@@ -163,7 +163,7 @@ def test_a_json_row_becomes_a_draft_and_null_is_not_sent() -> None:
         pytest.param(",due,pos,list\n".replace(",", "name,", 1) + ",x,y,z\n", ["name", "due", "pos", "list"], id="all-of-a-row"),
     ],
 )
-def test_a_csv_file_is_read_or_its_wrong_places_are_named(text: str | bytes, expected: list[str]) -> None:
+def test_a_csv_file_is_read_or_its_invalid_places_are_named(text: str | bytes, expected: list[str]) -> None:
     found = said(text)
     assert len(found) == len(expected)
     assert all(part in item for part, item in zip(expected, found, strict=True)), found
@@ -187,7 +187,7 @@ def test_a_csv_file_is_read_or_its_wrong_places_are_named(text: str | bytes, exp
         pytest.param('{"name": null}\n{}\n', ["row 1, column name: is missing", "row 2, column name: is missing"], id="no-name"),
     ],
 )
-def test_a_json_lines_file_is_read_or_its_wrong_places_are_named(text: str | bytes, expected: list[str]) -> None:
+def test_a_json_lines_file_is_read_or_its_invalid_places_are_named(text: str | bytes, expected: list[str]) -> None:
     found = said(text, Format.JSON_LINES)
     assert len(found) == len(expected)
     assert all(part in item for part, item in zip(expected, found, strict=True)), found
@@ -249,4 +249,5 @@ def test_a_json_lines_file_gives_back_what_was_written(written: list[CardDraft],
 
 @given(st.binary(max_size=200) | st.text(string.printable, max_size=200).map(str.encode), st.sampled_from(Format))
 def test_no_bytes_make_it_fail(raw: bytes, form: Format) -> None:
+    """Any bytes are read as rows or as named problems, never as an unexpected error."""
     assert all(isinstance(item, Row | Problem) for item in rows_of(b"name,list\n" + raw if form is Format.CSV else raw, form))

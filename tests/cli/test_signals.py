@@ -15,7 +15,7 @@ def test_work_that_ends_by_itself_returns_and_leaves_the_handlers_alone() -> Non
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def test_work_that_swallows_the_cancellation_was_stopped_all_the_same() -> None:
+def test_work_that_swallows_its_cancellation_counts_as_stopped() -> None:
     async def work() -> None:
         signal.raise_signal(signal.SIGTERM)
         try:
@@ -28,7 +28,7 @@ def test_work_that_swallows_the_cancellation_was_stopped_all_the_same() -> None:
     assert caught.value.signal_number == signal.SIGTERM
 
 
-def test_a_cancellation_that_is_no_signal_s_is_passed_on() -> None:
+def test_a_cancellation_without_a_signal_is_raised() -> None:
     async def work() -> None:
         raise asyncio.CancelledError
 
@@ -51,7 +51,9 @@ def test_further_interrupts_end_work_that_does_not_stop() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_loop_without_signal_handlers_is_stopped_too(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+def test_a_loop_without_signal_handlers_stops_on_an_interrupt_too(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
     before = signal.getsignal(number)
 
     async def work() -> None:
@@ -68,7 +70,7 @@ def test_a_loop_without_signal_handlers_is_stopped_too(monkeypatch: pytest.Monke
     assert signal.getsignal(number) == before
 
 
-def test_the_first_signal_pulls_the_brake_and_lets_the_work_come_to_its_end() -> None:
+def test_the_first_signal_stops_new_work_and_lets_the_rest_finish() -> None:
     brake, told = Brake(), []
 
     async def work() -> None:
@@ -102,7 +104,7 @@ def test_the_second_signal_cancels_and_the_first_is_reported() -> None:
     assert caught.value.signal_number == signal.SIGINT
 
 
-def test_a_brake_that_holds_nothing_leaves_the_signal_to_the_cancellation() -> None:
+def test_a_signal_cancels_at_once_if_there_is_nothing_to_finish() -> None:
     brake = Brake()
 
     async def work() -> None:

@@ -136,7 +136,7 @@ def test_a_board_is_created_and_remembered(client: TestClient, service: BoardSer
 
 
 @pytest.mark.parametrize("value", ["x", "bnVsbA==", "W10=", "WzEsMl0=", "////", "eyJhIjoxfQ==", "W1tb" * 1500])
-def test_a_cookie_that_is_not_ours_is_no_error(client: TestClient, service: BoardService, value: str) -> None:
+def test_a_cookie_that_cannot_be_read_causes_no_error(client: TestClient, service: BoardService, value: str) -> None:
     sign_in(client, service)
     client.cookies.set("boards", value)
     assert client.get("/").status_code == 200
@@ -184,7 +184,10 @@ def test_forms_of_other_sites_are_refused(client: TestClient, service: BoardServ
         (faults.foreign_body(b"<p>Away</p>", "text/html"), 502),
     ],
 )
-def test_a_service_that_fails(client: TestClient, service: BoardService, fault: faults.Fault, status: int) -> None:
+def test_a_service_that_fails_is_shown_as_an_error_page(
+    client: TestClient, service: BoardService, fault: faults.Fault, status: int
+) -> None:
+    """An error of the service is a page for people and problem+json for programs, with its Retry-After."""
     board = service.seed({"To Do": []})
     sign_in(client, service)
     service.faults.add(fault, operation="boards.cards")
@@ -197,9 +200,10 @@ def test_a_service_that_fails(client: TestClient, service: BoardService, fault: 
     assert (problem.status_code, problem.json()["status"]) == (status, status)
 
 
-def test_a_service_that_does_not_answer(
+def test_a_service_that_does_not_answer_is_a_504(
     client: TestClient, service: BoardService, webapp: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A page that the service keeps waiting ends with 504."""
     board = service.seed({"To Do": []})
     sign_in(client, service)
     monkeypatch.setattr(webapp, "PAGE_SECONDS", 0.1)
@@ -220,14 +224,15 @@ def test_a_card_that_may_have_been_added(client: TestClient, service: BoardServi
     "path",
     ["/boards/unknown", "/boards/%0A", "/boards/a%5Cb", "/uploads/0", "/uploads/" + "a" * 400, "/uploads/..%2E", "/nowhere"],
 )
-def test_what_does_not_exist(client: TestClient, service: BoardService, path: str) -> None:
+def test_what_does_not_exist_has_an_error_page(client: TestClient, service: BoardService, path: str) -> None:
+    """Unknown boards, uploads and pages are 404, and paths that cannot be one are 400, for people and programs."""
     sign_in(client, service)
     page = client.get(path)
     assert (page.status_code, "<h1>" in page.text) in {(404, True), (400, True)}
     assert client.get(path, headers=JSON).status_code == page.status_code
 
 
-def test_redirects_that_sign_nobody_in(client: TestClient, service: BoardService, open_client: OpenClient) -> None:
+def test_failed_redirects_sign_no_user_in(client: TestClient, service: BoardService, open_client: OpenClient) -> None:
     """Replayed, foreign, refused and malformed redirects are answered with 400, and exchange nothing."""
     code, state = service.new_code(), begin(client)
     query = {"code": code, "state": state}
@@ -291,6 +296,7 @@ def test_an_upload_is_watched(client: TestClient, service: BoardService) -> None
 
 
 def test_cards_that_fail_are_named(client: TestClient, service: BoardService) -> None:
+    """The events and the page of an upload name each card that failed."""
     board = service.seed({"To Do": []})
     sign_in(client, service)
     service.faults.add(faults.status(400), operation="cards.create", times=1)
@@ -300,8 +306,8 @@ def test_cards_that_fail_are_named(client: TestClient, service: BoardService) ->
     assert failed["name"] in client.get(path).text
 
 
-def test_an_upload_that_a_worker_left_goes_on(open_client: OpenClient, service: BoardService) -> None:
-    """The worker that is asked for the progress runs it; each card is created once."""
+def test_another_worker_resumes_an_upload(open_client: OpenClient, service: BoardService) -> None:
+    """The worker that gets the request for the progress runs it; each card is created once."""
     board = service.seed({"To Do": []})
     busy = service.faults.add(faults.status(429, {"Retry-After": "60"}), operation="cards.create", call=[2, 3])
     with open_client() as client:
@@ -318,7 +324,7 @@ def test_an_upload_that_a_worker_left_goes_on(open_client: OpenClient, service: 
 
 
 @pytest.mark.parametrize("content", [b"", b"name\n", b"title\nOne\n", b"name\n\xff\n", b"name,desc\n,x\n", b'name\n"One'])
-def test_files_that_are_no_cards(client: TestClient, service: BoardService, content: bytes) -> None:
+def test_files_without_valid_rows_are_refused(client: TestClient, service: BoardService, content: bytes) -> None:
     board = service.seed({"To Do": []})
     sign_in(client, service)
     assert upload(client, board, content).status_code == 400
@@ -336,7 +342,7 @@ def test_a_list_that_can_not_be(client: TestClient, service: BoardService) -> No
     assert service.calls_of("cards.create") == []
 
 
-def test_a_file_that_is_too_large(client: TestClient, service: BoardService) -> None:
+def test_a_file_that_is_too_large_is_refused(client: TestClient, service: BoardService) -> None:
     sign_in(client, service)
     assert upload(client, service.seed({"To Do": []}), b"name\n" + b"x" * 2**20).status_code == 413
 

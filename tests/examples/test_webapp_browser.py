@@ -236,7 +236,7 @@ def test_all_of_it_by_keyboard(page: Page, service: BoardService) -> None:
     assert page.request.get("/me", headers={"accept": "application/json"}).status == 401
 
 
-def test_an_upload_goes_on_after_the_token_expired(page: Page, service: BoardService) -> None:
+def test_an_upload_resumes_after_the_token_expired(page: Page, service: BoardService) -> None:
     """The page shows the progress live, asks for a sign-in when the token has expired, and shows the rest afterwards."""
     board = service.seed({"To Do": [], "Done": []})
     service.faults.rate_limit = faults.rate_limit(20, burst=10)
@@ -296,7 +296,7 @@ def test_errors_are_pages(page: Page, service: BoardService) -> None:
 
 
 def test_the_server_ends_while_a_page_watches(page: Page, service: BoardService, server: subprocess.Popen[bytes]) -> None:
-    """It does not wait for open event streams, which would stay open as long as the upload takes: forever."""
+    """The server does not wait for open event streams, which would stay open as long as the upload takes."""
     board = service.seed({"To Do": []})
     service.faults.add(faults.hang(), operation="cards.create", times=None)
     page.goto(f"/boards/{board.id}")

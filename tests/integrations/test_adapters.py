@@ -66,7 +66,9 @@ async def test_a_page_leads_to_the_login(running: Running, make: MakeSignIn, met
     ],
     ids=["fetch", "program", "htmx", "event source", "event source over http"],
 )
-async def test_anything_else_is_told_where_to_sign_in(running: Running, make: MakeSignIn, headers: Mapping[str, str]) -> None:
+async def test_other_requests_get_401_and_the_address_of_the_login(
+    running: Running, make: MakeSignIn, headers: Mapping[str, str]
+) -> None:
     """A request that a redirect would mislead gets 401 and the address of the login."""
     async with running(make) as send:
         reply = await Browser(send).fetch("/me", headers=headers)
@@ -107,7 +109,7 @@ async def test_errors_become_problem_documents(
     assert_no_secrets(kept, secrets=secrets())
 
 
-async def test_redirects_that_sign_nobody_in(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
+async def test_failed_redirects_sign_no_user_in(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
     """A redirect that is replayed, foreign, refused or malformed is 400 with its reason, and exchanges nothing."""
     ada = consenting.members[0].id
     async with running(make) as send:
@@ -143,7 +145,7 @@ async def test_signing_out_takes_a_post(consenting: BoardService, running: Runni
         assert (await browser.open("/logout", "POST")).status == 303
 
 
-async def test_pages_of_other_origins_sign_nobody_out(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
+async def test_pages_of_other_origins_sign_no_user_out(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
     """A form on another site, which would clear the user's cookie, is refused."""
     async with running(make) as send:
         browser = Browser(send)

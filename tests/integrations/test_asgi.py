@@ -138,7 +138,7 @@ async def test_every_kind_of_application_is_served(inner: Any) -> None:
         await server.request()
 
 
-async def test_the_session_is_closed_before_the_server_hears_of_the_end() -> None:
+async def test_the_session_is_closed_before_the_shutdown_is_confirmed() -> None:
     """A server may end the process as soon as it is notified of the end."""
     session = new_session()
     server = Server(BoardLifespan(INNER["with a lifespan"], lambda: session))
@@ -172,7 +172,7 @@ async def fails_to_end(app: object) -> AsyncIterator[None]:
     [(fails_to_start, ["startup.failed"]), (fails_to_end, ["startup.complete", "shutdown.failed"])],
 )
 async def test_failures_of_the_inner_application_are_its_own(lifespan: Any, types: list[str]) -> None:
-    """They reach the server once, and the session is closed."""
+    """Errors of the inner application reach the server once, and the session is closed."""
     session = new_session()
     server = Server(BoardLifespan(Starlette(lifespan=lifespan), lambda: session))
     await server.start()
@@ -200,7 +200,7 @@ async def test_a_session_that_cant_be_made_ends_the_start(result: object) -> Non
 
 
 async def test_a_cancelled_lifespan_closes_the_session() -> None:
-    """As where a server gives up its start."""
+    """A server that cancels the start of the application leaves no session open."""
     session = new_session()
     server = Server(BoardLifespan(shows_session, lambda: session))
     await server.start()
@@ -230,7 +230,7 @@ async def test_a_mounted_application_is_served_by_a_wrapped_outer_one(consenting
         assert (await browser.sign_in(ada, "/inner/me")).json() == {"account": ada}
 
 
-async def test_without_its_lifespan_an_application_says_what_to_do(make: MakeSignIn) -> None:
+async def test_without_its_lifespan_an_application_gets_a_clear_error(make: MakeSignIn) -> None:
     """A test client that is no context manager, and an application that is mounted without its lifespan, get a clear error."""
     app = fastapi_app(make)
     for client in (TestClient(app), TestClient(Starlette(routes=[Mount("/", app)]))):

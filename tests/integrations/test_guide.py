@@ -19,7 +19,7 @@ _SOURCE = re.findall(r"^```python\n(.*?)^```$", _GUIDE, re.MULTILINE | re.DOTALL
 _MOST_LINES = 25
 
 
-def test_little_stands_between_the_framework_and_the_service() -> None:
+def test_the_guide_needs_few_lines_of_code() -> None:
     """Sign-in, errors, life, background uploads and their progress take few lines of code, imports aside."""
     glue = _SOURCE.split("# --- between FastAPI and the board service\n")[1].split("# --- the application\n")[0]
     assert len([line for line in glue.splitlines() if line.strip()]) <= _MOST_LINES

@@ -56,8 +56,8 @@ FETCH = IncomingRequest.of("GET", "/boards/1?x=1", [])
         ({}, False),
     ],
 )
-def test_who_wants_a_page(headers: dict[str, str], wanted: bool) -> None:
-    """Only a navigation of a browser does; old browsers, and those on plain http, are known by what they accept."""
+def test_only_a_navigation_of_a_browser_gets_a_page(headers: dict[str, str], wanted: bool) -> None:
+    """Only a browser that navigates gets a page; old browsers, and plain http, are recognised by `Accept`."""
     assert IncomingRequest.of("GET", "/", headers.items()).wants_page is wanted
 
 
@@ -180,8 +180,8 @@ def test_what_failed_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -
     assert caplog.records == []
 
 
-def test_a_failed_sign_in_says_why() -> None:
-    """Its reason is a separate member; only mistakes of the user are explained. Its cookies are sent along."""
+def test_a_failed_sign_in_has_a_reason() -> None:
+    """The reason is a separate member; only mistakes of the user are explained. Its cookies are sent along."""
     refused = answered(SignInError("the user refused", "refused", ("a=1; Path=/", "b=2; Path=/")))
     assert [value for name, value in refused.headers if name == "Set-Cookie"] == ["a=1; Path=/", "b=2; Path=/"]
     assert json.loads(refused.body)["reason"] == "refused"
@@ -202,7 +202,7 @@ def test_consent_leads_a_page_to_the_login(login_url: str) -> None:
     assert b"ada" not in fetched.body
 
 
-def test_a_group_of_errors_is_answered_once() -> None:
+def test_a_group_of_errors_gets_one_response() -> None:
     """Consent comes first, then the gravest; a group with errors of others is the application's own affair."""
     consent, lost, missing = ConsentRequired("m", "ada", "/login"), TransportError("m"), NotFoundError("m", 404)
     group = ExceptionGroup("", [missing, ExceptionGroup("", [lost])])

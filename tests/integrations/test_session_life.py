@@ -122,7 +122,7 @@ async def test_each_event_loop_has_a_session_of_its_own() -> None:
             await asyncio.to_thread(lambda: boards.session)
 
 
-async def test_a_session_alone_signs_nobody_in() -> None:
+async def test_a_session_alone_cannot_sign_a_user_in() -> None:
     """A request that needs a sign-in gets an error without one."""
     boards = BoardSessions(Made().new)
     async with boards.running():

@@ -103,7 +103,7 @@ async def test_notes_are_written_on_their_own_after_a_while(path: Path) -> None:
 
 
 async def test_many_notes_are_written_at_once(journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many notes as may wait are written without a timer."""
+    """Once as many notes wait as may, they are written without a timer."""
     monkeypatch.setattr(_journal, "_NOTES", 3)
     await journal.admit(entries(*range(4)))
     for seq in (1, 2, 3, 4):
@@ -171,7 +171,7 @@ async def test_the_baseline_and_the_secret_come_from_the_file(journal: Journal, 
 # Cancellation
 
 
-async def test_rows_armed_for_a_caller_who_left_are_not_in_doubt(journal: Journal, path: Path) -> None:
+async def test_rows_logged_for_a_cancelled_task_are_not_in_doubt(journal: Journal, path: Path) -> None:
     """A task that is cancelled while rows are logged sends none of them. They wait for the next run."""
     await journal.admit(entries("before"))
     with held_up(journal):
@@ -230,7 +230,7 @@ async def test_an_admission_that_is_cancelled_while_the_journal_closes_ends(jour
     assert states(path) == {"a": ("logged", None)}
 
 
-async def test_closing_goes_on_when_its_caller_is_cancelled(journal: Journal, path: Path) -> None:
+async def test_closing_continues_when_its_caller_is_cancelled(journal: Journal, path: Path) -> None:
     """The cancellation leaves only once the notes are written and the next run can have the file, however often it comes."""
     await journal.admit(entries("a"))
     journal.note(1, "done", "c1")
@@ -324,7 +324,7 @@ async def test_an_error_of_the_writer_shows_at_closing_at_the_latest(
     JournalFile.open(path, IDENTITY).close()
 
 
-async def test_a_row_that_comes_twice_does_not_stop_what_is_under_way(journal: Journal, path: Path) -> None:
+async def test_a_repeated_row_leaves_the_rows_already_sent(journal: Journal, path: Path) -> None:
     """The input is refused; rows that were sent already are noted as ever."""
     await journal.admit(entries("a"))
     with pytest.raises(JournalError, match="comes twice"):
@@ -370,7 +370,7 @@ def kill(process: subprocess.Popen[str]) -> list[str]:
     return rest
 
 
-def test_a_kill_between_arming_and_noting_leaves_the_rows_in_doubt(path: Path) -> None:
+def test_a_kill_after_logging_leaves_the_rows_in_doubt(path: Path) -> None:
     """A second process is refused while the first lives; after its death the journal is free and holds what was logged."""
     with start(path, 200) as process:
         assert process.stdout is not None

@@ -53,7 +53,7 @@ def with_sql(*statements: str) -> Any:
     ],
 )
 def test_a_damaged_or_newer_journal_is_refused(path: Path, damage: Any, message: str) -> None:
-    """It is never taken for an empty one, and stays as it is."""
+    """A damaged or newer file is never taken for an empty journal, and is left unchanged."""
     filled(path)
     damage(path)
     before = path.read_bytes()
@@ -93,7 +93,7 @@ def test_a_program_that_keeps_the_file_locked_is_named_as_the_cause(path: Path) 
     assert states(path) == {}
 
 
-def test_a_full_disk_ends_the_run_with_nothing_armed(path: Path) -> None:
+def test_a_full_disk_ends_the_run_with_nothing_logged(path: Path) -> None:
     """Rows that did not fit are not logged, nothing is logged afterwards, and the next run resumes the others."""
     with opened(path) as journal:
         journal.admit(entries(*range(100)))

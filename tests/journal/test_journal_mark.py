@@ -69,7 +69,7 @@ def test_without_a_mark_to_rely_on_all_rows_are_in_doubt(path: Path, damage: str
 
 
 def test_the_mark_survives_where_the_system_names_no_boot(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is written there as well, and relied on nowhere."""
+    """The mark is written where the system names no boot, too, and is not relied on there."""
     monkeypatch.setattr(_lock, "_BOOT", path.with_name("missing"))
     run(path, *"ab", released=1)
     assert actions(path, "ab") == ["doubtful", "doubtful"]
@@ -89,7 +89,7 @@ def test_a_mark_that_cannot_be_written_ends_the_run(path: Path, monkeypatch: pyt
                 journal.release_to(1)
 
 
-def test_what_lies_in_place_of_the_lock_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_file_in_place_of_the_lock_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder is no lock, and a file system without locks is refused with nothing left open."""
     lock = path.with_name(f"{path.name}-lock")
     lock.mkdir()

@@ -116,8 +116,8 @@ def make_second_name(path: Path) -> None:
         (lambda path: sqlite3.connect(path).execute("CREATE TABLE mine (a)").connection.close(), "no journal of boardclient"),
     ],
 )
-def test_what_is_no_journal_is_left_alone(path: Path, prepare: Any, message: str) -> None:
-    """Nothing that lies at the path is followed, replaced or changed."""
+def test_a_file_that_is_no_journal_is_left_alone(path: Path, prepare: Any, message: str) -> None:
+    """Nothing at the path of a journal is followed, replaced or changed."""
     prepare(path)
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(JournalError, match=message):
@@ -185,7 +185,7 @@ def test_what_an_earlier_creation_left_is_not_touched_where_there_is_a_journal(p
     assert unfinished.read_bytes() == b"mine"
 
 
-def test_a_creation_goes_through_no_link(path: Path) -> None:
+def test_creating_a_journal_follows_no_link(path: Path) -> None:
     """What a link beside the place leads to is left alone."""
     path.with_name("other").write_bytes(b"mine")
     path.with_name(f"{path.name}-new").symlink_to("other")

@@ -30,7 +30,7 @@ def torn(path: Path, *, first: int = 0, rows: int = 20) -> None:
 
 
 def test_a_journal_that_was_closed_is_one_file(path: Path) -> None:
-    """It may be moved and copied anywhere, and what is known goes with it."""
+    """A closed journal may be moved and copied anywhere with all it holds."""
     with opened(path) as journal:
         journal.admit(entries("a"))
     assert {file.name for file in path.parent.iterdir()} == {path.name, f"{path.name}-lock"}
@@ -148,7 +148,7 @@ def test_a_removed_journal_is_begun_anew(path: Path) -> None:
 
 
 def test_a_rollback_journal_without_a_page_is_emptied(path: Path) -> None:
-    """Its head alone would have SQLite cut the file to the length that it names."""
+    """A rollback journal with a head alone is emptied: SQLite would cut the file to the length that it names."""
     with opened(path) as journal:
         journal.admit(entries(*range(300)))
     beside(path, "-journal").write_bytes(bytes.fromhex("d9d505f920a163d7") + bytes(4) + b"\1" * 500)
@@ -233,7 +233,7 @@ def test_a_journal_that_is_no_longer_in_its_place_ends_its_run(path: Path, what:
 
 
 def test_sqlite_s_own_word_for_a_moved_file_is_understood(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also a move that comes between our look and SQLite's ends the run."""
+    """A move that comes between our check and SQLite's ends the run as well."""
     journal = JournalFile.open(path, IDENTITY)
     monkeypatch.setattr(journal._lock, "check_places", lambda: None)
     path.rename(path.with_name("elsewhere"))
@@ -275,7 +275,7 @@ def test_a_journal_cut_anywhere_is_refused(path: Path, is_killed: bool) -> None:
             JournalFile.open(path, IDENTITY)
 
 
-def test_a_state_that_nobody_knows_is_never_sent(path: Path) -> None:
+def test_a_row_in_an_unknown_state_is_never_sent(path: Path) -> None:
     """The file admits no such state, and one that comes into it all the same counts as damage."""
     with opened(path) as journal:
         journal.admit(entries("a"))

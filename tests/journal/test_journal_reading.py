@@ -18,7 +18,7 @@ from boardclient.bulk.journal._view import read_journal, read_rows
 # Reading
 
 
-def test_a_summary_tells_what_a_journal_holds(path: Path) -> None:
+def test_a_summary_counts_what_a_journal_holds(path: Path) -> None:
     """A summary has the rows by state, including logged ones, and the identity, age and runs."""
     with opened(path) as journal:
         journal.admit(entries(*"abcdef"))

@@ -15,7 +15,7 @@ from boardclient.bulk.journal._format import RowDecision, RowKey, RowOutcome
 # What is remembered
 
 
-def test_new_rows_are_armed_on_the_disk_before_they_may_be_sent(path: Path) -> None:
+def test_new_rows_are_logged_on_the_disk_before_they_may_be_sent(path: Path) -> None:
     """New rows are to be sent, numbered in the order of logging, and are in doubt after a crash."""
     with opened(path) as journal:
         assert journal.admit(entries("a", 0)) == [RowDecision(1, "send"), RowDecision(2, "send")]
@@ -23,7 +23,7 @@ def test_new_rows_are_armed_on_the_disk_before_they_may_be_sent(path: Path) -> N
         assert states(crash(path)) == {"a": ("logged", None), 0: ("logged", None), "b": ("logged", None)}
 
 
-def test_what_is_committed_outlives_a_power_failure(path: Path) -> None:
+def test_committed_rows_outlive_a_power_failure(path: Path) -> None:
     """SQLite is set to wait for the disk at every commit, which no test can observe otherwise."""
     with opened(path) as journal:
         settings = [journal._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
@@ -91,7 +91,7 @@ def test_outcomes_are_written_with_the_next_admission(path: Path) -> None:
         assert states(crash(path)) == {"a": ("done", "c1"), "b": ("logged", None)}
 
 
-def test_rows_are_paged_in_the_order_of_arming(path: Path) -> None:
+def test_rows_are_paged_in_the_order_of_logging(path: Path) -> None:
     """Rows come by state, after a number, so many at a time."""
     with opened(path) as journal:
         journal.admit(entries(*"abcdef"))

@@ -33,7 +33,7 @@ def oauth(service: BoardService, **options: Any) -> OAuthCredentials:
     return OAuthCredentials(**given, authorize=authorize, **options)
 
 
-async def test_logs_tell_of_a_call(service: BoardService, policy: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_call_is_logged_with_its_attempts(service: BoardService, policy: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A call with a renewal and a retry is logged with its identifier, account, statuses, pause and the service's request id."""
     caplog.set_level(logging.DEBUG, "boardclient")
     async with AsyncSession(oauth(service, account="ada"), service.base_url, retry=policy) as session:
@@ -56,7 +56,7 @@ async def test_logs_tell_of_a_call(service: BoardService, policy: Any, caplog: p
     assert levels == ["DEBUG", "DEBUG", "INFO", "DEBUG", "DEBUG", "INFO"]
 
 
-async def test_logs_tell_of_renewals_and_failures(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:
+async def test_renewals_and_failures_are_logged(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:
     """The renewal, its token exchange and an error are logged; no credential is in any record."""
     caplog.set_level(logging.DEBUG, "boardclient")
     async with AsyncSession(oauth(service), service.base_url) as session:
@@ -105,7 +105,7 @@ async def test_events_name_call_account_and_headers(service: BoardService, polic
     assert (seen[1].headers["X-Echo"], seen[1].headers["X-Kind"]) == ("***", "canned")
 
 
-async def test_observers_hear_of_token_exchanges(service: BoardService) -> None:
+async def test_observers_see_token_exchanges(service: BoardService) -> None:
     """The observers of the call that waits for a renewal see its exchange, with the call's identifier and no credential."""
     seen: list[Any] = []
     async with AsyncSession(oauth(service, account="ada"), service.base_url) as session:
@@ -128,7 +128,7 @@ async def test_observers_hear_of_token_exchanges(service: BoardService) -> None:
     ],
     ids=["refused", "dropped", "hanging"],
 )
-async def test_observers_hear_of_failed_exchanges(service: BoardService, fault: Any, status: int | None, effect: Effect) -> None:
+async def test_observers_see_failed_exchanges(service: BoardService, fault: Any, status: int | None, effect: Effect) -> None:
     """The observers of a session see an exchange that no call waits for, such as that of a sign-in."""
     seen: list[Any] = []
     service.faults.add(fault, "token.exchange")

@@ -236,6 +236,6 @@ async def test_a_proxy_of_the_environment(raw_server: Any, monkeypatch: pytest.M
         ("https://h/1/x?fields=a%20b&KEY=k&%74oken=t&x", "https://h/1/x?fields=a%20b&x"),
     ],
 )
-def test_the_url_that_is_shown(url: str, shown: str) -> None:
+def test_a_shown_url_has_no_credentials(url: str, shown: str) -> None:
     """Credentials are left out of a URL however they are spelt, and the rest stays as it is."""
     assert str(shown_url(url)) == shown

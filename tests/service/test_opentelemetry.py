@@ -184,7 +184,7 @@ async def test_failures_export_no_secret(service: BoardService, policy: Any, loo
     assert_no_secrets(exported.text(), secrets=[service.key, service.token])
 
 
-async def test_a_failed_call_says_why(service: BoardService, exported: Exported) -> None:
+async def test_the_span_of_a_failed_call_has_its_error(service: BoardService, exported: Exported) -> None:
     """The span of a call has the error in words; that of an attempt has its status."""
     async with service.session(retry=None) as session:
         with pytest.raises(BoardClientError) as caught:

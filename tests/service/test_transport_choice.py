@@ -69,7 +69,7 @@ async def test_the_parser_is_set_up_as_a_session_does() -> None:
     assert (defaults["timer"], defaults["skip_payload"], defaults["read_timeout"]) == (None, False, None)
 
 
-async def test_what_was_fed_lies_in_the_buffer() -> None:
+async def test_the_buffer_of_aiohttp_s_reader_holds_unread_chunks() -> None:
     """The reader of aiohttp has its unread chunks where the direct transport expects them, and counts them."""
     content = aiohttp.StreamReader(Mock(), 2**16, loop=asyncio.get_running_loop())
     for piece in (b"a", b"bc"):
@@ -79,7 +79,7 @@ async def test_what_was_fed_lies_in_the_buffer() -> None:
 
 
 @pytest.mark.parametrize("way", ["direct"], indirect=True)
-async def test_an_answer_that_came_whole_is_not_asked_for(
+async def test_a_response_that_came_whole_is_not_awaited(
     open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, exchanges: list[str]
 ) -> None:
     """A body that is there with its head is taken without reading, one that is larger than that is read."""
@@ -234,7 +234,7 @@ async def test_a_replaced_request_is_respected(
         ("GET", "http:///1/x"),
     ],
 )
-async def test_what_is_out_of_the_ordinary(open_pool: Any, method: str, url: str) -> None:
+async def test_unusual_requests_are_left_to_aiohttp(open_pool: Any, method: str, url: str) -> None:
     """A request that aiohttp would change, refuse or frame otherwise is left to it."""
     pool = open_pool()
     pool._open()
@@ -252,7 +252,7 @@ async def test_a_large_body_is_out_of_the_ordinary(open_pool: Any) -> None:
         assert (plan is not None) is is_planned
 
 
-async def test_what_is_prepared_is_bounded(open_pool: Any) -> None:
+async def test_prepared_requests_are_bounded(open_pool: Any) -> None:
     """Requests to many origins do not pile up what is prepared for each."""
     pool = open_pool()
     pool._open()

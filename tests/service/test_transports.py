@@ -136,7 +136,7 @@ async def test_the_same_outcomes_come_back(open_pool: Any, raw_server: Any, name
 # --- connections
 
 
-async def test_an_answer_that_nobody_asked_for(open_pool: Any, raw_server: Any) -> None:
+async def test_an_unrequested_response_ends_its_connection(open_pool: Any, raw_server: Any) -> None:
     """A response on an idle connection is not used for the next request, which is not sent on that connection."""
     release = asyncio.Event()
     there = asyncio.Event()
@@ -166,7 +166,7 @@ async def test_an_answer_that_nobody_asked_for(open_pool: Any, raw_server: Any) 
     assert raw_server.served == 2
 
 
-async def test_a_connection_that_is_gone_before_it_is_used(
+async def test_a_connection_that_closes_before_its_use_is_not_written_to(
     open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """A connection that closes as it is handed over is never written to."""
@@ -190,10 +190,10 @@ async def test_a_connection_that_is_gone_before_it_is_used(
     assert outcome.effect is (Effect.NOT_SENT if way == "direct" else Effect.UNKNOWN)
 
 
-async def test_an_answer_before_the_body_was_read(
+async def test_a_response_before_the_whole_request_is_taken(
     open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, exchanges: list[str], way: str
 ) -> None:
-    """A response that comes while the body is still on its way is taken, and the connection is not used again."""
+    """A response that comes before the whole request was sent is taken, and the connection is not used again."""
 
     async def handler(reader: Any, writer: Any) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -271,7 +271,7 @@ async def test_the_stages_of_a_request(open_pool: Any, raw_server: Any) -> None:
         assert (first.stage, second.stage) == ("idle", "idle")
 
 
-async def test_both_ways_share_connections(open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_both_transports_share_connections(open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that is out of the ordinary uses the connection of the others."""
 
     async def handler(reader: Any, writer: Any) -> None:

@@ -39,7 +39,7 @@ def dead_url() -> str:
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
-async def test_an_answer_is_the_applications(service: BoardService) -> None:
+async def test_a_raw_response_can_be_pickled_and_copied(service: BoardService) -> None:
     """A free request's response, and the one to a form, can be pickled and copied, its headers without regard to case."""
     async with service.session() as session:
         answers = [
@@ -148,7 +148,7 @@ async def test_dropped_before_or_after_the_commit(service: BoardService, policy:
     assert len(service.rules.boards) == int(commit)
 
 
-async def test_a_deleted_card_whose_answer_was_lost(service: BoardService, policy: Any) -> None:
+async def test_a_delete_whose_response_was_lost_counts_as_done(service: BoardService, policy: Any) -> None:
     """A DELETE whose response was lost is repeated, meets 404 and counts as done."""
     async with service.session(retry=policy) as session:
         board = await session.boards.create("plans")
@@ -159,7 +159,7 @@ async def test_a_deleted_card_whose_answer_was_lost(service: BoardService, polic
     assert [call.status for call in service.calls_of("cards.delete")] == [None, 404]
 
 
-async def test_a_truncated_answer_is_unknown(service: BoardService) -> None:
+async def test_a_truncated_response_has_an_unknown_effect(service: BoardService) -> None:
     """A response that ends in the middle of its body is a TransportError of phase receive and effect UNKNOWN."""
     service.faults.add(service.faults.truncated())
     async with service.session(retry=None, max_connections=1) as session:
@@ -170,7 +170,7 @@ async def test_a_truncated_answer_is_unknown(service: BoardService) -> None:
         await session.members.me()
 
 
-async def test_an_answer_that_is_not_http(raw_server: Any) -> None:
+async def test_a_response_that_is_not_http_is_a_transport_error(raw_server: Any) -> None:
     """A response that is not HTTP is a TransportError whose words hold nothing of the request."""
 
     async def handler(reader: Any, writer: Any) -> None:
@@ -301,7 +301,7 @@ async def test_one_deadline_over_attempts_and_pauses(service: BoardService, loop
     assert len(service.calls_of("members.me")) == 2
 
 
-async def test_the_deadline_ends_a_pause_that_takes_longer_than_it_says(service: BoardService, loop_clock: Clock) -> None:
+async def test_the_deadline_ends_a_pause_that_overruns(service: BoardService, loop_clock: Clock) -> None:
     """A pause that overruns ends at the deadline."""
 
     async def sleep(seconds: float) -> None:

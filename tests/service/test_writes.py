@@ -96,8 +96,8 @@ async def test_a_request_that_was_written_may_have_been_done(raw_server: Any) ->
     assert progress.effect_under_way is Effect.UNKNOWN
 
 
-async def test_all_of_a_turn_are_written_together() -> None:
-    """Nothing is written before the turn ends; then all are, in order, also where one transport raises."""
+async def test_all_requests_of_a_loop_iteration_are_written_together() -> None:
+    """Nothing is written before the iteration of the event loop ends; then all are, in order, also where one transport raises."""
     written: list[bytes] = []
     writes, progress = Writes(), [Progress() for _ in range(3)]
     protocols = [Mock(_waiter=None) for _ in range(3)]
@@ -122,7 +122,7 @@ async def test_all_of_a_turn_are_written_together() -> None:
 
 
 @pytest.mark.parametrize("way", ["direct"], indirect=True)
-async def test_a_connection_that_ends_within_the_turn_is_not_written_on() -> None:
+async def test_a_connection_that_ends_within_a_loop_iteration_is_not_written_to() -> None:
     """What the peer closes between the look at a connection and the write was not sent; bytes of the peer's are no end."""
     ours, theirs = socket.socketpair()
     with ours:

@@ -24,7 +24,7 @@ def body(service: BoardService) -> bytes:
 
 
 async def test_a_client_that_waits_for_leave_gets_it(service) -> None:
-    """RFC 9110, 10.1.1."""
+    """A client that sends `Expect: 100-continue` gets an interim response before its body (RFC 9110, 10.1.1)."""
     reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
     writer.write(head(service, len(body(service)), "Expect: 100-continue"))
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -34,6 +34,7 @@ async def test_a_client_that_waits_for_leave_gets_it(service) -> None:
 
 
 async def test_leave_is_refused_for_a_body_that_is_too_long(service) -> None:
+    """With `Expect: 100-continue` a body that is too long is refused with 413 before it is sent."""
     reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
     writer.write(head(service, 2**20 + 1, "Expect: 100-continue"))
     assert (await reader.readline()).startswith(b"HTTP/1.1 413")
@@ -89,6 +90,7 @@ async def test_a_body_as_long_as_allowed_is_read() -> None:
     ],
 )
 def test_dates_are_iso_8601_in_all_forms(text: str) -> None:
+    """Calendar, week and ordinal dates are accepted, with or without separators, time, fraction and offset."""
     assert is_date_time(text)
 
 
@@ -119,25 +121,27 @@ def test_dates_are_iso_8601_in_all_forms(text: str) -> None:
         "٢٠٢٧-01-02",
     ],
 )
-def test_what_is_no_date_is_refused(text: str) -> None:
+def test_other_texts_are_no_dates(text: str) -> None:
     assert not is_date_time(text)
 
 
 @given(st.datetimes(timezones=st.timezones()))
-def test_whatever_python_writes_is_a_date(moment) -> None:
+def test_dates_as_python_formats_them_are_accepted(moment) -> None:
     if moment.utcoffset().total_seconds() % 60 == 0:  # ISO 8601 has no seconds there
         assert is_date_time(moment.isoformat())
 
 
 @given(st.text(alphabet="0123456789-:TWZ.,+ ", max_size=30))
-def test_no_text_is_more_than_refused(text: str) -> None:
+def test_any_text_is_either_a_date_or_not(text: str) -> None:
+    """No text makes the check of dates raise."""
     assert is_date_time(text) in (True, False)
 
 
 @pytest.mark.parametrize(
     ("pos", "status"), [(None, 200), ("top", 200), (1.5, 200), ("3", 200), (True, 400), (10**400, 400), ({}, 400)]
 )
-async def test_a_null_position_is_none(client, service, pos, status: int) -> None:
+async def test_a_null_position_counts_as_not_sent(client, service, pos, status: int) -> None:
+    """A position may be null, a number or a word; other types and infinite numbers are refused."""
     home = await client.home()
     assert (await client.ask("POST", "/1/cards", {"name": "C", "idList": home, "pos": pos})).status == status
 
@@ -151,7 +155,7 @@ async def test_a_playground_is_a_service_and_an_open_session() -> None:
         assert (await play.session.members.me()).id == play.service.members[0].id
 
 
-async def test_calls_are_told_once_they_are_answered() -> None:
+async def test_on_call_receives_each_call_once_it_has_its_response() -> None:
     told = []
     async with playground(BoardService(on_call=told.append)) as (service, session):
         await session.members.me()

@@ -65,7 +65,7 @@ def browser() -> Browser:
     return Browser()
 
 
-def test_a_member_accepts_and_the_token_is_that_member_s(browser: Browser) -> None:
+def test_the_token_is_of_the_member_who_accepts(browser: Browser) -> None:
     page = browser.open()
     assert (page.status, page.content_type) == (200, "text/html")
     assert "application.example" in page.body
@@ -76,12 +76,12 @@ def test_a_member_accepts_and_the_token_is_that_member_s(browser: Browser) -> No
     assert (member["fullName"], member["id"]) == ("Alan Turing", browser.rules.members[1].id)
 
 
-def test_a_refusal_goes_back_without_a_code(browser: Browser) -> None:
+def test_a_refusal_redirects_without_a_code(browser: Browser) -> None:
     back = sent_back(browser.press(browser.open(), "Refuse"))
     assert back == {"error": "access_denied", "error_description": "the user refused", "state": "s t&"}
 
 
-def test_the_token_may_do_what_the_page_named(browser: Browser) -> None:
+def test_the_token_may_do_only_what_the_page_named(browser: Browser) -> None:
     page = browser.open(scope="read")
     assert "See boards" in page.body
     assert "archive" not in page.body
@@ -101,7 +101,7 @@ def test_the_token_may_do_what_the_page_named(browser: Browser) -> None:
         ({"code_challenge_method": "S256"}, "invalid_request"),
     ],
 )
-def test_what_can_t_be_granted_goes_back_as_an_error(browser: Browser, changes, error: str) -> None:
+def test_what_can_t_be_granted_redirects_with_an_error(browser: Browser, changes, error: str) -> None:
     back = sent_back(browser.open(**changes))
     assert (back["error"], back["state"]) == (error, "s t&")
     assert "code" not in back
@@ -121,16 +121,17 @@ def test_a_decision_without_a_form_is_refused(browser: Browser, body) -> None:
     assert browser.rules.answer("POST", PATH, {}, body).status == 400
 
 
-def test_a_member_who_is_none_of_the_service_s_is_refused(browser: Browser) -> None:
+def test_an_unknown_member_is_refused(browser: Browser) -> None:
     assert browser.rules.answer("POST", PATH, {}, browser.query(member="nobody")).status == 400
 
 
 def test_the_address_and_the_state_may_be_left_out(browser: Browser) -> None:
+    """Without `redirect_uri` the registered address is used; without `state` none is added."""
     back = sent_back(browser.press(browser.open(redirect_uri=None, state=None), "Ada"))
     assert set(back) == {"code"}
 
 
-def test_an_address_with_a_query_keeps_it() -> None:
+def test_the_address_keeps_its_own_query() -> None:
     browser = Browser(redirect_uri="https://application.example/back?tenant=1")
     back = sent_back(browser.press(browser.open(), "Ada"))
     assert back["tenant"] == "1"
@@ -146,7 +147,7 @@ def test_a_state_comes_back_as_it_was(state: str) -> None:
     assert parse_qs(location.query, keep_blank_values=True)["state"] == [state]
 
 
-def test_markup_in_what_is_shown_is_text() -> None:
+def test_markup_in_names_and_addresses_is_escaped() -> None:
     browser = Browser(redirect_uri="https://<b>x</b>.example/")
     browser.rules.members = ['<script>alert("x")</script>']
     page = browser.open(state='"><script>')
@@ -178,7 +179,7 @@ def test_the_challenge_is_that_of_the_standard() -> None:
     assert challenge_of("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk") == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
 
 
-def test_a_code_lives_ten_minutes(browser: Browser) -> None:
+def test_a_code_expires_after_ten_minutes(browser: Browser) -> None:
     first, second = browser.rules.new_code(), browser.rules.new_code()
     browser.now += 599
     assert browser.exchange(first).status == 200
@@ -194,7 +195,7 @@ def test_members_are_found_by_name_or_identifier(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize(("members", "error"), [("Ada", TypeError), ([], ValueError)])
-def test_members_are_a_list_of_names(members, error) -> None:
+def test_members_must_be_a_list_of_names(members, error) -> None:
     with pytest.raises(error):
         BoardService(members=members)
 
@@ -223,13 +224,14 @@ def test_errors_of_the_exchange_are_those_of_the_standard(browser: Browser, chan
 
 
 @pytest.mark.parametrize("options", [{"exchange_answer": "form"}, {"exchange_answer": "token"}, {"errors": "text"}])
-def test_errors_of_another_form_have_no_code(options) -> None:
+def test_errors_may_be_text_or_have_only_a_message(options) -> None:
+    """With these options an error has no OAuth code: it is plain text, or JSON with a message."""
     answer = Browser(**options).exchange("wrong")
     assert answer.status == 400
     assert isinstance(answer.body, str) or set(answer.body) == {"message"}
 
 
-def test_a_lifetime_is_told_in_whole_seconds() -> None:
+def test_a_lifetime_is_sent_in_whole_seconds() -> None:
     browser = Browser(token_lifetime=90.7)
     expires_in = browser.exchange(browser.rules.new_code()).body["expires_in"]
     assert (expires_in, type(expires_in)) == (90, int)

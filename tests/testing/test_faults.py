@@ -18,7 +18,8 @@ async def create(client, home, name="card"):
 
 
 @pytest.mark.parametrize("commit", [False, True])
-async def test_status(client, service, commit):
+async def test_status_is_the_response_before_or_after_the_commit(client, service, commit):
+    """`status` answers with its status, headers and body; with `commit` the card exists all the same."""
     home = await client.home()
     service.faults.add(faults.status(503, {"X-Why": "test"}, b"sorry", commit=commit), "cards.create")
     response = await create(client, home)
@@ -29,7 +30,8 @@ async def test_status(client, service, commit):
 
 @pytest.mark.parametrize("commit", [False, True])
 @pytest.mark.parametrize("reset", [False, True])
-async def test_drop(client, service, commit, reset):
+async def test_drop_ends_the_connection_before_or_after_the_commit(client, service, commit, reset):
+    """`drop` closes or resets the connection without a response, before or after the commit."""
     home = await client.home()
     service.faults.add(faults.drop(commit=commit, reset=reset), "cards.create")
     with pytest.raises(GONE):
@@ -38,7 +40,7 @@ async def test_drop(client, service, commit, reset):
     assert service.calls[-1].status is None
 
 
-async def test_delay_answer(client, service, clock):
+async def test_delay_answer_waits_after_the_commit(client, service, clock):
     home = await client.home()
     seen = []
 
@@ -52,6 +54,7 @@ async def test_delay_answer(client, service, clock):
 
 
 async def test_delay_commit_outlives_its_client(client, service):
+    """`delay_commit` commits after its delay, even if the client has left."""
     home = await client.home()
     asleep, wake, committed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -77,7 +80,7 @@ async def test_delay_commit_outlives_its_client(client, service):
 
 
 @pytest.mark.parametrize("commit", [False, True])
-async def test_hang(client, service, commit):
+async def test_hang_sends_nothing_until_the_service_stops(client, service, commit):
     home = await client.home()
     service.faults.add(faults.hang(commit=commit), "cards.create")
     asking = asyncio.create_task(create(client, home))
@@ -89,7 +92,7 @@ async def test_hang(client, service, commit):
 
 
 @pytest.mark.parametrize("body", [None, b"0123456789"])
-async def test_truncated(client, service, body):
+async def test_truncated_ends_the_connection_within_the_body(client, service, body):
     home = await client.home()
     service.faults.add(faults.truncated(body), "cards.create")
     with pytest.raises(aiohttp.ClientPayloadError):
@@ -98,7 +101,8 @@ async def test_truncated(client, service, body):
 
 
 @pytest.mark.parametrize("commit", [False, True])
-async def test_foreign_body(client, service, commit):
+async def test_foreign_body_is_sent_in_place_of_the_service_s(client, service, commit):
+    """`foreign_body` sends its own status, type, headers and body, and commits only if requested."""
     home = await client.home()
     fault = faults.foreign_body(b"<html>", "text/html", 201, commit=commit, headers={"X-Extra": "1"})
     service.faults.add(fault, "cards.create")
@@ -109,25 +113,27 @@ async def test_foreign_body(client, service, commit):
 
 
 async def test_foreign_body_may_be_packed(client, service):
+    """A body that is compressed already is sent with the header that says so."""
     bomb = gzip.compress(b"0" * 100_000)
     service.faults.add(faults.foreign_body(bomb, headers={"Content-Encoding": "gzip"}))
     assert (await client.ask("GET", "/1/members/me")).raw == b"0" * 100_000
 
 
-async def test_slow_body(client, service, clock):
+async def test_slow_body_waits_before_each_byte(client, service, clock):
     service.faults.add(faults.slow_body(2))
     response = await client.ask("GET", "/1/members/me")
     assert clock.slept == [2] * len(response.raw)
     assert (await response.json())["username"] == "member"
 
 
-async def test_redirect(client, service):
+async def test_redirect_answers_with_the_status_and_the_location(client, service):
     service.faults.add(faults.redirect("https://elsewhere.example/", 308))
     response = await client.ask("GET", "/1/members/me")
     assert (response.status, response.headers["Location"]) == (308, "https://elsewhere.example/")
 
 
-async def test_rate_limit(client, service, clock):
+async def test_rate_limit_refuses_what_its_bucket_does_not_hold(client, service, clock):
+    """Beyond its burst the limit answers 429 until the bucket refills; `clear` and None remove it."""
     service.faults.rate_limit = faults.rate_limit(0.5, burst=2, retry_after=2)
 
     async def ask():
@@ -159,13 +165,14 @@ async def test_rate_limit(client, service, clock):
     ],
 )
 async def test_the_plan_chooses_calls(client, service, options, met):
+    """Operation, number and count of calls decide which of them a fault applies to."""
     planned = service.faults.add(faults.status(500), **options)
     answers = [(await client.ask("GET", "/1/members/me")).status for _ in range(4)]
     assert [number for number, status in enumerate(answers, 1) if status == 500] == met
     assert planned.hits == len(met)
 
 
-async def test_the_first_entry_that_fits_is_met(client, service):
+async def test_the_first_entry_that_fits_applies(client, service):
     first = service.faults.add(faults.status(500), call=1)
     second = service.faults.add(faults.status(502))
     assert [(await client.ask("GET", "/1/members/me")).status for _ in range(2)] == [500, 502]
@@ -181,12 +188,13 @@ def test_an_unknown_operation_is_refused():
         faults.Faults().add(faults.drop(), "cards.creat")
 
 
-async def test_the_constructors_hang_on_the_plan_too(service):
+async def test_the_plan_has_the_constructors_as_attributes(service):
+    """Each function of `faults` is also an attribute of `service.faults`."""
     names = ["status", "drop", "delay_answer", "delay_commit", "hang", "truncated", "foreign_body", "slow_body", "redirect"]
     assert all(getattr(service.faults, name) is getattr(faults, name) for name in names)
 
 
-async def test_a_fault_of_the_applications_own_fits(client, service):
+async def test_an_application_may_write_its_own_fault(client, service):
     class Teapot:
         async def play(self, stage):
             assert stage.commit() is stage.commit()
@@ -196,7 +204,7 @@ async def test_a_fault_of_the_applications_own_fits(client, service):
     assert (await client.ask("GET", "/1/members/me")).status == 418
 
 
-async def test_closing_a_connection_that_is_gone_harms_nobody(client, service):
+async def test_closing_a_connection_that_is_closed_does_nothing(client, service):
     done = asyncio.Event()
 
     class Late:

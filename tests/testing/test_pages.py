@@ -18,7 +18,7 @@ async def test_a_board_s_address_shows_its_lists_and_cards(client, service) -> N
     assert service.calls == []
 
 
-async def test_what_answers_show_as_address_is_a_page(client, service) -> None:
+async def test_the_url_of_a_board_or_card_is_a_page(client, service) -> None:
     board = await (await client.ask("POST", "/1/boards", {"name": "B"})).json()
     home = await client.made("/1/lists", name="L", idBoard=board["id"])
     card = await (await client.ask("POST", "/1/cards", {"name": "C", "idList": home, "desc": "d", "due": "2027-01-02"})).json()
@@ -28,7 +28,7 @@ async def test_what_answers_show_as_address_is_a_page(client, service) -> None:
             assert words in await response.text()
 
 
-async def test_the_content_alone_is_what_a_page_asks_for_again(client, service) -> None:
+async def test_the_content_of_a_page_can_be_requested_alone(client, service) -> None:
     seeded = service.seed({"To Do": ["A"]})
     async with client.http.get(seeded.url) as response:
         page = await response.text()
@@ -47,7 +47,7 @@ async def test_unknown_boards_and_cards_have_no_page(client, service) -> None:
             assert (response.status, response.content_type) == (404, "text/html")
 
 
-def test_markup_of_names_is_text_and_the_empty_ones_are_named() -> None:
+def test_markup_in_names_is_escaped_and_empty_names_have_a_placeholder() -> None:
     rules = BoardRules()
     evil = '<script>"&</script>'
     seeded = rules.seed({evil: [evil], "": [""]}, evil)
@@ -60,6 +60,7 @@ def test_markup_of_names_is_text_and_the_empty_ones_are_named() -> None:
 
 
 def test_long_and_archived_lists_and_a_board_without_lists() -> None:
+    """A long list is cut and counted, an archived one says so, and so does a board without lists."""
     rules = BoardRules()
     seeded = rules.seed({"Old": [f"card {number}" for number in range(230)]})
     rules.lists[seeded.lists["Old"]].closed = True

@@ -79,12 +79,14 @@ def run(folder, text, *options):
     ids=["sync without pytest-asyncio", "sync beside it", "auto", "strict", "options"],
 )
 def test_the_fixture_works_in_any_style(tmp_path, text, options):
+    """The fixture serves plain tests and pytest-asyncio in both modes, and takes options."""
     done = run(tmp_path, text, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
 
 
 def test_a_run_without_the_fixture_imports_nothing(tmp_path):
+    """A test run that does not use the fixtures imports neither aiohttp nor the service."""
     text = """
 import sys
 
@@ -97,12 +99,13 @@ def test_nothing():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_fixture_works_here(board_service):
+def test_the_fixture_gives_a_running_service(board_service):
     assert board_service.base_url.startswith("http://127.0.0.1:")
 
 
 @pytest.mark.parametrize("mode", ["auto", "strict"])
 def test_a_session_is_opened_for_a_test(tmp_path, mode):
+    """The fixture `board_session` is an open session, in both modes of pytest-asyncio."""
     text = SESSION.replace("MARK", "" if mode == "auto" else "@pytest.mark.asyncio")
     done = run(tmp_path, text, "-o", f"asyncio_mode={mode}", *SCOPE)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -115,5 +118,5 @@ def test_a_service_is_shared_by_the_tests_of_a_module(tmp_path):
     assert "2 passed" in done.stdout
 
 
-async def test_the_session_works_here(board_session, module_board_service):
+async def test_the_session_fixture_talks_to_the_shared_service(board_session, module_board_service):
     assert (await board_session.members.me()).id == module_board_service.members[0].id

@@ -185,7 +185,7 @@ def test_a_refused_exchange_keeps_its_words() -> None:
 
 
 def test_several_values_of_a_name_are_kept() -> None:
-    """Also in a header, and none of them with a secret."""
+    """Several values of a parameter or header are recorded, none of them with a secret."""
     headers = CIMultiDict([("X-A", "1"), ("X-A", "two s3cret-s3cret"), ("Content-Type", "text/plain")])
     one = _captured(
         RawResponse(200, headers, b"\xff s3cret-s3cret"), url="https://h/1/x?a=1&a=s3cret-s3cret", body=b"text", content_type=""

@@ -38,7 +38,7 @@ async def invite(session: AsyncSession) -> list[str]:
 
 
 async def test_the_same_code_runs_without_the_service(service: BoardService, tmp_path: Path) -> None:
-    """It gets the same, with other credentials, and sent elsewhere."""
+    """The same code gets the same responses from a recording, with other credentials and another address."""
     async with service.session() as session, record(tmp_path / "calls.json", session):
         live = await invite(session)
     async with replay(tmp_path / "calls.json") as replayed:
@@ -122,7 +122,7 @@ async def _ask(base_url: str, **body: object) -> tuple[int, str]:
 
 
 def test_any_client_is_served_in_any_style() -> None:
-    """Also one of another library or process, by a service in a thread of its own."""
+    """A client of another library or process is served too, by a service in a thread."""
     outcomes = [
         RecordedResponse(status=204, headers={"X-A": ["1", "2"]}),
         RecordedResponse(status=200, body=Body("left_out", "11 bytes")),
@@ -137,8 +137,8 @@ def test_any_client_is_served_in_any_style() -> None:
     assert service.environment["BOARDCLIENT_AUTH_URL"] == service.auth_url
 
 
-async def test_a_client_of_another_process_waits_for_what_was_given_up() -> None:
-    """It ends when the service does."""
+async def test_a_request_that_was_given_up_when_recorded_hangs_for_another_process() -> None:
+    """A client in another process waits for such a response until the service ends."""
     async with replay(Recording([_interaction("a", Unanswered(stage="receive"))])) as service:
         call = asyncio.create_task(_ask(service.base_url, name="a"))
         while service.playlist._unused[next(iter(service.playlist._unused))]:
@@ -175,7 +175,7 @@ async def test_the_own_error_of_a_block_stays() -> None:
 
 
 async def test_a_recording_that_is_not_used_up_fails_where_it_is_strict() -> None:
-    """It is no longer a recording of the test."""
+    """A strict recording with interactions that were not replayed fails the test."""
     async with replay(Recording([_interaction("a")]), strict=False) as service:
         pass
     with pytest.raises(AssertionError, match=r'1 recorded requests of the recording were not asked: POST /1/cards .*"a"'):
@@ -200,7 +200,7 @@ def test_stars_stand_for_any_text() -> None:
 
 
 def test_fields_can_be_ignored() -> None:
-    """Such as a date that is another in each run; true is not 1."""
+    """Fields whose value differs in each run, such as a date, can be ignored; true is not 1."""
     playlist = Playlist([_interaction("a"), _interaction("b")], ["due"])
     assert playlist.take(_asked(name="a", due="today", token="y")) == 0
     assert Playlist([_interaction("a")], []).take(_asked(name="a", due=None)) is None
@@ -249,7 +249,7 @@ ESCAPED = st.text().map(lambda text: json.dumps([text]).encode())
 
 @given(st.one_of(st.binary(), ESCAPED, WRITTEN))
 def test_a_body_loses_nothing(raw: bytes) -> None:
-    """It is sent again byte by byte, or as the same JSON."""
+    """A recorded body is sent again byte by byte, or as the same JSON."""
     body = body_of(raw)
     sent = b"" if body is None else body.encode()
     assert sent == raw or json.loads(sent) == json.loads(raw)

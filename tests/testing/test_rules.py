@@ -66,11 +66,12 @@ def world():
         ("POST", "/1/OAuthGetAccessToken", ("unknown", None)),
     ],
 )
-def test_names_the_operation_of_a_request(method, path, expected):
+def test_a_method_and_a_path_name_one_operation(method, path, expected):
+    """Method and path name the operation; an unknown pair names none."""
     assert operation_of(method, path) == expected
 
 
-def test_default_lists_are_made_when_asked_for(world):
+def test_default_lists_are_made_if_requested(world):
     status, board = world.ask("POST", "/1/boards", {"name": "Plan", "defaultLists": True})
     _, lists = world.ask("GET", f"/1/boards/{board['id']}/lists")
     assert status == 200
@@ -82,11 +83,12 @@ def test_default_lists_are_made_when_asked_for(world):
 
 
 @pytest.mark.parametrize("fields", [{}, {"defaultLists": False}])
-def test_no_default_lists_otherwise(world, fields):
+def test_a_board_has_no_lists_unless_requested(world, fields):
     assert world.ask("GET", f"/1/boards/{world.board(**fields)}/lists") == (200, [])
 
 
 def test_identifiers_are_24_hex_digits_counted_up(world):
+    """Identifiers have 24 hex digits, and each is the one before plus one."""
     first, second = world.board(), world.board()
     assert len(first) == 24
     assert int(second, 16) == int(first, 16) + 1
@@ -127,6 +129,7 @@ def test_cards_are_read_in_the_order_of_lists_and_positions(world):
 
 
 def test_a_created_card_shows_the_documented_fields_and_a_read_one_more(world):
+    """Creating shows the fields that the interface names for it; reading the card shows its list and date too."""
     home = world.list(world.board())
     _, made = world.ask("POST", "/1/cards", {"name": "", "idList": home, "desc": "d", "due": "2027-01-02T03:04:05Z"})
     _, read = world.ask("GET", f"/1/cards/{made['id']}")
@@ -135,6 +138,7 @@ def test_a_created_card_shows_the_documented_fields_and_a_read_one_more(world):
 
 
 def test_a_card_moves_is_labelled_and_is_deleted(world):
+    """A card can be moved to another board, labelled and deleted, and is then unknown."""
     board, other = world.board(), world.board()
     card, target = world.card(world.list(board)), world.list(other)
     assert world.ask("PUT", f"/1/cards/{card}", {"idList": target})[1]["idList"] == target
@@ -197,6 +201,7 @@ def test_the_cards_of_an_archived_list_still_exist(world):
     ],
 )
 def test_refuses_with_the_documented_status_and_does_nothing(world, method, path, body, status):
+    """A refused request has the status of the interface and changes nothing."""
     board = world.board()
     home = world.list(board)
     names = {"board": board, "list": home, "card": world.card(home)}
@@ -224,6 +229,7 @@ def test_refuses_with_the_documented_status_and_does_nothing(world, method, path
     ],
 )
 def test_credentials_travel_in_the_query_or_in_the_body(world, query, body, status):
+    """Key and token are accepted in the query or in the JSON body; a missing or wrong one is refused."""
     known = {
         "key": ("key", world.rules.key),
         "token": ("token", world.rules.token),
@@ -243,6 +249,7 @@ def test_a_token_without_the_scope_is_forbidden(world, scope, method, status):
 
 
 def test_a_token_expires_on_the_clock():
+    """A token is refused once the service's clock has passed its lifetime."""
     world = World(token_lifetime=10)
     world.now += 9
     assert world.ask("GET", "/1/members/me")[0] == 200
@@ -285,19 +292,21 @@ def test_a_code_becomes_a_token_once(lifetime):
     ],
 )
 def test_the_exchange_refuses_with_400(world, changes):
+    """A token exchange with a missing, wrong or used field is refused with 400."""
     assert world.exchange(**changes)[0] == 400
 
 
-def test_the_exchange_refuses_another_kind_of_body(world):
+def test_the_exchange_takes_a_form_only(world):
     assert world.ask("POST", "/auth/1/OAuthGetAccessToken", b"{}", {})[0] == 400
 
 
-def test_the_shape_of_the_exchange_answer_is_a_choice():
+def test_the_exchange_response_has_the_shape_that_was_chosen():
+    """`exchange_answer` chooses JSON with a field `token`, or a form."""
     assert set(World(exchange_answer="token").exchange()[1]) == {"token"}
     assert set(parse_qs(World(exchange_answer="form").exchange()[1])) == {"access_token", "token_type"}
 
 
-def test_errors_may_be_text():
+def test_errors_may_be_plain_text():
     answer = World(errors="text").rules.answer("GET", "/1/members/me", {})
     assert (answer.status, answer.content_type) == (401, "text/plain")
     assert isinstance(answer.body, str)
@@ -308,6 +317,6 @@ def test_the_shape_of_every_success_can_be_replaced():
     assert world.ask("GET", "/1/members/me")[1] == ["members.me", "0" * 24]
 
 
-def test_reprs_hold_no_secret(world):
+def test_reprs_of_rules_and_tokens_show_no_secret(world):
     assert repr(world.rules) == "BoardRules(boards=0, lists=0, cards=0)"
     assert world.rules.token not in repr(world.rules.tokens[world.rules.token])

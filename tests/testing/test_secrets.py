@@ -204,6 +204,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED.keys())
 def test_finds_a_secret_in_every_sink(plant):
+    """A secret in an exception, a log record, an object or a frame is found, and the message does not repeat it."""
     with pytest.raises(AssertionError, match="a secret can be read from") as error:
         assert_no_secrets(plant(), secrets=["absent", PLAIN])
     assert PLAIN not in str(error.value)
@@ -228,6 +229,7 @@ FORMS = {
 
 @pytest.mark.parametrize("shown", FORMS.values(), ids=FORMS.keys())
 def test_finds_a_secret_in_every_form(shown):
+    """A secret is found however it is encoded."""
     with pytest.raises(AssertionError, match="a secret"):
         assert_no_secrets(shown, secrets=[SECRET])
 
@@ -248,11 +250,12 @@ CLEAN = {
 
 @pytest.mark.parametrize("make", CLEAN.values(), ids=CLEAN.keys())
 def test_finds_nothing_where_nothing_is(make):
+    """Objects of every kind that hold no secret pass, circular ones too."""
     assert_no_secrets(make(), secrets=["absent", "another"])
 
 
 @pytest.mark.parametrize("module", ["application", "boardclient.testing._server"])
-def test_the_applications_own_frames_are_not_searched_unless_asked_for(module):
+def test_the_applications_own_frames_are_searched_on_request_only(module):
     error = caught(library(LOCALS[0].format(PLAIN), module))
     assert_no_secrets(error, secrets=[PLAIN])
     with pytest.raises(AssertionError, match=r"local token of fail"):
@@ -260,6 +263,7 @@ def test_the_applications_own_frames_are_not_searched_unless_asked_for(module):
 
 
 def test_names_every_place_once():
+    """The message names each place that holds a secret, once."""
     with pytest.raises(AssertionError, match=r"key 0 of dict.*list\[1\]|dict") as error:
         assert_no_secrets({"a": PLAIN, "b": PLAIN + "2"}, secrets=[PLAIN])
     assert str(error.value).count("value 0 of dict") == 1
@@ -268,6 +272,7 @@ def test_names_every_place_once():
 
 @pytest.mark.parametrize("secrets", [[], [""], ["a", ""], ""])
 def test_refuses_to_search_for_nothing(secrets):
+    """An empty secret, or none at all, is an error of the caller."""
     with pytest.raises(ValueError, match="at least one"):
         assert_no_secrets("x", secrets=secrets)
 

@@ -15,6 +15,7 @@ from boardclient.testing import BoardService
 
 
 async def test_serves_the_rules(client):
+    """The service over HTTP responds as its rules do."""
     board = await client.made("/1/boards", name="B", defaultLists=True)
     response = await client.ask("GET", f"/1/boards/{board}/lists")
     assert response.status == 200
@@ -22,6 +23,7 @@ async def test_serves_the_rules(client):
 
 
 async def test_records_each_call(client, service):
+    """Each request is recorded with operation, number, path, query, body, status and fault."""
     await client.ask("POST", "/1/boards", {"name": "B"})
     await client.ask("POST", "/1/boards", {})
     await client.ask("GET", "/1/cards/a%2Fb")
@@ -44,14 +46,14 @@ async def test_records_each_call(client, service):
     assert service.calls_of("cards.get") == [third]
 
 
-async def test_calls_can_be_forgotten_while_one_is_under_way(client, service):
+async def test_calls_can_be_cleared_while_one_runs(client, service):
     service.faults.add(service.faults.delay_answer(1))
     service.sleep = lambda seconds: asyncio.sleep(0, service.calls.clear())
     await client.ask("GET", "/1/members/me")
     assert service.calls == []
 
 
-async def test_shows_no_secret_in_reprs(client, service):
+async def test_the_repr_of_a_service_and_of_its_calls_shows_no_secret(client, service):
     await client.ask("POST", "/1/boards", {"name": "B"})
     await client.ask("GET", "/1/members/me")
     testing.assert_no_secrets([repr(call) for call in service.calls], secrets=[service.token, service.key])
@@ -59,6 +61,8 @@ async def test_shows_no_secret_in_reprs(client, service):
 
 
 async def test_exchanges_codes_at_the_auth_url_only(client, service):
+    """A code is exchanged at the path of the auth URL, and nowhere else."""
+
     def form():
         return {
             "client_id": service.client_id,
@@ -85,6 +89,7 @@ async def test_exchanges_codes_at_the_auth_url_only(client, service):
     ids=["cut", "raw", "plain"],
 )
 async def test_refuses_a_body_that_it_cannot_read(client, service, data, kind):
+    """A body that is not a JSON object is refused with 400, and recorded as it came."""
     signed = {"key": service.key, "token": service.token}
     response = await client.ask("POST", "/1/boards", data=data, headers={"Content-Type": kind}, params=signed)
     assert response.status == 400
@@ -92,6 +97,7 @@ async def test_refuses_a_body_that_it_cannot_read(client, service, data, kind):
 
 
 async def test_takes_options(clock):
+    """Lifetime, scopes, organizations, form of errors and clock are options of the service."""
     options = {"token_lifetime": 5, "organizations": ["o"], "scopes": ["read"], "errors": "text", "clock": clock}
     async with BoardService(**options) as service, aiohttp.ClientSession() as http:
         async with http.post(service.base_url + "/1/boards", json={"key": service.key, "token": service.token}) as response:
@@ -101,7 +107,7 @@ async def test_takes_options(clock):
             assert response.status == 401
 
 
-async def test_finds_cards_that_exist_twice(client, service):
+async def test_assert_no_duplicates_fails_if_two_cards_are_equal(client, service):
     home = await client.home()
     await client.made("/1/cards", name="one", idList=home)
     await client.made("/1/cards", name="one", idList=home, desc="another")
@@ -112,6 +118,7 @@ async def test_finds_cards_that_exist_twice(client, service):
 
 
 async def test_finds_credentials_in_the_address_of_a_request_with_a_body(client, service):
+    """`assert_no_credential_in_url_with_body` names the calls that had one, without the credential."""
     await client.ask("GET", "/1/members/me")
     await client.ask("POST", "/1/boards", {"name": "B"})
     service.assert_no_credential_in_url_with_body()
@@ -122,6 +129,7 @@ async def test_finds_credentials_in_the_address_of_a_request_with_a_body(client,
 
 
 async def test_says_when_a_call_has_arrived(client, service):
+    """`received` waits for the call of that number, and a cancelled waiter changes nothing."""
     waiting = [asyncio.create_task(service.received("members.me", number)) for number in (1, 2, 2)]
     await asyncio.sleep(0)
     waiting[1].cancel()
@@ -132,7 +140,7 @@ async def test_says_when_a_call_has_arrived(client, service):
     assert (await service.received("members.me", 2)).status == 200
 
 
-def test_a_waiter_whose_loop_is_gone_harms_nobody():
+def test_a_waiter_whose_loop_is_closed_causes_no_error():
     service = BoardService()
 
     async def give_up():
@@ -149,6 +157,7 @@ def test_a_waiter_whose_loop_is_gone_harms_nobody():
 
 
 async def test_can_be_closed_and_opened_again_with_what_it_held():
+    """A service can be closed and opened again on the same port, and keeps its boards."""
     service = BoardService()
     async with service, aiohttp.ClientSession() as http:
         with pytest.raises(RuntimeError):
@@ -168,6 +177,7 @@ async def test_can_be_closed_and_opened_again_with_what_it_held():
 
 
 async def test_closes_at_once_whatever_hangs(client, service):
+    """Stopping does not wait for a hanging response, half a head or half a body."""
     service.faults.add(service.faults.hang(), "members.me")
     hanging = asyncio.create_task(client.ask("GET", "/1/members/me"))
     half_sent = socket.create_connection(("127.0.0.1", service.port))
@@ -184,6 +194,7 @@ async def test_closes_at_once_whatever_hangs(client, service):
 
 
 async def test_closes_at_once_when_a_client_does_not_read(service):
+    """Stopping does not wait for a client that does not read its response."""
     service.faults.add(service.faults.foreign_body(b"x" * (1 << 25)))
     deaf = socket.create_connection(("127.0.0.1", service.port))
     with deaf:
@@ -193,6 +204,7 @@ async def test_closes_at_once_when_a_client_does_not_read(service):
 
 
 async def test_a_client_that_leaves_while_it_sends_is_no_call(client, service):
+    """A request whose body never arrives is not recorded."""
     gone = socket.create_connection(("127.0.0.1", service.port))
     gone.sendall(b"POST /1/boards HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
     await client.ask("GET", "/1/members/me")
@@ -202,6 +214,7 @@ async def test_a_client_that_leaves_while_it_sends_is_no_call(client, service):
 
 
 def test_runs_in_a_thread_of_its_own():
+    """As a plain context manager the service runs in a thread, which ends with the block."""
     before = threading.active_count()
     with BoardService() as service:
         url, token = service.base_url, service.token
@@ -227,7 +240,7 @@ def test_a_waiter_on_another_loop_is_woken():
         assert asyncio.run(ask()) == "members.me"
 
 
-async def test_a_taken_port_is_an_error_either_way(service):
+async def test_a_taken_port_is_an_error_in_a_loop_and_in_a_thread(service):
     second = BoardService(port=service.port)
     with pytest.raises(OSError, match="address"):
         await second.start()
@@ -242,6 +255,7 @@ def test_an_impossible_port_is_an_error_in_a_thread_too(port, error):
 
 
 async def test_stopping_needs_no_backstop(client, service, monkeypatch):
+    """Stopping ends every connection by itself, without the time limit that guards it."""
     # A year: were any connection still busy after the handlers were cancelled, this test would not end.
     monkeypatch.setattr("boardclient.testing._loopback._BACKSTOP_SECONDS", 3e7)
     service.faults.add(service.faults.hang(), "cards.get")
@@ -254,6 +268,7 @@ async def test_stopping_needs_no_backstop(client, service, monkeypatch):
 
 
 async def test_builds_a_session(service):
+    """`service.session()` has the service's credentials, unless others are passed."""
     from boardclient import StaticCredentials
 
     async with service.session() as session:
@@ -264,6 +279,7 @@ async def test_builds_a_session(service):
 
 
 def test_the_package_names_what_it_has():
+    """`__all__` and `dir` of `boardclient.testing` agree, and another name is an AttributeError."""
     assert set(testing.__all__) <= set(dir(testing))
     assert all(getattr(testing, name) is not None for name in testing.__all__)
     assert testing.__getattr__("faults") is testing.faults

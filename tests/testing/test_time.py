@@ -24,12 +24,14 @@ async def service():
 
 
 async def test_tokens_expire_when_their_time_is_passed_over(client, service) -> None:
+    """`advance` past the lifetime of a token expires it."""
     assert (await client.ask("GET", "/1/members/me")).status == 200
     service.advance(3600)
     assert (await client.ask("GET", "/1/members/me")).status == 401
 
 
 async def test_a_limit_refills(client, service) -> None:
+    """`advance` refills the bucket of a rate limit."""
     service.faults.rate_limit = faults.rate_limit(0.1, retry_after=10)
     assert [(await client.ask("GET", "/1/members/me")).status for _ in range(2)] == [200, 429]
     service.advance(10)
@@ -38,6 +40,7 @@ async def test_a_limit_refills(client, service) -> None:
 
 @pytest.mark.parametrize("fault", [faults.delay_commit(60), faults.delay_answer(60), faults.hang(seconds=60)])
 async def test_what_is_late_comes_when_its_time_is_passed_over(client, service, fault) -> None:
+    """A delayed response comes once `advance` has passed its delay, not before."""
     home = await client.home()
     service.faults.add(fault, "cards.create")
     asking = asyncio.create_task(client.ask("POST", "/1/cards", {"name": "C", "idList": home}))
@@ -55,7 +58,7 @@ async def test_what_is_late_comes_when_its_time_is_passed_over(client, service, 
         assert (await asking).status == 200
 
 
-async def test_a_late_commit_whose_client_is_gone_is_waited_for(client, service) -> None:
+async def test_settled_waits_for_a_late_commit_whose_client_left(client, service) -> None:
     """A check for duplicates that does not wait sees nothing yet."""
     home = await client.home()
     await service.settled()
@@ -74,7 +77,7 @@ async def test_a_late_commit_whose_client_is_gone_is_waited_for(client, service)
         service.assert_no_duplicates()
 
 
-async def test_what_hangs_for_good_is_not_waited_for(client, service) -> None:
+async def test_settled_does_not_wait_for_what_hangs_forever(client, service) -> None:
     service.faults.add(faults.hang(), "members.me")
     asking = asyncio.create_task(client.ask("GET", "/1/members/me"))
     await service.received("members.me")
@@ -83,12 +86,13 @@ async def test_what_hangs_for_good_is_not_waited_for(client, service) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_time_goes_forward_only(seconds: float) -> None:
+def test_time_can_only_be_advanced(seconds: float) -> None:
     with pytest.raises(ValueError, match="forward"):
         BoardService().advance(seconds)
 
 
-async def test_the_clock_goes_on_by_itself_as_well() -> None:
+async def test_the_clock_adds_what_was_advanced_to_the_real_time() -> None:
+    """The time of the clock is the real time plus what was advanced, and `sleep` uses the real one."""
     now, slept = [5.0], []
 
     async def sleep(seconds: float) -> None:
@@ -101,7 +105,7 @@ async def test_the_clock_goes_on_by_itself_as_well() -> None:
     assert (slept, clock()) == ([3], 8.0)
 
 
-def test_a_sleeper_whose_loop_is_gone_harms_nobody() -> None:
+def test_a_sleeper_whose_loop_is_closed_causes_no_error() -> None:
     clock = ServiceClock(lambda: 0.0, never)
     loop = asyncio.new_event_loop()
     task = loop.create_task(clock.sleep(1))

@@ -71,7 +71,7 @@ async def test_keys_are_rotated(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_a_row_that_no_key_opens_needs_consent(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:
-    """It counts as no token, a warning says whose, and a sign-in replaces it; damage and rows of other accounts are alike."""
+    """A row that no key decrypts, or that is damaged or another account's, counts as no token until a sign-in replaces it."""
     inner = MemoryTokenStore()
     await EncryptedTokenStore(inner, OTHER).publish("ann", Token(SECRET), 0)
     await inner.publish("bob", Token("gAAAA-not-ours"), 0)
@@ -93,7 +93,7 @@ async def test_a_row_that_no_key_opens_needs_consent(service: BoardService, capl
 
 
 @pytest.mark.parametrize("keys", [[], "", "short", [NEW, "x"], [NEW, 3], [b"\xff" * 44]])
-def test_keys_that_are_none(keys: list[str]) -> None:
+def test_an_invalid_key_is_refused(keys: list[str]) -> None:
     """What is no Fernet key is refused without being shown."""
     with pytest.raises(ValueError, match=r"^keys must be Fernet keys"):
         EncryptedTokenStore(MemoryTokenStore(), keys)
@@ -107,6 +107,6 @@ def test_without_cryptography(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_credentials_take_it() -> None:
-    """It is a store as any other."""
+    """OAuth credentials take an encrypted store as they take any other."""
     options = {"client_id": "i", "client_secret": "s", "redirect_uri": "https://app.example", "auth_url": "https://auth.example"}
     assert OAuthCredentials(**options, store=EncryptedTokenStore(MemoryTokenStore(), NEW)).account == "default"

@@ -266,7 +266,7 @@ async def test_symbolic_link_is_refused(path: Path, file_store: FileTokenStore, 
 
 
 @POSIX
-async def test_what_is_no_file_is_refused(path: Path, file_store: FileTokenStore) -> None:
+async def test_a_pipe_or_folder_in_place_of_the_file_is_refused(path: Path, file_store: FileTokenStore) -> None:
     """A pipe, which would hang who opens it, and a folder are refused."""
     path.parent.mkdir(mode=0o700)
     os.mkfifo(path, 0o600)
@@ -284,9 +284,7 @@ async def test_folder_that_is_a_file_is_refused(path: Path, file_store: FileToke
         FileTokenStore(path)
 
 
-async def test_modes_are_not_looked_at_where_there_are_none(
-    path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_modes_are_not_checked_on_windows(path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """On Windows neither modes nor owners are checked."""
     path.parent.mkdir()
     path.parent.chmod(0o777)
@@ -466,7 +464,7 @@ async def test_full_disk_is_an_error_and_changes_nothing(
     assert await file_store.read("a") == StoredToken(Token("before"), 1)
 
 
-async def test_step_that_fails_half_way_is_undone(path: Path, file_store: FileTokenStore) -> None:
+async def test_a_step_that_fails_is_undone(path: Path, file_store: FileTokenStore) -> None:
     """What a clock raises is raised, and leaves neither a lock nor half a step behind."""
 
     def broken() -> float:

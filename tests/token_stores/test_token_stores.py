@@ -100,7 +100,7 @@ def test_stores_do_what_the_model_does(steps: list[tuple[Any, ...]], tmp_path_fa
 
 
 async def test_the_end_of_a_token_is_kept(store: TokenStore) -> None:
-    """Also where its zone is off by less than a second, but for that at the ends of the calendar."""
+    """The expiry of a token is kept, also where its zone is off by less than a second, but for the ends of the calendar."""
     zone = timezone(timedelta(microseconds=1))
     for generation, end in enumerate([datetime(2000, 1, 1, tzinfo=zone), datetime.min.replace(tzinfo=zone)]):
         assert await store.publish("a", Token("t", end), generation)
@@ -188,7 +188,7 @@ def test_memory_store_steps_are_atomic() -> None:
 
 
 async def test_memory_store_shows_how_many_accounts_it_has() -> None:
-    """Its repr counts what it keeps; to read adds nothing."""
+    """The repr counts the accounts that are kept; reading adds none."""
     shared = MemoryTokenStore()
     await shared.read("a")
     assert repr(shared) == "MemoryTokenStore(accounts=0)"

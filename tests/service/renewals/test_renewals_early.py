@@ -54,7 +54,7 @@ async def test_without_the_option_nothing_is_renewed_early(expiring: BoardServic
     assert (len(consent.asked), refusals(expiring)) == (2, 1)
 
 
-async def test_others_go_on_during_an_early_renewal(expiring: BoardService, clock: Clock) -> None:
+async def test_calls_use_a_good_token_during_an_early_renewal(expiring: BoardService, clock: Clock) -> None:
     """While a good token is being renewed early, calls use it."""
     consent = Consent(expiring)
     async with expiring.session(timed(expiring, consent, clock, renew_before_expiry=10.0)) as session:

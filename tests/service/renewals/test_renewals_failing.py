@@ -216,7 +216,9 @@ async def test_a_shorter_deadline(service: BoardService, consent: Consent, loop_
     assert (len(consent.asked), consent.cancelled, exchanges(service)) == (1, 0, 1)
 
 
-async def test_the_deadline_of_the_one_who_began(service: BoardService, consent: Consent, loop_clock: Clock) -> None:
+async def test_a_renewal_outlives_the_deadline_of_the_call_that_began_it(
+    service: BoardService, consent: Consent, loop_clock: Clock
+) -> None:
     """A renewal outlives the deadline of the call that began it, after a 401 as well."""
     async with service.session(service.oauth_credentials(authorize=consent)) as session:
         await session.members.me()
@@ -267,8 +269,8 @@ async def test_a_used_code(service: BoardService, clock: Clock) -> None:
     assert_no_secrets(caught.value, secrets=secrets_of(service, code))
 
 
-async def test_nobody_at_the_auth_url(service: BoardService, consent: Consent, clock: Clock) -> None:
-    """An exchange that is refused a connection was not sent: the cause says so, and no second code is asked for."""
+async def test_a_refused_connection_to_the_auth_url_sends_nothing(service: BoardService, consent: Consent, clock: Clock) -> None:
+    """An exchange that is refused a connection was not sent: the cause says so, and no second code is requested."""
     async with BoardService() as dead:
         url = dead.auth_url
     async with service.session(timed(service, consent, clock, auth_url=url)) as session:
@@ -343,7 +345,7 @@ async def test_an_exchange_that_hangs(service: BoardService, consent: Consent, l
 
 
 @pytest.mark.parametrize("shape", ["rfc6749", "token", "form"])
-async def test_shapes_of_the_answer(shape: Any) -> None:
+async def test_each_shape_of_a_token_response_is_read(shape: Any) -> None:
     """A token is found in a response as of RFC 6749, in one with a field `token`, and in a form."""
     async with BoardService(exchange_answer=shape, token_lifetime=3600.0) as service:
         store = MemoryTokenStore()
@@ -369,7 +371,9 @@ async def test_shapes_of_the_answer(shape: Any) -> None:
         (b'{"access_token": "canary-1\\ud800"}', "gave no token|can't be sent"),
     ],
 )
-async def test_an_answer_without_a_token(service: BoardService, consent: Consent, body: bytes, words: str) -> None:
+async def test_a_response_without_a_token_shows_names_only(
+    service: BoardService, consent: Consent, body: bytes, words: str
+) -> None:
     """A response without a token shows the names in it and never a value."""
     service.faults.add(faults.foreign_body(body), "token.exchange")
     async with service.session(service.oauth_credentials(authorize=consent)) as session:

@@ -135,7 +135,9 @@ async def test_the_secret_does_not_go_in_the_open(service: BoardService, consent
     assert (consent.asked, service.requests) == ([], 0)
 
 
-async def test_nothing_secret_is_told(service: BoardService, consent: Consent, caplog: pytest.LogCaptureFixture) -> None:
+async def test_observers_logs_and_reprs_show_no_secret(
+    service: BoardService, consent: Consent, caplog: pytest.LogCaptureFixture
+) -> None:
     """Observers learn of each renewal once, and neither they nor the logs nor any repr shows a secret."""
     caplog.set_level(logging.DEBUG)
     asyncio.get_running_loop().set_debug(True)
@@ -387,7 +389,7 @@ async def test_a_bulk_run_whose_token_expires(service: BoardService, consent: Co
     assert (len(consent.asked), exchanges(service), left_meanwhile) == (2, 2, [0, 0])
 
 
-async def test_calls_that_wait_for_their_turn_meet_no_401(service: BoardService, consent: Consent) -> None:
+async def test_calls_that_wait_for_a_limiter_are_signed_with_the_new_token(service: BoardService, consent: Consent) -> None:
     """Requests that waited behind the one that got the 401 are signed with the new token."""
     async with service.session(service.oauth_credentials(authorize=consent), limiter=asyncio.Semaphore(1)) as session:
         await session.members.me()
@@ -396,8 +398,8 @@ async def test_calls_that_wait_for_their_turn_meet_no_401(service: BoardService,
     assert (len(consent.asked), refusals(service)) == (2, 1)
 
 
-async def test_a_bulk_run_at_its_own_pace_meets_few_401s(service: BoardService, consent: Consent) -> None:
-    """No more cards are refused than are in flight, however many workers wait for their turn."""
+async def test_a_bulk_run_gets_no_more_401s_than_it_has_requests_in_flight(service: BoardService, consent: Consent) -> None:
+    """No more cards are refused than are in flight, however many workers wait for the limiter."""
     async with service.session(service.oauth_credentials(authorize=consent)) as session:
         board = await session.boards.create("plans")
         home = await session.lists.create("todo", board_id=board.id)

@@ -148,7 +148,7 @@ async def test_rows_succeed_again_after_an_outage_that_was_too_long() -> None:
 
 @pytest.mark.parametrize(("timeout", "patience"), [(30.0, 15.0), (3.0, 3.0), (None, 15.0)])
 @virtually
-async def test_an_address_that_never_answered(timeout: float | None, patience: float) -> None:
+async def test_rows_fail_sooner_if_an_address_never_responded(timeout: float | None, patience: float) -> None:
     """Where nothing ever got through, rows fail sooner: the address may be wrong."""
     service = Service(down_at=0.0, down_for=1e9, timeout=timeout)
     report = await service.run(50).wait()
@@ -219,7 +219,7 @@ async def test_stopping_a_run_that_is_held(failure: Callable[[], BoardClientErro
 
 @virtually
 async def test_leaving_a_run_that_is_held() -> None:
-    """Nothing stays behind."""
+    """A run that is left while it is held leaves no task behind."""
     service = Service(down_for=200.0)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(20.0), service.run(2000) as run:

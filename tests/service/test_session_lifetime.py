@@ -28,7 +28,7 @@ async def test_many_tasks_share_few_connections(service: BoardService) -> None:
     assert len({call.connection for call in service.calls}) <= 10
 
 
-async def test_closing_ends_what_is_under_way(service: BoardService) -> None:
+async def test_closing_ends_hanging_calls(service: BoardService) -> None:
     """Aclose ends hanging calls with SessionClosedError, refuses later ones, and may be called again, also at once."""
     service.faults.add(service.faults.hang())
     session = service.session()

@@ -295,7 +295,7 @@ async def patient_call(flights: InFlightCalls, seconds: float | None, waits: tup
 
 
 @virtual
-async def test_a_deadline_that_stands_still_goes_on() -> None:
+async def test_a_suspended_deadline_resumes_with_the_time_it_had() -> None:
     """After a suspension each call has as much time left as before it, and the timer observes that."""
     flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
     await patient_call(flights, 10.0, (4.0, 1000.0, 5.0), seen)
@@ -315,7 +315,7 @@ async def test_a_deadline_that_stands_still_goes_on() -> None:
 
 
 @virtual
-async def test_a_deadline_that_passes_before_it_stands_still() -> None:
+async def test_a_deadline_suspended_too_late_ends_the_call_on_resuming() -> None:
     """A call that is suspended with no time left ends when it is resumed."""
     flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
     flight = flights.begin(build_request("GET", "/1/x"), 1.0, CallOptions(waits_count=False))
