@@ -194,6 +194,18 @@ def check_text(value: object, name: str, /) -> str:
     return value if type(value) is str else str.__str__(value)
 
 
+def check_filled(value: object, name: str, /) -> str:
+    """Return the text as `check_text` does, if it is not empty.
+
+    Raises:
+        TypeError: it is not a string.
+        ValueError: it is empty, or can't be sent.
+    """
+    if text := check_text(value, name):
+        return text
+    raise ValueError(f"{name} must not be empty")
+
+
 def check_identifier(value: object, name: str, /) -> str:
     """Return the identifier if it can be one segment of a path. Errors call it `name`.
 

@@ -17,8 +17,7 @@ from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._stats import SessionStats
 from boardclient._transport import Settings
-from boardclient.credentials import CredentialProvider, Exchange, StaticCredentials
-from boardclient.credentials._values import CredentialsIn
+from boardclient.credentials import CredentialProvider, CredentialsIn, Exchange, StaticCredentials
 from boardclient.events import Observer
 from boardclient.models import JsonValue
 from boardclient.resources import Boards, Cards, Lists, Members

@@ -19,11 +19,10 @@ from boardclient._sign_in._accounts import AccountOf, account_of_member
 from boardclient._sign_in._browser import SERVICE_ERRORS, cookie_of, keys_of, local_address, parameters, set_cookie
 from boardclient._sign_in._flows import KEPT_SECONDS, PROBLEM_WORDS, Flow, Flows, Signer, challenge_of, new_state
 from boardclient._sign_in._settings import NoCredentials, SignInOptions, options_of_environment
-from boardclient.credentials._exchange_response import ParseToken
-from boardclient.credentials._memory_store import MemoryTokenStore
+from boardclient.credentials import StaticCredentials
+from boardclient.credentials._accounts import MemoryTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
-from boardclient.credentials._static import StaticCredentials
-from boardclient.credentials._tokens import TokenStore
+from boardclient.credentials._tokens import ParseToken, TokenStore
 from boardclient.errors import Attempt, BoardClientError, Effect, SessionClosedError, TransportError
 from boardclient.models import Member
 from boardclient.session import AsyncSession

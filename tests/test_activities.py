@@ -12,8 +12,8 @@ from boardclient._curl import ShownRequest
 from boardclient._messages import Response
 from boardclient._pipeline._following import ObserverInstrument, end_form
 from boardclient._transport import TransportFailure
-from boardclient.credentials._exchange_response import read_token
-from boardclient.credentials._failure import RenewalFailure
+from boardclient.credentials._code_exchange import read_token
+from boardclient.credentials._tokens import RenewalFailure
 from boardclient.errors import Effect
 from boardclient.events import BulkProgress, CredentialsRenewed, Event
 from boardclient.integrations.opentelemetry import _OpenTelemetry

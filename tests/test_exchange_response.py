@@ -15,8 +15,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from boardclient import CredentialError, JsonValue, Response, Token
-from boardclient.credentials._exchange_response import ParseToken, read_token
-from boardclient.credentials._failure import RenewalFailure, without_frames
+from boardclient.credentials._code_exchange import read_token
+from boardclient.credentials._guards import without_frames
+from boardclient.credentials._tokens import ParseToken, RenewalFailure
 from boardclient.testing import assert_no_secrets
 
 NOW = 1_700_000_000.0

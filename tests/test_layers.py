@@ -243,7 +243,7 @@ def known_statuses(source: str) -> list[str]:
     return found
 
 
-_PROTOCOLS = {"boardclient.credentials._exchange_response", "boardclient._transport._instruments", "boardclient.cli._serve"}
+_PROTOCOLS = {"boardclient.credentials._code_exchange", "boardclient._transport._instruments", "boardclient.cli._serve"}
 """RFC 6749 (section 5.2) says what 400 means to a token exchange; tracers see aiohttp's `ok`; `serve` chooses what the embedded
 service responds with."""
 

@@ -26,7 +26,7 @@ from boardclient._operations import build_request
 from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._pipeline._options import CallOptions
 from boardclient.credentials import _token_state
-from boardclient.credentials._failure import without_frames
+from boardclient.credentials._guards import without_frames
 from boardclient.errors import Effect
 from boardclient.testing import assert_no_secrets
 

@@ -14,8 +14,8 @@ from virtual_loop import Clock
 
 from boardclient import Credentials, StoredToken, Token
 from boardclient.credentials import _token_state
-from boardclient.credentials._failure import RenewalFailure
 from boardclient.credentials._token_state import LONGEST_COOLDOWN_SECONDS, NEW_SECONDS, HeldToken, RefusalVerdict, TokenState
+from boardclient.credentials._tokens import RenewalFailure
 
 LATE = RefusalVerdict(is_final=False)
 FINAL = RefusalVerdict(is_final=True)

@@ -19,8 +19,7 @@ from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._pipeline._in_flight import CallContext
 from boardclient._statuses import is_throttling, status_of
 from boardclient._transport import RawResponse, TransportResult
-from boardclient.credentials import Credentials
-from boardclient.credentials._values import CredentialsIn
+from boardclient.credentials import Credentials, CredentialsIn
 from boardclient.errors import ApiError, Attempt, BoardClientError, Effect, SessionClosedError
 from boardclient.events import CredentialsRenewed, RetryScheduled
 

@@ -36,8 +36,7 @@ from boardclient._pipeline._provider import GuardedProvider
 from boardclient._pipeline._slots import ConnectionSlots
 from boardclient._statuses import SUCCESSES, is_throttling
 from boardclient._transport import RawResponse, TransportResult
-from boardclient.credentials import CredentialProvider, Credentials
-from boardclient.credentials._values import CredentialsIn
+from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn
 from boardclient.errors import AuthenticationError, BoardClientError, CredentialError, DecodeError
 from boardclient.events import Event, Observer
 from boardclient.logs import is_info_logged

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-from boardclient.credentials._guard import outcome_of
+from boardclient.credentials._guards import outcome_of
 from boardclient.models import Member
 
 AccountOf: TypeAlias = Callable[[Member], "str | Awaitable[str]"]

@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NoReturn, TypedDict
 
 from boardclient._environment import optional, required
+from boardclient.credentials import Credentials, Exchange
 from boardclient.credentials._file_store import FileTokenStore
-from boardclient.credentials._protocol import Exchange
-from boardclient.credentials._values import Credentials
 from boardclient.errors import CredentialError
 
 if TYPE_CHECKING:
     from boardclient._sign_in._accounts import AccountOf
-    from boardclient.credentials._exchange_response import ParseToken
-    from boardclient.credentials._tokens import TokenStore
+    from boardclient.credentials._tokens import ParseToken, TokenStore
 
 
 class SignInOptions(TypedDict, total=False):

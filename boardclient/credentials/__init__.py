@@ -3,8 +3,22 @@
 `boardclient` imports what only OAuth needs when it is first used, so that programs with static credentials don't load it.
 """
 
-from boardclient.credentials._protocol import CredentialObserver, CredentialProvider, Exchange
-from boardclient.credentials._static import StaticCredentials
-from boardclient.credentials._values import Credentials, SignedRequest
+from boardclient.credentials._credentials import (
+    CredentialObserver,
+    CredentialProvider,
+    Credentials,
+    CredentialsIn,
+    Exchange,
+    SignedRequest,
+    StaticCredentials,
+)
 
-__all__ = ["CredentialObserver", "CredentialProvider", "Credentials", "Exchange", "SignedRequest", "StaticCredentials"]
+__all__ = [
+    "CredentialObserver",
+    "CredentialProvider",
+    "Credentials",
+    "CredentialsIn",
+    "Exchange",
+    "SignedRequest",
+    "StaticCredentials",
+]

@@ -1,8 +1,10 @@
-"""The record of an account in a store, its steps, and store methods. No I/O."""
+"""Stores over records of accounts: their base class, and the one in memory."""
 
 from __future__ import annotations
 
 import abc
+import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -115,3 +117,30 @@ class AccountStore(abc.ABC):
         Another holder's lease stays as it is.
         """
         await self._change(account, partial(Account.release, holder=holder, cooldown=cooldown))
+
+
+class MemoryTokenStore(AccountStore):
+    """Keep tokens in memory, for all threads and event loops of one process.
+
+    Sessions that share the store share renewals. A forked process has a copy of its own.
+
+    Args:
+        clock: A function that returns seconds, by default `time.time`. Only differences count.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._accounts: dict[str, Account] = {}
+        self._lock = threading.Lock()
+
+    async def _look(self, account: str) -> Account:
+        with self._lock:
+            return self._accounts.get(account, Account())
+
+    async def _change(self, account: str, change: Change[T]) -> T:
+        with self._lock:
+            result, self._accounts[account] = change(self._accounts.get(account, Account()), self._clock())
+        return result
+
+    def __repr__(self) -> str:
+        return f"MemoryTokenStore(accounts={len(self._accounts)})"

@@ -8,11 +8,9 @@ from typing import TypeAlias
 import attrs
 
 from boardclient._urls import check_root
-from boardclient.credentials._exchange_response import ParseToken
-from boardclient.credentials._failure import RenewalFailure, consent_needed
-from boardclient.credentials._store_steps import StoreSteps
-from boardclient.credentials._tokens import TokenStore
-from boardclient.models import check_text
+from boardclient.credentials._guards import StoreSteps
+from boardclient.credentials._tokens import Consent, ParseToken, RenewalFailure, TokenStore
+from boardclient.models import check_filled
 
 
 @attrs.frozen(kw_only=True)
@@ -59,6 +57,8 @@ class OAuthClientConfig:
     parse_token: ParseToken | None
     lease_seconds: float
     login_url: str | None
+    steps: StoreSteps = attrs.field(init=False, repr=False)
+    """The steps at the store for this account."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("client_id", "client_secret", "redirect_uri", "account"):
@@ -74,22 +74,9 @@ class OAuthClientConfig:
             raise ValueError("authorize_timeout and lease_seconds must be more than 0 seconds, cooldown at least 0")
         if self.renew_before_expiry is not None and not self.renew_before_expiry > 0:
             raise ValueError("renew_before_expiry must be more than 0 seconds, or None")
-
-    @property
-    def steps(self) -> StoreSteps:
-        """The steps at the store for this account."""
-        return StoreSteps(self.store, self.account)
+        object.__setattr__(self, "steps", StoreSteps(self.store, self.account))
 
     def consent_needed(self, login_url: str | None = None, cause: BaseException | None = None) -> RenewalFailure:
         """Return the failure of calls whose user has to sign in. The callback's `login_url` replaces the configured one."""
-        return consent_needed(self.account, login_url or self.login_url, cause)
-
-
-def check_filled(text: object, name: str) -> None:
-    """Check that an option is a text, and not an empty one.
-
-    Raises:
-        ValueError, TypeError: it is not.
-    """
-    if not check_text(text, name):
-        raise ValueError(f"{name} must not be empty")
+        consent = Consent(self.account, login_url or self.login_url)
+        return RenewalFailure(f"the user of account {self.account!r} has to sign in", cause, consent=consent)

@@ -8,16 +8,15 @@ from typing import Final, Literal, Protocol, TypeAlias, cast
 
 import attrs
 
+from boardclient.credentials._accounts import MemoryTokenStore
 from boardclient.credentials._code_exchange import exchange_code
-from boardclient.credentials._config import Authorize, OAuthClientConfig, check_filled
-from boardclient.credentials._exchange_response import ParseToken
-from boardclient.credentials._failure import RenewalFailure
-from boardclient.credentials._memory_store import MemoryTokenStore
-from boardclient.credentials._protocol import Exchange
+from boardclient.credentials._config import Authorize, OAuthClientConfig
+from boardclient.credentials._credentials import Exchange
 from boardclient.credentials._renewing import RenewingCredentials
-from boardclient.credentials._tokens import StoredToken, Token, TokenStore
+from boardclient.credentials._tokens import ParseToken, RenewalFailure, StoredToken, Token, TokenStore
 from boardclient.credentials._waiting import waiting_for
 from boardclient.errors import CredentialError, SessionClosedError
+from boardclient.models import check_filled
 
 ConsentState: TypeAlias = Literal["never", "good", "needs consent"]
 """Whether an account has a token: none is stored, one that may be used, or one that is refused or has expired."""

@@ -13,11 +13,10 @@ from typing import Final
 from boardclient._activities import PARENT, Activity
 from boardclient.credentials._code_exchange import EXCHANGE_SECONDS, exchange_code
 from boardclient.credentials._config import AuthorizationRequest, OAuthClientConfig
-from boardclient.credentials._failure import RenewalFailure
-from boardclient.credentials._guard import Outcome, begin
-from boardclient.credentials._protocol import Exchange
+from boardclient.credentials._credentials import Exchange
+from boardclient.credentials._guards import Outcome, begin
 from boardclient.credentials._token_state import TokenState
-from boardclient.credentials._tokens import LeaseState, StoredToken, Token
+from boardclient.credentials._tokens import LeaseState, RenewalFailure, StoredToken, Token
 from boardclient.credentials._waiting import RenewalScope
 from boardclient.errors import ConsentRequired, CredentialError, SessionClosedError
 from boardclient.logs import followers

@@ -11,11 +11,10 @@ import secrets
 from typing import Final
 
 from boardclient.credentials._config import OAuthClientConfig
-from boardclient.credentials._failure import RenewalFailure
-from boardclient.credentials._protocol import CredentialObserver, Exchange
+from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange
 from boardclient.credentials._renewal import Renewal
 from boardclient.credentials._token_state import LOOK_SECONDS, TokenState
-from boardclient.credentials._values import Credentials
+from boardclient.credentials._tokens import RenewalFailure
 from boardclient.credentials._waiting import is_within_renewal, waiting_for
 from boardclient.errors import CredentialError
 

@@ -14,9 +14,8 @@ from typing import Final
 
 import attrs
 
-from boardclient.credentials._failure import RenewalFailure
-from boardclient.credentials._tokens import StoredToken, Token
-from boardclient.credentials._values import Credentials
+from boardclient.credentials._credentials import Credentials
+from boardclient.credentials._tokens import RenewalFailure, StoredToken, Token
 
 LONGEST_COOLDOWN_SECONDS: Final = 60.0
 NEW_SECONDS: Final = 60.0

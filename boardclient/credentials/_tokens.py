@@ -1,22 +1,20 @@
-"""Tokens, and the protocol of the stores that keep them. No I/O."""
+"""Tokens, the failure to obtain one, and the protocol of token stores. No I/O."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NoReturn, Protocol, TypeAlias
 
 import attrs
 
-from boardclient.models import check_text
+from boardclient.credentials._credentials import filled
+from boardclient.errors import ConsentRequired, CredentialError
+from boardclient.models import JsonValue
 
 LeaseState: TypeAlias = Literal["granted", "held", "cooling"]
 """The result of asking for the lease: granted, held by another, or refused until a cool-down is over."""
-
-
-def _text(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
-    if not check_text(value, attribute.name):
-        raise ValueError(f"{attribute.name} must not be empty")
 
 
 def _aware(instance: object, attribute: attrs.Attribute[datetime | None], value: object) -> None:
@@ -38,11 +36,15 @@ class Token:
         ValueError, TypeError: the value is empty or can't be sent, or the date is not aware.
     """
 
-    value: str = attrs.field(repr=False, validator=_text)
+    value: str = attrs.field(repr=False, validator=filled)
     expires_at: datetime | None = attrs.field(default=None, validator=_aware)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("tokens are not pickled: store the value")
+
+
+ParseToken: TypeAlias = Callable[[Mapping[str, JsonValue]], Token]
+"""Takes a token from the fields of the exchange's response."""
 
 
 def text_of_end(token: Token) -> str | None:
@@ -57,6 +59,41 @@ def text_of_end(token: Token) -> str | None:
         with contextlib.suppress(OverflowError):  # in the years 1 and 9999 it may be off by less than a second
             end = end.astimezone(UTC)
     return end.isoformat()
+
+
+@attrs.frozen
+class Consent:
+    """Whose consent is needed, and where the application's sign-in begins."""
+
+    account: str
+    login_url: str | None = None
+
+
+@attrs.frozen
+class RenewalFailure:
+    """Why there is no token.
+
+    Args:
+        why: The reason in words.
+        cause: What the application raised, None if it did not.
+        is_in_doubt: Whether the service may have used up the code.
+        consent: Whose consent is missing. None if something failed.
+    """
+
+    why: str
+    cause: BaseException | None = None
+    is_in_doubt: bool = False
+    consent: Consent | None = None
+
+    def error(self, rest_seconds: float = 0.0) -> CredentialError:
+        """Return a new error. `rest_seconds` is how long no renewal begins, for the message."""
+        if self.consent is not None:
+            error: CredentialError = ConsentRequired(self.why, self.consent.account, self.consent.login_url)
+        else:
+            rest = f"; the next renewal is possible in {rest_seconds:.1f} s" if rest_seconds > 0 else ""
+            error = CredentialError(self.why + rest)
+        error.__cause__ = self.cause
+        return error
 
 
 @attrs.frozen

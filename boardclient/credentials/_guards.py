@@ -1,15 +1,17 @@
-"""Calls of a token store's methods, with checked results and time limits."""
+"""Guarded calls of an application's coroutines and of its token store.
+
+They may raise anything, cancel themselves, hang, or return anything. Each call has a time limit.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 import attrs
 
-from boardclient.credentials._failure import without_frames
-from boardclient.credentials._guard import outcome_of
 from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore
 from boardclient.errors import CredentialError
 
@@ -18,6 +20,62 @@ _RELEASE_SECONDS: Final = 1.0
 """The limit for releasing the lease while calls wait for the renewal. If the store hangs, the lease runs out by itself."""
 _GRACE_SECONDS: Final = 0.5
 """The limit for a step under way when the session closes: it should end, but closing must not wait for a store that hangs."""
+
+
+@attrs.define(eq=False)
+class Outcome:
+    """What application code returned or raised in time; otherwise `is_late` is True.
+
+    It is not the result of the task, since asyncio prints results of tasks in debug mode, and this one may be a token.
+    """
+
+    value: Any = attrs.field(default=None, repr=False)
+    error: BaseException | None = attrs.field(default=None, repr=False)
+    is_late: bool = False
+
+
+def begin(awaitable: Awaitable[object]) -> tuple[asyncio.Task[None], Outcome]:
+    """Await in a task that never fails and returns None. Return it, and the outcome that it fills in."""
+    outcome = Outcome()
+    return asyncio.create_task(_fill(awaitable, outcome)), outcome
+
+
+async def _fill(awaitable: Awaitable[object], outcome: Outcome) -> None:
+    try:
+        outcome.value = await awaitable
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # also a CancelledError that the application raised itself
+        outcome.error = error
+
+
+async def outcome_of(awaitable: Awaitable[object], seconds: float, grace_seconds: float = 0.0) -> Outcome:
+    """Await at most so many seconds, and return the outcome.
+
+    A task that takes longer is cancelled and not waited for. If the caller is cancelled, the task has `grace_seconds` to end.
+    """
+    task, outcome = begin(awaitable)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=grace_seconds)
+        raise
+    finally:
+        task.cancel()
+    return outcome if task.done() else Outcome(is_late=True)
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Remove the tracebacks of an error, its causes and its groups. Their frames may hold secrets."""
+    seen: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and one not in seen:
+            seen.append(one.with_traceback(None))
+            waiting += [one.__cause__, one.__context__]
+            waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+    return error
 
 
 @attrs.frozen

@@ -1,0 +1,242 @@
+"""Credentials, and the protocol of what provides them (interface section 5). No I/O."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
+from urllib.parse import quote
+
+import attrs
+from multidict import CIMultiDict
+
+from boardclient import _json
+from boardclient._curl import ShownRequest
+from boardclient._messages import BODY_KEPT_BYTES, Request, Response
+from boardclient._redaction import forms_of, is_free_of, masked
+from boardclient._transport import RawResponse
+from boardclient.models import check_filled
+
+T = TypeVar("T")
+CredentialsIn = Literal["body", "query"]
+
+
+@attrs.define
+class SignedRequest:
+    """A request with its credentials, as it is sent. No frame of an error may hold one."""
+
+    target: str = attrs.field(repr=False)
+    body: bytes | None = attrs.field(repr=False)
+
+
+def filled(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
+    """Check that the value of an attribute is a text that can be sent, not empty."""
+    check_filled(value, attribute.name)
+
+
+@attrs.frozen
+class Credentials:
+    """An access token, and the API key where one is used (interface 5.5, 5.6).
+
+    The repr shows neither, and they can't be pickled.
+
+    Args:
+        token: The access token.
+        key: The API key. None (default): only the token is sent.
+
+    Raises:
+        ValueError, TypeError: one of them is empty or can't be sent.
+    """
+
+    token: str = attrs.field(repr=False, validator=filled)
+    key: str | None = attrs.field(default=None, repr=False, validator=attrs.validators.optional(filled))
+    _query: str = attrs.field(init=False, repr=False, eq=False)
+    _fields: bytes = attrs.field(init=False, repr=False, eq=False)
+    _forms: frozenset[bytes] = attrs.field(init=False, repr=False, eq=False, default=frozenset())
+    """What redaction searches for, once it is asked for."""
+
+    def __attrs_post_init__(self) -> None:
+        # Signing a request then takes one concatenation: its fields follow the comma.
+        pairs = {"token": self.token} if self.key is None else {"key": self.key, "token": self.token}
+        object.__setattr__(self, "_query", "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items()))
+        object.__setattr__(self, "_fields", _json.encode(pairs)[:-1] + b",")
+
+    def sign(self, request: Request[Any], place: CredentialsIn = "body") -> SignedRequest:
+        """Return the request with the credentials in its JSON body or its query.
+
+        They go into the query if there is no body, or if `place` is "query". A token without a key always goes into the query
+        (interface 5.6).
+        """
+        body = request.body
+        if body is not None and place == "body" and self.key is not None and request.definition.signable_body:
+            signed = self._fields + body[1:] if body != b"{}" else self._fields[:-1] + b"}"
+            return SignedRequest(request.target, signed)
+        return SignedRequest(f"{request.target}{'&' if '?' in request.target else '?'}{self._query}", body)
+
+    def show(self, request: Request[Any], root: str, place: CredentialsIn = "body", *others: Credentials) -> ShownRequest:
+        """Return the request as errors show it. `root` is the base URL.
+
+        `***` stands in place of these and the other credentials.
+        """
+        forms = self._forms_with(others)
+        body = request.body
+        return ShownRequest(
+            method=request.method,
+            url=root + masked(request.target.encode(), forms).decode(),
+            body=None if body is None else masked(body, forms).decode("utf-8", "replace"),
+            has_key=self.key is not None,
+            is_in_body=body is not None and place == "body" and self.key is not None and request.definition.signable_body,
+        )
+
+    def redact(self, response: RawResponse, *others: Credentials) -> RawResponse:
+        """Return the response with `***` in place of these and the other credentials.
+
+        They are found as they are, percent-encoded, escaped as in JSON or HTML, and escaped several times. A large body is cut to
+        what an error keeps, and not within a credential.
+        """
+        body = masked(response.body, self._forms_with(others), BODY_KEPT_BYTES)
+        return attrs.evolve(response, body=body, headers=self.redact_headers(response.headers, *others))
+
+    def redact_headers(self, headers: Mapping[str, str], *others: Credentials) -> Mapping[str, str]:
+        """Return a copy of headers with `***` in place of the credentials."""
+        forms = self._forms_with(others)
+        if is_free_of("\n".join(headers.values()).encode("utf-8", "surrogateescape"), forms):
+            return CIMultiDict(headers)
+        return CIMultiDict(
+            (name, masked(value.encode("utf-8", "surrogateescape"), forms).decode("utf-8", "surrogateescape"))
+            for name, value in headers.items()
+        )
+
+    def _forms_with(self, others: Iterable[Credentials] = ()) -> frozenset[bytes]:
+        """Return what to search for to find these and the other credentials."""
+        if not self._forms:
+            object.__setattr__(self, "_forms", forms_of([self.token] if self.key is None else [self.token, self.key]))
+        return self._forms.union(*[other._forms_with() for other in others]) if others else self._forms
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("credentials are not pickled")
+
+    def __copy__(self) -> Credentials:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Credentials:
+        return self
+
+
+class Exchange(Protocol):
+    """Send forms on the session's pool, and run tasks that end with the session."""
+
+    @property
+    def timeout(self) -> float | None:
+        """The timeout of a call in seconds, None for no timeout."""
+        ...
+
+    def check_url(self, url: str, name: str) -> str:
+        """Return the URL if a form may be sent to it. Errors call it `name`.
+
+        Raises:
+            ValueError: it is neither https nor plain http that the session allows.
+        """
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run the coroutine in its own task, which the session cancels when it closes.
+
+        Raises:
+            SessionClosedError: the session is closed.
+        """
+        ...
+
+    async def post_form(self, url: str, fields: Mapping[str, str], timeout: float | None = None) -> Response:
+        """Send a form once, and return the response, whatever its status.
+
+        Args:
+            url: The absolute URL.
+            fields: The fields of the form.
+            timeout: The seconds until the exchange ends with a `DeadlineError`. None (default): no limit.
+
+        Raises:
+            TransportError: no whole response came. Its `effect` says whether the form was sent.
+            ValueError: the URL is neither https nor plain http that the session allows.
+        """
+        ...
+
+
+class CredentialProvider(Protocol):
+    """Supply the credentials that sign requests. Many tasks may call both methods at once.
+
+    An exception of theirs reaches the caller as the cause of a `CredentialError`. Subclass `CredentialObserver` as well for the
+    optional methods.
+    """
+
+    async def acquire(self, exchange: Exchange) -> Credentials:
+        """Return the credentials for the next request."""
+        ...
+
+    async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
+        """Return the credentials that replace those which the service refused with 401.
+
+        Return equal ones if there are no others: then the 401 is final.
+        """
+        ...
+
+
+class CredentialObserver:
+    """The base class of providers that have optional methods.
+
+    An exception of theirs is logged, and does not change the result of the call.
+    """
+
+    def __init_subclass__(cls, **options: object) -> None:
+        """Drop an inherited `current`, which would bypass a subclass's own `acquire`."""
+        super().__init_subclass__(**options)
+        if "acquire" in vars(cls) and "current" not in vars(cls):
+            cls.current = CredentialObserver.current  # type: ignore[method-assign]  # -- the class has none of its own
+
+    def current(self) -> Credentials | None:
+        """Return the credentials if no waiting is needed. After None the call awaits `acquire`."""
+        return None
+
+    def waiting_for(self) -> str:
+        """Return what `acquire` and `renew` wait for, for the text of `DeadlineError`."""
+        return "credentials"
+
+    def is_current(self, credentials: Credentials) -> bool:
+        """Return True if credentials that were returned earlier may still sign a request."""
+        return True
+
+    def note_accepted(self, credentials: Credentials) -> None:
+        """Note that the service accepted the credentials. It is called once for each object."""
+
+    async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
+        """Note a 401 that ends its call. `renew` is called at most once in a call."""
+
+
+class StaticCredentials(CredentialObserver):
+    """Sign with one token that never changes. A 401 is final (interface section 5).
+
+    Args:
+        token: The access token.
+        key: The API key. None (default): only the token is sent.
+
+    Raises:
+        ValueError, TypeError: one of them is empty or can't be sent.
+    """
+
+    def __init__(self, token: str, key: str | None = None) -> None:
+        self._credentials = Credentials(token, key)
+
+    def current(self) -> Credentials:
+        """Return the credentials."""
+        return self._credentials
+
+    async def acquire(self, exchange: Exchange) -> Credentials:
+        """Return the credentials."""
+        return self._credentials
+
+    async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
+        """Return the same credentials: there are no others."""
+        return self._credentials
+
+    def __repr__(self) -> str:
+        return "StaticCredentials(***)"
