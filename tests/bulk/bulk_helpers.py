@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import attrs
+from bulk_service import Core
 
 from boardclient import (
     AsyncSession,
@@ -22,8 +23,6 @@ from boardclient import (
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
-from boardclient._pipeline._slots import ConnectionSlots
-from boardclient.bulk._options import make_options
 from boardclient.bulk.journal._view import read_rows
 from boardclient.models import BoardList
 from boardclient.testing import BoardService, faults
@@ -56,7 +55,7 @@ class World:
         return states, run.report
 
     async def leave_in_doubt(self, drafts: list[CardDraft], **options: Any) -> None:
-        """Leave a run while the first two of its cards are under way: the first was created, the second not."""
+        """Leave a run while the first two of its cards are in flight: the first was created, the second not."""
         first = len(self.sent) + 1
         self.service.faults.add(faults.hang(commit=True), "cards.create", call=first)
         self.service.faults.add(faults.hang(), "cards.create", call=first + 1)
@@ -142,20 +141,16 @@ LOST = TransportError("lost on its way", "send")
 REFUSED = RateLimitError("429", 429, retry_after=30.0)
 
 
-class Memory:
+class Memory(Core):
     """A service in memory. `script` says, by name, what happens to a card each time it is sent; after that it is created.
 
-    An error is raised and nothing is created; "swallowed" creates the card and loses the answer, "hang" never answers.
+    An error is raised and nothing is created; "swallowed" creates the card and loses the response, "hang" never responds.
     """
 
-    timeout: float | None = 30.0
     max_connections = 4
-    slots = ConnectionSlots(4)
-    limiter: object = None
-    is_observed = False
-    identity: Mapping[str, str] = {}
 
     def __init__(self, moments: Moments | None = None, seconds: float = 1.0) -> None:
+        super().__init__()
         self.cards: list[Card] = []
         self.script: dict[str, list[BaseException | str]] = {}
         self.sent: list[tuple[str, float]] = []
@@ -165,9 +160,7 @@ class Memory:
         self.unreadable: BoardClientError | None = None
         self.made = 0
 
-    def notify(self, event: object) -> None: ...
-
-    async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+    async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
         await asyncio.sleep(0)
         if request.operation == "boards.lists":
             return [BoardList("list")]
@@ -195,11 +188,8 @@ class Memory:
 
     def run(self, names: Iterable[str | CardDraft], listener: Any = None, **options: Any) -> BulkRun:
         drafts = [name if isinstance(name, CardDraft) else CardDraft(name, "list") for name in names]
-        given: dict[str, Any] = {
-            "concurrency": 1, "journal": None, "board_id": "board", "unknown": None, "marker": None, "settle": 60.0,
-        }  # fmt: skip
-        plan = make_options(self, drafts, **{**given, **options})
-        return BulkRun(self, drafts, plan, [] if listener is None else [listener])
+        given: dict[str, Any] = {"concurrency": 1, "board_id": "board", "settle": 60.0}
+        return self.open_run(drafts, *([] if listener is None else [listener]), **{**given, **options})
 
     async def results(self, names: Iterable[str | CardDraft], **options: Any) -> list[CardResult]:
         async with self.run(names, **options) as run:
@@ -207,8 +197,3 @@ class Memory:
 
     def times(self, name: str) -> list[float]:
         return [at for sent, at in self.sent if sent == name]
-
-
-async def let_run() -> None:
-    for _ in range(100):
-        await asyncio.sleep(0)

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from bulk_service import Core
+
 from boardclient import (
     BoardClientError,
     Card,
@@ -13,7 +15,6 @@ from boardclient import (
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
-from boardclient._pipeline._slots import ConnectionSlots
 from boardclient.bulk import CardResult
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._reconcile import Reconciler, RowFinding
@@ -21,20 +22,16 @@ from boardclient.bulk._rows import Row
 from boardclient.models import BoardList
 
 
-class Board:
+class Board(Core):
     """A caller that knows one board; `asked` are the operations that were called.
 
     `hidden` are cards that exist and are not listed. `card_error` is raised when a card is read.
     """
 
-    timeout = 30.0
-    max_connections = 16
-    slots = ConnectionSlots(16)
-    limiter = None
-    is_observed = False
     identity: Mapping[str, str] = {"service": "https://boards.example"}
 
     def __init__(self, *cards: Card, lists: Iterable[str] = ("l1", "l2")) -> None:
+        super().__init__()
         self.cards = [*cards]
         self.hidden: list[Card] = []
         self.lists = [BoardList(identifier) for identifier in lists]
@@ -43,11 +40,9 @@ class Board:
         self.card_error: BoardClientError | None = None
         self.witnesses = 0
 
-    def notify(self, event: object) -> None: ...
-
-    async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+    async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
         self.asked.append(request.operation)
-        assert bulk is None  # a reading takes no turn
+        assert options is None  # a listing waits for the limiter as any call
         if self.error is not None:
             raise self.error
         if request.operation == "cards.get":

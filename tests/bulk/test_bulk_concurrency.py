@@ -73,7 +73,7 @@ async def test_after_a_refusal_workers_use_the_pace(clock: Clock) -> None:
         assert pace.in_flight == 1
         turns.report(429, 30.0, 0.01)
     assert pace.in_flight == 0
-    assert pace.held_until == clock.now + 30.0  # it heard of the second refusal
+    assert pace.held_until == clock.now + 30.0  # the pace received the second refusal too
     assert turns._pace is pace
     assert turns._paced == set()
 

@@ -1,11 +1,11 @@
 """Bulk creation: laziness, order, back-pressure, errors as results, and progress."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from bulk_service import Service, adrafts, drafts, settle
+from bulk_service import Service, adrafts, drafts, let_run
 from tenacity import AsyncRetrying, stop_after_attempt, wait_none
 
 from boardclient import (
@@ -21,12 +21,6 @@ from boardclient import (
 )
 from boardclient.retry import when_safe
 from boardclient.testing import BoardService, faults
-
-
-@pytest.fixture
-async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
-    async with service.session(retry=None) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("concurrency", [None, 1, 3, 40])
@@ -96,12 +90,12 @@ async def test_input_is_lazy_and_results_press_back(concurrency: int) -> None:
     pulled: list[int] = []
     service = Service()
     async with service.run(drafts("list", 1000, pulled.append), concurrency) as run:
-        await settle()
+        await let_run()
         assert len(pulled) == 2 * concurrency
         taken = 0
         async for _ in run:
             taken += 1
-            await settle()
+            await let_run()
             assert len(pulled) == 2 * concurrency + taken
             if taken == 10:
                 break
@@ -134,9 +128,9 @@ async def test_default_concurrency() -> None:
     """Without a number sixteen workers create cards."""
     service = Service(waits=True)
     async with service.run(drafts("list", 100)):
-        await settle()
-        assert service.under_way == 16
-    assert service.under_way == 0
+        await let_run()
+        assert service.running == 16
+    assert service.running == 0
 
 
 async def test_errors_of_cards_are_results(service: BoardService, session: AsyncSession, list_id: str) -> None:
@@ -235,23 +229,23 @@ async def test_progress_is_reported_after_each_card(service: BoardService, list_
     """`on_progress` and the observers get the numbers after each card."""
     service.faults.add(faults.status(400), "cards.create", call=2)
     service.faults.add(faults.status(500), "cards.create", call=3)
-    told: list[BulkProgress] = []
+    reported: list[BulkProgress] = []
     observed: list[object] = []
     async with (
         service.session(retry=None, observers=[observed.append]) as session,
-        session.cards.create_many([*drafts(list_id, 4)], concurrency=1, on_progress=told.append) as run,
+        session.cards.create_many([*drafts(list_id, 4)], concurrency=1, on_progress=reported.append) as run,
     ):
         await run.wait()
-        assert run.progress == told[-1]
-    assert [(one.done, one.created, one.failed, one.unknown, one.total) for one in told] == [
+        assert run.progress == reported[-1]
+    assert [(one.done, one.created, one.failed, one.unknown, one.total) for one in reported] == [
         (1, 1, 0, 0, 4),
         (2, 1, 1, 0, 4),
         (3, 1, 1, 1, 4),
         (4, 2, 1, 1, 4),
     ]
-    assert [event for event in observed if isinstance(event, BulkProgress)] == told
-    assert told[-1].remaining_seconds == 0
-    assert told[0].remaining_seconds == pytest.approx(3 / told[0].rate)
+    assert [event for event in observed if isinstance(event, BulkProgress)] == reported
+    assert reported[-1].remaining_seconds == 0
+    assert reported[0].remaining_seconds == pytest.approx(3 / reported[0].rate)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 
 import attrs
 import pytest
-from bulk_helpers import LOST, REFUSED, Memory, Moments, World, kept, let_run, names
+from bulk_helpers import LOST, REFUSED, Memory, Moments, World, kept, names
+from bulk_service import let_run
 
 from boardclient import (
     AuthenticationError,
@@ -113,8 +114,8 @@ async def test_a_service_that_changes_texts_gets_no_duplicates(moments: Moments)
     """The content of responses does not matter: the listing shows which cards are of unknown origin, and there are none."""
 
     class Trimming(Memory):
-        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
-            made = await super().call(request, bulk)
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+            made = await super().call(request, options)
             return attrs.evolve(made, desc=made.desc.strip()) if isinstance(made, Card) else made
 
     memory = Trimming(moments)
@@ -170,11 +171,11 @@ async def test_more_rows_in_doubt_than_are_kept(moments: Moments, monkeypatch: p
     doubtful = []
 
     class Watching(Memory):
-        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
             if request.operation == "boards.cards":
                 doubts = None if run._open is None else run._open._doubts
                 doubtful.append(0 if doubts is None else len(doubts.rows) - doubts.open)
-            return await super().call(request, bulk)
+            return await super().call(request, options)
 
     memory = Watching(moments)
     memory.script = {f"card {index}": ["swallowed" if index % 2 else LOST] for index in range(35)}
@@ -240,10 +241,10 @@ async def test_a_board_that_proves_nothing_leaves_cards_unknown(moments: Moments
     """Where cards of others are there and none of the run's is confirmed, nothing is sent again."""
 
     class Busy(Memory):
-        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
             if request.operation == "cards.create" and not self.cards:
                 self.cards.append(Card("other", "c", "", None, "list"))
-            return await super().call(request, bulk)
+            return await super().call(request, options)
 
     memory = Busy(moments)
     memory.script = {"a": [LOST], "b": ["swallowed"]}
@@ -304,10 +305,10 @@ async def test_a_fault_while_the_board_is_audited_is_raised(moments: Moments) ->
     """The cards are settled and their results returned; errors that are not the service's are raised to the owner of the run."""
 
     class Faulty(Memory):
-        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
             if request.operation == "boards.cards" and len(self.read_at) == 3:
                 raise ZeroDivisionError
-            return await super().call(request, bulk)
+            return await super().call(request, options)
 
     memory = Faulty(moments)
     memory.script = {"a": [LOST]}
@@ -328,8 +329,8 @@ async def test_rows_that_the_board_shows_alike_are_not_sent_again(
     """Of rows that differ only in what it never shows nothing is sent again, unless all or none of them exist."""
 
     class Dateless(Memory):
-        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
-            made = await super().call(request, bulk)
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+            made = await super().call(request, options)
             if request.operation != "boards.cards":
                 return made
             return iter([[attrs.evolve(card, due=None) for card in cards] for cards in made])
@@ -436,9 +437,9 @@ async def test_a_service_that_changes_dates_gets_no_duplicates(moments: Moments)
     due = datetime(2027, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
     class Truncating(Memory):
-        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
             try:
-                made = await super().call(request, bulk)
+                made = await super().call(request, options)
             finally:
                 self.cards = [attrs.evolve(card, due=card.due and card.due.replace(microsecond=0)) for card in self.cards]
             return self.cards[-1] if isinstance(made, Card) else made

@@ -8,7 +8,8 @@ from typing import Any
 
 import attrs
 import pytest
-from bulk_helpers import LOST, Memory, World, kept, let_run, names
+from bulk_helpers import LOST, Memory, World, kept, names
+from bulk_service import let_run
 
 from boardclient import (
     AuthenticationError,
@@ -172,10 +173,10 @@ async def test_stopping_withdraws_what_waits_to_be_sent(path: Path) -> None:
     """A row that is on record and was not sent is no row in doubt, while the block still runs and after."""
 
     class Stopping(Memory):
-        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
             if request.operation == "cards.create":
                 run.stop()
-            return await super().call(request, bulk)
+            return await super().call(request, options)
 
     memory = Stopping()
     run = memory.run("abc", journal=path)
@@ -201,10 +202,10 @@ async def test_stopping_while_the_board_is_read_for_the_first_time() -> None:
     """A signal may come before the block was entered."""
 
     class Slow(Memory):
-        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
             if request.operation == "boards.lists":
                 run.stop()
-            return await super().call(request, bulk)
+            return await super().call(request, options)
 
     memory = Slow()
     run = memory.run("abc")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from bulk_service import Service, drafts, settle
+from bulk_service import Closing, Service, drafts, let_run
 
 from boardclient import (
     AsyncSession,
@@ -17,12 +17,6 @@ from boardclient import (
     StaticCredentials,
 )
 from boardclient.testing import BoardService, faults
-
-
-@pytest.fixture
-async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
-    async with service.session(retry=None) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
@@ -109,21 +103,12 @@ async def test_failing_input_ends_the_run(concurrency: int, session: AsyncSessio
 
 async def test_fatal_error_stops_an_input_that_waits() -> None:
     """A run does not wait for an input that has nothing to give once an error ended it, and closes the input."""
-    closed = []
-
-    async def source() -> AsyncIterator[CardDraft]:
-        try:
-            yield CardDraft("refused", "list")
-            await asyncio.Event().wait()
-        finally:
-            closed.append(True)
-
-    service = Service()
+    source, service = Closing(), Service()
     service.errors["refused"] = AuthenticationError("401", 401)
-    async with service.run(source(), 4) as run:
+    async with service.run(source.one_and_wait("refused"), 4) as run:
         with pytest.raises(AuthenticationError):
             await run.wait()
-        assert closed == [True]
+        assert source.is_closed
 
 
 @pytest.mark.parametrize("taken", [0, 1, 7])
@@ -132,10 +117,10 @@ async def test_fatal_error_with_full_results(taken: int) -> None:
     service = Service()
     service.errors["card 7"] = CredentialError("none")
     async with service.run(drafts("list", 100), 4) as run:
-        await settle()
+        await let_run()
         for _ in range(taken):
             await anext(run)
-            await settle()
+            await let_run()
         with pytest.raises(CredentialError):
             async for _ in run:
                 taken += 1
@@ -178,7 +163,7 @@ async def test_foreign_exception_of_a_call_ends_the_run() -> None:
     service = Service(waits=True)
     service.errors = {f"card {index}": LookupError(f"limiter {index}") for index in range(3)}
     async with service.run(drafts("list", 10), 3) as run:
-        await settle()
+        await let_run()
         service.may_end.set()
         with pytest.raises(LookupError, match="limiter 0"):
             await run.wait()

@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from bulk_service import Service, drafts, settle
+from bulk_service import Closing, Service, drafts, let_run
 
 from boardclient import (
     AsyncSession,
@@ -24,36 +24,14 @@ from boardclient._pipeline._options import CallOptions
 from boardclient.testing import BoardService, faults
 
 
-@pytest.fixture
-async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
-    async with service.session(retry=None) as opened:
-        yield opened
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_leaving_early_cancels_and_closes(asynchronous: bool) -> None:
     """Leaving the block cancels the cards in flight and closes the input generator before it returns."""
-    closed = []
-
-    def source() -> Iterator[CardDraft]:
-        try:
-            yield from drafts("list", 100)
-        finally:
-            closed.append(True)
-
-    async def asource() -> AsyncIterator[CardDraft]:
-        try:
-            for draft in drafts("list", 100):
-                yield draft
-        finally:
-            await asyncio.sleep(0)
-            closed.append(True)
-
-    service = Service(waits=True)
-    async with service.run(asource() if asynchronous else source(), 3) as run:
-        await settle()
-        assert service.under_way == 3
-    assert closed == [True]
+    source, service = Closing(), Service(waits=True)
+    async with service.run(source.arows() if asynchronous else source.rows(), 3) as run:
+        await let_run()
+        assert service.running == 3
+    assert source.is_closed
     assert sorted(service.cancelled) == service.begun == ["card 0", "card 1", "card 2"]
     assert run.report.created == 0
 
@@ -83,20 +61,11 @@ async def test_a_cancellation_while_the_journal_opens_gives_it_back(
 
 async def test_leaving_while_the_input_waits_closes_it() -> None:
     """A worker that waits inside an asynchronous generator is no obstacle to closing it."""
-    closed = []
-
-    async def source() -> AsyncIterator[CardDraft]:
-        try:
-            yield CardDraft("first", "list")
-            await asyncio.Event().wait()
-        finally:
-            closed.append(True)
-
-    service = Service()
-    async with service.run(source(), 3) as run:
+    source, service = Closing(), Service()
+    async with service.run(source.one_and_wait(), 3) as run:
         assert (await anext(run)).index == 0
-        await settle()
-    assert closed == [True]
+        await let_run()
+    assert source.is_closed
 
 
 async def test_unfinished_cards_in_flight_leave_no_connection(service: BoardService, session: AsyncSession, list_id: str) -> None:
@@ -113,65 +82,51 @@ async def test_exception_in_the_block_is_kept() -> None:
     service = Service(waits=True)
     with pytest.raises(KeyError, match="mine"):
         async with service.run(drafts("list", 10), 2):
-            await settle()
+            await let_run()
             raise KeyError("mine")
-    assert service.under_way == 0
+    assert service.running == 0
 
 
 async def test_cancelled_consumer() -> None:
     """A consumer that is cancelled leaves the block as any other: cards cancelled, input closed."""
-    closed = []
-
-    def source() -> Iterator[CardDraft]:
-        try:
-            yield from drafts("list", 100)
-        finally:
-            closed.append(True)
-
-    service = Service(waits=True)
+    source, service = Closing(), Service(waits=True)
 
     async def consume() -> None:
-        async with service.run(source(), 2) as run:
+        async with service.run(source.rows(), 2) as run:
             await run.wait()
 
     task = asyncio.create_task(consume())
-    await settle()
+    await let_run()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert sorted(service.cancelled) == ["card 0", "card 1"]
-    assert closed == [True]
+    assert source.is_closed
 
 
 async def test_cancelled_while_leaving_still_closes_the_input() -> None:
     """A second cancellation, while the block is being left, still closes the input."""
-    closed = []
+    source = Closing()
 
     class Stubborn(Service):
-        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
             try:
                 await asyncio.Event().wait()
             finally:
                 await asyncio.sleep(0)
             raise AssertionError
 
-    async def source() -> AsyncIterator[CardDraft]:
-        try:
-            yield CardDraft("first", "list")
-        finally:
-            closed.append(True)
-
     async def consume() -> None:
-        async with Stubborn().run(source(), 1) as run:
+        async with Stubborn().run(source.one_and_wait(), 1) as run:
             await run.wait()
 
     task = asyncio.create_task(consume())
     for _ in range(2):
-        await settle()
+        await let_run()
         task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert closed == [True]
+    assert source.is_closed
 
 
 async def test_two_consumers_share_the_results() -> None:
@@ -205,7 +160,7 @@ async def test_waiting_and_iterating_at_once() -> None:
 class Instant(Service):
     """A service that answers without letting any other task run."""
 
-    async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+    async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
         self.begun.append(json.loads(request.body or b"")["name"])
         return Card(self.begun[-1])
 
@@ -255,12 +210,12 @@ async def test_repeats_of_a_card_count_once() -> None:
     done = attrs.evolve(lost, number=3, effect=Effect.DONE, status=200)
 
     class Repeating(Service):
-        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
-            card = await super().call(request, bulk)
-            assert bulk is not None
-            assert bulk.history == []
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+            card = await super().call(request, options)
+            assert options is not None
+            assert options.history == []
             if card.id == "card 0":
-                bulk.history.extend([lost, gone, done])
+                options.history.extend([lost, gone, done])
             return card
 
     async with Repeating().run(drafts("list", 3), 1) as run:
@@ -299,6 +254,6 @@ async def test_consumer_in_another_task_ends_with_the_block() -> None:
     service = Service(waits=True)
     async with service.run(drafts("list", 10), 2) as run:
         consumer = asyncio.create_task(run.wait())
-        await settle()
+        await let_run()
     with pytest.raises(RuntimeError, match="within its `async with` block"):
         await consumer

@@ -7,25 +7,16 @@ from types import TracebackType
 from typing import Any
 
 import pytest
+from bulk_service import drafts, let_run
 from virtual_loop import Clock, virtually
 
-from boardclient import AuthenticationError, BulkProgress, CardDraft, Pace, StaticCredentials
+from boardclient import AuthenticationError, BulkProgress, Pace, StaticCredentials
 from boardclient._pipeline._slots import ConnectionSlots, FifoSemaphore
 from boardclient.bulk._hold import Hold
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk.journal._view import read_rows
 from boardclient.errors import Effect, TransportError
 from boardclient.testing import BoardService, faults
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "cards.journal"
-
-
-async def let_run() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def test_a_line_serves_in_order() -> None:
@@ -56,7 +47,7 @@ class Limiter:
     def __init__(self) -> None:
         self.waiting = self.inside = 0
         self.exits: list[object] = []
-        self.told: list[int | None] = []
+        self.statuses: list[int | None] = []
         self.may_enter = asyncio.Semaphore(0)
         self.error: Exception | None = None
 
@@ -77,7 +68,7 @@ class Limiter:
         self.exits.append(exc_type)
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        self.told.append(status)
+        self.statuses.append(status)
 
 
 def held_not() -> Hold:
@@ -104,7 +95,7 @@ async def test_few_workers_wait_in_a_limiter_of_the_session() -> None:
         await let_run()
         assert shared.waiting <= 1
     await asyncio.gather(*tasks)
-    assert shared.told == [200] * 50
+    assert shared.statuses == [200] * 50
     assert shared.inside == 0
 
 
@@ -187,33 +178,22 @@ async def test_progress_says_that_the_service_asked_for_a_pause(
 ) -> None:
     """While Retry-After holds all starts, `waiting_for` says so, and listeners are notified at once."""
     service.faults.add(faults.status(429, headers={"Retry-After": "3600"}), "cards.create", call=range(4, 1000))
-    is_told = asyncio.Event()
+    is_reported = asyncio.Event()
 
     def tell(progress: BulkProgress) -> None:
         if progress.waiting_for == "retry-after":
-            is_told.set()
+            is_reported.set()
 
     async with service.session() as session:
         run = session.cards.create_many(drafts(list_id, 300), concurrency=concurrency, on_progress=tell)
         async with run:
             async with asyncio.timeout(20.0):
-                await is_told.wait()
+                await is_reported.wait()
             assert run.progress.waiting_for == "retry-after"
         assert run.progress.waiting_for is None
 
 
 # --- whole runs
-
-
-@pytest.fixture
-async def list_id(service: BoardService) -> str:
-    async with service.session() as session:
-        board = await session.boards.create("Board", default_lists=True)
-        return (await session.boards.lists(board.id))[0].id
-
-
-def drafts(list_id: str, number: int) -> list[CardDraft]:
-    return [CardDraft(f"card {index}", list_id) for index in range(number)]
 
 
 async def test_a_run_starves_no_other_call(service: BoardService, list_id: str) -> None:
@@ -246,8 +226,7 @@ async def test_stopping_sends_nothing_more(
         assert run._open is not None
         while not any(call.context for call in run._open._sender._calls):
             await asyncio.sleep(0)
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await let_run()
         sent = len(service.calls_of("cards.create"))
         run.stop()
         async with asyncio.timeout(60):

@@ -20,17 +20,17 @@ from boardclient.testing import faults
 
 async def test_progress_of_a_resumed_run(world: World) -> None:
     """Each result is announced once, with all states; a card in doubt is announced when it is settled."""
-    told: list[BulkProgress] = []
+    reported: list[BulkProgress] = []
     world.service.faults.add(faults.status(400), "cards.create", call=1)
     drafts = world.drafts(*range(3))
     await world.finish(drafts, concurrency=1)
     world.service.faults.clear()
     world.service.faults.add(faults.status(500), "cards.create", call=4)
     drafts += world.drafts(3, 4)
-    async with world.run(drafts, concurrency=1, unknown="report", on_progress=told.append) as run:
+    async with world.run(drafts, concurrency=1, unknown="report", on_progress=reported.append) as run:
         await run.wait()
-        assert run.progress == told[-1]
-    assert [(one.done, one.already, one.failed, one.unknown, one.created, one.total) for one in told] == [
+        assert run.progress == reported[-1]
+    assert [(one.done, one.already, one.failed, one.unknown, one.created, one.total) for one in reported] == [
         (1, 0, 1, 0, 0, 5),
         (2, 1, 1, 0, 0, 5),
         (3, 2, 1, 0, 0, 5),

@@ -10,7 +10,6 @@ from bulk_helpers import LOST, Memory
 from virtual_loop import virtually
 
 from boardclient import BulkRun, CardDraft, CardResult
-from boardclient.bulk._options import make_options
 
 
 class Live:
@@ -29,8 +28,7 @@ class Live:
 
 
 def open_run(memory: Memory, rows: AsyncIterator[CardDraft], workers: int, **options: Any) -> BulkRun:
-    given: dict[str, Any] = {"journal": None, "board_id": "board", "unknown": None, "marker": None, "settle": 60.0}
-    return BulkRun(memory, rows, make_options(memory, rows, concurrency=workers, **{**given, **options}), [])
+    return memory.open_run(rows, concurrency=workers, **{"board_id": "board", "settle": 60.0, **options})
 
 
 def on_the_loop() -> Memory:

@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from bulk_service import Core
 from virtual_loop import virtually
 
 from boardclient import (
@@ -25,9 +26,7 @@ from boardclient import (
 )
 from boardclient._messages import Request
 from boardclient._pipeline._options import CallOptions
-from boardclient._pipeline._slots import ConnectionSlots
 from boardclient.bulk._hold import Hold
-from boardclient.bulk._options import make_options
 from boardclient.models import BoardList
 from boardclient.testing import BoardService
 
@@ -46,23 +45,17 @@ def unavailable() -> ServerError:
 
 async def test_a_hold_says_what_it_waits_for_now() -> None:
     """An outage may turn into missing consent, and listeners are notified of both."""
-    heard: list[str | None] = []
-    hold = Hold(30.0, lambda: heard.append(hold.reason))
+    reasons: list[str | None] = []
+    hold = Hold(30.0, lambda: reasons.append(hold.reason))
     assert hold.note_failure(refused())
     assert hold.note_failure(ConsentRequired("sign in"))
     assert hold.note_failure(ConsentRequired("sign in"))
     hold.end()
-    assert heard == ["outage", "consent", None]
+    assert reasons == ["outage", "consent", None]
 
 
-class Service:
+class Service(Core):
     """A service in memory that is out of reach from `down_at` on, for `down_for` seconds; `failure` makes what is raised then."""
-
-    max_connections = 16
-    slots = ConnectionSlots(16)
-    limiter = None
-    is_observed = False
-    identity: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -72,17 +65,15 @@ class Service:
         down_for: float = 10.0,
         timeout: float | None = 30.0,
     ) -> None:
+        super().__init__(timeout)
         self.failure = failure
         self.down_at = asyncio.get_running_loop().time() + down_at
         self.up_at = self.down_at + down_for
-        self.timeout = timeout
         self.tried: list[float] = []
         """When something was tried while the service was out of reach."""
         self.created: list[str] = []
-        self.told: list[BulkProgress] = []
-        self.told_at: list[tuple[str | None, float]] = []
-
-    def notify(self, event: object) -> None: ...
+        self.reported: list[BulkProgress] = []
+        self.reasons: list[tuple[str | None, float]] = []
 
     async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
         await asyncio.sleep(0.01)
@@ -98,15 +89,14 @@ class Service:
         self.created.append(name)
         return Card(name, name, "", None, "list")
 
-    def tell(self, progress: BulkProgress) -> None:
-        self.told.append(progress)
-        if not self.told_at or self.told_at[-1][0] != progress.waiting_for:
-            self.told_at.append((progress.waiting_for, asyncio.get_running_loop().time()))
+    def report(self, progress: BulkProgress) -> None:
+        self.reported.append(progress)
+        if not self.reasons or self.reasons[-1][0] != progress.waiting_for:
+            self.reasons.append((progress.waiting_for, asyncio.get_running_loop().time()))
 
     def run(self, number: int, concurrency: int | None = 4, **given: Any) -> BulkRun:
         drafts = [CardDraft(f"card {index}", "list") for index in range(number)]
-        options = {"journal": None, "board_id": None, "unknown": None, "marker": None, "settle": None, **given}
-        return BulkRun(self, drafts, make_options(self, drafts, concurrency=concurrency, **options), [self.tell])
+        return self.open_run(drafts, self.report, concurrency=concurrency, **given)
 
 
 @pytest.mark.parametrize("failure", [refused, hung])
@@ -119,8 +109,8 @@ async def test_an_outage_fails_no_row(failure: Callable[[], BoardClientError], d
     assert (report.created, report.failed, report.unknown) == (2000, 0, 0)
     assert sorted(service.created) == sorted(f"card {index}" for index in range(2000))
     assert len(service.tried) < 20 + down_for / 4
-    assert [reason for reason, _ in service.told_at] == [None, "outage", None]
-    (_, began), (_, ended) = service.told_at[1:]
+    assert [reason for reason, _ in service.reasons] == [None, "outage", None]
+    (_, began), (_, ended) = service.reasons[1:]
     assert service.down_at <= began < service.down_at + 0.1
     assert service.up_at <= ended < service.up_at + 6.0
 
@@ -143,7 +133,7 @@ async def test_rows_succeed_again_after_an_outage_that_was_too_long() -> None:
     report = await service.run(2000).wait()
     assert 0 < report.failed < 500
     assert report.created == 2000 - report.failed
-    assert service.told_at[-1][0] is None
+    assert service.reasons[-1][0] is None
 
 
 @pytest.mark.parametrize(("timeout", "patience"), [(30.0, 15.0), (3.0, 3.0), (None, 15.0)])
@@ -182,7 +172,7 @@ async def test_single_failures_hold_nothing() -> None:
         service = Service(failure, down_at=0.05, down_for=0.01 if failure is unavailable else 5.0)
         report = await service.run(1000).wait()
         assert report.created + report.unknown + report.failed == 1000
-        assert {progress.waiting_for for progress in service.told} == {None}
+        assert {progress.waiting_for for progress in service.reported} == {None}
 
 
 @virtually
@@ -191,8 +181,8 @@ async def test_missing_consent_holds_the_run() -> None:
     service = Service(lambda: ConsentRequired("sign in", effect=Effect.NOT_SENT), down_for=1800.0)
     report = await service.run(2000).wait()
     assert (report.created, report.failed) == (2000, 0)
-    assert [reason for reason, _ in service.told_at] == [None, "consent", None]
-    assert service.told_at[2][1] <= service.up_at + 0.5
+    assert [reason for reason, _ in service.reasons] == [None, "consent", None]
+    assert service.reasons[2][1] <= service.up_at + 0.5
     assert len(service.tried) <= 4 + 1800 * 4
 
 
@@ -239,7 +229,7 @@ async def test_the_board_is_read_through_an_outage() -> None:
     report = await service.run(1000, board_id="board", settle=1.0).wait()
     assert (report.created, report.unknown, report.failed) == (1000, 0, 0)
     assert report.audit is not None
-    assert "settling" in {progress.waiting_for for progress in service.told}
+    assert "settling" in {progress.waiting_for for progress in service.reported}
 
 
 @virtually
@@ -338,11 +328,11 @@ async def test_connections_that_are_refused_fail_no_row(service: BoardService) -
     async with service.session() as session:
         board = await session.boards.create("Board", default_lists=True)
         list_id = (await session.boards.lists(board.id))[0].id
-    told: list[BulkProgress] = []
+    reported: list[BulkProgress] = []
     is_held = asyncio.Event()
 
-    def tell(progress: BulkProgress) -> None:
-        told.append(progress)
+    def report(progress: BulkProgress) -> None:
+        reported.append(progress)
         if progress.waiting_for == "outage":
             is_held.set()
 
@@ -350,7 +340,7 @@ async def test_connections_that_are_refused_fail_no_row(service: BoardService) -
         port = await first.enter_async_context(relay(service))
         async with service.session(base_url=f"http://127.0.0.1:{port}") as session:
             drafts = [CardDraft(f"card {index}", list_id) for index in range(200)]
-            run = session.cards.create_many(drafts, concurrency=8, board_id=board.id, settle=0.01, on_progress=tell)
+            run = session.cards.create_many(drafts, concurrency=8, board_id=board.id, settle=0.01, on_progress=report)
             running = asyncio.create_task(run.wait())
             await service.received("cards.create", 20)
             await first.aclose()

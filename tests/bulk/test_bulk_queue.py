@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from bulk_service import let_run
 
 from boardclient import CardDraft, CardResult
 from boardclient.bulk._queue import ResultQueue
@@ -19,11 +20,6 @@ def filled(*indices: int) -> ResultQueue:
     return queue
 
 
-async def go_on() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
 async def test_results_are_taken_in_order() -> None:
     """Results are taken one by one or all at once, and only once."""
     queue = filled(0, 1, 2, 3)
@@ -38,10 +34,10 @@ async def test_a_result_wakes_a_waiter() -> None:
     queue = filled(0)
     queue.take()
     waiting = asyncio.create_task(queue.wait())
-    await go_on()
+    await let_run()
     queue.put(*results(1))
     queue.take()
-    await go_on()
+    await let_run()
     assert not waiting.done()
     queue.put(*results(2))
     assert await waiting
@@ -51,7 +47,7 @@ async def test_the_end_comes_after_the_last_result() -> None:
     """Closing wakes all waiters; the results that are left can still be taken."""
     queue = ResultQueue()
     waiting = [asyncio.create_task(queue.wait()) for _ in range(3)]
-    await go_on()
+    await let_run()
     queue.close()
     assert await asyncio.gather(*waiting) == [False] * 3
     queue = filled(0)
@@ -66,7 +62,7 @@ async def test_one_of_two_that_wait_is_cancelled() -> None:
     """If a waiter is cancelled after a result woke it, another waiter gets the result."""
     queue = ResultQueue()
     first, second = (asyncio.create_task(queue.wait()) for _ in range(2))
-    await go_on()
+    await let_run()
     queue.put(*results(0))
     first.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import attrs
-from bulk_helpers import REFUSED, Memory, Moments, World, kept, let_run
+from bulk_helpers import REFUSED, Memory, Moments, World, kept
+from bulk_service import let_run
 
 from boardclient import (
     Pace,

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bulk_helpers import LOST, Memory, World, let_run, names
+from bulk_helpers import LOST, Memory, World, names
+from bulk_service import let_run
 
 from boardclient import (
     CardDraft,
@@ -139,10 +140,10 @@ async def test_each_row_is_released_before_its_first_request(path: Path, monkeyp
         release(ledger, row)
 
     class Watching(Memory):
-        async def call(self, request: Request[Any], bulk: CallOptions | None = None) -> Any:
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
             if request.operation == "cards.create":
                 assert len(released) >= min(4, len(self.sent) + 1)
-            return await super().call(request, bulk)
+            return await super().call(request, options)
 
     monkeypatch.setattr(JournalLedger, "release", note)
     memory = Watching()

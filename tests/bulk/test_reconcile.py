@@ -458,8 +458,8 @@ async def test_rows_that_the_board_shows_alike_are_settled_together(
         assert sorted(said.values()) == ["a0", "a1", "a2"]
     else:
         assert said == expected
-    told = {str(finding.error) for finding in findings if finding.error is not None}
-    assert told <= {
+    reported = {str(finding.error) for finding in findings if finding.error is not None}
+    assert reported <= {
         "whether the card exists is not known: the board does not distinguish it from other rows, some of which exist"
     }
     audit = await reconciler.audit()
