@@ -8,8 +8,8 @@ pay for aiohttp.
 
 TYPE_CHECKING = False  # instead of typing's, whose import takes longer than this module's
 if TYPE_CHECKING:
-    from boardclient._messages import Response
     from boardclient._pace import Pace
+    from boardclient._responses import Response
     from boardclient.bulk import BulkReport, BulkRun, CardResult
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
     from boardclient.credentials._accounts import MemoryTokenStore
@@ -93,7 +93,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_messages": ("Response",),
+    "_responses": ("Response",),
     "_pace": ("Pace",),
     "bulk": ("BulkReport", "BulkRun", "CardResult"),
     "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),

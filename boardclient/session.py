@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
 from boardclient import retry as _retry
 from boardclient._environment import optional, required
-from boardclient._messages import Response
 from boardclient._operations import build_request
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._pipeline import Pipeline
+from boardclient._responses import Response
 from boardclient._stats import SessionStats
 from boardclient._transport import Settings
 from boardclient.credentials import CredentialProvider, CredentialsIn, Exchange, StaticCredentials

@@ -9,8 +9,8 @@ import pytest
 from boardclient import logs
 from boardclient._activities import Activity
 from boardclient._curl import ShownRequest
-from boardclient._messages import Response
 from boardclient._pipeline._following import ObserverInstrument, end_form
+from boardclient._responses import Response
 from boardclient._transport import TransportFailure
 from boardclient.credentials._code_exchange import read_token
 from boardclient.credentials._tokens import RenewalFailure

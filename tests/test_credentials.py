@@ -24,8 +24,8 @@ from boardclient import (
     StaticCredentials,
     TransportError,
 )
-from boardclient._messages import BODY_KEPT_BYTES, Request
-from boardclient._operations import build_request
+from boardclient._operations import Request, build_request
+from boardclient._responses import BODY_KEPT_BYTES
 from boardclient._transport import RawResponse
 from boardclient.credentials import Exchange, SignedRequest
 from boardclient.errors import Effect

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from boardclient import Card, CardDraft
-from boardclient._messages import Request
+from boardclient._operations import Request
 from boardclient.bulk._doubts import MOST_SENDS
 from boardclient.bulk._ledger import MemoryLedger
 from boardclient.bulk._reconcile import Reconciler

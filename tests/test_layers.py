@@ -24,9 +24,9 @@ _FLOOR = {
 _TRANSPORT = {"_transport"}
 """Stands on the errors alone: it knows nothing of calls, operations or credentials."""
 _MIDDLE = {"retry", "credentials", "_pipeline", "resources", "bulk"}
-_WIRE = {"_json", "_fields", "_convert", "_messages", "_operations", "_transport"}
+_WIRE = {"_json", "_fields", "_convert", "_responses", "_operations", "_transport"}
 _UPPER = [{"session"}, {"_sign_in"}, {"web"}, {"integrations", "cli"}]
-_LEVELS = [_FLOOR, _TRANSPORT, {"_json", "_fields"}, {"_convert"}, {"_messages"}, {"_operations"}, _MIDDLE, *_UPPER]
+_LEVELS = [_FLOOR, _TRANSPORT, {"_json", "_fields"}, {"_convert"}, {"_responses"}, {"_operations"}, _MIDDLE, *_UPPER]
 _LEVEL = {part: level for level, parts in enumerate(_LEVELS) for part in parts}
 _OUTSIDE = {"testing", "integrations", "cli"}
 """Parts that may use the package as an application does, through its public names."""
@@ -37,7 +37,7 @@ _OWNERS = {
     "cryptography": {"credentials"},
     "itsdangerous": {"_sign_in"},
     "msgspec": {"_json", "_convert"},
-    "multidict": {"_activities", "_transport", "_messages", "credentials", "integrations", "testing"},
+    "multidict": {"_activities", "_transport", "_responses", "credentials", "integrations", "testing"},
     "pytest": {"testing"},
     "rich": {"cli"},
     "sqlite3": {"bulk", "credentials"},
@@ -142,7 +142,7 @@ def test_every_module_belongs_to_a_known_part() -> None:
         ("boardclient.models", "from .session import AsyncSession"),
         ("boardclient._convert", "import boardclient._operations"),
         ("boardclient._transport._pool", "from boardclient._pipeline._in_flight import CallContext"),
-        ("boardclient._transport._pool", "from boardclient._messages import Request"),
+        ("boardclient._transport._pool", "from boardclient._responses import Request"),
         ("boardclient._transport._pool", "from boardclient.credentials import Credentials"),
         ("boardclient._operations", "from boardclient import Card"),
         ("boardclient.bulk.workers", "from ..session import AsyncSession"),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from boardclient import _operations as ops
-from boardclient._messages import Response
+from boardclient._responses import Response, retry_after
 from boardclient._statuses import status_of
 from boardclient._transport import RawResponse
 from boardclient.errors import (
@@ -339,7 +339,7 @@ def test_retry_after_is_seconds_or_a_date(value: str, date: str | None, seconds:
 
 def test_without_retry_after_there_is_no_pause() -> None:
     """A response without the header asks for nothing."""
-    assert ops.retry_after({}, NOW) is None
+    assert retry_after({}, NOW) is None
 
 
 TEXT = st.text(st.characters(codec=None)) | st.text(st.sampled_from('0123456789 ,:GMTJan+-Fri"/.%\\\x00\ud800\udfffü😀'))
@@ -351,7 +351,7 @@ TEXT = st.text(st.characters(codec=None)) | st.text(st.sampled_from('0123456789 
 @example("Mon, 01 Jan 2027 00:00:00 +99999999999999", "", 0.0)
 def test_any_retry_after_is_none_or_a_pause(value: str, date: str, now: float) -> None:
     """No Retry-After and no Date raises an error; the result is None or finite and not negative."""
-    seconds = ops.retry_after({"Retry-After": value, "Date": date}, now)
+    seconds = retry_after({"Retry-After": value, "Date": date}, now)
     assert seconds is None or (math.isfinite(seconds) and seconds >= 0)
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
 
 from boardclient._activities import SOURCES
-from boardclient._messages import Response, response_of
 from boardclient._pipeline._following import ObserverInstrument, end_form, form_of
 from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._pipeline._slots import ConnectionSlots
+from boardclient._responses import Response, response_of
 from boardclient._stats import SessionStats
 from boardclient._transport import RawResponse, Settings
 from boardclient._transport._pool import Pool

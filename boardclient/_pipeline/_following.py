@@ -14,7 +14,7 @@ from boardclient.events import Event, Observer, RequestSent, ResponseReceived
 from boardclient.logs import followers
 
 if TYPE_CHECKING:
-    from boardclient._messages import Request
+    from boardclient._operations import Request
 
 
 class ObserverInstrument(Instrument):

@@ -13,7 +13,7 @@ from typing import Any
 from boardclient import retry as _retry
 from boardclient._activities import Activity, ShownHeaders
 from boardclient._curl import ShownRequest
-from boardclient._messages import Request
+from boardclient._operations import Request
 from boardclient._pipeline._following import attempt_of, end_attempt
 from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._pipeline._in_flight import CallContext

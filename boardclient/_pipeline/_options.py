@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import attrs
 
 from boardclient._activities import Activity
-from boardclient._messages import Request
+from boardclient._operations import Request
 from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._pipeline._slots import ConnectionSlots
 from boardclient.errors import Attempt

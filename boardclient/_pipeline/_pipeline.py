@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from boardclient import retry as _retry
 from boardclient._activities import INSTALLED
-from boardclient._messages import Request
-from boardclient._operations import error_of, interpret_in_steps, unreadable
+from boardclient._operations import Request, error_of, interpret_in_steps, unreadable
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._following import ObserverInstrument, call_of
 from boardclient._pipeline._guards import GuardedLimiter, notify_all

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol, TypeVar
 
-from boardclient._messages import Request
+from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions, CallRunner
 from boardclient.bulk._hold import PATIENCE_SECONDS, Hold
 from boardclient.bulk._run_limiter import RunLimiter

@@ -17,8 +17,8 @@ from urllib.parse import parse_qsl
 import attrs
 
 from boardclient import _json
-from boardclient._messages import Response
 from boardclient._redaction import redacted
+from boardclient._responses import Response
 from boardclient.credentials._config import OAuthClientConfig
 from boardclient.credentials._credentials import Exchange
 from boardclient.credentials._guards import without_frames

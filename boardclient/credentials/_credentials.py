@@ -12,8 +12,9 @@ from multidict import CIMultiDict
 
 from boardclient import _json
 from boardclient._curl import ShownRequest
-from boardclient._messages import BODY_KEPT_BYTES, Request, Response
+from boardclient._operations import Request
 from boardclient._redaction import forms_of, is_free_of, masked
+from boardclient._responses import BODY_KEPT_BYTES, Response
 from boardclient._transport import RawResponse
 from boardclient.models import check_filled
 

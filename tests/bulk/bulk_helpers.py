@@ -21,7 +21,7 @@ from boardclient import (
     RateLimitError,
     TransportError,
 )
-from boardclient._messages import Request
+from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
 from boardclient.bulk.journal._view import read_rows
 from boardclient.models import BoardList

@@ -11,7 +11,7 @@ from boardclient import (
     Card,
     CardDraft,
 )
-from boardclient._messages import Request
+from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
 from boardclient._pipeline._slots import ConnectionSlots
 from boardclient.bulk._options import make_options

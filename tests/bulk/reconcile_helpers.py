@@ -13,7 +13,7 @@ from boardclient import (
     Effect,
     NotFoundError,
 )
-from boardclient._messages import Request
+from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
 from boardclient.bulk import CardResult
 from boardclient.bulk._ledger import Ledger

@@ -22,7 +22,7 @@ from boardclient import (
     Effect,
     TransportError,
 )
-from boardclient._messages import Request
+from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
 from boardclient.bulk import _doubts
 from boardclient.bulk._options import make_options

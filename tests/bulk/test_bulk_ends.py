@@ -21,7 +21,7 @@ from boardclient import (
     Effect,
     JournalError,
 )
-from boardclient._messages import Request
+from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
 from boardclient.bulk._options import make_options
 from boardclient.bulk.journal._file import JournalFile

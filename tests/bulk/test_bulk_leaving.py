@@ -19,7 +19,7 @@ from boardclient import (
     CardDraft,
     Effect,
 )
-from boardclient._messages import Request
+from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
 from boardclient.testing import BoardService, faults
 

@@ -24,7 +24,7 @@ from boardclient import (
     ServerError,
     TransportError,
 )
-from boardclient._messages import Request
+from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
 from boardclient.bulk._hold import Hold
 from boardclient.models import BoardList

@@ -14,7 +14,7 @@ from boardclient import (
     CardDraft,
     JournalError,
 )
-from boardclient._messages import Request
+from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
 from boardclient.bulk._ledger import JournalLedger
 from boardclient.bulk._rows import Row
