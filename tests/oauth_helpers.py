@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
+import attrs
 import pytest
 from virtual_loop import VirtualLoop
 
@@ -129,3 +130,14 @@ async def error_of(awaitable: Awaitable[object]) -> CredentialError:
     with pytest.raises(CredentialError) as caught:
         await awaitable
     return caught.value
+
+
+def waiting_provider(**options: Any) -> OAuthCredentials:
+    """Make a provider whose users sign in elsewhere, on the running loop's clock."""
+    provider = provider_of(Application(), **options)
+    return with_config(provider, authorize=None)
+
+
+def with_config(provider: OAuthCredentials, **changes: Any) -> OAuthCredentials:
+    provider._config = attrs.evolve(provider._config, **changes)
+    return provider

@@ -1,57 +1,25 @@
-"""FileTokenStore: the file, its folder, damage, and several processes."""
+"""FileTokenStore: where its file is, how it is made, and who may read it."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import pickle
 import sqlite3
 import stat
-import threading
-from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
-from token_store_helpers import POSIX, SECRET, carries_token
+from token_store_helpers import POSIX, SECRET, refusal
 
 from boardclient import CredentialError, FileTokenStore, StoredToken, Token
-from boardclient.credentials import _file_location, _file_store
-from boardclient.testing import assert_no_secrets
-
-# --- in a file
+from boardclient.credentials import _file_location
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-async def refusal(store: FileTokenStore, words: str) -> CredentialError:
-    """Each method is refused with an error that says so and carries no token."""
-    calls: list[Callable[[], Any]] = [
-        lambda: store.read("a"),
-        lambda: store.publish("a", Token(SECRET), 0),
-        lambda: store.lease("a", "x", 1.0),
-        lambda: store.release("a", "x"),
-    ]
-    errors = []
-    for call in calls:
-        with pytest.raises(CredentialError) as caught:
-            await call()
-        assert words in str(caught.value)
-        assert_no_secrets(caught.value, secrets=[SECRET])
-        assert not carries_token(caught.value)
-        assert caught.value.__context__ is None
-        errors.append(caught.value)
-    return errors[-1]
-
-
-@contextlib.contextmanager
-def database(path: Path) -> Iterator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        yield connection
 
 
 def test_making_a_file_store_does_no_io(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,225 +258,3 @@ async def test_modes_are_not_checked_on_windows(path: Path, file_store: FileToke
     path.parent.chmod(0o777)
     monkeypatch.setattr(_file_location, "_IS_POSIX", False)
     assert await file_store.read("a") is None
-
-
-@pytest.mark.parametrize("content", [b"x", b"hello\n", b"x" * 99, b"x" * 4096, b"SQLite format 3\x00" + b"\xff" * 5000])
-async def test_file_that_is_no_database_is_left_alone(path: Path, file_store: FileTokenStore, content: bytes) -> None:
-    """What SQLite can't read is refused, of whatever size, and stays as it is."""
-    path.parent.mkdir(mode=0o700)
-    path.touch(0o600)
-    path.write_bytes(content)
-    error = await refusal(file_store, "choose another path, or move it away")
-    assert isinstance(error.__cause__, sqlite3.DatabaseError) or len(content) == 1
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize(
-    ("statements", "words"),
-    [
-        (["CREATE TABLE accounts (account TEXT)"], "is not a token store but another SQLite file"),
-        (["CREATE TABLE t (x)", "DROP TABLE t", "PRAGMA application_id = 5"], "is not a token store but another SQLite file"),
-        (["CREATE TABLE t (x)", "DROP TABLE t", "PRAGMA user_version = 1"], "is not a token store but another SQLite file"),
-        ([f"PRAGMA application_id = {_file_store._APPLICATION}"], "is not a token store but another SQLite file"),
-        (
-            [f"PRAGMA application_id = {_file_store._APPLICATION}", "PRAGMA user_version = 2"],
-            "is of a newer version of boardclient: update this one, or choose another path",
-        ),
-        (["PRAGMA application_id = 5", f"PRAGMA user_version = {_file_store._VERSION}"], "but another SQLite file"),
-    ],
-)
-async def test_foreign_and_newer_databases_are_left_alone(
-    path: Path, file_store: FileTokenStore, statements: list[str], words: str
-) -> None:
-    """Another application's file, and one of a later version, are refused and stay as they are."""
-    path.parent.mkdir(mode=0o700)
-    path.touch(0o600)
-    with database(path) as connection:
-        for statement in statements:
-            connection.execute(statement)
-    content = path.read_bytes()
-    await refusal(file_store, words)
-    assert path.read_bytes() == content
-
-
-async def test_empty_file_is_taken(path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty file, be it of a process that was killed as it began, becomes a store; even to read it takes the lock at once.
-
-    A reader that becomes a writer is refused without a wait where another does the same.
-    """
-    path.parent.mkdir(mode=0o700)
-    path.touch(0o600)
-    statements: list[str] = []
-    connect = sqlite3.connect
-
-    def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*arguments, **options)
-        connection.set_trace_callback(statements.append)
-        return connection
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sqlite3, "connect", traced)
-        assert await file_store.read("a") is None
-    assert statements[0] == "BEGIN IMMEDIATE"
-    with database(path) as connection:
-        assert connection.execute("PRAGMA application_id").fetchone() == (_file_store._APPLICATION,)
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-
-
-async def test_corrupt_file_is_refused(path: Path, file_store: FileTokenStore) -> None:
-    """A database with broken pages says what to do."""
-    await file_store.publish("a", Token(SECRET), 0)
-    content = path.read_bytes()
-    path.write_bytes(content[:100] + b"\xff" * (len(content) - 100))
-    error = await refusal(file_store, "it is damaged; move it away, and a new one is made")
-    assert isinstance(error.__cause__, sqlite3.DatabaseError)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        f"token = CAST(x'ff' || CAST('{SECRET}' AS BLOB) AS TEXT)",  # no UTF-8: SQLite's own error would show it
-        f"token = CAST('{SECRET}' AS BLOB)",
-        "token = NULL",
-        "token = ''",
-        "generation = 'many'",
-        "expires_at = 'tomorrow'",
-        "expires_at = '2031-01-02T00:00:00'",
-        "expires_at = x'00'",
-        "since = 'x'",
-        "until = x'00'",
-        "generation = 9223372036854775807",
-        "generation = -1",
-        "generation = 1e300",
-        "since = 'inf'",
-        "holder = x'00'",
-        "expires_at = '9999-12-31T23:59:59-23:59:99'",
-        "token = NULL, generation = 0, expires_at = 'deleted'",
-    ],
-)
-async def test_damaged_entry_is_refused(path: Path, file_store: FileTokenStore, damage: str) -> None:
-    """An entry that can't be a record of the store is refused without being shown."""
-    await file_store.publish("a", Token(SECRET), 0)
-    await file_store.publish("b", Token("other"), 0)
-    with database(path) as connection:
-        connection.execute(f"UPDATE accounts SET {damage} WHERE account = 'a'")
-    await refusal(file_store, "is damaged: move it away, and a new one is made")
-    assert await file_store.read("b") == StoredToken(Token("other"), 1)
-
-
-async def test_locked_file_is_an_error_after_a_while(
-    path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A lock of another process is waited for up to a limit, then reported; after its release the store works."""
-    await file_store.publish("a", Token("before"), 0)
-    waits: list[float] = []
-    connect = sqlite3.connect
-
-    def impatient(*arguments: Any, timeout: float, **options: Any) -> sqlite3.Connection:
-        waits.append(timeout)
-        return connect(*arguments, timeout=0.0, **options)
-
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        with monkeypatch.context() as patch:
-            patch.setattr(sqlite3, "connect", impatient)
-            error = await refusal(file_store, "another process has kept it locked for 5 seconds; try again, or end that process")
-    assert isinstance(error.__cause__, sqlite3.OperationalError)
-    assert waits == [5.0] * 4
-    assert await file_store.publish("a", Token(SECRET), 1)
-
-
-async def test_error_with_an_extended_code_is_known(file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Extended SQLite codes get the advice of their primary code; an error without a code keeps its words."""
-    error = sqlite3.OperationalError("as SQLite says")
-
-    def fail(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        raise error
-
-    monkeypatch.setattr(sqlite3, "connect", fail)
-    await refusal(file_store, "can't be used: as SQLite says")
-    error.sqlite_errorcode = sqlite3.SQLITE_READONLY_DIRECTORY
-    await refusal(file_store, "it can't be written; give it and its folder to the user of this process")
-
-
-async def test_reading_does_not_wait_for_a_writer(
-    path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A token is read while another process is within a step that it has not finished."""
-    await file_store.publish("a", Token("before"), 0)
-    monkeypatch.setattr(_file_store, "_BUSY_SECONDS", 0.0)
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        assert await file_store.read("a") == StoredToken(Token("before"), 1)
-        with pytest.raises(CredentialError, match="locked"):
-            await file_store.lease("a", "x", 1.0)
-
-
-async def test_full_disk_is_an_error_and_changes_nothing(
-    path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A step that can't be written is not done at all."""
-    await file_store.publish("a", Token("before"), 0)
-    connect = sqlite3.connect
-
-    def small(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*arguments, **options)
-        connection.execute("PRAGMA max_page_count = 1")  # it is as large already, and may not grow
-        return connection
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sqlite3, "connect", small)
-        with pytest.raises(CredentialError, match="the disk is full; make room on it") as caught:
-            await file_store.publish("a", Token(SECRET * 10_000), 1)
-    assert_no_secrets(caught.value, secrets=[SECRET])
-    assert await file_store.read("a") == StoredToken(Token("before"), 1)
-
-
-async def test_a_step_that_fails_is_undone(path: Path, file_store: FileTokenStore) -> None:
-    """What a clock raises is raised, and leaves neither a lock nor half a step behind."""
-
-    def broken() -> float:
-        raise RuntimeError("no time")
-
-    with pytest.raises(RuntimeError, match="no time"):
-        await FileTokenStore(path, clock=broken).lease("a", "x", 1.0)
-    assert await file_store.lease("a", "y", 1.0) == "granted"
-
-
-async def test_name_that_cannot_be_written_is_an_error(file_store: FileTokenStore) -> None:
-    """An account that UTF-8 can't carry is refused like whatever else can't be stored."""
-    with pytest.raises(CredentialError, match="surrogates not allowed") as caught:
-        await file_store.publish("\ud800", Token(SECRET), 0)
-    assert_no_secrets(caught.value, secrets=[SECRET])
-
-
-async def test_cancelled_step_carries_no_token(path: Path) -> None:
-    """A cancellation carries no token, and the step under way is done as a whole."""
-    inside, go = threading.Event(), threading.Event()
-
-    def slow() -> float:
-        inside.set()
-        assert go.wait(10)
-        return 1.0
-
-    store = FileTokenStore(path, clock=slow)
-    task = asyncio.ensure_future(store.publish("a", Token(SECRET), 0))
-    assert await asyncio.to_thread(inside.wait, 10)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError) as caught:
-        await task
-    go.set()
-    assert not carries_token(caught.value)
-    assert await store.read("a") == StoredToken(Token(SECRET), 1)
-
-
-async def test_lease_that_is_refused_writes_nothing(path: Path, file_store: FileTokenStore) -> None:
-    """To ask in vain costs no write: waiting holders ask often."""
-    await file_store.lease("a", "x", 60.0)
-    content = path.read_bytes()
-    assert await file_store.lease("a", "y", 60.0) == "held"
-    assert not await file_store.publish("a", Token("late"), 7)
-    await file_store.release("a", "y")
-    assert path.read_bytes() == content
-    assert await file_store.publish("a", Token("first"), 0)
-    assert path.read_bytes() != content

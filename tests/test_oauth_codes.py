@@ -1,0 +1,223 @@
+"""Codes and tokens that an application hands to its provider, and what they end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from oauth_helpers import (
+    OPTIONS,
+    SECRETS,
+    Application,
+    FakeSession,
+    error_of,
+    lost,
+    provider_of,
+    token_answer,
+    virtual,
+    waiting_provider,
+)
+
+from boardclient import (
+    ConsentRequired,
+    CredentialError,
+    Credentials,
+    MemoryTokenStore,
+    OAuthCredentials,
+    Response,
+    SessionClosedError,
+    StoredToken,
+    Token,
+)
+from boardclient.errors import Effect
+from boardclient.testing import assert_no_secrets
+
+
+@virtual
+async def test_a_code_at_hand() -> None:
+    """A code passed to the provider is exchanged once, and its token is used here and published for all."""
+    store = MemoryTokenStore()
+    provider, other = waiting_provider(store=store), waiting_provider(store=store)
+    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    await error_of(other.acquire(session))
+    await provider.exchange_code("a code", session, code_verifier="v")
+    assert [fields["code"] for _, fields, _ in session.forms] == ["a code"]
+    assert session.forms[0][1]["code_verifier"] == "v"
+    assert provider.current() == Credentials("t1")
+    await asyncio.sleep(0.06)
+    assert await other.acquire(session) == Credentials("t1")
+    await provider.exchange_code("another", session)  # as for more scopes
+    assert provider.current() == Credentials("t2")
+    await asyncio.sleep(0.3)
+    assert await other.acquire(session) == Credentials("t2")
+
+
+@virtual
+async def test_a_code_ends_cool_downs_and_waiting() -> None:
+    """A code ends a cool-down here and in the store, and a callback that another worker waits for."""
+    loop, store = asyncio.get_running_loop(), MemoryTokenStore(clock=asyncio.get_running_loop().time)
+    failing = provider_of(Application(LookupError("no")), store=store, cooldown=60.0)
+    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    await error_of(failing.acquire(session))
+    waiting = waiting_provider(store=store)
+    assert await store.lease("default", "x", 1.0) == "cooling"
+    await waiting.exchange_code("code", session)
+    assert await store.lease("default", "x", 0.0) == "granted"
+    await asyncio.sleep(0.06)
+    assert (await failing.acquire(session)).token == "t1"
+    hanging = provider_of(Application(asyncio.Event().wait), store=store)
+    first = await hanging.acquire(session)
+    call = asyncio.create_task(hanging.renew(first, session))
+    await asyncio.sleep(20)
+    began = loop.time()
+    await waiting.exchange_code("code 2", session)
+    assert (await call).token == "t2"
+    assert loop.time() - began < 0.5
+    await failing.exchange_code("code 3", FakeSession(token_answer("t3")))
+    assert failing._token_state.failure is None
+
+
+@virtual
+async def test_a_callback_that_fails_beside_a_published_token() -> None:
+    """A failure does not count where another worker has published a token meanwhile."""
+    store = MemoryTokenStore()
+
+    async def outdone() -> str:
+        await store.publish("default", Token("theirs"), 0)
+        raise LookupError("mine")
+
+    provider = provider_of(Application(outdone), store=store)
+    assert (await provider.acquire(FakeSession())).token == "theirs"
+    assert provider._token_state.failure is None
+
+
+@virtual
+async def test_a_cancelled_caller_does_not_lose_the_token() -> None:
+    """A request that ends amid the exchange leaves it running."""
+    answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    provider = waiting_provider()
+    exchanging = asyncio.create_task(provider.exchange_code("code", FakeSession(answer)))
+    await asyncio.sleep(1)
+    exchanging.cancel()
+    await asyncio.wait({exchanging})
+    answer.set_result(token_answer())
+    await asyncio.sleep(0.1)
+    assert provider.current() == Credentials("t1")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lost(), "the token exchange failed, with unknown effect: no answer"),
+        (lost(Effect.NOT_SENT), "the token exchange was not sent: no answer"),
+        (Response(400, {}, b'{"error":"invalid_grant"}'), "the token exchange failed with status 400 (invalid_grant)"),
+        (ValueError("auth_url is plain http"), "auth_url is plain http"),
+    ],
+)
+@virtual
+async def test_a_code_that_gives_no_token(answer: object, words: str) -> None:
+    """The error says why, no cool-down begins, and a code whose effect is unknown is not sent again."""
+    provider, session = waiting_provider(), FakeSession(answer, token_answer())
+    error = await error_of(provider.exchange_code("canary-code-7", session))
+    assert str(error).startswith(words)
+    assert_no_secrets(error, secrets=[*SECRETS, "canary-code-7"])
+    if "unknown" in words:
+        assert "send each code once" in str(await error_of(provider.exchange_code("canary-code-7", session)))
+    else:
+        await provider.exchange_code("canary-code-7", session)
+    assert (provider.current() is None) is ("unknown" in words)
+
+
+@virtual
+async def test_a_code_and_a_session_that_closes() -> None:
+    """The exchange ends with its session, before it began, amid it and from within it."""
+    provider, session = waiting_provider(), FakeSession(asyncio.get_running_loop().create_future())
+    exchanging = asyncio.create_task(provider.exchange_code("code", session))
+    await asyncio.sleep(1)
+    session.close()
+    for awaited in (
+        exchanging,
+        provider.exchange_code("code", session),
+        provider.exchange_code("code", FakeSession(SessionClosedError("closed"))),
+    ):
+        with pytest.raises(SessionClosedError):
+            await awaited
+
+
+@virtual
+async def test_invalid_codes_tokens_and_accounts_are_refused() -> None:
+    """Codes, tokens and accounts that can't be are refused before anything is sent."""
+    provider, session = waiting_provider(), FakeSession()
+    for code, error in (("", ValueError), (None, TypeError), ("\ud800", ValueError)):
+        with pytest.raises(error):
+            await provider.exchange_code(code, session)  # type: ignore[arg-type]  # -- what a test gives
+    with pytest.raises(TypeError, match="token must be a Token, not str"):
+        await provider.keep_token("token")  # type: ignore[arg-type]  # -- what a test gives
+    with pytest.raises(ValueError, match="account must not be empty"):
+        provider.for_account("")
+    with pytest.raises(ValueError, match="login_url must not be empty"):
+        OAuthCredentials(**OPTIONS, login_url="")
+    assert session.forms == []
+
+
+@virtual
+async def test_a_token_for_whom_it_may_be() -> None:
+    """A token can be had before it is known whose it is, and be kept for another account of the store."""
+    store = MemoryTokenStore()
+    provider, session = waiting_provider(store=store, key="k"), FakeSession(token_answer("t1"))
+    token = await provider.request_token("code", session)
+    assert (provider.current(), await store.read("default")) == (None, None)
+    ann = provider.for_account("ann")
+    assert (ann.account, provider.account) == ("ann", "default")
+    await ann.keep_token(token)
+    assert ann.current() == Credentials("t1", "k")
+    assert (await provider.state(), await ann.state()) == ("never", "good")
+
+
+@virtual
+async def test_a_store_that_never_accepts_a_token_is_an_error() -> None:
+    """A store that accepts no token is an error after a few attempts; another worker's token in between is replaced."""
+
+    class Store(MemoryTokenStore):
+        refusals = 3
+
+        async def publish(self, account: str, token: Token, after: int) -> bool:
+            if self.refusals:
+                self.refusals -= 1
+                await super().publish(account, Token("another's"), after)
+                return False
+            return await super().publish(account, token, after)
+
+    store = Store()
+    provider = waiting_provider(store=store)
+    await provider.keep_token(Token("mine"))
+    assert await store.read("default") == StoredToken(Token("mine"), 4)
+    store.refusals = 100
+    with pytest.raises(CredentialError, match="took no new token"):
+        await provider.keep_token(Token("other"))
+    store.refusals = 100
+    with pytest.raises(CredentialError, match="took no new token"):
+        await provider.exchange_code("code", FakeSession(token_answer()))
+
+
+@virtual
+async def test_asking_again() -> None:
+    """`authorize_again` replaces a good token by one of a new consent, fails as any renewal, and needs a callback."""
+    application = Application("one", "two", LookupError("no"), asyncio.Event().wait)
+    provider = provider_of(application)
+    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    provider.note_accepted(await provider.acquire(session))
+    await provider.authorize_again(session)
+    assert provider.current() == Credentials("t2")
+    with pytest.raises(CredentialError, match="authorize raised LookupError"):
+        await provider.authorize_again(session)
+    assert provider.current() == Credentials("t2")
+    await asyncio.sleep(1.1)
+    closing = FakeSession()
+    asking = asyncio.create_task(provider.authorize_again(closing))
+    await asyncio.sleep(1)
+    closing.close()
+    with pytest.raises(SessionClosedError):
+        await asking
+    with pytest.raises(ConsentRequired):
+        await waiting_provider().authorize_again(session)
