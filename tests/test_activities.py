@@ -9,7 +9,7 @@ import pytest
 from boardclient import logs
 from boardclient._activities import Activity
 from boardclient._curl import ShownRequest
-from boardclient._pipeline._following import ObserverInstrument, end_form
+from boardclient._pipeline._reporting import ObserverInstrument, end_form
 from boardclient._responses import Response
 from boardclient._transport import TransportFailure
 from boardclient.credentials._code_exchange import read_token
@@ -43,7 +43,7 @@ def test_events_reach_whom_they_are_for(caplog: pytest.LogCaptureFixture) -> Non
 def test_a_form_without_a_response_says_why() -> None:
     """A token exchange that nothing answered ends with the effect and the reason."""
     form = Activity(kind="attempt", operation="token exchange")
-    end_form(form, TransportFailure("connect", Effect.NOT_SENT, "no connection: refused"))
+    end_form(form, TransportFailure("connect", Effect.NOT_SENT, "no connection: refused"), None)
     assert (form.effect, form.why, form.status) == (Effect.NOT_SENT, "no connection: refused", None)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
 
 from boardclient._activities import SOURCES
-from boardclient._pipeline._following import ObserverInstrument, end_form, form_of
 from boardclient._pipeline._in_flight import InFlightCalls
+from boardclient._pipeline._reporting import ObserverInstrument, begin_form, end_form
 from boardclient._pipeline._slots import ConnectionSlots
 from boardclient._responses import Response, response_of
 from boardclient._stats import SessionStats
@@ -135,7 +135,7 @@ class SessionCore:
         body = urlencode(fields, quote_via=quote_plus).encode()
         context.started = time.time()
         self.forms += 1
-        followed = form_of(target, self.observers)
+        followed = begin_form(target, self.observers)
         try:
             outcome = await self.pool.send(
                 "POST", target, body, context, "application/x-www-form-urlencoded", headers=followed.headers

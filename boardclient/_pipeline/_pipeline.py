@@ -16,10 +16,13 @@ from boardclient import retry as _retry
 from boardclient._activities import INSTALLED
 from boardclient._operations import Request, error_of, interpret_in_steps, unreadable
 from boardclient._pipeline._core import SessionCore
-from boardclient._pipeline._following import ObserverInstrument, call_of
-from boardclient._pipeline._guards import GuardedLimiter, notify_all
-from boardclient._pipeline._history import (
+from boardclient._pipeline._guards import GuardedLimiter, GuardedProvider, notify_all
+from boardclient._pipeline._in_flight import CallContext
+from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._reporting import (
+    ObserverInstrument,
     begin_attempt,
+    begin_call,
     complete,
     end_early,
     end_success,
@@ -29,9 +32,6 @@ from boardclient._pipeline._history import (
     note_renewal,
     without_secrets,
 )
-from boardclient._pipeline._in_flight import CallContext
-from boardclient._pipeline._options import CallOptions
-from boardclient._pipeline._provider import GuardedProvider
 from boardclient._pipeline._slots import ConnectionSlots
 from boardclient._statuses import SUCCESSES, is_throttling
 from boardclient._transport import RawResponse, TransportResult
@@ -145,7 +145,7 @@ class Pipeline:
 
     async def _followed(self, request: Request[T], options: CallOptions | None) -> T:
         """Make a call that instruments or observers follow."""
-        activity = call_of(request, self._root, self._account, self.follower)
+        activity = begin_call(request, self._root, self._account, self.follower)
         options = options or CallOptions()
         options.activity, error = activity, None
         try:

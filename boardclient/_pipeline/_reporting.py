@@ -1,4 +1,4 @@
-"""Records the attempts, pauses and end of a call, and reports them.
+"""Records what a call does, and reports it to limiter, instruments, observers.
 
 A first attempt that succeeds is recorded only if something asks for it (`CallContext.is_noted`).
 """
@@ -6,27 +6,56 @@ A first attempt that succeeds is recorded only if something asks for it (`CallCo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from time import time
 from typing import Any
 
 from boardclient import retry as _retry
-from boardclient._activities import Activity, ShownHeaders
+from boardclient._activities import PARENT, Activity, Instrument, ShownHeaders, new_call_id
 from boardclient._curl import ShownRequest
 from boardclient._operations import Request
-from boardclient._pipeline._following import attempt_of, end_attempt
-from boardclient._pipeline._guards import GuardedLimiter
+from boardclient._pipeline._guards import GuardedLimiter, notify_all
 from boardclient._pipeline._in_flight import CallContext
 from boardclient._statuses import is_throttling, status_of
 from boardclient._transport import RawResponse, TransportResult
 from boardclient.credentials import Credentials, CredentialsIn
 from boardclient.errors import ApiError, Attempt, BoardClientError, Effect, SessionClosedError
-from boardclient.events import CredentialsRenewed, RetryScheduled
+from boardclient.events import CredentialsRenewed, Event, Observer, RequestSent, ResponseReceived, RetryScheduled
+from boardclient.logs import followers
 
 
-def begin_attempt(context: CallContext, activity: Activity) -> Mapping[str, str] | None:
+def begin_call(request: Request[Any], root: str, account: str | None, observers: ObserverInstrument | None) -> Activity:
+    """Begin the activity of a call, and return it."""
+    definition = request.definition
+    return Activity(
+        kind="call",
+        operation=definition.name,
+        instruments=_instruments(observers),
+        call_id=new_call_id(),
+        account=account,
+        parent=PARENT.get(),
+        method=definition.method,
+        path=request.path,
+        root=root,
+        template=None if definition.name == "request" else definition.path,
+    ).begin()
+
+
+def begin_attempt(context: CallContext, call: Activity) -> Mapping[str, str] | None:
     """Notify the observers of an attempt. Return the headers that they add to it."""
-    context.attempt_activity = attempt = attempt_of(activity, len(context.attempts) + 1)
+    context.attempt_activity = attempt = Activity(
+        kind="attempt",
+        operation=call.operation,
+        instruments=call.instruments,
+        call_id=call.call_id,
+        account=call.account,
+        parent=call,
+        method=call.method,
+        path=call.path,
+        root=call.root,
+        template=call.template,
+        number=len(context.attempts) + 1,
+    ).begin()
     return attempt.headers
 
 
@@ -48,7 +77,7 @@ def end_success(context: CallContext, attempt: Activity, response: RawResponse) 
     context.attempt_activity = None
     attempt.why, attempt.seconds = "success", max(0.0, time() - context.started)
     _note_response(context, attempt, response)
-    end_attempt(attempt, response.status, Effect.DONE, None)
+    _end(attempt, response.status, Effect.DONE, None)
 
 
 def note_closed(context: CallContext) -> SessionClosedError:
@@ -122,10 +151,19 @@ def end_early(context: CallContext, host: str) -> BoardClientError | None:
 
 def _end_attempt(context: CallContext, attempt: Attempt, error: BaseException | None) -> None:
     if context.attempt_activity is not None:
-        followed = context.attempt_activity
-        followed.why, followed.seconds = attempt.why, attempt.seconds
-        end_attempt(followed, attempt.status, attempt.effect, error)
+        context.attempt_activity.why, context.attempt_activity.seconds = attempt.why, attempt.seconds
+        _end(context.attempt_activity, attempt.status, attempt.effect, error)
         context.attempt_activity = None
+
+
+def _end(activity: Activity, status: int | None, effect: Effect, error: BaseException | None) -> None:
+    """End the activity of an attempt. Its call takes over status, headers and the worst effect."""
+    call = activity.parent
+    assert call is not None  # noqa: S101 -- an attempt is a part of its call
+    activity.status, activity.effect = status, effect
+    call.number, call.status, call.response_headers = activity.number, status, activity.response_headers
+    call.effect = effect if effect is Effect.DONE else Effect.worst([call.effect, effect])
+    activity.end(error)
 
 
 def complete(error: BoardClientError, request: Request[Any], context: CallContext, root: str, place: CredentialsIn) -> None:
@@ -157,3 +195,93 @@ def _note_response(context: CallContext, attempt: Activity, response: RawRespons
 
 def _rejected(context: CallContext) -> list[Credentials]:
     return [] if context.rejected is None else [context.rejected]
+
+
+# --- forms of credential providers, which belong to no attempt of a call
+
+
+def begin_form(url: str, observers: ObserverInstrument | None) -> Activity:
+    """Begin the activity of a form that a credential provider sends, and return it.
+
+    If no call caused it, the session's observers are notified.
+    """
+    parent = PARENT.get()
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return Activity(
+        kind="attempt",
+        operation="token exchange",
+        instruments=_instruments(observers) if parent is None else parent.instruments,
+        call_id="" if parent is None else parent.call_id,
+        account=None if parent is None else parent.account,
+        parent=parent,
+        method="POST",
+        path=slash + path,
+        root=f"{scheme}://{host}",
+        template=slash + path,
+    ).begin()
+
+
+def end_form(activity: Activity, outcome: TransportResult, http_version: tuple[int, int] | None) -> None:
+    """End the activity of a form with the facts of its response.
+
+    Its headers are not shown, since the service may repeat in them what was sent.
+    """
+    if isinstance(outcome, RawResponse):
+        activity.status, activity.effect = outcome.status, status_of(outcome.status).effect
+        activity.http_version = http_version
+        activity.why = "success" if outcome.is_success else f"status {outcome.status}"
+    else:
+        activity.effect, activity.why = outcome.effect, outcome.why
+    activity.end()
+
+
+# --- who is notified
+
+
+def _instruments(observers: ObserverInstrument | None) -> tuple[Instrument, ...]:
+    """Return the instruments that observe an activity which begins now."""
+    return followers() if observers is None else (*followers(), observers)
+
+
+class ObserverInstrument(Instrument):
+    """Passes the attempts and events of calls to a session's observers."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    def begin(self, activity: Activity) -> None:
+        """Notify the observers of a request."""
+        if activity.kind == "attempt":
+            event = RequestSent(
+                operation=activity.operation,
+                method=activity.method,
+                path=activity.path,
+                attempt=activity.number,
+                call_id=activity.call_id,
+                account=activity.account,
+            )
+            notify_all(self._observers, event)
+
+    def note(self, activity: Activity, event: Event | str) -> None:
+        """Notify the observers of an event."""
+        if not isinstance(event, str):
+            notify_all(self._observers, event)
+
+    def end(self, activity: Activity) -> None:
+        """Notify the observers of an attempt's end."""
+        if activity.kind == "attempt":
+            event = ResponseReceived(
+                operation=activity.operation,
+                method=activity.method,
+                path=activity.path,
+                attempt=activity.number,
+                status=activity.status,
+                seconds=activity.seconds,
+                effect=activity.effect,
+                why=activity.why,
+                call_id=activity.call_id,
+                account=activity.account,
+                headers=activity.response_headers,
+            )
+            notify_all(self._observers, event)
