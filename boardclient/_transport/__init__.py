@@ -5,8 +5,6 @@ does the I/O, is imported from `_pool`. A pool has two transports: `ClientSessio
 always works, and `DirectTransport` over the same connections, which costs less than half.
 """
 
-from boardclient._transport._progress import Progress
-from boardclient._transport._settings import Settings
-from boardclient._transport._values import RawResponse, TransportFailure, TransportResult
+from boardclient._transport._values import Progress, RawResponse, Settings, TransportFailure, TransportResult
 
 __all__ = ["Progress", "RawResponse", "Settings", "TransportFailure", "TransportResult"]

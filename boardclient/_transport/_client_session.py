@@ -13,10 +13,9 @@ from boardclient._transport._connections import NO_TIMEOUT, PROGRESS
 from boardclient._transport._failures import failure_of
 from boardclient._transport._headers import RequestHeaders
 from boardclient._transport._instruments import is_mocked, is_wrapped, shown_url
-from boardclient._transport._progress import Progress
 from boardclient._transport._reading import read_whole, unpack_whole, watched
 from boardclient._transport._requests import OUTGOING, Outgoing, payload_of
-from boardclient._transport._values import TransportFailure, TransportResult
+from boardclient._transport._values import Progress, TransportFailure, TransportResult
 from boardclient.errors import Effect
 
 _REPEATED: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})

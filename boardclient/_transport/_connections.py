@@ -1,20 +1,22 @@
-"""The connector of a session's own pool."""
+"""The connector of a session's own pool, and the protocol of its connections."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import select
 from contextvars import ContextVar
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Final, cast
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import HttpProcessingError
 
-from boardclient._transport._progress import Progress
-from boardclient._transport._protocol import Protocol
+from boardclient._transport._values import Progress
 
 if TYPE_CHECKING:
-    from aiohttp.client_proto import ResponseHandler
     from aiohttp.client_reqrep import ClientRequest
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
@@ -27,6 +29,14 @@ NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)
 
 PROGRESS: Final[ContextVar[Progress | None]] = ContextVar("boardclient_progress", default=None)
 """The progress of the request that the current task sends through `ClientSession`."""
+
+FIELD_BYTES: Final = 2**16
+"""The longest header field that is accepted. aiohttp's default is 8 KiB, which some services' cookies and policies exceed."""
+_READ_BYTES: Final = 2**16
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_BODILESS: Final = (b" 204 ", b" 304 ")
+_HAS_POLL: Final = hasattr(select, "poll")
+_ENDS: Final = 0 if not _HAS_POLL else select.POLLIN | getattr(select, "POLLRDHUP", 0)
 
 
 class Connector(aiohttp.TCPConnector):
@@ -59,3 +69,123 @@ class Connector(aiohttp.TCPConnector):
         connection = await super().connect(req, traces, timeout)
         progress.stage = "send"
         return connection
+
+
+class Protocol(ResponseHandler):
+    """Parses the responses of one connection. Owned by its connector.
+
+    It differs from aiohttp's protocol in this:
+
+    - An idle connection that has input is not used again: the peer closed it, or sent a response to no request
+      (https://www.rfc-editor.org/rfc/rfc9112#section-9.2).
+    - If parsing fails in a later packet, or the connection is reset, the body being read ends with an error. aiohttp's parser
+      drops the body then, and its reader waits forever (related: https://github.com/aio-libs/aiohttp/issues/10355).
+    - A complete response is used whatever follows it in its packet: some services send a body with 204, or more bytes than the
+      Content-Length says. aiohttp's parser drops the response with the rest.
+    - If writing the request fails because the peer closed the connection, a response that it sent before is still read.
+    - Closing does not wait for the peer. A graceful TLS shutdown takes up to 30 s (`ssl_shutdown_timeout` in
+      https://docs.python.org/3/library/asyncio-eventloop.html), and the unsent rest of an ended call must not be sent.
+    """
+
+    _input: select.poll | None = None
+    _packet = b""
+    """The packet that is being parsed."""
+
+    def expect_response(self) -> None:
+        """Parse the next bytes as a response. Its body is not decoded here."""
+        self.set_response_params(
+            read_until_eof=True, auto_decompress=False, max_line_size=FIELD_BYTES, max_field_size=FIELD_BYTES
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Parse the next bytes."""
+        self._packet = data
+        ResponseHandler.data_received(self, data)
+        self._packet = b""
+
+    def is_connected(self) -> bool:
+        """Return True if a request can be written. The pool asks before it reuses a connection."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return False
+        # Only what can change while a connection is idle: aiohttp checked `should_close` when the last response ended.
+        if self._buffer or self._tail or self._should_close or self._exception is not None:
+            return False
+        return not self._unread()
+
+    def has_ended(self) -> bool:
+        """Return True if the peer has closed the connection.
+
+        Unread bytes do not count: over TLS 1.3 a server may send session tickets at any time
+        (https://www.rfc-editor.org/rfc/rfc8446#section-4.6.1).
+        """
+        return any(events & ~select.POLLIN for _, events in self._unread())
+
+    def _unread(self) -> list[tuple[int, int]]:
+        """Return the poll events of bytes, or an end of file, that were not read yet."""
+        if self._input is None:
+            if self.transport is None or not _HAS_POLL:  # pragma: no cover -- Windows has no poll
+                return []
+            self._input = select.poll()
+            self._input.register(self.transport.get_extra_info("socket").fileno(), _ENDS)
+        return self._input.poll(0)
+
+    def set_exception(  # pyright: ignore[reportIncompatibleMethodOverride] -- aiohttp passes the cause by position
+        self, exc: BaseException, *cause: BaseException
+    ) -> None:
+        """End the response that is awaited, and the body that is being read."""
+        if isinstance(exc, HttpProcessingError):
+            self._read_before_junk()
+        if isinstance(exc, OSError):  # aiohttp's writer of large bodies reports here that it can't write
+            self._read_rest()
+        super().set_exception(exc, *cause)
+        self._end_body()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End the response and the body.
+
+        A body without a length is complete only if the connection was closed without an error.
+        """
+        if exc is not None:
+            self._read_rest()
+            self._end_body()
+        self._input = None
+        super().connection_lost(exc)
+
+    def _read_before_junk(self) -> None:
+        """Read the complete response at the start of a packet that fails to parse."""
+        packet, self._packet = self._packet, b""  # only one attempt
+        head, end, rest = packet.partition(_END_OF_HEAD)
+        if not packet.startswith(b"HTTP/") or not end or len(self):
+            return
+        fields = head.lower().split(b"\r\n")
+        lengths = [value for name, _, value in (field.partition(b":") for field in fields) if name == b"content-length"]
+        body = b""
+        if packet[8:13] not in _BODILESS:
+            if len(lengths) != 1 or not lengths[0].strip().isdigit() or b"\r\ntransfer-encoding" in head.lower():
+                return
+            body = rest[: int(lengths[0])]
+        self.expect_response()
+        ResponseHandler.data_received(self, head + end + body)
+
+    def _end_body(self) -> None:
+        body = self._payload
+        if body is not None and not body.is_eof():
+            body.set_exception(aiohttp.ClientPayloadError("the connection failed within the body"))
+
+    def _read_rest(self) -> None:
+        """Read the bytes that the socket still holds, though it can't be written to. TLS can't be read here."""
+        transport = self.transport
+        if transport is None or not _HAS_POLL or transport.get_extra_info("ssl_object") is not None:
+            return
+        socket = transport.get_extra_info("socket")
+        with contextlib.suppress(OSError, ValueError):
+            while self._unread() and (data := os.read(socket.fileno(), _READ_BYTES)):
+                self.data_received(data)
+
+    def close(self) -> None:
+        """Close at once. TLS sends its close_notify alert if nothing else waits to be written."""
+        transport = self.transport
+        if transport is not None and not transport.get_write_buffer_size():
+            transport.close()
+        self.abort()

@@ -18,11 +18,10 @@ from boardclient._transport._connections import NO_TIMEOUT, Connector
 from boardclient._transport._failures import failure_of
 from boardclient._transport._headers import RequestHeaders
 from boardclient._transport._instruments import Traces
-from boardclient._transport._progress import Progress
 from boardclient._transport._reading import read_whole
 from boardclient._transport._requests import LARGE_BODY_BYTES, Prototype, SignedRequest
 from boardclient._transport._shown_response import ShownResponse
-from boardclient._transport._values import RawResponse, TransportResult
+from boardclient._transport._values import Progress, RawResponse, TransportResult
 from boardclient._transport._writes import Writes
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Final
 from multidict import CIMultiDict
 
 from boardclient import __version__
-from boardclient._transport._settings import Settings
+from boardclient._transport._values import Settings
 
 
 class RequestHeaders:

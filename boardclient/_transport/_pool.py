@@ -12,17 +12,14 @@ import attrs
 
 from boardclient._transport import _direct, _probe
 from boardclient._transport._client_session import ClientSessionTransport
-from boardclient._transport._connections import NO_TIMEOUT, Connector
+from boardclient._transport._connections import FIELD_BYTES, NO_TIMEOUT, Connector
 from boardclient._transport._direct import DirectTransport
 from boardclient._transport._headers import RequestHeaders
 from boardclient._transport._instruments import SESSION_CLASS, Traces, is_wrapped
-from boardclient._transport._progress import Progress
-from boardclient._transport._protocol import FIELD_BYTES
 from boardclient._transport._requests import SignedRequest
-from boardclient._transport._settings import Settings
 from boardclient._transport._shown import secrets_of
 from boardclient._transport._shown_response import ShownResponse
-from boardclient._transport._values import TransportResult
+from boardclient._transport._values import Progress, Settings, TransportResult
 
 _logger: Final = logging.getLogger("boardclient.transport")
 

@@ -13,13 +13,10 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from boardclient._transport._connections import Connector
+from boardclient._transport._connections import Connector, Protocol
 from boardclient._transport._direct import DirectTransport
 from boardclient._transport._headers import RequestHeaders
-from boardclient._transport._progress import Progress
-from boardclient._transport._protocol import Protocol
-from boardclient._transport._settings import Settings
-from boardclient._transport._values import RawResponse, TransportFailure, TransportResult
+from boardclient._transport._values import Progress, RawResponse, Settings, TransportFailure, TransportResult
 from boardclient._transport._writes import is_given_up
 
 _URL: Final = "http://127.0.0.1:9/1/probe"

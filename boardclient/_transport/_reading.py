@@ -11,8 +11,8 @@ import aiohttp
 from aiohttp import StreamReader
 from aiohttp.client_proto import ResponseHandler
 
+from boardclient._transport._connections import Protocol
 from boardclient._transport._decoding import decoder_of
-from boardclient._transport._protocol import Protocol
 from boardclient._transport._values import RawResponse, TransportFailure, TransportResult
 from boardclient.errors import Effect
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from contextvars import ContextVar
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
@@ -41,12 +42,11 @@ class Prototype(aiohttp.ClientRequest):
             self.headers.setdefault("Content-Type", "application/octet-stream")  # as aiohttp does
         lines = [f"{name}: {value}\r\n" for name, value in self.headers.items()]
         self.head: Final = " HTTP/1.1\r\n" + "".join(lines)
-        self._key: Final = super().connection_key
 
-    @property
-    def connection_key(self) -> ConnectionKey:
-        """The key of the connections in the pool, computed once."""
-        return self._key
+    @cached_property
+    def connection_key(self) -> ConnectionKey:  # pyright: ignore[reportIncompatibleMethodOverride] -- a property computed once
+        """The key of the connections in the pool."""
+        return super().connection_key
 
 
 @attrs.define

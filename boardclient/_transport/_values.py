@@ -1,13 +1,66 @@
-"""The result of a request: a whole response, or the reason why there is none. No I/O."""
+"""The values at the border of the transport: settings, progress and results. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import attrs
 
 from boardclient.errors import Effect, Phase
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    import aiohttp
+
+Stage = Literal["idle", "handed", "connect", "write", "send", "receive"]
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """The settings of a session's transport, for the service and the token exchange.
+
+    `AsyncSession` documents them.
+    """
+
+    max_connections: int = 100
+    trust_env: bool = False
+    ssl: SSLContext | bool | aiohttp.Fingerprint | None = None
+    proxy: str | None = attrs.field(default=None, repr=False)
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    user_agent: str = ""
+    allow_insecure: bool = False
+    max_answer_bytes: int = 256 * 2**20
+
+    def __attrs_post_init__(self) -> None:
+        if self.ssl is False and not self.allow_insecure:
+            raise ValueError("ssl=False turns certificate checks off: it needs allow_insecure=True")
+        if self.max_connections < 1 or self.max_answer_bytes < 1:
+            raise ValueError("max_connections and max_answer_bytes must be at least 1")
+        for name, value in self.headers.items():
+            if not isinstance(name, str) or not isinstance(value, str) or not (name + value).isprintable():
+                raise ValueError("headers must be printable strings")
+        if not self.user_agent.isprintable():
+            raise ValueError("user_agent must be printable")
+
+
+class Progress:
+    """How far one request is. The transport sets it; `CallContext` extends it.
+
+    It is read after a cancellation or a deadline has ended the request, since nothing is returned then.
+    """
+
+    stage: Stage = "idle"
+    """"idle" outside the transport, "handed" to a session that may not report its progress, "connect" until there is a
+    connection, "write" until the next iteration of the event loop writes the request, "send", "receive"."""
+    http_version: tuple[int, int] | None = None
+    """The HTTP version of the last response, such as (1, 1)."""
+
+    @property
+    def effect_under_way(self) -> Effect:
+        """What the request may have done if it ends here."""
+        return Effect.NOT_SENT if self.stage in {"idle", "connect", "write"} else Effect.UNKNOWN
 
 
 @attrs.define

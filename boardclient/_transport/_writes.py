@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from boardclient._transport._progress import Progress
-from boardclient._transport._protocol import Protocol
+from boardclient._transport._connections import Protocol
+from boardclient._transport._values import Progress
 
 
 class Writes:

@@ -18,8 +18,8 @@ from transport_helpers import OK
 
 from boardclient import Effect
 from boardclient._transport import Progress, RawResponse, TransportFailure, TransportResult, _reading
+from boardclient._transport._connections import Protocol
 from boardclient._transport._pool import Pool
-from boardclient._transport._protocol import Protocol
 
 BROKE = TransportFailure("receive", Effect.UNKNOWN, "the response broke off or could not be unpacked")
 

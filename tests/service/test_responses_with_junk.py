@@ -9,8 +9,8 @@ from unittest.mock import Mock
 import pytest
 
 from boardclient import AsyncSession, StaticCredentials
+from boardclient._transport._connections import Protocol
 from boardclient._transport._pool import Pool
-from boardclient._transport._protocol import Protocol
 
 _CASES = [
     (b"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\n{}", (204, b"")),
