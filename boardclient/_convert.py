@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import islice
 from operator import eq
 from types import NoneType
@@ -25,6 +25,7 @@ from cattrs import Converter
 from cattrs.preconf.msgspec import make_converter
 
 from boardclient._fields import FIELDS, PREFS, Field, Fit
+from boardclient._frozen import constructor_of
 from boardclient._json import UNREADABLE, Part, check_utf_8, decode, split_array
 from boardclient.errors import DecodeError
 from boardclient.models import Board, BoardList, BoardPrefs, Card, Extra, JsonValue, Member, RawFields
@@ -118,28 +119,9 @@ def _struct(model: type, fields: tuple[Field, ...]) -> type[msgspec.Struct] | No
     return msgspec.defstruct(model.__name__, members, rename={field.name: field.wire for field in fields}, gc=False)
 
 
-@cache
-def _constructor(model: type) -> Callable[..., Any]:
-    """Make a constructor by position, three times as fast as the model's own.
-
-    The `__init__` of a frozen attrs class sets each field by `object.__setattr__`
-    (https://www.attrs.org/en/stable/how-does-it-work.html#immutability). A class with the same slots that is not frozen sets them
-    directly, and `__class__` of its instances may be set to the model, since the layouts are equal.
-    """
-    names = [field.name for field in attrs.fields(model)]
-    thawed = attrs.make_class(f"Thawed{model.__name__}", names, bases=model.__bases__, slots=True, eq=False, repr=False)
-
-    def construct(*values: object) -> Any:
-        instance = thawed(*values)
-        instance.__class__ = model
-        return instance
-
-    return construct
-
-
 def _builder(model: type, fields: tuple[Field, ...], raw_fields: type[RawFields]) -> _Build:
     """Make the function that builds a model from what msgspec decoded."""
-    construct = _constructor(model)
+    construct = constructor_of(model)
     asked = [(index, field.fit) for index, field in enumerate(fields) if field.asked]
     if not asked:
         return lambda wire, text: construct(*_values(wire), raw_fields(text))

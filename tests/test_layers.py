@@ -13,6 +13,7 @@ _FLOOR = {
     "_stats",
     "logs",
     "_environment",
+    "_frozen",
     "errors",
     "_statuses",
     "events",

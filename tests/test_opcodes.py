@@ -30,14 +30,27 @@ class Pool:
     async def aclose(self) -> None: ...
 
 
+def module_of(frame: FrameType) -> str:
+    """Return the name of the module whose code a frame runs."""
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def is_decoding(frame: FrameType | None) -> bool:
+    """Return True if a frame decodes a response, or is called by one that does."""
+    while frame is not None:
+        if module_of(frame) == "boardclient._convert":
+            return True
+        frame = frame.f_back
+    return False
+
+
 async def opcodes(work: Awaitable[object]) -> int:
     """Return how many opcodes of the package run, without decoding."""
     counted = 0
 
     def count(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal counted
-        module = frame.f_globals.get("__name__", "")
-        if not module.startswith("boardclient.") or module == "boardclient._convert":
+        if not module_of(frame).startswith("boardclient.") or is_decoding(frame):
             return None
         frame.f_trace_opcodes = True
         counted += event == "opcode"
@@ -64,7 +77,7 @@ async def test_an_ordinary_call_runs_few_opcodes() -> None:
     async with session_on(Pool(waits=False)) as session:
         await session.cards.create("n", list_id="l")
         counted = await opcodes(session.cards.create("n", list_id="l"))
-    assert 0 < counted <= 449
+    assert 0 < counted <= 448
 
 
 async def test_a_card_of_a_bulk_run_runs_few_opcodes() -> None:
@@ -76,4 +89,4 @@ async def test_a_card_of_a_bulk_run_runs_few_opcodes() -> None:
 
         await run(1)
         few, many = [await opcodes(asyncio.create_task(run(cards))) for cards in (100, 200)]
-    assert 0 < (many - few) / 100 <= 991
+    assert 0 < (many - few) / 100 <= 977

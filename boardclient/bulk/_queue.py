@@ -23,8 +23,9 @@ class ResultQueue:
 
     def put(self, result: CardResult) -> None:
         """Add a result."""
+        if not self.untaken:
+            self._changed.set()
         self.untaken.append(result)
-        self._changed.set()
 
     def close(self) -> None:
         """Close the queue: after the last result `wait` returns False."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from boardclient._frozen import constructor_of
 from boardclient.errors import (
     AuthenticationError,
     BoardClientError,
@@ -22,7 +24,7 @@ FATAL: Final = (AuthenticationError, CredentialError, JournalError, SessionClose
 State: TypeAlias = Literal["created", "already", "failed", "unknown"]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, weakref_slot=False)
 class CardResult:
     """The result of one draft (interface 4.3).
 
@@ -42,10 +44,18 @@ class CardResult:
     state: State = "created"
 
     @classmethod
+    def of_card(cls, index: int, draft: CardDraft, card: Card) -> CardResult:
+        """Return the result for a card that was created."""
+        return _construct(index, draft, card, None, "created")
+
+    @classmethod
     def of_error(cls, index: int, draft: CardDraft, error: BoardClientError) -> CardResult:
         """Return the result for a call that failed. The state is "unknown" unless the error rules out that a card exists."""
         is_open = error.effect in {Effect.UNKNOWN, Effect.DONE} or isinstance(error, DecodeError)
         return cls(index=index, draft=draft, error=error, state="unknown" if is_open else "failed")
+
+
+_construct: Final[Callable[..., CardResult]] = constructor_of(CardResult)
 
 
 @attrs.frozen(kw_only=True)

@@ -98,7 +98,7 @@ class Sender:
 
     def _next_at_once(self) -> Row | None:
         """Return a row to send if one is available without waiting, otherwise None."""
-        while not (self._halt.is_set or self._doubts.is_full):
+        while not self._doubts.is_full:
             try:
                 row = self._backlog.take_at_once()
             except Exception as error:  # an error of the input ends the run and is raised to its owner
@@ -108,6 +108,8 @@ class Sender:
                 return row
             self._recorder.settle(row, failed(row, problem))
             self._backlog.end()
+            if self._halt.is_set:
+                return None
         return None
 
     async def _send(self, row: Row, call: CallOptions) -> None:
@@ -132,7 +134,7 @@ class Sender:
                 self._hold.note_success()
             if self._reads_board:
                 self._reconciler.note_created(row, card.id)
-            self._recorder.settle(row, CardResult(index=row.index, draft=draft, card=with_sent(card, draft.list_id, draft.due)))
+            self._recorder.settle(row, CardResult.of_card(row.index, draft, with_sent(card, draft.list_id, draft.due)))
             return
         self._note_failure(row, failure)
 
