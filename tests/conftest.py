@@ -62,6 +62,20 @@ async def loop_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
+async def passing_time(loop_clock: Clock) -> AsyncIterator[Clock]:
+    """Let 10 ms of the loop's time pass in each of its iterations, so that no pause takes real time."""
+
+    async def pass_time() -> None:
+        while True:
+            loop_clock.advance(0.01)
+            await asyncio.sleep(0)
+
+    passing = asyncio.create_task(pass_time())
+    yield loop_clock
+    passing.cancel()
+
+
+@pytest.fixture
 def pauses() -> list[float]:
     """Return the pauses that `policy` made."""
     return []

@@ -126,7 +126,7 @@ async def test_a_passed_deadline_names_what_took_so_long(service: BoardService, 
     assert "passed, waiting for the user's consent (the authorize callback of account 'default')" in str(error)
 
 
-async def test_a_pause_longer_than_the_deadline_is_named(service: BoardService) -> None:
+async def test_a_pause_longer_than_the_deadline_is_named(service: BoardService, loop_clock: Clock) -> None:
     """A 429 that asks for more time than the call has says both."""
     service.faults.add(faults.status(429, headers={"Retry-After": "30"}))
     policy = retry.AsyncRetrying(retry=retry.when_safe, wait=retry.wait_retry_after())

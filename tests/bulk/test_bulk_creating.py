@@ -214,6 +214,7 @@ async def test_report_counts_the_repeats_of_cards_that_succeed(service: BoardSer
     assert (report.created, report.requests, report.rejected) == (2, 3, 1)
 
 
+@pytest.mark.usefixtures("passing_time")
 async def test_requests_that_never_left_are_not_counted() -> None:
     """A service that can't be reached was sent nothing."""
     credentials = StaticCredentials(token="t")

@@ -80,6 +80,7 @@ async def test_rows_refused_for_a_passing_reason_are_sent_again(world: World, st
     assert states["0"] == ("unknown" if status == 408 else "created")  # of a 408 nobody knows whether it was done
 
 
+@pytest.mark.usefixtures("passing_time")
 async def test_rows_that_never_left_are_sent_by_the_next_run(world: World) -> None:
     """A service that could not be reached was sent nothing: no doubt remains."""
     port = world.service.port
