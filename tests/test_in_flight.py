@@ -1,4 +1,4 @@
-"""Calls under way: deadlines, effects, closing, the loop and process a session belongs to. No sockets."""
+"""Calls in flight: deadlines, effects, closing, the loop and process a session belongs to. No sockets."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ async def _fly(calls: InFlightCalls, seconds: float | None, seen: list[Any], sta
         calls.end(context)
 
 
+@pytest.mark.usefixtures("passing_time")
 async def test_one_timer_serves_every_deadline() -> None:
     """Calls end at their own deadlines, whichever order they began in, with one timer for all."""
     calls, seen = InFlightCalls(), []
@@ -42,6 +43,7 @@ async def test_one_timer_serves_every_deadline() -> None:
     assert calls._timer is None
 
 
+@pytest.mark.usefixtures("passing_time")
 async def test_the_sweep_ignores_calls_without_a_deadline() -> None:
     """A call without a deadline is not touched by the sweep for another, and no timer is left for it."""
     calls, seen = InFlightCalls(), []
@@ -53,11 +55,13 @@ async def test_the_sweep_ignores_calls_without_a_deadline() -> None:
     assert free.cancelled()
 
 
+@pytest.mark.usefixtures("passing_time")
 @pytest.mark.parametrize(
     ("stage", "effect"),
     [
         ("idle", Effect.NOT_SENT),
         ("connect", Effect.NOT_SENT),
+        ("write", Effect.NOT_SENT),
         ("handed", Effect.UNKNOWN),
         ("send", Effect.UNKNOWN),
         ("receive", Effect.UNKNOWN),
@@ -71,6 +75,18 @@ async def test_the_stage_of_an_attempt_decides_the_effect(stage: Any, effect: Ef
     assert isinstance(error, DeadlineError)
     assert isinstance(error, TimeoutError)
     assert (error.phase, error.request, error.effect) == ("deadline", "GET /1/x", effect)
+
+
+@pytest.mark.parametrize("stage", ["handed", "write", "send", "receive"])
+async def test_a_call_that_may_be_on_the_wire_is_not_withdrawn(stage: Any) -> None:
+    """A request that the next iteration of the event loop writes is not taken back, nor is one that was written."""
+    calls = InFlightCalls()
+    context = calls.begin(LINE, 60)
+    context.stage = stage
+    context.withdraw()
+    assert context.interruption is None
+    assert context.may_send
+    calls.end(context)
 
 
 async def test_the_history_counts_in_the_effect() -> None:

@@ -229,6 +229,23 @@ def test_a_cool_down_continues_after_a_token_came(token_state: TokenState, clock
     assert token_state.rest_seconds == 0.5
 
 
+def test_a_token_of_a_sign_in_ends_the_cool_down_and_the_doubling(token_state: TokenState) -> None:
+    """After a sign-in the next failure begins with the first cool-down again."""
+    assert [token_state.fail(RenewalFailure("x")) for _ in range(3)] == [2.0, 4.0, 8.0]
+    token_state.replace(stored("t1"))
+    assert token_state.rest_seconds == 0.0
+    assert token_state.fail(RenewalFailure("x")) == 2.0
+
+
+@pytest.mark.parametrize(("generation", "is_kept"), [(0, True), (1, True), (2, False)])
+def test_a_token_is_dropped_for_a_later_generation_only(generation: int, is_kept: bool, token_state: TokenState) -> None:
+    """A sign-out after the token was published drops it; one before it does not."""
+    token_state.adopt(stored("t1", 1), None)
+    token_state.drop(generation)
+    assert signing(token_state) == ("t1" if is_kept else None)
+    assert (token_state.held is not None) is is_kept
+
+
 # --- codes
 
 
