@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -15,6 +16,23 @@ _MOST_AHEAD: Final = 256
 """The largest number of rows logged in one commit, whose cost hardly depends on their number."""
 _STEPS: Final = 10
 """How often the loop runs before an input counts as one that has to be waited for."""
+
+
+class _ReadyRows(asyncio.Queue[Row]):
+    """Rows in the order in which they are sent. Those that were put off come first, the longest waiting one before the others."""
+
+    _queue: deque[Row]
+
+    def _put(self, item: Row) -> None:
+        if item.put_off_at is None:
+            self._queue.append(item)
+            return
+        place = 0
+        for row in self._queue:
+            if row.put_off_at is None or row.put_off_at > item.put_off_at:
+                break
+            place += 1
+        self._queue.insert(place, item)
 
 
 class Backlog:
@@ -39,7 +57,7 @@ class Backlog:
         self._most = 2 * workers
         self._ahead = 0 if ledger.batch == 1 else ledger.batch
         """How many rows are logged together before they are sent; 0 without a journal."""
-        self._ready: asyncio.Queue[Row] = asyncio.Queue()
+        self._ready = _ReadyRows()
         self._later: dict[Row, asyncio.TimerHandle] = {}
         self._waiting = 0
         self._wanted = asyncio.Event()

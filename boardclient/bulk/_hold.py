@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
+from boardclient._statuses import is_throttling
 from boardclient.errors import ApiError, BoardClientError, ConsentRequired, DecodeError, Effect, ServerError, TransportError
 
 HoldReason: TypeAlias = Literal["outage", "consent"]
 
 PATIENCE_SECONDS: Final = 300.0
-"""How long a row or a read may be refused with 429, or remain unsent in an outage, before it fails."""
+"""How long a read may be refused with 429 or remain unsent before it fails; a row, while no other is accepted either."""
 _FIRST_PATIENCE_SECONDS: Final = 15.0
 """The same before the first response of the service, whose address may be wrong."""
 _UNKNOWN_PATIENCE_SECONDS: Final = 30.0
@@ -40,6 +41,8 @@ class Hold:
         """Why requests wait, or None if they do not."""
         self.is_disturbed = True
         """Whether `note_success` must be called after the next success."""
+        self.accepted_at = -math.inf
+        """When the service last accepted a request after it had refused or failed another, on the loop's clock."""
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._first_patience = min(_FIRST_PATIENCE_SECONDS, math.inf if timeout is None else timeout)
@@ -55,6 +58,11 @@ class Hold:
 
     def note_success(self) -> None:
         """Note a success, and end the hold."""
+        self.accepted_at = self._loop.time()
+        self._note_response()
+
+    def _note_response(self) -> None:
+        """Note that the service responded to a request itself, and end the hold."""
         self._has_contact, self.is_disturbed = True, False
         self._failures, self._failing_since, self._pause = 0, None, _FIRST_PAUSE_SECONDS
         self.end()
@@ -70,7 +78,8 @@ class Hold:
             return True
         if not isinstance(error, TransportError | ServerError):
             if isinstance(error, ApiError | DecodeError):
-                self.note_success()
+                self._note_response()
+                self.is_disturbed = is_throttling(error)
             return False
         now = self._loop.time()
         self.is_disturbed = True

@@ -36,7 +36,7 @@ class Row:
     is_let_go = False
     """Whether it is sent though rows are in doubt and no other is left to be kept back."""
     put_off = 0
-    """How often it was put off because it could not be sent."""
+    """How often it was put off because it was refused with 429 or could not be sent."""
     put_off_at: float | None = None
     """When it was first put off, or refused with 429, on the loop's clock."""
 

@@ -26,6 +26,8 @@ from boardclient.errors import BoardClientError, Effect, RateLimitError
 
 _PUT_OFF_SECONDS: Final = 0.05
 """The pause before a row that could not be sent is tried again. It doubles each time, up to 128 times its length."""
+_MOST_PUT_OFF: Final = 20
+"""How often a row may be put off while others are accepted, before the time since the first refusal counts."""
 
 
 class Sender:
@@ -177,8 +179,11 @@ class Sender:
             return 0.0
         else:
             pause = _PUT_OFF_SECONDS * 2 ** min(row.put_off, 7)
-            row.put_off += 1
-        return pause if now + pause - row.put_off_at < PATIENCE_SECONDS else None
+        row.put_off += 1
+        # At a slow service any row may be refused for long. It is the row itself only if it is refused again and again.
+        is_unlucky = row.put_off < _MOST_PUT_OFF
+        since = max(row.put_off_at, self._hold.accepted_at) if is_unlucky else row.put_off_at
+        return pause if now + pause - since < PATIENCE_SECONDS else None
 
     def _give_back_unsent(self, row: Row, call: CallOptions) -> None:
         """Give back a row whose call did not end, unless it may have been sent."""

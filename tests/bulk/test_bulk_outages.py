@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -129,11 +130,47 @@ async def test_a_row_waits_for_five_minutes_at_most() -> None:
 @virtually
 async def test_rows_succeed_again_after_an_outage_that_was_too_long() -> None:
     """The end of the wait is no end of the run."""
-    service = Service(down_for=301.0)
+    service = Service(down_for=303.0)
     report = await service.run(2000).wait()
-    assert 0 < report.failed < 500
+    assert 0 < report.failed < 1500
     assert report.created == 2000 - report.failed
     assert service.reasons[-1][0] is None
+
+
+class SlowService(Service):
+    """A service that accepts one card in ten seconds, and never the one of `refused_row`."""
+
+    accepts_at = 0.0
+    refused_row: str | None = None
+
+    async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+        now = asyncio.get_running_loop().time()
+        if request.operation == "cards.create":
+            if now < self.accepts_at:
+                raise RateLimitError("429", 429, retry_after=self.accepts_at - now)
+            if json.loads(request.body or b"")["name"] == self.refused_row:
+                raise RateLimitError("429", 429, retry_after=20.0)
+            self.accepts_at = now + 10.0
+        return await super().call(request, options)
+
+
+@virtually
+async def test_no_row_fails_because_the_service_is_slow() -> None:
+    """Rows that wait for longer than five minutes after a refusal are created if the service accepts others meanwhile."""
+    service = SlowService(down_at=math.inf)
+    report = await service.run(80).wait()
+    assert (report.created, report.failed) == (80, 0)
+
+
+@virtually
+async def test_a_row_that_is_refused_again_and_again_fails() -> None:
+    """A row that is refused twenty times while others are accepted fails after five minutes."""
+    service = SlowService(down_at=math.inf)
+    service.refused_row = "card 0"
+    async with service.run(80) as run:
+        ended = {result.index: asyncio.get_running_loop().time() async for result in run}
+    assert (run.report.created, run.report.failed) == (79, 1)
+    assert 300.0 <= ended[0] < 500.0
 
 
 @pytest.mark.parametrize(("timeout", "patience"), [(30.0, 15.0), (3.0, 3.0), (None, 15.0)])

@@ -40,13 +40,20 @@ async def test_a_refusal_without_a_time_is_the_pace_alone(moments: Moments) -> N
     assert [timer.seconds for timer in moments.timers] == [0.0] * 3
 
 
+async def test_refused_cards_are_sent_before_others(moments: Moments, path: Path) -> None:
+    """Cards that were refused come before those that were not tried, also where many rows are logged already."""
+    memory = Memory(moments)
+    memory.script = {"a": [RateLimitError("429", 429)], "b": [RateLimitError("429", 429)]}
+    await memory.results("abcdefgh", journal=path, concurrency=2)
+    assert sorted(name for name, _ in memory.sent[:6]) == ["a", "a", "b", "b", "c", "d"]
+
+
 async def test_a_card_that_is_refused_for_too_long_fails(moments: Moments) -> None:
-    """A card that would have to wait for more than five minutes since its first refusal fails; others are not concerned."""
+    """A card that would have to wait for more than five minutes since its first refusal fails if no other is accepted."""
     memory = Memory(moments)
     memory.script = {"a": [RateLimitError(f"429 {number}", 429, retry_after=80.0) for number in range(20)]}
-    results = {result.draft.name: result for result in await memory.results("ab")}
-    assert results["b"].state == "created"
-    assert (results["a"].state, str(results["a"].error)) == ("failed", "429 3")
+    (result,) = await memory.results("a")
+    assert (result.state, str(result.error)) == ("failed", "429 3")
     first, *_, last = memory.times("a")
     assert len(memory.times("a")) == 4
     assert 240.0 <= last - first < 300.0
