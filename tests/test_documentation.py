@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import boardclient
+from boardclient.testing import BoardService
 
 _ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -37,9 +38,13 @@ _PROGRAMS = [
 
 
 @pytest.mark.parametrize("source", _PROGRAMS)
-def test_each_program_runs_as_pasted(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block is a whole program, or a test that pytest runs."""
+def test_each_program_runs_as_pasted(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, board_service: BoardService
+) -> None:
+    """A block is a whole program, or a test that pytest runs. The environment is that of a service."""
     monkeypatch.chdir(tmp_path)
+    for name, value in board_service.environment.items():
+        monkeypatch.setenv(name, value)
     if "\nasync def test_" in source:
         (tmp_path / "test_block.py").write_text(source, encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_block.py"]

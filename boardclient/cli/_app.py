@@ -149,6 +149,12 @@ app = Group(
             help="Requests per second. Further ones get a 429.",
             otherwise="none",
         ),
+        Option(
+            "--replay",
+            "recording",
+            metavar="FILE",
+            help="Serve what boardclient.testing.record has written to this file, or an HTTP archive (HAR).",
+        ),
         notes={
             "Sign-in": (
                 "The printed environment has the client's identifier and secret, and the address of a page on which one of the "
@@ -157,6 +163,7 @@ app = Group(
             "Examples": [
                 "boardclient serve --port 8080",
                 "boardclient serve --token-lifetime 60 --latency 0.2 --fail 0.05 --rate-limit 20",
+                "boardclient serve --replay calls.har",
             ],
         },
     ),

@@ -16,19 +16,23 @@ if TYPE_CHECKING:
     from boardclient.testing._record_and_replay import record, replay
     from boardclient.testing._recording import Recording
     from boardclient.testing._records import Member, SeededBoard
+    from boardclient.testing._replay import ReplayService
     from boardclient.testing._rules import BoardRules
     from boardclient.testing._secrets import assert_no_secrets
     from boardclient.testing._server import BoardService
+    from boardclient.testing._test_recording import BoardRecording
     from boardclient.testing._token_stores import TokenStoreSuite
 
 __all__ = [
     "Answer",
+    "BoardRecording",
     "BoardRules",
     "BoardService",
     "Call",
     "Member",
     "Playground",
     "Recording",
+    "ReplayService",
     "SeededBoard",
     "TokenStoreSuite",
     "assert_no_secrets",
@@ -40,12 +44,14 @@ __all__ = [
 
 _HOMES = {
     "Answer": "_answers",
+    "BoardRecording": "_test_recording",
     "BoardRules": "_rules",
     "BoardService": "_server",
     "Call": "_face",
     "Member": "_records",
     "Playground": "_playground",
     "Recording": "_recording",
+    "ReplayService": "_replay",
     "SeededBoard": "_records",
     "TokenStoreSuite": "_token_stores",
     "assert_no_secrets": "_secrets",

@@ -66,12 +66,12 @@ class ClientFace(Protocol):
         return {
             "BOARDCLIENT_BASE_URL": self.base_url,
             "BOARDCLIENT_AUTH_URL": self.auth_url,
-            "BOARDCLIENT_AUTHORIZE_URL": self.authorize_url,
+            "BOARDCLIENT_KEY": self.key,
+            "BOARDCLIENT_TOKEN": self.token,
             "BOARDCLIENT_CLIENT_ID": self.client_id,
             "BOARDCLIENT_CLIENT_SECRET": self.client_secret,
             "BOARDCLIENT_REDIRECT_URI": self.redirect_uri,
-            "BOARDCLIENT_KEY": self.key,
-            "BOARDCLIENT_TOKEN": self.token,
+            "BOARDCLIENT_AUTHORIZE_URL": self.authorize_url,
         }
 
     @abstractmethod

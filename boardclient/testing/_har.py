@@ -13,12 +13,22 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from boardclient import __version__
-from boardclient.testing._recording import Body, Fields, Interaction, RecordedFailure, RecordedResponse, Unanswered
+from boardclient.testing._recording import (
+    Body,
+    Fields,
+    Interaction,
+    RecordedFailure,
+    RecordedResponse,
+    Unanswered,
+    written_outcome,
+)
 
 _UNKNOWN_SIZE: Final = -1
 _NO_RESPONSE: Final = RecordedResponse(status=0)
 """What browsers write for a request without a response."""
 _HTTP: Final = "HTTP/1.1"
+OWN: Final = "_boardclient"
+"""The field of a response that says why there is none. The format allows fields whose names begin with an underscore."""
 
 
 def har_of(interactions: Iterable[Interaction]) -> dict[str, Any]:
@@ -39,9 +49,9 @@ def _entry(one: Interaction) -> dict[str, Any]:
         "comment": one.request.operation,
     }
     if isinstance(one.outcome, RecordedFailure):
-        entry["response"]["_error"] = one.outcome.why
+        entry["response"] |= {"_error": one.outcome.why, OWN: written_outcome(one.outcome)}
     elif isinstance(one.outcome, Unanswered):
-        entry["response"]["_error"] = "the caller gave the request up"
+        entry["response"] |= {"_error": "the caller gave the request up", OWN: written_outcome(one.outcome)}
     return entry
 
 
@@ -61,8 +71,9 @@ def _request(one: Interaction) -> dict[str, Any]:
     }
     if request.body is not None:
         kind = "application/x-www-form-urlencoded" if request.body.kind == "form" else "application/json"
-        text = _text(request.body)
-        written |= {"bodySize": len(text.encode()), "postData": {"mimeType": kind, "params": [], "text": text}}
+        size, posted = _content(request.body)
+        encoding = {"_encoding": "base64"} if request.body.kind == "base64" else {}
+        written |= {"bodySize": size, "postData": {"mimeType": kind, "params": [], **posted, **encoding}}
     return written
 
 
@@ -70,7 +81,8 @@ def _response(response: RecordedResponse) -> dict[str, Any]:
     headers = {name.lower(): value for name, value in _pairs(response.headers)}
     content: dict[str, Any] = {"size": 0, "mimeType": headers.get("content-type", "x-unknown")}
     if response.body is not None:
-        content |= {"size": len(response.body.encode()), "text": _text(response.body)}
+        size, held = _content(response.body)
+        content |= {"size": size, **held}
         if response.body.kind == "base64":
             content["encoding"] = "base64"
     return {
@@ -97,6 +109,14 @@ def _pairs(fields: Fields) -> Iterator[tuple[str, str]]:
 
 def _named(fields: Fields) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in _pairs(fields)]
+
+
+def _content(body: Body) -> tuple[int, dict[str, str]]:
+    """Return the size of a body, and the fields that hold it."""
+    if body.kind == "left_out":
+        return _UNKNOWN_SIZE, {"text": "", "comment": str(body.value)}
+    text = _text(body)
+    return len(body.encode()) if body.kind == "base64" else len(text.encode()), {"text": text}
 
 
 def _text(body: Body) -> str:

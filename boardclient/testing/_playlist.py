@@ -23,10 +23,15 @@ _SHOWN_LENGTH: Final = 300
 
 
 class Playlist:
-    """The interactions of a recording, each of which is used once. It may be asked in any thread."""
+    """The interactions of a recording. It may be asked in any thread.
 
-    def __init__(self, interactions: Iterable[Interaction], ignored: Iterable[str]) -> None:
+    Each is used once; with `repeats` the last of equal ones is used again and again.
+    """
+
+    def __init__(self, interactions: Iterable[Interaction], ignored: Iterable[str], *, repeats: bool = False) -> None:
         self.interactions: Final = tuple(interactions)
+        self._repeats = repeats
+        self._used: set[int] = set()
         self._ignored = frozenset((*SIGNING, *ignored))
         self._texts = [self._text(one.request) for one in self.interactions]
         self._unused: dict[str, collections.deque[int]] = {}
@@ -44,8 +49,10 @@ class Playlist:
         text = self._text(request)
         with self._lock:
             for fitting in (text, *(starred for starred in self._starred if _fits(text, starred))):
-                if self._unused.get(fitting):
-                    return self._unused[fitting].popleft()
+                if waiting := self._unused.get(fitting):
+                    number = waiting[0] if self._repeats and len(waiting) == 1 else waiting.popleft()
+                    self._used.add(number)
+                    return number
         return None
 
     def unused(self) -> list[str]:
@@ -54,7 +61,7 @@ class Playlist:
         Those that their callers had given up are not among them.
         """
         with self._lock:
-            numbers = sorted(number for waiting in self._unused.values() for number in waiting)
+            numbers = sorted(number for waiting in self._unused.values() for number in waiting if number not in self._used)
         left = [number for number in numbers if not isinstance(self.interactions[number].outcome, Unanswered)]
         return [_shown(self._texts[number]) for number in left]
 

@@ -48,7 +48,12 @@ def record(
 
 
 def replay(
-    recording: str | os.PathLike[str] | Recording, *, strict: bool = True, ignoring: Iterable[str] = (), port: int = 0
+    recording: str | os.PathLike[str] | Recording,
+    *,
+    strict: bool = True,
+    ignoring: Iterable[str] = (),
+    repeats: bool = False,
+    port: int = 0,
 ) -> ReplayService:
     """Serve a recording on a loopback port, for the time of a block.
 
@@ -62,9 +67,10 @@ def replay(
     the block ends with an `AssertionError`. Failures are played as they were recorded.
 
     Args:
-        recording: the file, or a `Recording`.
+        recording: the file, which may be an HTTP Archive of another tool, or a `Recording`.
         strict: whether the block ends with an `AssertionError` where recorded requests were not asked again.
         ignoring: parameters of the query and fields of the body that don't count either, such as "due".
+        repeats: whether the last of equal requests is played again and again.
         port: the port on 127.0.0.1; 0 takes a free one.
 
     Raises:
@@ -73,4 +79,4 @@ def replay(
     """
     loaded = recording if isinstance(recording, Recording) else Recording.load(recording)
     name = "the recording" if isinstance(recording, Recording) else os.fspath(recording)
-    return ReplayService(name=name, playlist=Playlist(loaded.interactions, ignoring), strict=strict, port=port)
+    return ReplayService(name=name, playlist=Playlist(loaded.interactions, ignoring, repeats=repeats), strict=strict, port=port)

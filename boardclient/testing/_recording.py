@@ -123,7 +123,7 @@ class Recording:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file.
+        """Read a file that `save` has written, or an HTTP Archive of another tool.
 
         Raises:
             OSError: it can't be read.
@@ -176,9 +176,14 @@ def _written(interaction: Interaction) -> dict[str, Any]:
             **written,
             "response": {"status": outcome.status, **_optional(outcome.headers, "headers"), **_of_body(outcome.body)},
         }
+    return {**written, **written_outcome(outcome)}
+
+
+def written_outcome(outcome: RecordedFailure | Unanswered) -> dict[str, Any]:
+    """Return the form in which a file says why there is no response."""
     if isinstance(outcome, RecordedFailure):
-        return {**written, "failure": {"phase": outcome.phase, "effect": outcome.effect.value, "why": outcome.why}}
-    return {**written, "unanswered": {"stage": outcome.stage}}
+        return {"failure": {"phase": outcome.phase, "effect": outcome.effect.value, "why": outcome.why}}
+    return {"unanswered": {"stage": outcome.stage}}
 
 
 def _optional(fields: Fields, name: str) -> dict[str, Fields]:
@@ -195,6 +200,11 @@ def _interactions(value: Any) -> Iterator[Interaction]:
     Raises:
         ValueError: it is something else.
     """
+    if isinstance(value, dict) and isinstance(value.get("log"), dict) and isinstance(value["log"].get("entries"), list):
+        from boardclient.testing import _har_reading
+
+        yield from _har_reading.interactions_of_har(value["log"])
+        return
     version = value.get(_FORMAT) if isinstance(value, dict) else None
     if version is None:
         raise ValueError("it is no recording of boardclient.testing.record")
@@ -213,11 +223,16 @@ def _request(value: Mapping[str, Any]) -> RecordedRequest:
     )
 
 
-def _outcome(value: Mapping[str, Any]) -> RecordedOutcome:
+def outcome_of(value: Mapping[str, Any]) -> RecordedFailure | Unanswered | None:
+    """Return what `written_outcome` has written, None if it is not there."""
     if "failure" in value:
         return RecordedFailure(**value["failure"])
-    if "unanswered" in value:
-        return Unanswered(**value["unanswered"])
+    return Unanswered(**value["unanswered"]) if "unanswered" in value else None
+
+
+def _outcome(value: Mapping[str, Any]) -> RecordedOutcome:
+    if (failure := outcome_of(value)) is not None:
+        return failure
     response = value["response"]
     return RecordedResponse(status=int(response["status"]), headers=dict(response.get("headers", {})), body=_body(response))
 

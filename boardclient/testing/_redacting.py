@@ -40,7 +40,7 @@ _OPEN_FORM_FIELDS: Final = frozenset({"redirect_uri", "grant_type", "scope"})
 _SECRET_NAME: Final = re.compile(r"auth|cookie|token|secret|key|password|session|signature", re.IGNORECASE)
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_.-]{1,24}")
 _KEPT_HEADERS: Final = frozenset({"www-authenticate"})
-_DROPPED_HEADERS: Final = frozenset(
+DROPPED_HEADERS: Final = frozenset(
     {
         "connection",
         "content-encoding",
@@ -182,7 +182,7 @@ class _Redactor:
         kept = (
             (name, self.text(value))
             for name, value in headers.items()
-            if name.lower() in _KEPT_HEADERS or not (name.lower() in _DROPPED_HEADERS or _SECRET_NAME.search(name))
+            if name.lower() in _KEPT_HEADERS or not (name.lower() in DROPPED_HEADERS or _SECRET_NAME.search(name))
         )
         return fields_of(sorted(kept, key=lambda pair: pair[0].lower()))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Final
 
@@ -39,6 +41,9 @@ class ReplayService(LoopbackServer, ClientFace):
     playlist: Playlist
     strict: bool = True
     unrecorded: list[str] = attrs.field(init=False, factory=list)
+    on_request: Callable[[str, str, int | None, str], object] | None = attrs.field(init=False, default=None)
+    """What is called for each request with its method, its path, the status, which is None if there is no response, and the words
+    on a request that the recording does not hold, which are "" for others."""
 
     def __repr__(self) -> str:
         return f"<ReplayService of {self.name}>"
@@ -153,10 +158,16 @@ class ReplayService(LoopbackServer, ClientFace):
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         stage = Stage(request, asyncio.sleep)
-        stage.on_status = lambda status: None
+        stage.on_status = partial(self._note, request)
+        stage.on_settled = partial(self._note, request, None)
         with contextlib.suppress(ConnectionError):
             await self._play(request, stage)
         return stage.response
+
+    def _note(self, request: web.BaseRequest, status: int | None) -> None:
+        if self.on_request is not None:
+            words = self.unrecorded[-1] if status == _UNRECORDED_STATUS and self.unrecorded else ""
+            self.on_request(request.method, request.path, status, words)
 
     async def _play(self, request: web.BaseRequest, stage: Stage) -> None:
         asked = request_of(
@@ -185,6 +196,7 @@ class ReplayService(LoopbackServer, ClientFace):
 
 
 async def _reset(stage: Stage) -> None:
+    stage.on_settled()
     stage.abort(reset=True)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +12,76 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
     from boardclient import AsyncSession
-    from boardclient.testing import BoardService
+    from boardclient.testing import BoardRecording, BoardService
+    from boardclient.testing._test_recording import RecordMode
 
 try:
     from pytest_asyncio import fixture as _asynchronous
 except ImportError:  # pragma: no cover -- the package's own tests need it; anyio's plugin takes fixtures of this kind
     _asynchronous = pytest.fixture  # type: ignore[assignment]  # -- both are called without arguments
+
+
+_MODES = ("none", "once", "all")
+_failed = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--board-record`."""
+    parser.getgroup("boardclient").addoption(
+        "--board-record",
+        choices=_MODES,
+        default="once",
+        help="For tests with the fixture board_recording: 'once' (default) records those that have no recording yet, 'none' only"
+        " replays, 'all' records every one again.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line(
+        "markers",
+        "board_recording(path=None, *, ignoring=(), strict=True, repeats=False, secrets=()): the file of the fixture"
+        " board_recording, beside the test, and the options of boardclient.testing.record and replay.",
+    )
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Note that a test has failed."""
+    yield
+    if call.when == "call" and call.excinfo is not None:
+        item.stash[_failed] = True
+
+
+@pytest.fixture
+def board_recording(request: pytest.FixtureRequest) -> Iterator[BoardRecording]:
+    """Record what one test asks of the service, or replay it.
+
+    The file is `recordings/MODULE/TEST.json` beside the test's module, or what the marker `board_recording` names.
+    """
+    from boardclient.testing._test_recording import NotRecordedError, recording_of_test
+
+    marker = request.node.get_closest_marker("board_recording")
+    module = request.path
+    arguments, options = ((), {}) if marker is None else (marker.args, {**marker.kwargs})
+    named = arguments[0] if arguments else options.pop("path", None) or _file_name(module.stem, request.node.nodeid)
+    mode: RecordMode = request.config.getoption("--board-record")  # pyright: ignore[reportAssignmentType] -- it has a default
+    try:
+        with recording_of_test(module.parent / named, mode, options, lambda: request.node.stash.get(_failed, False)) as recording:
+            yield recording
+    except NotRecordedError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+def _file_name(module: str, test: str) -> str:
+    """Return the path of a test's file.
+
+    Parameters may hold what no file name may. A checksum then keeps the names apart.
+    """
+    name = test.partition("::")[2].replace("::", ".")
+    clean = re.sub(r"[^\w.,=+\-\[\]]+", "-", name)
+    checksum = "" if clean == name else f"-{zlib.crc32(name.encode()):08x}"
+    return f"recordings/{module}/{clean}{checksum}.json"
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The tour and the service alone, with the shipped cards."""
 
 import asyncio
+import contextlib
 import csv
 import os
 import signal
@@ -9,11 +10,12 @@ import threading
 from datetime import datetime
 from importlib.resources import files
 
+import aiohttp
 import pytest
 
 import boardclient
 from boardclient.cli import _serve
-from boardclient.testing import BoardService, assert_no_secrets
+from boardclient.testing import BoardService, ReplayService, assert_no_secrets, playground, record
 
 
 def test_the_demo_survives_faults_and_prints_what_it_did(bare_cli) -> None:
@@ -44,18 +46,19 @@ def test_the_shipped_cards_are_varied() -> None:
 class Served:
     """Runs `serve` in this process until a client has done its part."""
 
-    def __init__(self, bare_cli, monkeypatch) -> None:
-        self.cli, self.monkeypatch = bare_cli, monkeypatch
+    def __init__(self, bare_cli, monkeypatch, kind=BoardService) -> None:
+        self.cli, self.monkeypatch, self.kind = bare_cli, monkeypatch, kind
 
     def __call__(self, visit, *argv):
         entered, services = threading.Event(), []
 
-        class Watched(BoardService):
-            async def __aenter__(self):
-                services.append(await super().__aenter__())
-                # From here to the wait for the signal the command has no pause.
-                asyncio.get_running_loop().call_soon(entered.set)
-                return self
+        start = self.kind.start
+
+        async def watched(service) -> None:
+            await start(service)
+            services.append(service)
+            # From here to the wait for the signal the command has no pause.
+            asyncio.get_running_loop().call_soon(entered.set)
 
         def run() -> None:
             entered.wait()
@@ -64,7 +67,7 @@ class Served:
             finally:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        self.monkeypatch.setattr(_serve, "BoardService", Watched)
+        self.monkeypatch.setattr(self.kind, "start", watched)
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         result = self.cli("serve", *argv)
@@ -143,6 +146,55 @@ def test_serve_fails_the_share_that_is_asked_for_half_of_them_after_the_commit(s
 
     _, service = served(visit, "--fail", "1")
     assert len(service.rules.boards) == made
+
+
+def test_serve_replays_a_recording(bare_cli, monkeypatch, tmp_path) -> None:
+    """Any number of clients get what was recorded. A request that is not in the file is logged with the nearest one."""
+    path, seen = tmp_path / "calls.har", []
+
+    async def record_calls() -> None:
+        async with playground() as (service, session), record(path):
+            seen.append(await session.boards.create("Party"))
+            service.faults.add(service.faults.drop(), "cards.get")
+            with contextlib.suppress(boardclient.TransportError):
+                await session.with_options(retry=None).cards.get("c")
+
+    asyncio.run(record_calls())
+
+    async def visit(service) -> None:
+        async with boardclient.AsyncSession(
+            boardclient.StaticCredentials("t0ken-1234", "k3y-1234"), service.base_url, retry=None
+        ) as session:
+            seen.extend([await session.boards.create("Party") for _ in range(2)])
+            with pytest.raises(boardclient.ApiError):
+                await session.boards.create("Wedding")
+        async with aiohttp.ClientSession() as http:  # as from another process
+            with pytest.raises(aiohttp.ClientError):
+                await http.get(f"{service.base_url}/1/cards/c", params={"key": "k3y-1234", "token": "t0ken-1234"})
+
+    (code, out, err), _ = Served(bare_cli, monkeypatch, ReplayService)(visit, "--replay", str(path))
+    assert code == 143
+    assert out.startswith("export BOARDCLIENT_BASE_URL=http://127.0.0.1:")
+    assert seen[0] == seen[1] == seen[2]
+    lines = [line.split("  ", 1)[1] for line in err.splitlines() if "/1/" in line]
+    assert lines[:2] == ["POST   /1/boards  200"] * 2
+    assert lines[2].startswith("POST   /1/boards  421  POST /1/boards")
+    assert lines[3] == "GET    /1/cards/c  no response"
+    assert f"Replaying {path} until SIGINT or SIGTERM" in err
+    assert_no_secrets(err, secrets=["k3y-1234", "t0ken-1234"])
+
+
+def test_serve_says_what_is_wrong_with_a_recording(bare_cli, tmp_path) -> None:
+    """A file that is absent or no recording, and options that it can't follow."""
+    (tmp_path / "a.json").write_text("[]")
+    for argv, words in [
+        (["absent.har"], "can't read absent.har: No such file"),
+        ([str(tmp_path / "a.json")], "can't be replayed: it is no recording"),
+        ([str(tmp_path / "a.json"), "--fail", "0.5"], "--replay can't be combined with"),
+    ]:
+        code, out, err = bare_cli("serve", "--replay", *argv)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert words in err
 
 
 def test_a_taken_port_is_reported_on_one_line(bare_cli) -> None:

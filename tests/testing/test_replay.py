@@ -220,21 +220,23 @@ JSON = st.recursive(
 WRITTEN = st.dictionaries(TEXT, JSON).map(lambda value: json.dumps(value).encode())
 BODIES = st.one_of(st.binary(), TEXT.map(str.encode), WRITTEN).map(body_of)
 FIELDS = st.dictionaries(TEXT, TEXT | st.lists(TEXT, min_size=2))
+HEADERS = st.dictionaries(st.from_regex("X-[a-z]{1,3}", fullmatch=True), TEXT | st.lists(TEXT, min_size=2))
 REQUESTS = st.builds(
     RecordedRequest, method=st.sampled_from(["GET", "POST"]), path=st.just("/1/cards"), query=FIELDS, body=BODIES
 )
 OUTCOMES = st.one_of(
-    st.builds(RecordedResponse, status=st.integers(200, 599), headers=FIELDS, body=BODIES),
+    st.builds(RecordedResponse, status=st.integers(200, 599), headers=HEADERS, body=BODIES),
     st.builds(RecordedFailure, phase=st.sampled_from(["connect", "send"]), effect=st.sampled_from(Effect), why=TEXT),
     st.builds(Unanswered, stage=st.sampled_from(["send", "receive"])),
 )
 
 
+@pytest.mark.parametrize("name", ["calls.json", "calls.har"])
 @given(st.lists(st.builds(Interaction, request=REQUESTS, outcome=OUTCOMES)))
-def test_what_is_written_is_read_again(interactions: list[Interaction]) -> None:
+def test_what_is_written_is_read_again(name: str, interactions: list[Interaction]) -> None:
     """Each interaction, in its order, and each is found by its own request."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "calls.json")
+        path = Path(folder, name)
         Recording(interactions).save(path)
         loaded = Recording.load(path)
     assert list(loaded.interactions) == interactions
@@ -282,6 +284,7 @@ def test_what_json_would_change_is_text(text: bytes, kind: str) -> None:
         ("{", "can't be replayed: Expecting"),
         ("[]", "it is no recording"),
         ('{"log": {}}', "it is no recording"),
+        ('{"log": {"entries": [{}]}}', "entry 1 is incomplete or wrong"),
         ('{"boardclient_recording": 2}', "its version is 2"),
         ('{"boardclient_recording": 1, "interactions": [{}]}', "interaction 1 is incomplete or wrong"),
         (
@@ -309,6 +312,42 @@ def test_a_file_that_cannot_be_replaced_stays(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(OSError, match="full"):
         Recording([]).save(path)
     assert [one.read_text() for one in tmp_path.iterdir()] == ["earlier"]
+
+
+def test_the_archive_of_a_browser_is_read(tmp_path: Path) -> None:
+    """Headers of its connection are left out, and what it does not hold is named. A request without a response has failed."""
+
+    def entry(request: dict, response: dict) -> dict:
+        return {"request": {"method": "GET", "url": "https://h/1/cards/c?token=t&a=1", **request}, "response": response}
+
+    kept = [{"name": ":status", "value": "200"}, {"name": "Content-Encoding", "value": "br"}, {"name": "X-A", "value": "b"}]
+    form = {"mimeType": "application/x-www-form-urlencoded; charset=utf-8", "params": [{"name": "code", "value": "c d"}]}
+    entries = [
+        entry({}, {"status": 200, "headers": kept, "content": {"size": 4, "text": "WzFd", "encoding": "base64"}}),
+        entry({"method": "POST", "postData": form}, {"status": 204, "content": {"size": 0}}),
+        entry({}, {"status": 0}),
+        entry({}, {"status": 200, "content": {"size": 9, "mimeType": "image/png"}}),
+        entry({"postData": {"mimeType": "a/b", "text": "", "comment": "long"}}, {"status": 0, "_error": "net::ERR_FAILED"}),
+    ]
+    (tmp_path / "calls.har").write_text(json.dumps({"log": {"version": "1.2", "entries": entries}}))
+    first, posted, failed, absent, long = Recording.load(tmp_path / "calls.har").interactions
+    assert first.request == RecordedRequest(method="GET", path="/1/cards/c", query={"token": "t", "a": "1"})
+    assert first.outcome == RecordedResponse(status=200, headers={"X-A": "b"}, body=Body("json", [1]))
+    assert posted.request.body == Body("form", {"code": "c d"})
+    assert posted.outcome == RecordedResponse(status=204)
+    assert failed.outcome == RecordedFailure(phase="receive", effect=Effect.UNKNOWN, why="no response")
+    assert absent.outcome == RecordedResponse(status=200, body=Body("left_out", "the archive does not have the body"))
+    assert long.request.body == Body("left_out", "long")
+    assert long.outcome == RecordedFailure(phase="receive", effect=Effect.UNKNOWN, why="net::ERR_FAILED")
+
+
+def test_what_is_left_out_of_an_archive_is_read_as_such(tmp_path: Path) -> None:
+    """The archive says why, and no body stands in its place."""
+    left_out = Body("left_out", "999 bytes, more than max_body_bytes (10)")
+    request = RecordedRequest(method="POST", path="/1/cards", body=left_out)
+    Recording([Interaction(request=request, outcome=RecordedResponse(status=200, body=left_out))]).save(tmp_path / "calls.har")
+    (found,) = Recording.load(tmp_path / "calls.har").interactions
+    assert (found.request.body, found.outcome.body) == (left_out, left_out)
 
 
 def test_an_archive_has_all_that_its_format_requires(tmp_path: Path) -> None:
