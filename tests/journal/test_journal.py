@@ -102,6 +102,36 @@ async def test_notes_are_written_on_their_own_after_a_while(path: Path) -> None:
     await journal.aclose()
 
 
+async def test_the_first_notes_are_written_soon(journal: Journal, path: Path) -> None:
+    """A run that is killed early leaves a confirmed card, and writing gets rarer with the notes that were written."""
+    await journal.admit(entries(*range(100)))
+    waits = []
+    for seq in (1, 2, 40):
+        journal.note(seq, "done", "c")
+        assert journal._timer is not None
+        waits.append(journal._timer.when() - asyncio.get_running_loop().time())
+        for note in range(seq + 1, 2 * seq):
+            journal.note(note, "done", "c")
+        journal._write_noted()
+    assert waits[0] <= 0
+    assert NEVER * 0.01 < waits[1] < waits[2] == pytest.approx(NEVER * 3 / 64, rel=0.01)
+    journal.note(99, "done", "c")
+    await journal.flush()
+    assert read_journal(path).counts["done"] == 44
+
+
+async def test_facts_are_kept_for_later_runs(journal: Journal, path: Path) -> None:
+    """A text is on the disk when it is set, in place of the one before, and comes from the file."""
+    assert journal.facts == {}
+    await journal.set_fact("seen", "one")
+    await journal.set_fact("seen", '{"größer": "\\ud800"}')
+    await journal.set_fact("other", "")
+    await journal.aclose()
+    later = await Sending.open(path, IDENTITY)
+    assert later.facts == {"seen": '{"größer": "\\ud800"}', "other": ""}
+    await later.aclose()
+
+
 async def test_many_notes_are_written_at_once(journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once as many notes wait as may, they are written without a timer."""
     monkeypatch.setattr(_journal, "_NOTES", 3)

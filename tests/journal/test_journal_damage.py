@@ -44,8 +44,8 @@ def with_sql(*statements: str) -> Any:
     [
         (cut_in_half, "is damaged|malformed"),
         (overwrite_the_middle, r"is damaged \(.*\): restore it from a copy"),
-        (with_sql("PRAGMA user_version = 3"), r"written by a newer boardclient \(format 3\): update boardclient"),
-        (with_sql("PRAGMA user_version = 1"), r"written by an older boardclient \(format 1\): finish its import"),
+        (with_sql("PRAGMA user_version = 4"), r"written by a newer boardclient \(format 4\): update boardclient"),
+        (with_sql("PRAGMA user_version = 2"), r"written by an older boardclient \(format 2\): finish its import"),
         (with_sql("DELETE FROM meta WHERE name = 'secret'"), r"is damaged \(its metadata can't be read\)"),
         (with_sql("UPDATE meta SET value = '{' WHERE name = 'identity'"), r"is damaged \(its metadata can't be read\)"),
         (with_sql("UPDATE meta SET value = 7 WHERE name = 'created_at'"), r"is damaged \(its metadata can't be read\)"),

@@ -280,10 +280,10 @@ def test_a_row_in_an_unknown_state_is_never_sent(path: Path) -> None:
     with opened(path) as journal:
         journal.admit(entries("a"))
         with pytest.raises(JournalError, match="CHECK constraint"):
-            journal.record([(1, "sent", None, None)])  # type: ignore[list-item] -- no such state
+            journal.record([(1, "sent", None)])  # type: ignore[list-item] -- no such state
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA ignore_check_constraints = ON")
-        connection.execute("INSERT INTO outcomes VALUES (1, 'paused', NULL, NULL)")
+        connection.execute("INSERT INTO outcomes VALUES (1, 'paused', NULL)")
     with pytest.raises(JournalError, match="is damaged"):
         JournalFile.open(path, IDENTITY)
 

@@ -61,6 +61,7 @@ class JournalFile:
         self._lock = lock
         self._tokens = meta.tokens
         self._connection = connection
+        self.facts: dict[str, str] = dict(connection.execute("SELECT name, value FROM facts").fetchall())
         self._opened = contextlib.ExitStack()
         self._fault: str | None = None
         self._recent: dict[RowKey, int] = {}
@@ -197,6 +198,12 @@ class JournalFile:
             self._connection.execute("INSERT INTO meta VALUES ('baseline', ?)", (len(ordered),))
         self.baseline = len(ordered)
 
+    def set_fact(self, name: str, value: str) -> None:
+        """Keep a text for later runs, in place of an earlier one of this name."""
+        with self._transaction():
+            self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+        self.facts[name] = value
+
     @property
     def last(self) -> int:
         """The number of the last row that was logged, or 0."""
@@ -295,7 +302,7 @@ class JournalFile:
         self._connection.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
 
     def _record(self, outcomes: Sequence[RowOutcome]) -> None:
-        insert(self._connection, "INSERT OR REPLACE INTO outcomes (seq, state, detail, shown)", padded(outcomes))
+        insert(self._connection, "INSERT OR REPLACE INTO outcomes (seq, state, detail)", padded(outcomes))
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:

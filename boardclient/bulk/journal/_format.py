@@ -16,7 +16,7 @@ from boardclient.errors import JournalError
 
 APPLICATION_ID: Final = 0x62634A4C
 """Identifies SQLite files of this package: "bcJL" (https://www.sqlite.org/pragma.html#pragma_application_id)."""
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 PAGE_BYTES: Final = 4096
 
 # A row in `rows` is logged, and in doubt until `outcomes` has it: no row is rewritten when a card is created. `keys` finds a row
@@ -29,10 +29,10 @@ CREATE TABLE keys (key PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE outcomes (
   seq INTEGER PRIMARY KEY,
   state TEXT NOT NULL CHECK (state IN ('done', 'failed', 'waiting', 'unknown')),
-  detail TEXT,
-  shown BLOB
+  detail TEXT
 );
 CREATE TABLE baseline (card_id TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
 RowKey: TypeAlias = int | str
@@ -68,13 +68,12 @@ class RowDecision(NamedTuple):
 class RowOutcome(NamedTuple):
     """The outcome of a row.
 
-    `detail` is the card's id if it is done, otherwise the reason. `shown` is a digest of what the service showed of its card.
+    `detail` is the card's id if it is done, otherwise the reason.
     """
 
     seq: int
     state: SettledState
     detail: str | None = None
-    shown: bytes | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -88,7 +87,6 @@ class JournalRow:
         run: The number of the run that logged it last, from 1.
         state: "logged" until the outcome is known, then "done", "failed", "waiting" or "unknown".
         detail: The card's id if it is done, otherwise the reason, or None if there is none.
-        shown: A digest of what the service showed of its card, or None.
     """
 
     seq: int
@@ -97,11 +95,10 @@ class JournalRow:
     run: int
     state: RowState
     detail: str | None
-    shown: bytes | None
 
 
 ROWS: Final = (
-    "SELECT seq, key, digest, run, coalesce(state, 'logged'), detail, shown FROM rows LEFT JOIN outcomes USING (seq)"
+    "SELECT seq, key, digest, run, coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq)"
     " WHERE seq > ? AND coalesce(state, 'logged') IN ({states}) ORDER BY seq LIMIT ?"
 )
 
@@ -110,8 +107,8 @@ def select_rows(connection: sqlite3.Connection, states: tuple[RowState, ...], af
     """Return up to `limit` rows in these states, with numbers above `after`."""
     found = connection.execute(ROWS.format(states=",".join("?" * len(states))), (after, *states, limit)).fetchall()
     return [
-        JournalRow(seq=seq, key=key, digest=digest, run=run, state=state, detail=detail, shown=shown)
-        for seq, key, digest, run, state, detail, shown in found
+        JournalRow(seq=seq, key=key, digest=digest, run=run, state=state, detail=detail)
+        for seq, key, digest, run, state, detail in found
     ]
 
 

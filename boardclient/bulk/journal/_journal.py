@@ -15,6 +15,9 @@ T = TypeVar("T")
 
 NOTE_SECONDS: Final = 0.5
 """How long an outcome may wait to be written together with the next rows."""
+_PROMPT: Final = 64
+"""The first outcomes of a run wait less: the fewer there are, the sooner they are written. A run that is killed early so leaves
+confirmed cards, by which the next one knows how the service shows cards."""
 _NOTES: Final = 1024
 """How many outcomes may wait to be written."""
 _PAGE: Final = 1000
@@ -37,6 +40,8 @@ class Journal:
         self._loop = asyncio.get_running_loop()
         self._note_seconds = note_seconds
         self._noted: list[RowOutcome] = []
+        self._written = 0
+        """How many outcomes were passed on to be written."""
         self._timer: asyncio.TimerHandle | None = None
         self._closing: Future[None] | None = None
         self._logged = file.last
@@ -117,16 +122,16 @@ class Journal:
             self._file.release_to(released)
             self._released = released
 
-    def note(self, seq: int, state: SettledState, detail: str | None = None, shown: bytes | None = None) -> None:
+    def note(self, seq: int, state: SettledState, detail: str | None = None) -> None:
         """Note the outcome of a row, without waiting.
 
-        `detail` is the card's id if it is done, otherwise the reason. `shown` is a digest of what the service showed of its card.
-        If it can't be written, the next `admit`, `flush` or `aclose` raises.
+        `detail` is the card's id if it is done, otherwise the reason. If it can't be written, the next `admit`, `flush` or
+        `aclose` raises.
         """
         self._check_open()
         if detail is not None and not detail.isascii():
             detail = detail.encode(errors="replace").decode()  # SQLite can't store a lone surrogate
-        self._noted.append(RowOutcome(seq, state, detail, shown))
+        self._noted.append(RowOutcome(seq, state, detail))
         self._write_soon()
 
     async def flush(self) -> None:
@@ -149,6 +154,21 @@ class Journal:
             for row in page:
                 yield row
             after = page[-1].seq
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What earlier runs and this one have learned, as texts by name."""
+        return self._file.facts
+
+    async def set_fact(self, name: str, value: str) -> None:
+        """Keep a text for later runs, in place of an earlier one of this name.
+
+        It is on the disk on return.
+
+        Raises:
+            JournalError: the file can't be written, or could not be earlier.
+        """
+        await _result(self._submit(self._file.set_fact, name, value))
 
     async def set_baseline(self, card_ids: Iterable[str]) -> None:
         """Store the ids of the cards on the board, before the first row is logged.
@@ -189,10 +209,12 @@ class Journal:
         if len(self._noted) >= _NOTES:
             self._write_noted()
         elif self._timer is None:
-            self._timer = self._loop.call_later(self._note_seconds, self._write_noted)
+            wait = self._note_seconds * min(1.0, self._written / _PROMPT)
+            self._timer = self._loop.call_later(wait, self._write_noted)
 
     def _take_noted(self) -> list[RowOutcome]:
         noted, self._noted = self._noted, []
+        self._written += len(noted)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
