@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Protocol
 
 from boardclient._statuses import is_final
 from boardclient.bulk._listing import IdSet
-from boardclient.bulk._matching import digest
 from boardclient.bulk._results import CardResult
 from boardclient.bulk._rows import Row
+from boardclient.bulk._shown import digest
 from boardclient.bulk.journal._format import Entry
 from boardclient.bulk.journal._journal import Journal
 
@@ -61,8 +62,21 @@ class Ledger(Protocol):
         """Keep the identifiers of the cards that existed before the first row."""
         ...
 
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What was learned until now, as texts by name."""
+        ...
+
+    async def set_fact(self, name: str, value: str) -> None:
+        """Keep a text for later runs, in place of an earlier one of this name."""
+        ...
+
     async def confirmed(self) -> IdSet:
         """Return the identifiers of the cards that are known to belong to rows."""
+        ...
+
+    async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
+        """Return up to `most` of these identifiers for which a condition holds."""
         ...
 
     async def aclose(self) -> None:
@@ -81,6 +95,7 @@ class MemoryLedger:
         self._keeps_cards = keeps_cards
         self._confirmed = IdSet()
         self._baseline: IdSet | None = None
+        self.facts: dict[str, str] = {}
 
     async def admit(self, rows: Sequence[Row]) -> None:
         """Leave all rows to be sent."""
@@ -104,9 +119,17 @@ class MemoryLedger:
         """Remember the cards that existed before the first row."""
         self._baseline = IdSet(ids)
 
+    async def set_fact(self, name: str, value: str) -> None:
+        """Keep a text, in place of an earlier one of this name."""
+        self.facts[name] = value
+
     async def confirmed(self) -> IdSet:
         """Return the identifiers of the cards that are known to belong to rows."""
         return self._confirmed
+
+    async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
+        """Return nothing: only hashes are kept."""
+        return set()
 
     async def aclose(self) -> None:
         """Do nothing."""
@@ -181,6 +204,21 @@ class JournalLedger:
         """Keep the identifiers of the cards that existed before the first row."""
         await self._journal.set_baseline(ids)
 
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What earlier runs and this one have learned, as texts by name."""
+        return self._journal.facts
+
+    async def set_fact(self, name: str, value: str) -> None:
+        """Keep a text for later runs, in place of an earlier one of this name.
+
+        It is on the disk on return.
+
+        Raises:
+            JournalError: the journal can't be written.
+        """
+        await self._journal.set_fact(name, value)
+
     async def confirmed(self) -> IdSet:
         """Return the identifiers of the cards that are known to belong to rows."""
         ids = IdSet()
@@ -188,6 +226,17 @@ class JournalLedger:
             if row.detail is not None:
                 ids.add(row.detail)
         return ids
+
+    async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
+        """Return up to `most` of these identifiers for which a condition holds."""
+        found: set[str] = set()
+        async with aclosing(self._journal.rows("done")) as rows:
+            async for row in rows:
+                if row.detail is not None and condition(row.detail):
+                    found.add(row.detail)
+                if len(found) >= most:
+                    break
+        return found
 
     async def aclose(self) -> None:
         """Write what was recorded, and close the journal so that another run can open it."""

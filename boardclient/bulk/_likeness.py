@@ -16,12 +16,16 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from boardclient.bulk._affixes import Affixes, learn_affixes
+
 _MISFITS: Final = 4
 """One card in this many may differ from what was sent without following a rule, because people edit cards."""
 _SHORTEST_CUT: Final = 8
 """The least number of letters and digits at which a common beginning suggests that a text was cut."""
 _ELLIPSIS: Final = re.compile(r"\s*(?:&#?\w{0,8})?(?:…|\.{2,3}|\[…\]|\[\.\.\.\])?\s*\Z")
 """What may end a text that was cut: part of an HTML escape, and an ellipsis."""
+_TAG: Final = re.compile(r"</?[^\W\d_][^<>]*>")
+"""An HTML tag, which services add and remove."""
 _WIDE_SPACE: Final = re.compile(r"\s{2,}|[^\S ]")
 
 Kinds: TypeAlias = frozenset[Hashable]
@@ -61,10 +65,17 @@ def bare(text: str) -> str:
     return "".join(filter(str.isalnum, text))
 
 
-_FORMS: Final[tuple[Form, ...]] = (_exact, tidy, bare)
+def untagged(text: str) -> str:
+    """Return the letters and digits of a text, without those of HTML tags."""
+    return bare(_TAG.sub("", tidy(text)) if "<" in text or "&" in text else text)
+
+
+_FORMS: Final[tuple[Form, ...]] = (_exact, tidy, bare, untagged)
 """Forms in which texts are compared, from the strictest to the loosest."""
 _ANY: Final = len(_FORMS)
 """The level of a field whose shown texts have nothing in common with those sent."""
+LEVELS: Final = _ANY + 1
+"""How many levels there are."""
 
 
 @lru_cache(512)
@@ -116,12 +127,14 @@ class TextRule:
     Attributes:
         level: The index in `_FORMS` of the strictest form in which shown and sent texts agree.
         cut: The length at which that form is cut off, or None.
+        affixes: What the service puts around texts, or None if it adds nothing.
         seen: The kinds of characters in the texts that were sent.
         longest: The length of the longest text that was shown whole.
     """
 
     level: int = _ANY
     cut: int | None = None
+    affixes: Affixes | None = None
     seen: Kinds = frozenset()
     longest: int = 0
 
@@ -129,6 +142,10 @@ class TextRule:
     def is_usable(self) -> bool:
         """Whether shown texts agree with those sent in any form."""
         return self.level < _ANY
+
+    def plain(self, shown: str | None) -> str | None:
+        """Return a text that was shown, without what the service puts around it. None means that it is not known."""
+        return shown if self.affixes is None or not shown else self.affixes.strip(tidy(shown))
 
     def form(self, text: str) -> str:
         """Return the form of a text that is equal for a text as sent and as shown."""
@@ -152,6 +169,8 @@ class TextRule:
         unknown = {char for char in set(text) if is_special(char) and kind_of(char) not in self.seen}
         if not unknown:
             return None
+        if "<" in unknown:
+            text = _TAG.sub("\0", text)  # services that take tags away take their names too
         return [bare(piece) for piece in "".join("\0" if char in unknown else char for char in text).split("\0")]
 
 
@@ -175,8 +194,20 @@ def _changes_characters(sent: str, shown: str | None) -> bool:
 def learn_text(pairs: Sequence[tuple[str, str | None]]) -> TextRule:
     """Learn how a field is shown from pairs of the texts sent and shown.
 
-    A shown text is None if the field is missing.
+    A shown text is None if the field is missing. Empty texts say nothing if others were sent.
     """
+    telling = [(sent, shown) for sent, shown in pairs if bare(sent)] or pairs
+    if _learn(telling).is_usable:
+        return _learn(pairs)
+    texts = [(tidy(sent), tidy(shown or "")) for sent, shown in telling]
+    affixes = learn_affixes(texts, len(texts) / _MISFITS)
+    if affixes is None:
+        return TextRule()
+    rule = _learn([(sent, affixes.strip(shown)) for sent, shown in texts])
+    return attrs.evolve(rule, level=max(rule.level, _FORMS.index(tidy)), affixes=affixes)
+
+
+def _learn(pairs: Sequence[tuple[str, str | None]]) -> TextRule:
     fitting: list[tuple[int, bool, str, str]] = []
     changed: list[str] = []
     for sent, shown in pairs:
@@ -208,6 +239,8 @@ def learn_text(pairs: Sequence[tuple[str, str | None]]) -> TextRule:
 # --- due dates
 
 _UNITS: Final = tuple(timedelta(**{unit: 1}) for unit in ("microseconds", "milliseconds", "seconds", "minutes", "hours", "days"))
+ROUNDINGS: Final = 2 * len(_UNITS)
+"""How many roundings there are."""
 _BEGINNING: Final = datetime(1970, 1, 1)
 
 
@@ -265,7 +298,7 @@ def learn_dates(pairs: Sequence[tuple[datetime | None, datetime | None]]) -> Dat
 
     If no date was sent, every rounding remains possible.
     """
-    every = tuple(range(2 * len(_UNITS)))
+    every = tuple(range(ROUNDINGS))
     undated = [shown is None for sent, shown in pairs if sent is None]
     fits = [[way == shown for way in _roundings(sent)] for sent, shown in pairs if sent is not None]
     counts = [sum(column) for column in zip(*fits, strict=True)] or [0] * len(every)
@@ -276,5 +309,9 @@ def learn_dates(pairs: Sequence[tuple[datetime | None, datetime | None]]) -> Dat
 
 def fit_often(pairs: Iterable[tuple[str | None, str | None]]) -> bool:
     """Return True if all but a few cards show what was sent. People may have changed the others."""
-    fits = [sent == shown for sent, shown in pairs]
+    return is_rule([sent == shown for sent, shown in pairs])
+
+
+def is_rule(fits: Sequence[bool]) -> bool:
+    """Return True if all but a few cards fit."""
     return fits.count(False) * _MISFITS <= len(fits)

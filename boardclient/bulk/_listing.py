@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -74,14 +74,22 @@ class Listing:
     """A listing of a board, read card by card. Owned by one reconciliation or audit.
 
     `baseline` are the cards that existed before the run, or None if unknown, and `confirmed` those known to belong to rows.
-    `samples` names confirmed cards to keep as they are listed; only its keys, card identifiers, are used.
+    `samples` are the identifiers of confirmed cards to keep as they are listed. `look` returns a card without what may differ
+    between cards that were sent alike.
     """
 
-    def __init__(self, baseline: IdSet | None, confirmed: IdSet, samples: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        baseline: IdSet | None,
+        confirmed: IdSet,
+        samples: Container[str] = (),
+        look: Callable[[Card], Card] | None = None,
+    ) -> None:
         self.has_baseline = baseline is not None
         self._baseline = IdSet() if baseline is None else baseline
         self._confirmed = confirmed
-        self._wanted = {} if samples is None else samples
+        self._wanted = samples
+        self._look = look
         self._seen_baseline = bytearray(len(self._baseline))
         self._seen_confirmed = bytearray(len(confirmed))
         self._by_list: Counter[str] = Counter()
@@ -101,7 +109,7 @@ class Listing:
         if (place := self._confirmed.find(card.id)) is not None:
             is_new = not self._seen_confirmed[place]
             self._seen_confirmed[place] = 1
-            self._faces.append(_face(card))
+            self._faces.append(self._face(card))
             if card.id in self._wanted:
                 self.samples[card.id] = attrs.evolve(card, extra={})
         elif (place := self._baseline.find(card.id)) is not None:
@@ -129,6 +137,11 @@ class Listing:
     def shows_baseline(self) -> bool:
         """Whether any card of the baseline is listed."""
         return any(self._seen_baseline)
+
+    def lacks(self, card_id: str) -> bool:
+        """Return True for a confirmed card that is not listed."""
+        place = self._confirmed.find(card_id)
+        return place is not None and not self._seen_confirmed[place]
 
     @property
     def missing(self) -> int:
@@ -160,8 +173,9 @@ class Listing:
     def copies(self) -> list[Card]:
         """Return the unaccounted cards that look exactly like a confirmed one."""
         faces = set(self._faces) if self._others else set()
-        return [card for card in self._others.values() if _face(card) in faces]
+        return [card for card in self._others.values() if self._face(card) in faces]
 
-
-def _face(card: Card) -> int:
-    return hash((card.name, card.desc or None, card.list_id, card.due))
+    def _face(self, card: Card) -> int:
+        if self._look is not None:
+            card = self._look(card)
+        return hash((card.name, card.desc or None, card.list_id, card.due))

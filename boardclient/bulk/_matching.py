@@ -5,141 +5,21 @@ A row counts as absent only if no card of unknown origin could be its card.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Container, Hashable, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
 import attrs
 
-from boardclient.bulk._likeness import (
-    DateRule,
-    TextRule,
-    bare,
-    fit_often,
-    has_pieces,
-    is_beginning,
-    learn_dates,
-    learn_text,
-    tidy,
-    without_ellipsis,
-)
-from boardclient.models import Card, CardDraft
+from boardclient.bulk._likeness import TextRule, bare, has_pieces, is_beginning, untagged, without_ellipsis
+from boardclient.bulk._shown import TELLING, Content, Shown
+from boardclient.models import Card
 
 _MOST_PAIRS: Final = 200_000
 """The largest number of pairs of a row and a card that are compared one by one, which takes about a second."""
 _MOST_LOOKS: Final = 2000
 """The largest number of texts that are searched for the pieces of one row. Of more, any may be the row's: the search would block
 the event loop for seconds."""
-_TELLING: Final = 8
-"""The least number of letters and digits by which a description alone identifies a renamed card."""
-
-
-@attrs.frozen
-class Content:
-    """The fields by which cards are compared. An absent description equals an empty one; `due` is in UTC."""
-
-    name: str
-    desc: str
-    list_id: str | None
-    due: datetime | None
-
-    @classmethod
-    def of(cls, draft: CardDraft, desc: str | None = None) -> Content:
-        """Return the content of a draft. `desc` is the description as sent, with its marker, if that differs."""
-        due = None if draft.due is None else draft.due.astimezone(UTC)
-        return cls(draft.name, (draft.desc if desc is None else desc) or "", draft.list_id, due)
-
-
-def digest(draft: CardDraft) -> bytes:
-    """Return a digest of 16 bytes over every field of a draft that is sent."""
-    due = None if draft.due is None else draft.due.astimezone(UTC).isoformat()
-    parts = (draft.name, draft.desc, draft.list_id, due, draft.pos)
-    text = "".join("-" if part is None else f"{len(part)}:{part}" for part in parts)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-@attrs.frozen(kw_only=True)
-class Shown:
-    """How a service shows cards in its listing, as far as it is known.
-
-    `has_lists` says whether lists distinguish cards. Texts of a kind never seen may be shown in any known way.
-    """
-
-    name: TextRule
-    desc: TextRule
-    due: DateRule
-    has_lists: bool
-
-    is_learned: bool
-    """Whether it was learned from at least one card. Without one, no text proves that a card belongs to others."""
-
-    @classmethod
-    def learn(cls, samples: Sequence[tuple[Content, Card]], fields: Container[str]) -> Shown:
-        """Learn from what was sent and the cards it made. `fields` are those that the listing shows."""
-        return cls(
-            is_learned=bool(samples),
-            name=_learn([(sent.name, card.name) for sent, card in samples], is_shown="name" in fields),
-            desc=_learn([(sent.desc, _desc(sent, card)) for sent, card in samples], is_shown="desc" in fields),
-            due=learn_dates([(sent.due, card.due) for sent, card in samples]) if "due" in fields else DateRule(),
-            has_lists="list_id" in fields and fit_often((sent.list_id, card.list_id) for sent, card in samples),
-        )
-
-    def predicts(self, row: Content) -> bool:
-        """Return True if it is known how the card of a row is shown."""
-        return (
-            self.name.predicts(row.name)
-            and (not self.desc.is_usable or self.desc.predicts(row.desc))
-            and (not self.due.is_usable or self.due.shown(row.due) is not None)
-        )
-
-    def fine(self, content: Content | Card) -> Hashable:
-        """Return a key that is equal for a row and its card if `predicts` holds."""
-        due = content.due if isinstance(content, Card) and content.due is not None else self.due.shown(content.due)
-        return (
-            self.name.form(content.name or "") if self.name.is_usable else None,
-            self.desc.form(content.desc or "") if self.desc.is_usable else None,
-            content.list_id if self.has_lists else None,
-            due if self.due.is_usable else None,
-        )
-
-    def coarse(self, content: Content | Card) -> Hashable:
-        """Return a key that is equal for a row and its card in any form but a cut one."""
-        return (
-            bare(self.name.form(content.name or "")) if self.name.is_usable else None,
-            bare(self.desc.form(content.desc or "")) if self.desc.is_usable else None,
-            content.list_id if self.has_lists else None,
-        )
-
-    def tells(self, row: Content) -> bool:
-        """Return True if the listing shows a text that identifies a row's card."""
-        return self.name.is_usable or (self.desc.is_usable and len(bare(row.desc)) >= _TELLING)
-
-    def may_be(self, row: Content, card: Card) -> bool:
-        """Return True if a card with the same coarse key may be the row's."""
-        names = row.name, card.name or ""
-        descs = row.desc, card.desc or ""
-        is_due = not self.due.is_usable or card.due in self.due.possible(row.due)
-        return is_due and _agree(self.name, *names) and _agree(self.desc, *descs)
-
-
-def _learn(pairs: Sequence[tuple[str, str | None]], *, is_shown: bool) -> TextRule:
-    if not is_shown:
-        return TextRule()
-    return learn_text(pairs) if pairs else TextRule(level=0)
-
-
-def _desc(sent: Content, card: Card) -> str | None:
-    return card.desc if card.desc is not None or sent.desc else ""
-
-
-def _agree(rule: TextRule, sent: str, shown: str) -> bool:
-    if not rule.is_usable:
-        return True
-    if rule.predicts(sent):
-        return rule.form(sent) == rule.form(shown)
-    return bool(bare(sent)) or tidy(sent) == tidy(shown)
 
 
 @attrs.define(kw_only=True)
@@ -166,7 +46,9 @@ def match(rows: Sequence[Content], wholes: Sequence[Hashable], cards: Sequence[C
     """
     result = MatchResult()
     looks: defaultdict[Hashable, list[Card]] = defaultdict(list)
-    for card in cards:
+    listed = {card.id: card for card in cards}
+    plain = [shown.plain(card) for card in cards]
+    for card in plain:
         if card.name is not None or not shown.name.is_usable:
             looks[shown.coarse(card)].append(card)
     groups: defaultdict[Hashable, list[int]] = defaultdict(list)
@@ -175,9 +57,10 @@ def match(rows: Sequence[Content], wholes: Sequence[Hashable], cards: Sequence[C
     for look, places in groups.items():
         if look in looks and all(shown.tells(rows[place]) for place in places):
             _assign(_Group(rows, wholes, shown, places, looks[look]), result)
+    result.found = {place: listed[card.id] for place, card in result.found.items()}
     given = {card.id for card in result.found.values()}
     result.left_over = [card for card in cards if card.id not in given]
-    suspects = Suspects(result.left_over, shown)
+    suspects = Suspects([card for card in plain if card.id not in given], shown)
     for place, row in enumerate(rows):
         if place in result.found or place in result.unclear:
             continue
@@ -186,6 +69,19 @@ def match(rows: Sequence[Content], wholes: Sequence[Hashable], cards: Sequence[C
         else:
             result.absent.append(place)
     return result
+
+
+def recognise(rows: Sequence[Content], wholes: Sequence[Hashable], result: MatchResult, kept: Shown) -> None:
+    """Match rows that are unclear with cards that are left over.
+
+    The rules of how cards are shown were learned by an earlier run. The service may have changed since, so they prove of no row
+    that it is absent.
+    """
+    places = sorted(result.unclear)
+    found = match([rows[place] for place in places], [wholes[place] for place in places], result.left_over, kept).found
+    for number, card in found.items():
+        result.found[places[number]] = card
+        del result.unclear[places[number]]
 
 
 @attrs.frozen
@@ -301,17 +197,20 @@ class Suspects:
         self._lengths: Counter[int] = Counter()
         self._desc_lengths: Counter[int] = Counter()
         self._nameless: str | None = None
+        self._undescribed: str | None = None
         self._any: str | None = None
         for card in cards:
             self._any = self._any or card.id
             if card.name is None:
                 self._nameless = self._nameless or card.id
+            if card.desc is None and shown.desc.affixes is not None:
+                self._undescribed = self._undescribed or card.id
             for text, index, lengths in (
                 (card.name, self._names, self._lengths),
                 (card.desc, self._descs, self._desc_lengths),
             ):
                 if text is not None:
-                    for look in {bare(text), bare(without_ellipsis(text))}:
+                    for look in {bare(text), bare(without_ellipsis(text)), untagged(text)}:
                         index.setdefault(look, card.id)
                         lengths[len(look)] += 1
 
@@ -320,22 +219,23 @@ class Suspects:
         if self._any is None:
             return None
         shown, desc = self._shown, bare(row.desc)
-        if len(desc) >= _TELLING and desc in self._descs:
+        if len(desc) >= TELLING and desc in self._descs:
             return self._descs[desc]  # it may have been renamed
         if not shown.is_learned:
             return self._any
         if shown.name.is_usable:
             return self._nameless or _like(shown.name, row.name, self._names, self._lengths)
         if shown.desc.is_usable and desc:
-            return _like(shown.desc, row.desc, self._descs, self._desc_lengths)
+            return self._undescribed or _like(shown.desc, row.desc, self._descs, self._desc_lengths)
         return self._any
 
 
 def _like(rule: TextRule, sent: str, looks: dict[str, str], lengths: Iterable[int]) -> str | None:
     """Return the identifier of a card whose text may be what was sent, or None."""
     whole = bare(sent)
-    if whole in looks:
-        return looks[whole]
+    for look in (whole, untagged(sent)):
+        if look in looks:
+            return looks[look]
     if rule.may_cut(sent):
         for length in lengths:
             if whole[:length] in looks and is_beginning(whole, whole[:length]):

@@ -315,10 +315,10 @@ class OpenRun:
                 row.is_earlier, row.error = False, None
                 absent.append(row)
         self._doubts.open = len(self._doubts.rows)
-        self._send_next(absent)
+        await self._send_next(absent)
         self._recorder.announce()
 
-    def _send_next(self, absent: list[Row]) -> None:
+    async def _send_next(self, absent: list[Row]) -> None:
         """Send the rows that are absent, or another one.
 
         The card of the latter shows whether those in doubt are absent.
@@ -329,17 +329,17 @@ class OpenRun:
             if self._backlog.is_exhausted and len(absent) > 1:
                 self._backlog.keep(absent.pop())  # others may be lost again
         elif is_over and not absent:
-            absent = self._backlog.take_kept() or self._without_proof()
+            absent = self._backlog.take_kept() or await self._without_proof()
         self._backlog.send(absent)
 
-    def _without_proof(self) -> list[Row]:
+    async def _without_proof(self) -> list[Row]:
         """Choose the row in doubt that is sent again though nothing proves it absent. If none may be, all are unknown."""
         rows = self._doubts.rows
         chosen = self._reconciler.choose(rows)
         if isinstance(chosen, Row) and chosen.sends >= MOST_SENDS:
             chosen = f"sent {chosen.sends} times, and never confirmed"
         if isinstance(chosen, Row):
-            self._reconciler.note_unproven(chosen)
+            await self._reconciler.note_unproven(chosen)
             rows.remove(chosen)
             chosen.is_earlier = False
             return [chosen]

@@ -8,32 +8,37 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 from boardclient import _operations as operations
+from boardclient.bulk._kept import FACT as KEPT
+from boardclient.bulk._kept import KeptRules
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._listing import Extent, IdSet, Listing, find_limit
+from boardclient.bulk._likeness import is_rule
+from boardclient.bulk._listing import IdSet, Listing, find_limit
 from boardclient.bulk._markers import check_marker, markers, normal, secret_marker, with_marker
-from boardclient.bulk._matching import Content, MatchResult, Shown, digest, match, resembling
+from boardclient.bulk._matching import MatchResult, match, recognise, resembling
+from boardclient.bulk._missing import Missing, MissingCards
 from boardclient.bulk._reader import Reader
 from boardclient.bulk._results import FATAL, BulkAudit
 from boardclient.bulk._rows import Row
-from boardclient.errors import BoardClientError, Effect, NotFoundError
+from boardclient.bulk._samples import SAMPLES, Sample, Samples
+from boardclient.bulk._shown import Content, Shown, digest
+from boardclient.bulk._unproven import UnprovenRows
+from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card, CardDraft
 
 _NAMED: Final = 1000
 """The largest number of cards in each tuple of an audit."""
-_SAMPLES: Final = 512
-"""How many of the first and of the last confirmed rows are kept as samples."""
-_MOST_ASKED: Final = 100
-"""How many confirmed cards that are not listed are read one by one (4.6), each time the board is read."""
-_MISFITS: Final = 4
-"""One card in this many may lack its marker, because people edit descriptions."""
 _NO_BASELINE: Final = (
     "the journal does not have the cards that existed before its first row: look for the card on the board, and give the next"
     " import a new journal and marker=True"
+)
+_HINT: Final = (
+    "the listing shows nothing that tells some unexpected cards from those of rows: they may be somebody else's, or second cards,"
+    " which a proxy makes that repeats requests; markers tell them apart"
 )
 
 Marking: TypeAlias = bool | Callable[[CardDraft], str] | None
@@ -52,24 +57,6 @@ class RowFinding(NamedTuple):
     is_open: bool = False
 
 
-class Samples:
-    """Some of the rows whose cards are known: the first and the last ones of a run. Owned by a reconciler."""
-
-    def __init__(self) -> None:
-        self._first: list[tuple[str, Row]] = []
-        self._last: deque[tuple[str, Row]] = deque(maxlen=_SAMPLES)
-
-    def add(self, card_id: str, row: Row) -> None:
-        """Add a row whose card is known."""
-        if len(self._first) < _SAMPLES:
-            self._first.append((card_id, row))
-        else:
-            self._last.append((card_id, row))
-
-    def __iter__(self) -> Iterator[tuple[str, Row]]:
-        return chain(self._first, self._last)
-
-
 class Reconciler:
     """Recognises the cards of a run on its board. Owned by the run.
 
@@ -86,6 +73,7 @@ class Reconciler:
         self._settle_seconds = settle_seconds
         self._baseline: IdSet | None = None
         self._lists: frozenset[str] | None = None
+        self._open_lists: frozenset[str] | None = None
         self._samples = Samples()
         self._created_at = 0.0
         self._first_seq = math.inf
@@ -93,11 +81,11 @@ class Reconciler:
         self._unresolved: list[Row] = []
         self._refused: list[Row] = []
         self._recovered = 0
-        self._found: deque[tuple[str, Row]] = deque(maxlen=_SAMPLES)
+        self._found: deque[tuple[str, Row]] = deque(maxlen=SAMPLES)
         """Rows that were found without a response. Nothing is learned from them."""
-        self._deleted: set[str] = set()
-        self._unproven: list[tuple[Row, Extent]] = []
-        """Rows that were sent again without proof, and what the listing showed that lacked them."""
+        self._missing = MissingCards(reader, ledger)
+        self._unproven = UnprovenRows(ledger)
+        self._kept = KeptRules.load(ledger.facts.get(KEPT))
         self._no_evidence: str | None = None
         self._limit: str | None = None
         self._shows_baseline = False
@@ -112,7 +100,9 @@ class Reconciler:
         """
         if self._board_id is None:
             return
-        self._lists = frozenset(item.id for item in await self._reader.call(operations.BOARD_LISTS.request(self._board_id)))
+        lists = await self._reader.call(operations.BOARD_LISTS.request(self._board_id))
+        self._lists = frozenset(item.id for item in lists)
+        self._open_lists = frozenset(item.id for item in lists if not item.closed)
         self._baseline = await self._ledger.baseline()
         if reads_cards and self._baseline is None and self._ledger.is_new:
             ids = [card.id async for card in self._cards(self._board_id)]
@@ -170,19 +160,20 @@ class Reconciler:
             self._unresolved += rows
             return _unsettled(rows, f"the board could not be read: {error.message}")
         self._doubted += rows
-        result = self._match(rows, listing)
+        result = self._match(rows, listing, *await self._learn(listing))
         self._recovered += len(result.found)
         findings = [RowFinding(rows[place], card) for place, card in result.found.items()]
         self._found += [(card.id, rows[place]) for place, card in result.found.items()]
         for place, why in result.unclear.items():
             findings += _unsettled([rows[place]], why)
         absent = [rows[place] for place in result.absent]
-        lost, hidden = await self._ask_for_missing(listing)
-        if hidden:
-            total = listing.confirmed + lost + hidden
-            findings += _unsettled(absent, f"the listing lacks {hidden} of {total} cards that were confirmed: it is not complete")
+        missing = await self._look_for_missing(listing)
+        if missing.is_incomplete:
+            total = listing.confirmed + missing.deleted + missing.hidden
+            why = f"the listing lacks {missing.hidden} of {total} cards that were confirmed: it is not complete"
+            findings += _unsettled(absent, why)
         else:
-            findings += [_absence(row, listing) for row in absent]
+            findings += [self._absence(row, listing) for row in absent]
         self._no_evidence = listing.lacks_evidence(len(result.found))
         self._limit, self._shows_baseline = find_limit(listing.count), listing.shows_baseline
         self._unresolved += [finding.row for finding in findings if finding.error is not None]
@@ -191,28 +182,23 @@ class Reconciler:
     def choose(self, rows: Sequence[Row]) -> Row | str:
         """Choose the row to send again without proof, or say why none may be sent.
 
-        It is one at a time, and always the same one until the listing grows: if the listing is cut off just there, no other row
-        is sent twice. `rows` are those of the last reconciliation that are still open.
+        `rows` are those of the last reconciliation that are still open.
         """
         if self._no_evidence is not None:
             return self._no_evidence
-        if self._unproven:
-            row, _ = self._unproven[-1]
-            if row not in rows:
-                return "the listing shows no more cards than before another one was created"
-        else:
-            row = min(rows, key=lambda row: (self._is_outside(row), row.doubted_at))
-        return self._limit if self._limit is not None and self._is_outside(row) else row
+        return self._unproven.choose(rows, self._limit, self._is_outside)
 
     def _is_outside(self, row: Row) -> bool:
         """Return True if a listing of the oldest or newest cards lacks a row first."""
         return row.doubted_at >= self._created_at or (not self._shows_baseline and row.seq <= self._first_seq)
 
-    def note_unproven(self, row: Row) -> None:
-        """Note that a row is sent again now without proof."""
-        assert row.absent_at is not None  # noqa: S101 -- it is open
-        self._unproven.append((row, row.absent_at))
-        row.absent_at = None
+    async def note_unproven(self, row: Row) -> None:
+        """Note that a row is sent again now without proof.
+
+        Raises:
+            JournalError: the journal can't be written. The row must not be sent.
+        """
+        await self._unproven.add(row)
 
     def give_up(self, rows: Sequence[Row], why: str) -> list[RowFinding]:
         """Return findings for rows that stay open, which say why they may exist."""
@@ -224,34 +210,24 @@ class Reconciler:
         if len(self._refused) < _NAMED:
             self._refused.append(row)
 
-    async def _ask_for_missing(self, listing: Listing) -> tuple[int, int]:
-        """Return how many confirmed cards are deleted, and how many are hidden.
+    async def _look_for_missing(self, listing: Listing) -> Missing:
+        known = (card_id for card_id, _ in chain(self._samples, self._found))
+        return await self._missing.look(listing, known, self._open_lists)
 
-        A hidden card exists, and is not listed. Some of those that are not listed are read (4.6), until one exists or can't be
-        read. Then the rest are taken to exist.
+    def _absence(self, row: Row, listing: Listing) -> RowFinding:
+        """Return a finding for a row that is not listed: absent, open or unknown.
+
+        It is absent if an earlier listing lacked it too, and this one shows more cards.
         """
-        if not listing.missing:
-            return 0, 0
-        unlisted = {card_id for card_id, _ in chain(self._samples, self._found) if card_id not in listing.samples}
-        asked = sorted(unlisted - self._deleted)[:_MOST_ASKED]
-        is_hidden = not unlisted
-        for card_id in asked:
-            try:
-                await self._reader.call(operations.READ_CARD.request(card_id))
-            except NotFoundError:
-                self._deleted.add(card_id)
-            except FATAL:
-                raise
-            except BoardClientError:
-                is_hidden = True
-            else:
-                is_hidden = True
-            if is_hidden:
-                break
-        if not is_hidden:
-            return listing.missing, 0
-        lost = len(self._deleted & unlisted)
-        return lost, listing.missing - lost
+        list_id = row.draft.list_id
+        if self._open_lists is not None and list_id not in self._open_lists:
+            return _unsettled([row], f"the list {list_id} was archived or removed, so its cards may not be listed")[0]
+        if row.absent_at is not None and listing.has_grown(row.absent_at):
+            row.absent_at = None
+            return RowFinding(row)
+        extent = listing.extent(list_id)
+        row.absent_at = extent if row.absent_at is None else min(row.absent_at, extent)
+        return RowFinding(row, is_open=True)
 
     async def audit(self) -> BulkAudit:
         """Read the board again, and compare it with the ledger.
@@ -260,49 +236,54 @@ class Reconciler:
             BoardClientError: the board could not be read.
         """
         listing = await self._listing()
-        lost, hidden = await self._ask_for_missing(listing)
-        others = listing.unaccounted
-        copies = {card.id for card in listing.copies()} if self._baseline is not None else set[str]()
-        doubted = self._alike(others, self._doubted, listing)
-        unresolved = self._alike(others, self._unresolved + self._refused, listing)
-        twice = [card for card in others if card.id in copies or card.id in doubted - unresolved]
+        samples, shown = await self._learn(listing)
+        if listing.unaccounted and shown.changes_looks:
+            listing = await self._listing(shown.look)
+        missing = await self._look_for_missing(listing)
         # Without a baseline it is not known which of the others existed before.
-        others = [] if self._baseline is None else [card for card in others if card not in twice]
+        others, copies = listing.unaccounted, listing.copies() if self._baseline is not None else []
+        doubted = self._alike(others, self._doubted, samples, shown)
+        unresolved = self._alike(others, self._unresolved + self._refused, samples, shown)
+        certain = {card.id for card in copies if shown.tells(card)} | (doubted - unresolved)
+        possible = {card.id for card in copies} - certain
+        twice = [card for card in others if card.id in certain]
+        others = [] if self._baseline is None else [card for card in others if card.id not in certain]
         return BulkAudit(
             confirmed=listing.confirmed,
             recovered=self._recovered,
-            lost=lost,
-            hidden=hidden,
+            lost=missing.deleted,
+            hidden=missing.hidden,
             duplicated=tuple(twice[:_NAMED]),
             unexpected=tuple(others[:_NAMED]),
-            resembling=tuple(card for card in others if card.id in unresolved)[:_NAMED],
-            unproven=tuple({row: row.draft for row, _ in self._unproven}.values()),
+            resembling=tuple(card for card in others if card.id in unresolved | possible)[:_NAMED],
+            hint=_HINT if possible else None,
+            unproven=tuple(self._unproven),
         )
 
-    def _alike(self, cards: Sequence[Card], rows: Sequence[Row], listing: Listing) -> set[str]:
+    def _alike(self, cards: Sequence[Card], rows: Sequence[Row], samples: Sequence[Sample], shown: Shown) -> set[str]:
         """Return the identifiers of the cards that may belong to one of the rows."""
-        if not (self._marking and _markers_work(self._sent(listing))):
-            return {card.id for card in resembling(cards, [row.draft.name for row in rows])}
+        if not (self._marking and _markers_work(samples)):
+            return {card.id for card in resembling([*map(shown.plain, cards)], [row.draft.name for row in rows])}
         wanted = {normal(self._marker(row) or "") for row in rows}
         return {card.id for card in cards if not wanted.isdisjoint(markers(card.desc))}
 
-    async def _listing(self) -> Listing:
+    async def _listing(self, look: Callable[[Card], Card] | None = None) -> Listing:
         """Read the board. If cards are missing that may be too new to be listed, wait and read it again."""
         confirmed = await self._ledger.confirmed()
-        samples = dict(chain(self._samples, self._found))
-        listing = await self._read(confirmed, samples)
+        samples = {card_id for card_id, _ in chain(self._samples, self._found)}
+        listing = await self._read(confirmed, samples, look)
         wait = self._created_at + self._settle_seconds - asyncio.get_running_loop().time()
         if listing.missing and self._created_at and wait > 0:
             await asyncio.sleep(wait)
-            listing = await self._read(confirmed, samples)
+            listing = await self._read(confirmed, samples, look)
         return listing
 
-    async def _read(self, confirmed: IdSet, samples: dict[str, Row]) -> Listing:
-        listing = Listing(self._baseline, confirmed, samples)
+    async def _read(self, confirmed: IdSet, samples: set[str], look: Callable[[Card], Card] | None) -> Listing:
+        listing = Listing(self._baseline, confirmed, samples, look)
         if self._board_id is not None:
             async for card in self._cards(self._board_id):
                 listing.add(card)
-        self._unproven = [(row, extent) for row, extent in self._unproven if not listing.has_grown(extent)]
+        await self._unproven.review(listing)
         return listing
 
     async def _cards(self, board_id: str) -> AsyncIterator[Card]:
@@ -314,8 +295,22 @@ class Reconciler:
 
     # --- the rows and cards of a listing
 
-    def _match(self, rows: Sequence[Row], listing: Listing) -> MatchResult:
+    async def _learn(self, listing: Listing) -> tuple[list[Sample], Shown]:
+        """Return the samples of a listing and what they teach, which is kept."""
         samples = self._sent(listing)
+        pairs = [(sample.sent, sample.card) for sample in samples]
+        shown = Shown.learn(pairs, listing.fields)
+        old = self._kept
+        if old is not None and not old.shown.fits(pairs):
+            old = None  # the service has changed
+        if samples and (old is None or len(samples) >= old.samples):
+            old = KeptRules.of(shown, len(samples))
+        if old != self._kept:
+            self._kept = old
+            await self._ledger.set_fact(KEPT, "" if old is None else old.dump())
+        return samples, shown
+
+    def _match(self, rows: Sequence[Row], listing: Listing, samples: Sequence[Sample], shown: Shown) -> MatchResult:
         cards, places = listing.unaccounted, [*range(len(rows))]
         result = MatchResult()
         if self._marking:
@@ -325,24 +320,30 @@ class Reconciler:
             places = [place for place in places if place not in result.found and place not in result.unclear]
             if _markers_work(samples):
                 cards = []  # cards without a marker belong to others
-        contents = [Content.of(rows[place].draft, self.description(rows[place])) for place in places]
-        shown = Shown.learn([(sent, card) for sent, card, _ in samples], listing.fields)
-        by_content = match(contents, [digest(rows[place].draft) for place in places], cards, shown)
         if cards and not listing.has_baseline:
             result.unclear.update(dict.fromkeys(places, _NO_BASELINE))
             return result
+        by_content = self._match_contents([rows[place] for place in places], cards, shown)
         result.found.update((places[place], card) for place, card in by_content.found.items())
         result.unclear.update((places[place], why) for place, why in by_content.unclear.items())
         result.absent = [places[place] for place in by_content.absent]
         return result
 
-    def _sent(self, listing: Listing) -> list[tuple[Content, Card, str | None]]:
-        """Return what was sent for the listed samples, their cards, and their markers."""
-        found = []
-        for card_id, row in self._samples:
-            if card_id in listing.samples:
-                found.append((Content.of(row.draft, self.description(row)), listing.samples[card_id], row.marker))
-        return found
+    def _match_contents(self, rows: Sequence[Row], cards: Sequence[Card], shown: Shown) -> MatchResult:
+        contents = [Content.of(row.draft, self.description(row)) for row in rows]
+        digests = [digest(row.draft) for row in rows]
+        result = match(contents, digests, cards, shown)
+        if self._kept is not None:
+            recognise(contents, digests, result, self._kept.shown)
+        return result
+
+    def _sent(self, listing: Listing) -> list[Sample]:
+        """Return the samples that are listed."""
+        return [
+            Sample(Content.of(row.draft, self.description(row)), listing.samples[card_id], row.marker)
+            for card_id, row in self._samples
+            if card_id in listing.samples
+        ]
 
     def _match_markers(self, rows: Sequence[Row], cards: Iterable[Card], result: MatchResult) -> None:
         """Match rows with the cards that have their markers."""
@@ -363,23 +364,10 @@ class Reconciler:
                 result.unclear.update(dict.fromkeys(places[marker], "rows of other content have the same marker"))
 
 
-def _markers_work(samples: Sequence[tuple[Content, Card, str | None]]) -> bool:
-    """Return True if the listing shows the markers of known cards."""
+def _markers_work(samples: Sequence[Sample]) -> bool:
+    """Return True if the listing shows the markers of known cards. People may have edited a few descriptions."""
     held = [normal(marker or "") in markers(card.desc) for _, card, marker in samples]
-    return any(held) and held.count(False) * _MISFITS <= len(held)
-
-
-def _absence(row: Row, listing: Listing) -> RowFinding:
-    """Return a finding for a row that is not listed: absent or open.
-
-    It is absent if an earlier listing lacked it too, and this one shows more cards.
-    """
-    if row.absent_at is not None and listing.has_grown(row.absent_at):
-        row.absent_at = None
-        return RowFinding(row)
-    extent = listing.extent(row.draft.list_id)
-    row.absent_at = extent if row.absent_at is None else min(row.absent_at, extent)
-    return RowFinding(row, is_open=True)
+    return any(held) and is_rule(held)
 
 
 def _unsettled(rows: Sequence[Row], why: str) -> list[RowFinding]:

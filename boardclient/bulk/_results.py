@@ -71,8 +71,10 @@ class BulkAudit:
         hidden: The number of confirmed cards that exist, or may, and are not listed. The listing is incomplete.
         duplicated: Cards that belong to no row and look like the card of one: probably created twice.
         unexpected: Other cards that belong to no row and did not exist before the run.
-        resembling: Those of `unexpected` that may belong to a row whose result is unknown or failed.
+        resembling: Those of `unexpected` that may belong to a row whose result is unknown or failed, or be a row's second card.
         unproven: Rows sent again without proof, after which the listing showed no more cards. They may exist more than once.
+            With a journal, those of earlier runs are named as well.
+        hint: Why nothing tells some of `unexpected` from cards of rows, or None if something does.
     """
 
     confirmed: int = 0
@@ -83,6 +85,7 @@ class BulkAudit:
     unexpected: tuple[Card, ...] = ()
     resembling: tuple[Card, ...] = ()
     unproven: tuple[CardDraft, ...] = ()
+    hint: str | None = None
 
     @property
     def is_sound(self) -> bool:

@@ -138,8 +138,10 @@ def _complaints(audit: BulkAudit) -> list[str]:
     found += [f"duplicated: {card.name!r} ({card.id}) looks like a second card of a row" for card in audit.duplicated]
     alike = {card.id for card in audit.resembling}
     for card in audit.unexpected:
-        text = "may belong to an unknown row" if card.id in alike else "belongs to no row, and was not there before"
+        text = "may belong to a row" if card.id in alike else "belongs to no row, and was not there before"
         found.append(f"unexpected: {card.name!r} ({card.id}) {text}")
+    if audit.hint is not None:
+        found.append(f"hint: {audit.hint}")
     return found
 
 
@@ -182,4 +184,5 @@ def _audit_values(audit: BulkAudit) -> dict[str, object]:
         "unexpected": named(audit.unexpected),
         "resembling": named(audit.resembling),
         "unproven": [{"reference": draft.reference, "name": draft.name} for draft in audit.unproven],
+        "hint": audit.hint,
     }

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 from reconcile_helpers import Board, begun, card, confirm, marker_of, note, row, settled, verdicts
 
@@ -20,6 +21,7 @@ from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._listing import IdSet
 from boardclient.bulk._markers import markers
 from boardclient.bulk.journal._view import read_rows
+from boardclient.models import BoardList
 
 # --- the audit
 
@@ -137,7 +139,7 @@ async def test_a_card_that_cannot_be_read_counts_as_hidden(ledger: Ledger) -> No
 
 async def test_a_hundred_missing_cards_are_read_at_most(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next time others are read."""
-    monkeypatch.setattr("boardclient.bulk._reconcile._MOST_ASKED", 2)
+    monkeypatch.setattr("boardclient.bulk._missing._MOST_ASKED", 2)
     rows = [row(0, "n0")]
     board = Board()
     reconciler = await begun(ledger, board, rows)
@@ -150,16 +152,45 @@ async def test_a_hundred_missing_cards_are_read_at_most(ledger: Ledger, monkeypa
         assert board.asked.count("cards.get") == read
 
 
-async def test_missing_cards_that_are_no_samples_count_as_hidden(ledger: Ledger) -> None:
-    """Nothing says that they are deleted."""
+async def test_missing_cards_whose_rows_are_not_in_the_input(ledger: Ledger) -> None:
+    """A journal has their identifiers, so that it shows whether they are deleted. Without one they count as hidden."""
     rows = [row(0, "n0")]
     board = Board()
     reconciler = await begun(ledger, board, rows)
     earlier = row(1, "earlier")
     await ledger.admit([earlier])
     note(ledger, earlier, card("gone"))
-    assert verdicts(await reconciler.settle(rows)) == {0: "unknown"}
-    assert ((await reconciler.audit()).hidden, board.asked.count("cards.get")) == (1, 0)
+    is_journal = isinstance(ledger, JournalLedger)
+    assert verdicts(await reconciler.settle(rows)) == {0: "open" if is_journal else "unknown"}
+    audit = await reconciler.audit()
+    assert (audit.lost, audit.hidden, board.asked.count("cards.get")) == ((1, 0, 1) if is_journal else (0, 1, 0))
+
+
+async def test_cards_that_were_moved_to_another_board_leave_the_listing_complete(ledger: Ledger) -> None:
+    """Cards in lists that the board does not have, or that are archived, prove nothing. The audit counts them as hidden."""
+    rows = [row(0, "n0")]
+    board = Board()
+    board.lists.append(BoardList("archived", closed=True))
+    reconciler = await begun(ledger, board, rows)
+    for list_id in ("elsewhere", "archived"):
+        await confirm(ledger, board, reconciler)
+        board.hidden.append(attrs.evolve(board.cards.pop(), list_id=list_id))
+    assert verdicts(await settled(ledger, board, reconciler, rows)) == {0: "absent"}
+    audit = await reconciler.audit()
+    assert (audit.lost, audit.hidden, board.asked.count("cards.get")) == (0, 2, 2)
+    board.hidden.append(attrs.evolve(board.cards.pop(), list_id=None))
+    assert not (await reconciler.audit()).is_sound
+
+
+async def test_a_row_whose_list_was_archived_is_unknown(ledger: Ledger) -> None:
+    """The card of a row may exist in an archived list, and no listing would show it, however many cards it has."""
+    rows = [row(0, "n0", "archived"), row(1, "n1", "removed"), row(2, "n2")]
+    board = Board()
+    board.lists.append(BoardList("archived", closed=True))
+    reconciler = await begun(ledger, board, rows)
+    findings = await settled(ledger, board, reconciler, rows)
+    assert verdicts(findings) == {0: "unknown", 1: "unknown", 2: "absent"}
+    assert "the list archived was archived or removed" in str(findings[0].error)
 
 
 # --- the ledgers

@@ -1,6 +1,5 @@
 """Rows in doubt and the board: what is read beforehand, rows known by their content or marker."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -215,7 +214,7 @@ async def test_a_service_that_changes_texts_is_learned(ledger: Ledger) -> None:
 
 async def test_the_first_and_the_last_known_cards_teach(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a million cards a few hundred are kept, from both ends of the run."""
-    monkeypatch.setattr("boardclient.bulk._reconcile._SAMPLES", 2)
+    monkeypatch.setattr("boardclient.bulk._samples.SAMPLES", 2)
     reconciler = Board().reconciler(ledger)
     for index in range(7):
         reconciler.note_known(row(index), f"c{index}")
@@ -233,63 +232,6 @@ async def test_a_card_that_may_be_a_row_keeps_it_from_being_sent_again(ledger: L
     assert sorted(str(finding.error).partition(": the card ")[2].split()[0] for finding in findings) == ["c", "m", "r"]
     audit = await reconciler.audit()
     assert [one.id for one in audit.resembling] == ["m", "c"]
-    assert not audit.is_sound
-
-
-async def test_one_row_is_sent_without_proof(ledger: Ledger) -> None:
-    """A listing of the oldest cards may just have become full: one is sent, the others wait until its card is listed.
-
-    It is one that was sent before the last listed card, since such a listing would show it.
-    """
-    rows = [row(index, f"n{index}") for index in range(4)]
-    board = Board()
-    reconciler = await begun(ledger, board, rows)
-    for one in rows[1:]:
-        one.doubted_at = math.inf
-    assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(4), "open")
-    assert reconciler.choose(rows[::-1]) is rows[0]
-    reconciler.note_unproven(rows[0])
-    assert verdicts(await reconciler.settle(rows[1:])) == dict.fromkeys([1, 2, 3], "open")
-    assert reconciler.choose(rows[1:]) == "the listing shows no more cards than before another one was created"
-    board.cards.append(card("n0", "n0"))
-    note(ledger, rows[0], board.cards[-1])
-    assert verdicts(await reconciler.settle(rows[1:])) == dict.fromkeys([1, 2, 3], "absent")
-    audit = await reconciler.audit()
-    assert audit.unproven == ()
-    assert audit.is_sound
-
-
-async def test_the_row_without_proof_stays_the_same(ledger: Ledger) -> None:
-    """While the listing does not grow, no other row may be created twice; once it has, another row may be sent."""
-    rows = [row(index, f"n{index}") for index in range(3)]
-    board = Board()
-    reconciler = await begun(ledger, board, rows)
-    await reconciler.settle(rows)
-    reconciler.note_unproven(rows[1])
-    assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(3), "open")  # its effect is unknown again
-    assert reconciler.choose(rows) is rows[1]
-    assert (await reconciler.audit()).unproven == (rows[1].draft,)
-    reconciler.note_unproven(rows[1])
-    assert (await reconciler.audit()).unproven == (rows[1].draft,)  # once
-    await confirm(ledger, board, reconciler)
-    assert verdicts(await reconciler.settle(rows)) == {0: "absent", 1: "open", 2: "absent"}
-    assert (await reconciler.audit()).unproven == ()
-
-
-async def test_a_row_without_proof_may_exist_twice(ledger: Ledger) -> None:
-    """If the listing has not grown by its card, the audit names it, and no other row is sent."""
-    rows = [row(0, "n0"), row(1, "n1")]
-    board = Board()
-    reconciler = await begun(ledger, board, rows)
-    await reconciler.settle(rows)
-    reconciler.note_unproven(rows[0])
-    board.hidden.append(card("n0", "n0"))
-    note(ledger, rows[0], board.hidden[-1])
-    reconciler.note_created(rows[0], "n0")
-    (finding,) = await reconciler.settle(rows[1:])
-    assert "lacks 1 of 2 cards that were confirmed" in str(finding.error)
-    audit = await reconciler.audit()
-    assert (audit.unproven, audit.hidden, audit.lost) == ((rows[0].draft,), 1, 0)
     assert not audit.is_sound
 
 
@@ -352,30 +294,6 @@ async def test_a_listing_that_has_shrunk_may_grow_again(ledger: Ledger) -> None:
     assert verdicts(await reconciler.settle(rows)) == {0: "open"}
     await confirm(ledger, board, reconciler)
     assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
-
-
-async def test_a_listing_of_a_round_number_of_cards_may_be_cut(ledger: Ledger) -> None:
-    """Rows that were sent before or after all that is listed are not sent without proof; those in between may be."""
-    rows = [row(0, "first"), row(1, "between"), row(2, "last")]
-    board = Board()
-    reconciler = await begun(ledger, board, rows)
-    board.cards += [card(f"o{index}", "of others") for index in range(49)]
-    reconciler._first_seq = rows[0].seq
-    rows[2].doubted_at = math.inf
-    assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(3), "open")
-    assert reconciler.choose(rows) is rows[1]
-    outside = [rows[0], rows[2]]
-    why = reconciler.choose(outside)
-    assert why == "the listing shows exactly 50 cards, which may be all that it ever shows"
-    findings = reconciler.give_up(outside, why)
-    assert verdicts(findings) == {0: "unknown", 2: "unknown"}
-    assert "exactly 50 cards" in str(findings[-1].error)
-    reconciler.note_unproven(rows[1])
-    assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(3), "open")
-    rows[1].doubted_at = math.inf  # it was sent again, after all that is listed
-    assert reconciler.choose(rows) == why
-    board.cards.append(card("o50", "of others"))
-    assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(3), "absent")
 
 
 async def test_a_listing_that_lags_is_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,7 @@ def test_json_lines_and_a_json_result(cli, board_service: BoardService, board, c
             "unexpected": [],
             "resembling": [],
             "unproven": [],
+            "hint": None,
         },
     }
     assert names(board_service) == ["A", "B"]
@@ -164,6 +165,7 @@ def test_rows_that_fail_are_named_and_lost_responses_are_searched_for(cli, board
         "unexpected": [],
         "resembling": [],
         "unproven": [],
+        "hint": None,
     }
     lines = err.splitlines()
     assert lines[0].startswith("row 2: failed: ")
