@@ -124,8 +124,7 @@ def _at(values: list[float], part: float) -> float:
 # --- imports
 
 _IMPORTS = {
-    "import aiohttp, attrs, cattrs, tenacity": False,
-    "import aiohttp, attrs, tenacity, cattrs.preconf.msgspec": False,
+    "import aiohttp, attrs, cattrs, msgspec, tenacity": False,
     "import boardclient": False,
     "from boardclient import AsyncSession": False,
     "import httpx, pydantic; pydantic.BaseModel": True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -24,7 +24,7 @@ from boardclient.events import Event
 Kind: TypeAlias = Literal["call", "attempt", "renewal", "run"]
 
 _logger: Final = logging.getLogger("boardclient")
-_prefix: Final = secrets.token_hex(3)
+_prefix: Final = os.urandom(3).hex()
 _numbers: Final = itertools.count(1)
 
 REQUEST_ID_HEADERS: Final = ("X-Request-Id", "Request-Id", "X-Correlation-Id", "X-Amzn-RequestId", "X-Trace-Id", "CF-Ray")

@@ -22,7 +22,6 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, Union, cast
 import attrs
 import msgspec
 from cattrs import Converter
-from cattrs.preconf.msgspec import make_converter
 
 from boardclient._fields import FIELDS, PREFS, Field, Fit
 from boardclient._frozen import constructor_of
@@ -194,7 +193,7 @@ def _nested(converter: Converter) -> Fit:
 
 def _converter(*, strict: bool) -> Converter:
     """Make a converter for the wire form of every model."""
-    converter = make_converter()
+    converter = Converter()
     prefs = attrs.evolve(PREFS, fit=_nested(converter))
     for model, declared in FIELDS.items():
         by_name = {field.name: prefs if field is PREFS else field for field in declared}

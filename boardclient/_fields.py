@@ -34,7 +34,7 @@ def _no_model(value: object) -> None:
     """Stand for the reader of a nested model, which the converter supplies."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Field:
     """How a field of a model is read from the wire. An absent field counts as null.
 

@@ -18,14 +18,21 @@ def constructor_of(frozen: type) -> Callable[..., Any]:
     directly, and `__class__` of its instances may be set to the frozen one, since the layouts are equal: a slot for weak
     references, if there is one, must be that of a base.
     """
-    names = [field.name for field in attrs.fields(frozen)]
-    thawed: Any = attrs.make_class(
-        f"Thawed{frozen.__name__}", names, bases=frozen.__bases__, slots=True, eq=False, repr=False, weakref_slot=False
-    )
+    thawed: Any = None
 
     def construct(*values: object) -> Any:
+        nonlocal thawed
+        if thawed is None:  # made with the first instance: it takes a quarter of a millisecond, most imports need none
+            thawed = _thawed(frozen)
         instance = thawed(*values)
         instance.__class__ = frozen
         return instance
 
     return construct
+
+
+def _thawed(frozen: type) -> Any:
+    names = [field.name for field in attrs.fields(frozen)]
+    return attrs.make_class(
+        f"Thawed{frozen.__name__}", names, bases=frozen.__bases__, slots=True, eq=False, repr=False, weakref_slot=False
+    )

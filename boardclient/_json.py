@@ -89,7 +89,7 @@ def _not_json() -> DecodeError:
 Elements: TypeAlias = "Sequence[msgspec.Raw | bytes]"
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Part:
     """Some consecutive elements of an array. `array` is their text as an array, if msgspec can read it."""
 

@@ -28,7 +28,7 @@ Fields: TypeAlias = Callable[..., Mapping[str, JsonValue]]
 ReadInSteps: TypeAlias = "Callable[[RawResponse], Generator[None, None, T]]"
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Operation(Generic[T]):
     """What all requests of one operation have in common (interface section 4).
 

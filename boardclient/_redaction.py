@@ -8,7 +8,6 @@ secret took up to 430 ms to compile, and was exponential for some secrets.)
 from __future__ import annotations
 
 import bisect
-import html
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -106,7 +105,7 @@ def _places(text: bytes, forms: Iterable[bytes]) -> list[tuple[int, int]]:
     return merged
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class _Unescaped:
     """A text after one pass, and where its unescaped pieces are and were."""
 
@@ -163,5 +162,7 @@ def _plain(match: re.Match[bytes]) -> bytes:
     if short is not None:
         return _SHORT_ESCAPES.get(short[0], short)
     if reference is not None:
+        import html  # few responses hold one: its import takes 2 % of the package's
+
         return html.unescape(reference.decode()).encode("utf-8", "surrogatepass")
     return bytes.fromhex((high + low).decode()).decode("utf-16-be").encode()

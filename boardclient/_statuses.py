@@ -25,7 +25,7 @@ from boardclient.errors import (
 )
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Status:
     """The meaning of one status (interface section 7).
 

@@ -145,7 +145,7 @@ class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
         return f"<budget {self.tokens:g}/{self.capacity:g}>"
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class _Payment:
     """What a call has paid for the retry after one of its attempts."""
 
@@ -207,7 +207,7 @@ Attempted = Callable[[], Awaitable[T | BoardClientError]]
 Paused = Callable[[float], None]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class FirstOutcome(Generic[T]):
     """An attempt made before tenacity, and the seconds since its call began."""
 
@@ -215,7 +215,7 @@ class FirstOutcome(Generic[T]):
     seconds: float
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class CallbackValue(Generic[T]):
     """The value of a call that is an exception, since a callback returned it."""
 

@@ -15,7 +15,6 @@ from boardclient._operations import build_request
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import Response
-from boardclient._stats import SessionStats
 from boardclient._transport import Settings
 from boardclient.credentials import CredentialProvider, CredentialsIn, Exchange, StaticCredentials
 from boardclient.events import Observer
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from tenacity import AsyncRetrying
 
     from boardclient._pace import Limiter
+    from boardclient._stats import SessionStats
 
 
 class _Unset:

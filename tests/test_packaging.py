@@ -78,6 +78,28 @@ def test_import_leaves_out_what_few_need(imported: dict[str, list[object]]) -> N
     assert [name for name in modules if any(name == other or name.startswith(f"{other}.") for other in unwanted)] == []
 
 
+_BEYOND_LIBRARIES = """
+import aiohttp, attrs, cattrs, msgspec, tenacity, json, sys
+before = set(sys.modules)
+import boardclient
+boardclient.AsyncSession
+loaded = set(sys.modules) - before
+values = [value for name in loaded for value in vars(sys.modules[name]).values() if isinstance(value, type)]
+classes = {value for value in values if "__attrs_attrs__" in vars(value) and value.__module__ in loaded}
+print(json.dumps({"foreign": sorted(name for name in loaded if name.split(".")[0] != "boardclient"), "classes": len(classes)}))
+"""
+
+
+def test_import_of_the_session_costs_little_beyond_its_libraries() -> None:
+    """No module is loaded that the libraries do not load, and few attrs classes are made: each takes half a millisecond."""
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", _BEYOND_LIBRARIES], stdout=subprocess.PIPE, text=True, check=True, timeout=300
+    )
+    loaded = json.loads(done.stdout)
+    assert loaded["foreign"] == []
+    assert 0 < loaded["classes"] <= 34
+
+
 def test_import_opens_nothing(imported: dict[str, list[object]]) -> None:
     """No socket, process, thread, database or file for writing comes from an import."""
     assert imported["opened"] == []

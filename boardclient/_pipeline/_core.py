@@ -14,7 +14,6 @@ from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient._pipeline._reporting import ObserverInstrument, begin_form, end_form
 from boardclient._pipeline._slots import ConnectionSlots
 from boardclient._responses import Response, response_of
-from boardclient._stats import SessionStats
 from boardclient._transport import RawResponse, Settings
 from boardclient._transport._pool import Pool
 from boardclient._urls import check_proxy, check_root, check_url, host_of
@@ -23,6 +22,8 @@ from boardclient.errors import SessionClosedError, TransportError
 
 if TYPE_CHECKING:
     import aiohttp
+
+    from boardclient._stats import SessionStats
 
 T = TypeVar("T")
 
@@ -73,6 +74,7 @@ class SessionCore:
     def stats(self) -> SessionStats:
         """Return the counts of the session and its views, and their connections."""
         from boardclient._pace import Pace  # most sessions have none: importing it takes a tenth of the package's time
+        from boardclient._stats import SessionStats
 
         attempts = self.pool.sent - self.forms
         pool_open, idle, waiting = self.pool.connections

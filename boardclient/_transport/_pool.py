@@ -24,7 +24,7 @@ from boardclient._transport._values import Progress, Settings, TransportResult
 _logger: Final = logging.getLogger("boardclient.transport")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class _Transports:
     """The transports over one `ClientSession`. `made_by` is the `ClientSession.__init__` that made it."""
 

@@ -49,7 +49,7 @@ class Prototype(aiohttp.ClientRequest):
         return super().connection_key
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Outgoing:
     """The real URL, body and response of a request. Instruments see others.
 
