@@ -248,7 +248,7 @@ class DecodeError(BoardClientError):
 
 
 class CredentialError(BoardClientError):
-    """Report that there are no credentials for a call.
+    """Report that no credentials could be obtained for a call.
 
     `__cause__` is the exception of the application's callback or store, if one raised.
     """

@@ -51,6 +51,9 @@ class Boards(_Resource):
     async def lists(self, board_id: str) -> list[BoardList]:
         """Read the lists of a board (interface 4.5), in the order of the response.
 
+        Args:
+            board_id: The board to read.
+
         Raises:
             NotFoundError: the board does not exist or is not accessible.
             BoardClientError: the call failed in another way.
@@ -59,6 +62,9 @@ class Boards(_Resource):
 
     async def cards(self, board_id: str) -> list[Card]:
         """Read the cards of a board (interface 4.4), in the order of the response.
+
+        Args:
+            board_id: The board to read.
 
         Raises:
             NotFoundError: the board does not exist or is not accessible.
@@ -87,6 +93,9 @@ class Lists(_Resource):
 
     async def archive(self, list_id: str) -> BoardList:
         """Archive a list (interface 4.9). Fields that the response does not show are None.
+
+        Args:
+            list_id: The list to archive.
 
         Raises:
             NotFoundError: the list does not exist or is not accessible.
@@ -130,6 +139,9 @@ class Cards(_Resource):
     async def get(self, card_id: str) -> Card:
         """Read a card (interface 4.6).
 
+        Args:
+            card_id: The card to read.
+
         Raises:
             NotFoundError: the card does not exist or is not accessible.
             BoardClientError: the call failed in another way.
@@ -139,6 +151,10 @@ class Cards(_Resource):
     async def move(self, card_id: str, *, list_id: str) -> Card:
         """Move a card to another list (interface 4.7). Fields that the response does not show are None.
 
+        Args:
+            card_id: The card to move.
+            list_id: The list that gets the card.
+
         Raises:
             NotFoundError: the card or the list does not exist or is not accessible.
             BoardClientError: the call failed in another way.
@@ -147,6 +163,10 @@ class Cards(_Resource):
 
     async def add_label(self, card_id: str, label_id: str) -> None:
         """Attach a label to a card (interface 4.8).
+
+        Args:
+            card_id: The card that gets the label.
+            label_id: The label to attach.
 
         Raises:
             NotFoundError: the card does not exist or is not accessible.
@@ -158,6 +178,9 @@ class Cards(_Resource):
         """Delete a card for good (interface 4.10).
 
         A 404 after an attempt of unknown effect counts as success: that attempt may have deleted the card.
+
+        Args:
+            card_id: The card to delete.
 
         Raises:
             NotFoundError: the card does not exist or is not accessible.
@@ -214,11 +237,12 @@ class Cards(_Resource):
             concurrency: How many cards to send at a time. None (default): as many as the service is found to accept.
             journal: The path of a file that a later run with the same drafts resumes from; it skips what is done. Rows are
                 known by their `reference`, otherwise by their position. None (default): no journal.
-            board_id: The board that holds the lists. It is read to settle cards whose effect is unknown.
-            unknown: What to do with a card whose effect is unknown. "reconcile" reads the board, counts the listed cards as
-                created, and sends the others again. "report" sends each card at most once and reports it as unknown. "resend"
-                sends it again, up to five times, which may create it twice. None (default): "reconcile" with a `board_id`,
-                otherwise "report".
+            board_id: The board that holds the lists. It is read to settle cards whose effect is unknown. None (default): no
+                board is read.
+            unknown: What to do with a card whose effect is unknown. "reconcile" reads the board, counts a listed card as
+                created, and sends a card again only once a later listing proves that it does not exist. "report" sends each card
+                at most once and reports it as unknown. "resend" sends it again, up to five times, which may create it twice. None
+                (default): "reconcile" with a `board_id`, otherwise "report".
             marker: How cards are recognised on the board. None (default): by their content. True: by a code at both ends of the
                 description. A function gets the draft and returns the code.
             settle: The seconds after the last request until the board is read, within which the service must have carried it out

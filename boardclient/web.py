@@ -302,7 +302,11 @@ class SignIn:
         return (set_cookie(self._account_cookie, "", 0, is_secure=self._is_secure),)
 
     def account_of_request(self, cookies: Cookies) -> str | None:
-        """Return the account that is signed in at the browser of a request. None if nobody is."""
+        """Return the account that is signed in at the browser of a request. None if no user is.
+
+        Args:
+            cookies: The cookies of the request, by name.
+        """
         text = cookie_of(cookies, self._account_cookie)
         return self._signer.read_account(text, self._clock(), self._account_seconds)
 

@@ -64,8 +64,12 @@ class Pace:
     ) -> Pace:
         """Return a pace for workers that were not limited until their first refusal.
 
-        `sent` is the number of attempts that have ended, including the refused one, and `began` the time at which the first one
-        started.
+        Args:
+            workers: How many attempts may be in flight.
+            sent: How many attempts have ended, including the refused one.
+            began: The time on the clock at which the first one started.
+            retry_after: The seconds that the refusal asks for, None if it names none.
+            clock: A monotonic clock in seconds.
         """
         pace = cls(max_in_flight=workers, clock=clock)
         pace._controller = Controller(None, workers, places=workers)

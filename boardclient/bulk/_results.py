@@ -45,12 +45,24 @@ class CardResult:
 
     @classmethod
     def of_card(cls, index: int, draft: CardDraft, card: Card) -> CardResult:
-        """Return the result for a card that was created."""
+        """Return the result for a card that was created.
+
+        Args:
+            index: The number of the row in the input, from 0.
+            draft: What was sent.
+            card: The card that the service created.
+        """
         return _construct(index, draft, card, None, "created")
 
     @classmethod
     def of_error(cls, index: int, draft: CardDraft, error: BoardClientError) -> CardResult:
-        """Return the result for a call that failed. The state is "unknown" unless the error rules out that a card exists."""
+        """Return the result for a call that failed. The state is "unknown" unless the error rules out that a card exists.
+
+        Args:
+            index: The number of the row in the input, from 0.
+            draft: What was sent, or would have been.
+            error: Why the call failed.
+        """
         is_open = error.effect in {Effect.UNKNOWN, Effect.DONE} or isinstance(error, DecodeError)
         return cls(index=index, draft=draft, error=error, state="unknown" if is_open else "failed")
 

@@ -171,13 +171,21 @@ class CredentialProvider(Protocol):
     """
 
     async def acquire(self, exchange: Exchange) -> Credentials:
-        """Return the credentials for the next request."""
+        """Return the credentials for the next request.
+
+        Args:
+            exchange: What can send a form to a token endpoint, without credentials: the session of the call.
+        """
         ...
 
     async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
         """Return the credentials that replace those which the service refused with 401.
 
         Return equal ones if there are no others: then the 401 is final.
+
+        Args:
+            rejected: The credentials that the service refused.
+            exchange: What can send a form to a token endpoint, as for `acquire`.
         """
         ...
 
@@ -203,14 +211,27 @@ class CredentialObserver:
         return "credentials"
 
     def is_current(self, credentials: Credentials) -> bool:
-        """Return True if credentials that were returned earlier may still sign a request."""
+        """Return True if credentials that were returned earlier may still sign a request.
+
+        Args:
+            credentials: What `acquire`, `renew` or `current` returned.
+        """
         return True
 
     def note_accepted(self, credentials: Credentials) -> None:
-        """Note that the service accepted the credentials. It is called once for each object."""
+        """Note that the service accepted the credentials. It is called once for each object.
+
+        Args:
+            credentials: The credentials that signed the request.
+        """
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
-        """Note a 401 that ends its call. `renew` is called at most once in a call."""
+        """Note a 401 that ends its call. `renew` is called at most once in a call.
+
+        Args:
+            credentials: The credentials that the service refused.
+            exchange: What can send a form to a token endpoint, as for `acquire`.
+        """
 
 
 class StaticCredentials(CredentialObserver):

@@ -129,6 +129,11 @@ class TokenStore(Protocol):
         """Keep the token as generation `after + 1`. Return False if the generation is not `after`.
 
         It does not matter who has the lease. A cool-down of the account ends.
+
+        Args:
+            account: The account whose token it is.
+            token: The token to keep.
+            after: The generation that the token follows, 0 for the first one.
         """
         ...
 
@@ -144,6 +149,11 @@ class TokenStore(Protocol):
 
         Return "granted" if no holder has the lease, if it ran out, or if `holder` has it, whose time begins again. Return
         "held" if another holder has it, and "cooling" during the cool-down after a failed renewal.
+
+        Args:
+            account: The account whose token is to be renewed.
+            holder: A text that names the worker, and is different for each renewal.
+            seconds: How long the lease lasts unless `holder` gets it again.
         """
         ...
 
@@ -151,5 +161,10 @@ class TokenStore(Protocol):
         """End the lease of `holder`, and grant none for `cooldown` seconds.
 
         Another holder's lease stays as it is. If the lease ran out and no other holder took it, the cool-down may begin or not.
+
+        Args:
+            account: The account of the lease.
+            holder: The text that `lease` was called with.
+            cooldown: The seconds from now in which no holder gets the lease. 0 (default): the next one gets it at once.
         """
         ...

@@ -18,7 +18,13 @@ class Stage(Protocol):
         ...
 
     async def reply(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
-        """Send a whole response."""
+        """Send a whole response.
+
+        Args:
+            status: The HTTP status.
+            body: The body, b"" by default.
+            headers: Header fields. None (default): those that HTTP requires.
+        """
         ...
 
     async def reply_answer(self) -> None:
@@ -26,7 +32,13 @@ class Stage(Protocol):
         ...
 
     async def begin(self, status: int, length: int, headers: Mapping[str, str]) -> None:
-        """Send the head of a response whose body has `length` bytes."""
+        """Send the head of a response.
+
+        Args:
+            status: The HTTP status.
+            length: The bytes of the body that follows, as `Content-Length` announces them.
+            headers: Further header fields.
+        """
         ...
 
     async def write(self, part: bytes) -> None:
