@@ -85,8 +85,8 @@ RECOGNISABLE: Final = frozenset(TEXTS) - {"cut", "cut with dots", "cut with elli
 class ServiceKind:
     """How a service shows the cards of a listing; `cap` is how many, `is_newest` which.
 
-    `shows_answers` says that the answer to a creation shows a card in the same way, otherwise as it was sent. A name that is left
-    out of an answer is left out of listings alone.
+    `shows_answers` says that the response to a creation shows a card in the same way, otherwise as it was sent. A name that is
+    left out is left out of listings alone.
     """
 
     name: str = "as sent"

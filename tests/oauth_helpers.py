@@ -54,7 +54,7 @@ def virtual(body: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return test
 
 
-def token_answer(value: str = "t1", **more: object) -> Response:
+def token_response(value: str = "t1", **more: object) -> Response:
     return Response(200, {}, json.dumps({"access_token": value, **more}).encode())
 
 

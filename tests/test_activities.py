@@ -41,7 +41,7 @@ def test_events_reach_whom_they_are_for(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_form_without_a_response_says_why() -> None:
-    """A token exchange that nothing answered ends with the effect and the reason."""
+    """A token exchange without a response ends with the effect and the reason."""
     form = Activity(kind="attempt", operation="token exchange")
     end_form(form, TransportFailure("connect", Effect.NOT_SENT, "no connection: refused"), None)
     assert (form.effect, form.why, form.status) == (Effect.NOT_SENT, "no connection: refused", None)

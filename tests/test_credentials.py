@@ -125,7 +125,7 @@ def written(secret: str) -> list[str]:
 
 @pytest.mark.parametrize("secret", AWKWARD)
 def test_redact(secret: str) -> None:
-    """Every way of writing a credential becomes `***`, in body and headers; what is beside it stays."""
+    """A credential becomes `***` however it is written, in body and headers; what is beside it stays."""
     for credentials in (Credentials(secret), Credentials("another token", secret)):
         for form in written(secret):
             headers = {"X-Echo": f"<{form}>"} if form.isprintable() else {}
@@ -423,7 +423,7 @@ async def test_a_form_without_a_whole_response_is_not_sent_again(fault: faults.F
 
 
 async def test_closing_the_session_ends_the_form(service: BoardService) -> None:
-    """A form under way ends when the session is closed, for the provider and for the call."""
+    """A form that is being sent ends when the session is closed, for the provider and for the call."""
     service.faults.add(faults.hang(), "token.exchange")
     provider = Posting(service.auth_url + "/1/OAuthGetAccessToken")
     session: AsyncSession = service.session(provider)

@@ -80,5 +80,5 @@ _GUARANTEES = _PAGES["docs/errors.md"].split("\n## What you may rely on\n", 1)[1
 
 @pytest.mark.parametrize("name", re.findall(r"`([A-Z]\w+)`", _GUARANTEES))
 def test_name_in_the_guarantees_exists(name: str) -> None:
-    """The table of guarantees speaks of names that are there."""
+    """The names in the table of guarantees exist."""
     assert hasattr(boardclient, name) or hasattr(builtins, name) or name in {"GET", "PUT", "DELETE", "POST"}

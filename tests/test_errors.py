@@ -156,7 +156,7 @@ def test_a_deadline_error_is_a_timeout_error() -> None:
 
 
 def test_attributes_are_where_the_contract_puts_them() -> None:
-    """An answered error has status, headers, body, request and retry_after; the others phase, path and request."""
+    """The error of a response has status, headers, body, request and retry_after; the others phase, path and request."""
     api = an_error(ServerError)
     assert isinstance(api, ApiError)
     assert (api.status, dict(api.headers), api.body, api.request) == (429, {"Retry-After": "7"}, b"\x00body", "POST /1/cards")

@@ -129,7 +129,7 @@ def test_a_module_imports_only_what_its_part_may(module: str, path: Path) -> Non
 
 
 def test_every_module_belongs_to_a_known_part() -> None:
-    """A module that no rule speaks of would escape them all."""
+    """Each module is in a part that a rule names."""
     parts = {module.split(".")[1] for module, _ in _modules() if "." in module}
     assert parts <= set(_LEVEL) | {"testing", "__main__"}
     assert parts >= _FLOOR | _WIRE | {"session", "resources", "retry", "testing"}

@@ -119,7 +119,7 @@ class Shout(str):
         return "shouted"
 
 
-class Colour(str, enum.Enum):  # noqa: UP042 -- the older way, whose str() is not its value
+class Colour(str, enum.Enum):  # noqa: UP042 -- the older form, whose str() is not its value
     RED = "red"
 
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from oauth_helpers import OPTIONS, SECRETS, Application, FakeSession, error_of, lost, provider_of, token_answer, virtual
+from oauth_helpers import OPTIONS, SECRETS, Application, FakeSession, error_of, lost, provider_of, token_response, virtual
 
 from boardclient import (
     AsyncSession,
@@ -32,7 +32,7 @@ async def test_first_use(timeout: float | None, expected: float) -> None:
     """A code is asked for and exchanged once; the token signs from then on, and is in the store."""
     application, store = Application("a code"), MemoryTokenStore()
     provider = provider_of(application, store=store, key="k", account="mine")
-    session = FakeSession(token_answer(), timeout=timeout)
+    session = FakeSession(token_response(), timeout=timeout)
     given = await asyncio.gather(*(provider.acquire(session) for _ in range(20)))
     assert set(given) == {Credentials("t1", "k")}
     fields = {
@@ -63,7 +63,7 @@ async def test_the_callback_receives_the_attempt() -> None:
     """`first_time` holds until a token was kept, `attempt` counts until one is accepted."""
     application = Application(LookupError("no"), "code a", "code b", LookupError("no"), "code c", "code d")
     provider = provider_of(application)
-    session = FakeSession(Response(400, {}, b""), *[token_answer(f"t{number}") for number in range(1, 4)])
+    session = FakeSession(Response(400, {}, b""), *[token_response(f"t{number}") for number in range(1, 4)])
     await error_of(provider.acquire(session))
     await asyncio.sleep(1.1)
     await error_of(provider.acquire(session))  # the exchange refuses
@@ -85,7 +85,7 @@ async def test_the_callback_receives_the_attempt() -> None:
 @virtual
 async def test_a_401_for_an_older_token() -> None:
     """Who comes late with a 401 gets the newer token at once."""
-    provider, session = provider_of(), FakeSession(token_answer("t1"), token_answer("t2"))
+    provider, session = provider_of(), FakeSession(token_response("t1"), token_response("t2"))
     first = await provider.acquire(session)
     provider.note_accepted(first)
     renewed = await asyncio.gather(*(provider.renew(first, session) for _ in range(10)))
@@ -101,7 +101,7 @@ async def test_a_new_token_that_is_refused() -> None:
     """A token refused as soon as it was new is final, and begins a rest for all of the store."""
     store = MemoryTokenStore(clock=asyncio.get_running_loop().time)
     provider, other = provider_of(store=store), provider_of(store=store)
-    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    session = FakeSession(token_response("t1"), token_response("t2"))
     first = await provider.acquire(session)
     assert await other.acquire(session) == first
     assert await provider.renew(first, session) is first
@@ -117,7 +117,7 @@ async def test_a_new_token_that_is_refused() -> None:
 @virtual
 async def test_a_second_401_in_one_call() -> None:
     """A refused replay that the session reports counts like any other 401."""
-    provider, session = provider_of(), FakeSession(token_answer("t1"), token_answer("t2"))
+    provider, session = provider_of(), FakeSession(token_response("t1"), token_response("t2"))
     first = await provider.acquire(session)
     provider.note_accepted(first)
     second = await provider.renew(first, session)
@@ -143,7 +143,7 @@ async def test_a_rest_that_can_not_be_shared(state: object) -> None:
             await super().release(account, holder, cooldown)
 
     store = Store()
-    provider, session = provider_of(store=store), FakeSession(token_answer())
+    provider, session = provider_of(store=store), FakeSession(token_response())
     first = await provider.acquire(session)
     store.is_failing = True
     assert await provider.renew(first, session) is first
@@ -157,7 +157,7 @@ async def test_a_rest_that_can_not_be_shared(state: object) -> None:
 async def test_a_failure_is_everybodys() -> None:
     """Each waiting call gets its own error with the same cause; the user is not asked during the rest, and is asked after it."""
     application = Application(LookupError("mine"), LookupError("mine"))
-    provider, session = provider_of(application), FakeSession(token_answer())
+    provider, session = provider_of(application), FakeSession(token_response())
     errors = await asyncio.gather(*(error_of(provider.acquire(session)) for _ in range(5)))
     assert {str(error) for error in errors} == {"authorize raised LookupError; the next renewal is possible in 1.0 s"}
     assert len({id(error) for error in errors}) == 5
@@ -237,7 +237,7 @@ async def test_an_exchange_with_unknown_effect() -> None:
     """A second code is asked for, once; a code whose exchange was lost is never sent again."""
     application = Application("first", "second", "first", "third")
     provider = provider_of(application)
-    session = FakeSession(lost(), lost(), token_answer())
+    session = FakeSession(lost(), lost(), token_response())
     error = await error_of(provider.acquire(session))
     assert str(error).startswith("the token exchange failed, with unknown effect: no answer")
     assert isinstance(error.__cause__, TransportError)
@@ -254,7 +254,7 @@ async def test_an_exchange_with_unknown_effect() -> None:
 @virtual
 async def test_a_second_code_that_is_good() -> None:
     """A lost exchange is not an error if the second one succeeds."""
-    session = FakeSession(lost(), token_answer())
+    session = FakeSession(lost(), token_response())
     assert (await provider_of().acquire(session)).token == "t1"
 
 

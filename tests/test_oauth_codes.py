@@ -13,7 +13,7 @@ from oauth_helpers import (
     error_of,
     lost,
     provider_of,
-    token_answer,
+    token_response,
     virtual,
     waiting_provider,
 )
@@ -38,7 +38,7 @@ async def test_a_code_at_hand() -> None:
     """A code passed to the provider is exchanged once, and its token is used here and published for all."""
     store = MemoryTokenStore()
     provider, other = waiting_provider(store=store), waiting_provider(store=store)
-    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    session = FakeSession(token_response("t1"), token_response("t2"))
     await error_of(other.acquire(session))
     await provider.exchange_code("a code", session, code_verifier="v")
     assert [fields["code"] for _, fields, _ in session.forms] == ["a code"]
@@ -57,7 +57,7 @@ async def test_a_code_ends_cool_downs_and_waiting() -> None:
     """A code ends a cool-down here and in the store, and a callback that another worker waits for."""
     loop, store = asyncio.get_running_loop(), MemoryTokenStore(clock=asyncio.get_running_loop().time)
     failing = provider_of(Application(LookupError("no")), store=store, cooldown=60.0)
-    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    session = FakeSession(token_response("t1"), token_response("t2"))
     await error_of(failing.acquire(session))
     waiting = waiting_provider(store=store)
     assert await store.lease("default", "x", 1.0) == "cooling"
@@ -73,7 +73,7 @@ async def test_a_code_ends_cool_downs_and_waiting() -> None:
     await waiting.exchange_code("code 2", session)
     assert (await call).token == "t2"
     assert loop.time() - began < 0.5
-    await failing.exchange_code("code 3", FakeSession(token_answer("t3")))
+    await failing.exchange_code("code 3", FakeSession(token_response("t3")))
     assert failing._token_state.failure is None
 
 
@@ -100,7 +100,7 @@ async def test_a_cancelled_caller_does_not_lose_the_token() -> None:
     await asyncio.sleep(1)
     exchanging.cancel()
     await asyncio.wait({exchanging})
-    answer.set_result(token_answer())
+    answer.set_result(token_response())
     await asyncio.sleep(0.1)
     assert provider.current() == Credentials("t1")
 
@@ -117,7 +117,7 @@ async def test_a_cancelled_caller_does_not_lose_the_token() -> None:
 @virtual
 async def test_a_code_that_gives_no_token(answer: object, words: str) -> None:
     """The error says why, no cool-down begins, and a code whose effect is unknown is not sent again."""
-    provider, session = waiting_provider(), FakeSession(answer, token_answer())
+    provider, session = waiting_provider(), FakeSession(answer, token_response())
     error = await error_of(provider.exchange_code("canary-code-7", session))
     assert str(error).startswith(words)
     assert_no_secrets(error, secrets=[*SECRETS, "canary-code-7"])
@@ -164,7 +164,7 @@ async def test_invalid_codes_tokens_and_accounts_are_refused() -> None:
 async def test_a_token_for_whom_it_may_be() -> None:
     """A token can be had before it is known whose it is, and be kept for another account of the store."""
     store = MemoryTokenStore()
-    provider, session = waiting_provider(store=store, key="k"), FakeSession(token_answer("t1"))
+    provider, session = waiting_provider(store=store, key="k"), FakeSession(token_response("t1"))
     token = await provider.request_token("code", session)
     assert (provider.current(), await store.read("default")) == (None, None)
     ann = provider.for_account("ann")
@@ -197,7 +197,7 @@ async def test_a_store_that_never_accepts_a_token_is_an_error() -> None:
         await provider.keep_token(Token("other"))
     store.refusals = 100
     with pytest.raises(CredentialError, match="took no new token"):
-        await provider.exchange_code("code", FakeSession(token_answer()))
+        await provider.exchange_code("code", FakeSession(token_response()))
 
 
 @virtual
@@ -205,7 +205,7 @@ async def test_asking_again() -> None:
     """`authorize_again` replaces a good token by one of a new consent, fails as any renewal, and needs a callback."""
     application = Application("one", "two", LookupError("no"), asyncio.Event().wait)
     provider = provider_of(application)
-    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    session = FakeSession(token_response("t1"), token_response("t2"))
     provider.note_accepted(await provider.acquire(session))
     await provider.authorize_again(session)
     assert provider.current() == Credentials("t2")

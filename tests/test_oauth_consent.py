@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from oauth_helpers import Application, FakeSession, error_of, provider_of, token_answer, virtual, waiting_provider
+from oauth_helpers import Application, FakeSession, error_of, provider_of, token_response, virtual, waiting_provider
 
 from boardclient import (
     ConsentRequired,
@@ -67,7 +67,7 @@ async def test_an_authorize_that_raises_it() -> None:
     store = CountingStore()
     application = Application(*[ConsentRequired("x", "", "/from-callback")] * 3, "code")
     provider = provider_of(application, store=store, account="ann", login_url="/login")
-    session = FakeSession(token_answer())
+    session = FakeSession(token_response())
     for _ in range(3):
         error = await error_of(provider.acquire(session))
         assert isinstance(error, ConsentRequired)
@@ -212,10 +212,10 @@ async def test_waiting_for_a_token() -> None:
 
 @virtual
 async def test_forgetting() -> None:
-    """The token is gone here, in the store and at other workers; a renewal under way does not bring it back."""
+    """The token is gone here, in the store and at other workers; a renewal that is running does not bring it back."""
     store = MemoryTokenStore(clock=asyncio.get_running_loop().time)
     await store.publish("default", Token("t"), 0)
-    provider, other, session = waiting_provider(store=store), waiting_provider(store=store), FakeSession(token_answer("late"))
+    provider, other, session = waiting_provider(store=store), waiting_provider(store=store), FakeSession(token_response("late"))
     first = await provider.acquire(session)
     await other.acquire(session)
     late = provider_of(Application(lambda: asyncio.sleep(10, "code")), store=store)
@@ -245,7 +245,7 @@ async def test_a_store_that_can_not_forget() -> None:
 
     provider = provider_of(store=Old())
     assert await provider.state() == "never"
-    assert (await provider.acquire(FakeSession(token_answer()))).token == "t1"
+    assert (await provider.acquire(FakeSession(token_response()))).token == "t1"
     with pytest.raises(CredentialError, match="Old can't forget a token: a store needs the methods delete and generation"):
         await provider.forget()
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from oauth_helpers import Application, FakeSession, error_of, provider_of, token_answer, virtual
+from oauth_helpers import Application, FakeSession, error_of, provider_of, token_response, virtual
 
 from boardclient import (
     AuthorizationRequest,
@@ -75,7 +75,7 @@ async def test_a_step_that_fails(method: str, step: Callable[[], Any], words: st
         return  # whatever is true counts as taken
     store = Scripted(method, step)
     provider = provider_of(Application(lambda: asyncio.sleep(0.01, "code")), store=store)
-    session = FakeSession(token_answer(), token_answer())
+    session = FakeSession(token_response(), token_response())
     errors = await asyncio.gather(*(error_of(provider.acquire(session)) for _ in range(5)))
     assert {str(error) for error in errors} == {str(errors[0])}
     assert str(errors[0]).startswith(words.format(method))
@@ -115,7 +115,7 @@ async def test_closing_does_not_wait_for_a_step_that_hangs(method: str) -> None:
         await asyncio.Event().wait()
 
     provider = provider_of(store=Scripted(method, hang))
-    session = FakeSession(token_answer())
+    session = FakeSession(token_response())
     call = asyncio.create_task(provider.acquire(session))
     await hanging.wait()
     began = loop.time()
@@ -228,7 +228,7 @@ async def test_a_store_that_lost_its_file_prompts_once() -> None:
     )
     for generation in range(9):
         await store.publish("default", Token(f"old {generation}"), generation)
-    session = FakeSession(*(token_answer(f"t{number}") for number in range(20)))
+    session = FakeSession(*(token_response(f"t{number}") for number in range(20)))
     provider.note_accepted(await provider.acquire(session))
     provider._token_state.refuse(Credentials("old 8"))
     provider.note_accepted(await provider.acquire(session))  # generation 10, which is soon to be renewed
@@ -255,7 +255,7 @@ async def test_a_store_that_is_lost_during_consent_does_not_waste_the_code(resto
             await store.publish("default", Token(f"old {generation}"), generation)
         return "code"
 
-    provider, session = provider_of(Application(losing), store=store), FakeSession(token_answer("mine"))
+    provider, session = provider_of(Application(losing), store=store), FakeSession(token_response("mine"))
     old = await provider.acquire(session)
     assert (await provider.renew(old, session)).token == "mine"
     assert await store.read("default") == StoredToken(Token("mine"), (restored or 0) + 1)
@@ -271,7 +271,7 @@ async def test_a_store_that_was_restored_with_a_token_of_another_worker() -> Non
         provider = provider_of(application, store=store, renew_before_expiry=60.0)
         for generation in range(3):
             await store.publish("default", Token(f"old {generation}", later), generation)
-        session = FakeSession(token_answer("new"))
+        session = FakeSession(token_response("new"))
         await provider.acquire(session)
         provider._token_state._renew_at = 0.0
         store._accounts.clear()
@@ -295,7 +295,7 @@ async def test_a_store_that_keeps_going_back_fails_the_renewal() -> None:
             return False
 
     store = Shrinking()
-    assert "took no new token" in str(await error_of(provider_of(store=store).acquire(FakeSession(token_answer()))))
+    assert "took no new token" in str(await error_of(provider_of(store=store).acquire(FakeSession(token_response()))))
     assert list(store.generations) == []
 
 
@@ -347,7 +347,7 @@ async def test_accounts_that_wait_for_each_other(number: int) -> None:
 async def test_accounts_that_wait_in_a_row() -> None:
     """One account's callback may wait for another's, and that one for a third: this is no circle."""
     store = MemoryTokenStore()
-    session = FakeSession(*(token_answer(f"t{number}") for number in range(3)))
+    session = FakeSession(*(token_response(f"t{number}") for number in range(3)))
 
     async def nested(provider: Any) -> str:
         return (await provider.acquire(session)).token

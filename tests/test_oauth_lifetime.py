@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from oauth_helpers import OPTIONS, SECRETS, Application, FakeSession, error_of, provider_of, token_answer, virtual
+from oauth_helpers import OPTIONS, SECRETS, Application, FakeSession, error_of, provider_of, token_response, virtual
 
 from boardclient import (
     AsyncSession,
@@ -50,7 +50,7 @@ async def test_a_token_is_renewed_before_its_end(wall: SimpleNamespace) -> None:
     """The first to come when it is due renews; others use the token meanwhile."""
     application = Application("code", lambda: asyncio.sleep(0.5, "another code"))
     provider = provider_of(application, renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
-    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    session = FakeSession(token_response("t1"), token_response("t2"))
     first = await provider.acquire(session)
     wall.now += 3539
     assert await provider.acquire(session) is first
@@ -68,7 +68,7 @@ async def test_an_early_renewal_that_takes_long(wall: SimpleNamespace) -> None:
     """The call that began it uses the old token after a second, and the renewal continues."""
     application = Application("code", lambda: asyncio.sleep(5, "another code"))
     provider = provider_of(application, renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
-    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    session = FakeSession(token_response("t1"), token_response("t2"))
     first = await provider.acquire(session)
     wall.now += 3590
     began = asyncio.get_running_loop().time()
@@ -84,11 +84,11 @@ async def test_an_early_renewal_that_fails(wall: SimpleNamespace) -> None:
     """The token signs on, no other renewal begins during the rest, and the next may succeed."""
     application = Application("code", LookupError("no"))
     provider = provider_of(application, renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
-    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    session = FakeSession(token_response("t1"), token_response("t2"))
     first = await provider.acquire(session)
     wall.now += 3590
     assert [await provider.acquire(session) for _ in range(3)] == [first] * 3
-    assert provider._token_state.rest_seconds == 1.0  # nobody has made it longer
+    assert provider._token_state.rest_seconds == 1.0  # nothing has made it longer
     assert len(application.requests) == 2
     await asyncio.sleep(1.1)
     assert (await provider.acquire(session)).token == "t2"
@@ -96,10 +96,10 @@ async def test_an_early_renewal_that_fails(wall: SimpleNamespace) -> None:
 
 @virtual
 async def test_a_token_refused_during_its_early_renewal(wall: SimpleNamespace) -> None:
-    """Who meets a 401 meanwhile waits for the renewal that is under way; where it fails, the old token is all there is."""
+    """Who meets a 401 meanwhile waits for the renewal that is running; where it fails, the old token is all there is."""
     application = Application("code", lambda: asyncio.sleep(0.5, "another code"), lambda: asyncio.sleep(0.5, ""))
     provider = provider_of(application, renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
-    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    session = FakeSession(token_response("t1"), token_response("t2"))
     first = await provider.acquire(session)
     provider.note_accepted(first)
     wall.now += 3590
@@ -127,7 +127,7 @@ async def test_within_an_early_renewal_the_token_is_good(wall: SimpleNamespace) 
         return "another code"
 
     provider = provider_of(Application("code", signing), renew_before_expiry=60.0, parse_token=ending(wall, "t1", 3600))
-    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    session = FakeSession(token_response("t1"), token_response("t2"))
     first = await provider.acquire(session)
     wall.now += 3590
     assert (await provider.acquire(session)).token == "t2"
@@ -141,7 +141,7 @@ async def test_within_an_early_renewal_the_token_is_good(wall: SimpleNamespace) 
 async def test_a_session_that_closes_leaves_the_renewal_to_another() -> None:
     """A renewal ends with its session, without a failure; a call that waits on another session begins the next one."""
     application = Application(asyncio.Event().wait)
-    provider, one, two = provider_of(application), FakeSession(), FakeSession(token_answer())
+    provider, one, two = provider_of(application), FakeSession(), FakeSession(token_response())
     waiting = [asyncio.create_task(provider.acquire(session)) for session in (one, one, two, two)]
     await asyncio.sleep(1)
     one.close()
@@ -166,7 +166,7 @@ async def test_a_closed_session_renews_nothing() -> None:
 @virtual
 async def test_a_session_that_closes_amid_the_exchange() -> None:
     """An exchange that ends with its session is not a failure, and no cool-down follows."""
-    provider, session = provider_of(), FakeSession(SessionClosedError("closed"), token_answer())
+    provider, session = provider_of(), FakeSession(SessionClosedError("closed"), token_response())
     assert (await provider.acquire(session)).token == "t1"
     assert provider._token_state.failure is None
 
@@ -183,7 +183,7 @@ async def test_a_renewal_that_begins_as_another_ends() -> None:
             return task
 
     application = Application(asyncio.Event().wait, lambda: asyncio.sleep(5, "code"))
-    provider, one, two = provider_of(application), First(), FakeSession(token_answer())
+    provider, one, two = provider_of(application), First(), FakeSession(token_response())
     first = asyncio.create_task(provider.acquire(one))
     await asyncio.sleep(1)
     first.cancel()
@@ -199,7 +199,7 @@ async def test_a_renewal_that_begins_as_another_ends() -> None:
 async def test_a_cancelled_caller_leaves_the_renewal() -> None:
     """The call that began a renewal may be cancelled: the renewal continues for the others."""
     provider = provider_of(Application(lambda: asyncio.sleep(5, "code")))
-    session = FakeSession(token_answer())
+    session = FakeSession(token_response())
     first, second = (asyncio.create_task(provider.acquire(session)) for _ in range(2))
     await asyncio.sleep(1)
     first.cancel()

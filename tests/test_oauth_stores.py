@@ -7,7 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
-from oauth_helpers import Application, FakeSession, error_of, provider_of, token_answer, virtual
+from oauth_helpers import Application, FakeSession, error_of, provider_of, token_response, virtual
 
 from boardclient import (
     CredentialError,
@@ -57,7 +57,7 @@ class Broken(MemoryTokenStore):
 async def test_a_store_that_raises(method: str) -> None:
     """What a store raises is the cause, without the frames that may hold a token."""
     broken = OSError("no disk")
-    error = await error_of(provider_of(store=Broken(method, broken)).acquire(FakeSession(token_answer("canary7"))))
+    error = await error_of(provider_of(store=Broken(method, broken)).acquire(FakeSession(token_response("canary7"))))
     assert str(error) == "the token store failed: OSError; the next renewal is possible in 1.0 s"
     assert error.__cause__ is broken
     assert broken.__traceback__ is None
@@ -69,7 +69,7 @@ async def test_a_store_s_own_credential_error_is_raised() -> None:
     """A store's own CredentialError keeps its words and its cause."""
     told, cause = CredentialError("the disk is full; make room on it"), OSError("full")
     told.__cause__ = cause
-    error = await error_of(provider_of(store=Broken("publish", told)).acquire(FakeSession(token_answer())))
+    error = await error_of(provider_of(store=Broken("publish", told)).acquire(FakeSession(token_response())))
     assert error is not told
     assert str(error) == "the disk is full; make room on it; the next renewal is possible in 1.0 s"
     assert error.__cause__ is cause
@@ -79,7 +79,7 @@ async def test_a_store_s_own_credential_error_is_raised() -> None:
 async def test_a_lease_that_can_not_be_given_back() -> None:
     """If the lease can't be released after a renewal, no call fails, and the next renewal has to wait."""
     provider = provider_of(store=Broken("release", OSError("no disk")))
-    credentials = await provider.acquire(FakeSession(token_answer()))
+    credentials = await provider.acquire(FakeSession(token_response()))
     assert credentials.token == "t1"
     assert provider._token_state.failure is not None
     assert provider._token_state.failure.why == "the token store failed: OSError"
@@ -94,7 +94,7 @@ async def test_a_store_that_hangs_when_the_lease_is_given_back() -> None:
             await asyncio.Event().wait()
 
     began = asyncio.get_running_loop().time()
-    credentials = await provider_of(store=Store()).acquire(FakeSession(token_answer()))
+    credentials = await provider_of(store=Store()).acquire(FakeSession(token_response()))
     assert credentials.token == "t1"
     assert asyncio.get_running_loop().time() - began < 2
 
@@ -107,7 +107,7 @@ async def test_a_store_that_keeps_nothing() -> None:
         async def publish(self, account: str, token: Token, after: int) -> bool:
             return False
 
-    error = await error_of(provider_of(store=Store()).acquire(FakeSession(token_answer())))
+    error = await error_of(provider_of(store=Store()).acquire(FakeSession(token_response())))
     assert str(error).startswith("the token store took no new token, and holds no other")
 
 
@@ -121,7 +121,7 @@ async def test_another_holder_that_was_faster() -> None:
         return "code"
 
     provider = provider_of(Application(overtaken), store=store)
-    assert (await provider.acquire(FakeSession(token_answer("ours")))).token == "theirs"
+    assert (await provider.acquire(FakeSession(token_response("ours")))).token == "theirs"
     assert await store.read("default") == StoredToken(Token("theirs"), 1)
 
 
@@ -172,7 +172,7 @@ async def test_another_holder_that_fails() -> None:
     store = MemoryTokenStore(clock=asyncio.get_running_loop().time)
     applications = Application(LookupError("no")), Application()
     one, two = (provider_of(application, store=store) for application in applications)
-    session = FakeSession(token_answer())
+    session = FakeSession(token_response())
     errors = await asyncio.gather(error_of(one.acquire(session)), error_of(two.acquire(session)))
     assert str(errors[1]).startswith("a renewal by another holder of the account has just failed")
     assert applications[1].requests == []
@@ -195,7 +195,7 @@ async def test_a_lease_is_kept_as_long_as_it_takes() -> None:
 
     store = Store(clock=loop.time)
     provider = provider_of(Application(lambda: asyncio.sleep(19, "code")), store=store, lease_seconds=6.0)
-    await provider.acquire(FakeSession(token_answer()))
+    await provider.acquire(FakeSession(token_response()))
     assert [round(moment) for moment, _, _ in asked] == list(range(0, 20, 2))
     assert len({holder for _, holder, _ in asked}) == 1
     assert {seconds for _, _, seconds in asked} == {6.0}
@@ -204,7 +204,7 @@ async def test_a_lease_is_kept_as_long_as_it_takes() -> None:
 
 @virtual
 async def test_a_lease_that_hangs() -> None:
-    """A step at the store that is under way is awaited for the length of a lease, not longer."""
+    """A step at the store that has begun is awaited for the length of a lease, not longer."""
     loop, steps = asyncio.get_running_loop(), 0
 
     class Store(MemoryTokenStore):
@@ -216,14 +216,14 @@ async def test_a_lease_that_hangs() -> None:
             return await super().lease(account, holder, seconds)
 
     provider = provider_of(Application(lambda: asyncio.sleep(3, "code")), store=Store(clock=loop.time), lease_seconds=6.0)
-    assert (await provider.acquire(FakeSession(token_answer()))).token == "t1"
+    assert (await provider.acquire(FakeSession(token_response()))).token == "t1"
     assert loop.time() == pytest.approx(9.0, abs=0.01)
     assert steps == 2
 
 
 @virtual
 async def test_a_step_at_the_store_is_awaited_before_the_lease_is_released() -> None:
-    """An extension that is under way when the renewal ends is over before the lease is given back."""
+    """An extension that has begun when the renewal ends is over before the lease is given back."""
     steps: list[str] = []
 
     class Store(MemoryTokenStore):
@@ -237,7 +237,7 @@ async def test_a_step_at_the_store_is_awaited_before_the_lease_is_released() -> 
             steps.append("release")
 
     provider = provider_of(Application(lambda: asyncio.sleep(3, "code")), store=Store(), lease_seconds=6.0)
-    await provider.acquire(FakeSession(token_answer()))
+    await provider.acquire(FakeSession(token_response()))
     assert steps == ["lease", "lease", "release"]
 
 
@@ -265,7 +265,7 @@ async def test_authorize_that_waits_for_itself(is_other: bool) -> None:
 async def test_authorize_that_uses_another_account(options: dict[str, Any]) -> None:
     """A callback may get its code by another account's credentials."""
     store = MemoryTokenStore()
-    session = FakeSession(token_answer("inner"), token_answer("outer"))
+    session = FakeSession(token_response("inner"), token_response("outer"))
 
     async def nested() -> str:
         credentials = await inner.acquire(session)
@@ -294,6 +294,6 @@ async def test_a_task_that_outlives_its_renewal() -> None:
         return "code"
 
     provider = provider_of(Application(leaving))
-    session = FakeSession(token_answer("t1"), token_answer("t2"))
+    session = FakeSession(token_response("t1"), token_response("t2"))
     provider.note_accepted(await provider.acquire(session))
     assert (await tasks[0]).token == "t2"

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="each ve
 
 
 class Pool:
-    """A transport that answers in the next turn of the event loop, or at once."""
+    """A transport that answers in the next iteration of the event loop, or at once."""
 
     def __init__(self, *, waits: bool) -> None:
         self._waits = waits

@@ -49,7 +49,7 @@ def interpret(request: Any, response: RawResponse, now: float) -> Any:
 DUE = datetime(2027, 1, 2, 5, 4, 5, 250000, tzinfo=timezone(timedelta(hours=2)))
 
 
-def answer(status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None) -> RawResponse:
+def raw_response(status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None) -> RawResponse:
     return RawResponse(status, CIMultiDict(headers or {}), body)
 
 
@@ -137,7 +137,7 @@ READS.append(ops.build_request("GET", "/1/x"))
 
 def test_responses_to_free_requests_are_returned_as_they_came() -> None:
     """A free request reads as status, headers and body; its JSON is decoded on demand."""
-    read = interpret(ops.build_request("GET", "/1/x"), answer(201, b'{"a":1}', {"X-A": "b"}), NOW)
+    read = interpret(ops.build_request("GET", "/1/x"), raw_response(201, b'{"a":1}', {"X-A": "b"}), NOW)
     assert isinstance(read, Response)
     assert (read.status, read.headers["x-a"], read.body, read.json()) == (201, "b", b'{"a":1}', {"a": 1})
     with pytest.raises(DecodeError):
@@ -252,15 +252,15 @@ def test_every_status_is_the_error_of_the_contract(status: int, kind: type[ApiEr
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 206, 299])
 def test_every_2xx_is_a_success(status: int) -> None:
     """No success status is shown, so each 2xx is one."""
-    assert interpret(ops.DELETE_CARD.request("c"), answer(status), NOW) is None
-    assert interpret(ops.READ_CARD.request("c"), answer(status, b'{"id":"c"}'), NOW) == Card("c")
+    assert interpret(ops.DELETE_CARD.request("c"), raw_response(status), NOW) is None
+    assert interpret(ops.READ_CARD.request("c"), raw_response(status, b'{"id":"c"}'), NOW) == Card("c")
     assert status_of(status).effect is Effect.DONE
 
 
 @pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 200_000])
 def test_an_error_keeps_64_kib_of_the_body(size: int) -> None:
     """The body of an error is cut at 64 KiB, and its message holds but a short excerpt."""
-    error = interpret(READS[0], answer(400, b"x" * size), NOW)
+    error = interpret(READS[0], raw_response(400, b"x" * size), NOW)
     assert isinstance(error, ApiError)
     assert error.body == b"x" * min(size, 65536)
     assert len(str(error)) < 400
@@ -269,7 +269,7 @@ def test_an_error_keeps_64_kib_of_the_body(size: int) -> None:
 def test_a_query_is_in_no_error() -> None:
     """The request of an error is the method and the path, without the query."""
     request = ops.build_request("GET", "/1/search", {"q": "private"})
-    errors = interpret(request, answer(404), NOW), interpret(READS[7], answer(200, b"{}"), NOW)
+    errors = interpret(request, raw_response(404), NOW), interpret(READS[7], raw_response(200, b"{}"), NOW)
     assert isinstance(errors[0], NotFoundError)
     assert errors[0].request == "GET /1/search"
     assert "private" not in f"{errors[0]} {errors[0]!r}"
@@ -281,7 +281,7 @@ def test_an_unusable_success_is_a_decode_error_of_a_done_call(request_: ops.Requ
     if request_.operation == "request":
         return
     body = b'[{"id":"a"},{"id":2}]'
-    error = interpret(request_, answer(200, body), NOW)
+    error = interpret(request_, raw_response(200, body), NOW)
     assert isinstance(error, DecodeError)
     assert (error.effect, error.request) == (Effect.DONE, request_.line)
     assert error.path == ("[1].id" if request_.operation in {"boards.cards", "boards.lists"} else "")
@@ -292,10 +292,10 @@ def test_an_unusable_success_is_a_decode_error_of_a_done_call(request_: ops.Requ
 @pytest.mark.parametrize("body", [b"", b"null", b"[1", b"\xff", b"<html>", b'{"id":3}', b"[" * 50_000, b"[]"])
 def test_changes_succeed_whatever_the_body_is(body: bytes) -> None:
     """After a 2xx of 4.7 to 4.10 nothing in the body is ever an error, and the id is the caller's, not its encoded form."""
-    assert interpret(ops.MOVE_CARD.request("c 1", list_id="l"), answer(200, body), NOW) == Card("c 1")
-    assert interpret(ops.ARCHIVE_LIST.request("l 1", closed=True), answer(200, body), NOW) == BoardList("l 1")
-    assert interpret(ops.ADD_LABEL.request("c", label_id="x"), answer(200, body), NOW) is None
-    assert interpret(ops.DELETE_CARD.request("c"), answer(200, body), NOW) is None
+    assert interpret(ops.MOVE_CARD.request("c 1", list_id="l"), raw_response(200, body), NOW) == Card("c 1")
+    assert interpret(ops.ARCHIVE_LIST.request("l 1", closed=True), raw_response(200, body), NOW) == BoardList("l 1")
+    assert interpret(ops.ADD_LABEL.request("c", label_id="x"), raw_response(200, body), NOW) is None
+    assert interpret(ops.DELETE_CARD.request("c"), raw_response(200, body), NOW) is None
 
 
 def http_date(seconds: float) -> str:
@@ -332,7 +332,7 @@ RUBBISH = ("", " ", "-1", "+1", "1e3", "nan", "inf", "1.", ".5", "1,5", "0x10", 
 def test_retry_after_is_seconds_or_a_date(value: str, date: str | None, seconds: float | None) -> None:
     """A valid Retry-After is in seconds, or a date relative to the response's Date; anything else is None."""
     headers = {"retry-after": value} | ({} if date is None else {"date": date})
-    error = interpret(READS[0], answer(429, b"", headers), NOW)
+    error = interpret(READS[0], raw_response(429, b"", headers), NOW)
     assert isinstance(error, RateLimitError)
     assert error.retry_after == seconds
 
@@ -441,7 +441,7 @@ BODIES |= st.tuples(BODIES, BODIES).map(b"".join)
 @pytest.mark.parametrize("request_", READS)
 def test_any_body_is_a_value_or_a_decode_error(request_: ops.Request[Any], body: bytes) -> None:
     """Whatever bytes a success carries, each operation gives its value or a DecodeError; a change always its value."""
-    outcome = interpret(request_, answer(200, body), NOW)
+    outcome = interpret(request_, raw_response(200, body), NOW)
     if request_.operation in {"cards.move", "lists.archive", "cards.add_label", "cards.delete", "request"}:
         assert not isinstance(outcome, BoardClientError)
     if isinstance(outcome, BoardClientError):
@@ -456,7 +456,7 @@ def test_any_failure_is_an_api_error(status: int, body: bytes, header: str) -> N
     """Whatever a response that is no success holds, it is an ApiError with an ASCII message."""
     if 200 <= status < 300:
         return
-    error = interpret(READS[0], answer(status, body, {"Retry-After": header, "X": header}), NOW)
+    error = interpret(READS[0], raw_response(status, body, {"Retry-After": header, "X": header}), NOW)
     assert isinstance(error, ApiError)
     assert str(error).isascii()
     assert str(error).isprintable()

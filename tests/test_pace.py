@@ -130,7 +130,7 @@ def test_a_permit_granted_with_a_cancellation_passes_to_the_next_task() -> None:
         await pace.__aenter__()
         second, third = asyncio.create_task(work("second")), asyncio.create_task(work("third"))
         await asyncio.sleep(30.0)
-        await pace.__aexit__(None, None, None)  # the second one's turn
+        await pace.__aexit__(None, None, None)  # the second one starts
         assert pace.in_flight == 1
         second.cancel()
         await asyncio.wait([second, third])

@@ -193,7 +193,7 @@ def test_no_responses_stop_a_pace_for_good(
         assert under_way or controller.next_start() <= now + LONGEST_HOLD + 1 / LOWEST
 
 
-# --- a window, told by its ends
+# --- a window, recognised by its ends
 
 
 def test_a_window_is_recognised_by_the_ends_of_two_blocks() -> None:

@@ -1,4 +1,4 @@
-"""Long answers and lazy fields: reading gives what a plain way gives, slice by slice, and keeps no more than it must."""
+"""Reading gives what a plain decoder gives, for any bytes, however they are cut."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from boardclient import DecodeError, _convert, _json
 from boardclient.models import Board, BoardList, BoardPrefs, Card, Member
 
-# --- the same, read the plain way
+# --- a plain decoder to compare with
 
 KINDS: dict[type, dict[str, tuple[str, tuple[type, ...]]]] = {
     Card: {

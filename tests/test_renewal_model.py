@@ -372,7 +372,7 @@ class RenewalMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.service.callbacks or self.service.exchanges)
     @rule()
     def renew_well(self) -> None:
-        """Let the renewals under way succeed."""
+        """Let the running renewals succeed."""
         for pending in [*self.service.callbacks]:
             self._give_code(pending)
         self._step(8)
@@ -415,7 +415,7 @@ class RenewalMachine(RuleBasedStateMachine):
 
     @invariant()
     def one_renewal(self) -> None:
-        """However many wait, one renewal is under way; a second one is where the store forgot the first."""
+        """However many wait, one renewal is running; a second one is where the store forgot the first."""
         assert len(self.service.callbacks) + len(self.service.exchanges) <= 1 + self.service.wiped.total()
 
     @invariant()

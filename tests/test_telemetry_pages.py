@@ -51,7 +51,7 @@ def _called(
     return call
 
 
-def _answered(status: int, **options: Any) -> Callable[[BoardService], Awaitable[object]]:
+def _status(status: int, **options: Any) -> Callable[[BoardService], Awaitable[object]]:
     return _called(lambda session: session.members.me(), faults.status(status, body=b"", **options))
 
 
@@ -132,13 +132,13 @@ MISTAKES: dict[str, Callable[[BoardService], Awaitable[object]]] = {
     "nothing listens there": _nothing_listens,
     "https to a port that speaks http": _https_to_http,
     "a wrong token": _wrong_token,
-    "a token without the right to write": _answered(403),
-    "an identifier that does not exist": _answered(404),
-    "a request that the service refuses": _answered(400),
-    "too many requests": _answered(429),
+    "a token without the right to write": _status(403),
+    "an identifier that does not exist": _status(404),
+    "a request that the service refuses": _status(400),
+    "too many requests": _status(429),
     "a pause that the timeout does not allow": _asked_too_long,
-    "a redirect": _answered(302),
-    "a service that fails": _answered(500),
+    "a redirect": _status(302),
+    "a service that fails": _status(500),
     "a proxy's page in place of JSON": _called(
         lambda session: session.members.me(), faults.status(200, body=b"<html>Sign in to the hotel</html>", headers=_HTML)
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import os
 import ssl
 from types import SimpleNamespace
@@ -12,9 +14,10 @@ import pytest
 from yarl import URL
 
 from boardclient import Effect
-from boardclient._transport import Settings, TransportFailure
+from boardclient._transport import RawResponse, Settings, TransportFailure
 from boardclient._transport._failures import failure_of
 from boardclient._transport._pool import Pool
+from boardclient._transport._reading import unpack_whole
 
 SECRET = "t0ken-in-the-address"
 KEY: Any = SimpleNamespace(host="h", port=1, ssl=True, is_ssl=True)
@@ -126,3 +129,32 @@ def test_a_failure_is_a_value() -> None:
 def test_settings_hide_what_may_be_secret() -> None:
     """The repr of the settings shows neither the proxy nor the headers."""
     assert SECRET not in repr(Settings(proxy=f"http://u:{SECRET}@p", headers={"X": SECRET}))
+
+
+@pytest.mark.parametrize("coding", ["gzip", " GZip ", "x-gzip"])
+@pytest.mark.parametrize("members", [1, 3])
+async def test_a_body_at_hand_is_decoded(coding: str, members: int) -> None:
+    """A body that was read before is decoded whole; names of codings have no case (RFC 9110, 8.4.1)."""
+    body = gzip.compress(b"abc") * members
+    assert await unpack_whole(200, {"Content-Encoding": coding}, body, 100) == RawResponse(
+        200, {"Content-Encoding": coding}, b"abc" * members
+    )
+
+
+async def test_other_tasks_run_while_a_body_decodes_to_much_more() -> None:
+    """A small body that decodes to megabytes lets other tasks run in between."""
+    iterations = 0
+
+    async def count() -> None:
+        nonlocal iterations
+        while True:
+            iterations += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    size = 2**22
+    decoded = await unpack_whole(200, {"Content-Encoding": "gzip"}, gzip.compress(b"0" * size), size)
+    counting.cancel()
+    assert isinstance(decoded, RawResponse)
+    assert len(decoded.body) == size
+    assert iterations >= 8

@@ -162,7 +162,7 @@ async def test_errors_of_cards_are_results(service: BoardService, session: Async
 
 
 async def test_a_refusal_is_the_affair_of_the_pace(service: BoardService, list_id: str) -> None:
-    """A card that is answered with 429 is sent again however little the policy repeats, and counts each time."""
+    """A card that gets a 429 is sent again however little the policy repeats, and counts each time."""
     service.faults.add(faults.status(429), "cards.create", times=2)
     async with service.session(retry=None) as session, session.cards.create_many(drafts(list_id, 2), concurrency=2) as run:
         report = await run.wait()

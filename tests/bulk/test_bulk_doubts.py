@@ -5,12 +5,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import attrs
 import pytest
 from bulk_helpers import LOST, REFUSED, Memory, Moments, World, kept, names
 from bulk_service import let_run
+from virtual_loop import virtually
 
 from boardclient import (
     AuthenticationError,
@@ -25,7 +27,9 @@ from boardclient import (
 from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
 from boardclient.bulk import _doubts
+from boardclient.bulk._doubts import Doubts
 from boardclient.bulk._options import make_options
+from boardclient.bulk._rows import Row
 from boardclient.testing import faults
 
 
@@ -97,7 +101,7 @@ async def test_settle_counts_from_the_opening_for_earlier_runs(moments: Moments,
 
 
 async def test_a_card_sent_by_this_run_is_created_by_it(moments: Moments, path: Path) -> None:
-    """A row of an earlier run that was absent and is sent again counts for this run, also where it is found without an answer."""
+    """A row of an earlier run that was absent and is resent counts for this run, also if it is found without a response."""
     memory = Memory(moments)
     memory.script = {"a": ["hang"]}
     async with memory.run("a", journal=path):
@@ -425,7 +429,7 @@ async def test_a_faulty_marker_keeps_the_doubt_of_an_earlier_run(moments: Moment
 
 
 async def test_refusals_do_not_count_for_cards_in_doubt(moments: Moments) -> None:
-    """A card that was answered with 429 four times and then lost once is sent again, as any other."""
+    """A card that got a 429 four times and then lost once is sent again, as any other."""
     memory = Memory(moments)
     memory.script = {"a": [REFUSED] * 4 + [LOST]}
     results = {result.draft.name: result.state for result in await memory.results("ab")}
@@ -448,3 +452,17 @@ async def test_a_service_that_changes_dates_gets_no_duplicates(moments: Moments)
     memory.script = {"b": ["swallowed"]}
     await memory.results([CardDraft(name, "list", due=due) for name in "ab"])
     assert len(memory.cards) == 2
+
+
+@virtually
+async def test_rows_of_an_earlier_run_do_not_prolong_the_wait() -> None:
+    """The wait before the board is read begins with the run, and anew with each row in doubt that this run has sent."""
+    loop, options = asyncio.get_running_loop(), SimpleNamespace(unknown="reconcile", settle_seconds=60.0)
+    doubts = Doubts(cast("Any", options), cast("Any", None), cast("Any", None), [])
+    await asyncio.sleep(50.0)
+    earlier, sent = Row(0, CardDraft("a", "list")), Row(1, CardDraft("b", "list"))
+    doubts.add(earlier, LOST)
+    assert (doubts.settle_seconds, earlier.doubted_at) == (10.0, Row.doubted_at)
+    sent.sends = 1
+    doubts.add(sent, LOST)
+    assert (doubts.settle_seconds, sent.doubted_at) == (60.0, loop.time())

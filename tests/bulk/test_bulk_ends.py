@@ -77,7 +77,7 @@ async def test_rows_refused_for_a_passing_reason_are_sent_again(world: World, st
         states, _ = await world.finish(drafts, **options)
         assert states == {"0": "unknown" if status == 408 else "failed", "1": "created"}
     states, _ = await world.finish(drafts, **options)
-    assert states["0"] == ("unknown" if status == 408 else "created")  # of a 408 nobody knows whether it was done
+    assert states["0"] == ("unknown" if status == 408 else "created")  # a 408 does not say whether it was done
 
 
 @pytest.mark.usefixtures("passing_time")
@@ -274,7 +274,7 @@ async def test_an_input_that_fails_leaves_a_resumable_journal(world: World) -> N
 
 @pytest.mark.parametrize("has_journal", [True, False])
 async def test_a_slow_input_returns_every_place(has_journal: bool, path: Path) -> None:
-    """Whether rows come one by one, at once, or are in doubt: in the end every place among those under way is free again."""
+    """Whether rows come one by one, at once, or are in doubt: in the end every place in the backlog is free again."""
 
     async def source() -> AsyncIterator[CardDraft]:
         for index in range(12):

@@ -58,7 +58,7 @@ async def test_a_failing_listener_ends_a_run_that_sends_nothing(how: str, moment
 
 
 async def test_a_failing_listener_loses_no_card_that_was_sent(moments: Moments, path: Path) -> None:
-    """Cards that are under way when it fails have their results, and are on record; the first error is raised."""
+    """Cards that are in flight when it fails have their results, and are on record; the first error is raised."""
 
     def fail(progress: BulkProgress) -> None:
         raise ZeroDivisionError(progress.done)

@@ -55,6 +55,36 @@ async def test_a_hold_says_what_it_waits_for_now() -> None:
     assert reasons == ["outage", "consent", None]
 
 
+@virtually
+async def test_the_pauses_between_tries_begin_anew_after_a_success() -> None:
+    """The pauses double during an outage; the next outage begins with the first pause again."""
+    loop, hold = asyncio.get_running_loop(), Hold(30.0, lambda: None)
+
+    async def pause() -> float:
+        began = loop.time()
+        await hold.acquire()
+        hold.release()
+        return loop.time() - began
+
+    hold.note_failure(refused())
+    assert [await pause() for _ in range(4)] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    hold.note_success()
+    hold.note_failure(refused())
+    assert await pause() == pytest.approx(0.1)
+
+
+@virtually
+async def test_a_task_that_tried_in_an_earlier_hold_waits_in_the_next() -> None:
+    """The permission to try ends with the hold that gave it."""
+    hold = Hold(30.0, lambda: None)
+    hold.note_failure(refused())
+    await hold.acquire()
+    assert hold.may_send()
+    hold.note_success()
+    hold.note_failure(refused())
+    assert not hold.may_send()
+
+
 class Service(Core):
     """A service in memory that is out of reach from `down_at` on, for `down_for` seconds; `failure` makes what is raised then."""
 
@@ -270,7 +300,7 @@ async def test_the_board_is_read_through_an_outage() -> None:
 
 
 @virtually
-async def test_a_service_that_never_answered_is_not_read_again() -> None:
+async def test_a_service_that_never_responded_is_not_read_again() -> None:
     """A 5xx for the first request of a run is an error at once, as for any other call."""
     service = Service(unavailable, down_at=0.0)
     with pytest.raises(ServerError):
@@ -361,7 +391,7 @@ async def relay(service: BoardService, port: int = 0) -> AsyncIterator[int]:
 
 
 async def test_connections_that_are_refused_fail_no_row(service: BoardService) -> None:
-    """Over real sockets: only what was under way when the connections broke is in doubt, and is found or sent again."""
+    """Over real sockets: only what was in flight when the connections broke is in doubt, and is found or sent again."""
     async with service.session() as session:
         board = await session.boards.create("Board", default_lists=True)
         list_id = (await session.boards.lists(board.id))[0].id

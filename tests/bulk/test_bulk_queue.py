@@ -1,4 +1,4 @@
-"""The results of a run on their way to the tasks that take them: in order, each once, until the end."""
+"""The queue between a run and the tasks that take its results: in order, each once, until the end."""
 
 import asyncio
 

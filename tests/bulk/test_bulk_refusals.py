@@ -1,4 +1,4 @@
-"""Rows that are answered with 429: when they are sent again, and when they fail."""
+"""Rows that get a 429: when they are sent again, and when they fail."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ async def test_a_refused_card_waits_for_retry_after(moments: Moments) -> None:
 
 
 async def test_a_refusal_without_a_time_is_the_pace_alone(moments: Moments) -> None:
-    """Without Retry-After the card asks for its next turn at once."""
+    """Without Retry-After the card waits for the limiter again at once."""
     memory = Memory(moments)
     memory.script = {"a": [RateLimitError("429", 429)] * 3}
     (result,) = await memory.results("a")

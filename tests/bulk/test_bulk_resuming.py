@@ -131,7 +131,7 @@ async def test_a_journal_begun_without_a_baseline_stays_unknown(world: World) ->
     ],
 )
 async def test_a_journal_without_markers_is_refused_with_them(world: World, first: Any, then: Any, message: str) -> None:
-    """A journal begun without markers is refused with them, and the other way round: nothing is sent, and it stays usable."""
+    """A journal begun with markers is refused without them, and vice versa: nothing is sent, and it stays usable."""
     drafts = world.drafts(*range(4))
     await world.leave_in_doubt(drafts, marker=first, unknown="report")
     with pytest.raises(JournalError, match=f"belongs to another import: {message}"):
@@ -243,7 +243,7 @@ async def test_another_oauth_account_is_refused(world: World) -> None:
 
 
 async def test_a_journal_serves_one_run_at_a_time(world: World) -> None:
-    """A second run is refused while the first is under way, and the first is not disturbed."""
+    """A second run is refused while the first is running, and the first is not disturbed."""
     async with world.run(world.drafts(*range(6))) as run:
         await anext(run)
         with pytest.raises(JournalError, match="is in use by another run"):

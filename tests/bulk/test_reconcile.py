@@ -161,7 +161,7 @@ async def test_a_journal_begun_without_a_baseline_gets_none(tmp_path: Path) -> N
     assert "the journal does not have the cards that existed before its first row: look for the card on the board" in str(
         finding.error
     )
-    assert (await reconciler.audit()).unexpected == ()  # nobody knows which were there before
+    assert (await reconciler.audit()).unexpected == ()  # which were there before is not known
     await ledger.aclose()
 
 

@@ -1,7 +1,7 @@
 """What became of an import, by what the service holds and what each process said: neither the journal nor a report is believed.
 
 In Jepsen's words: *lost* is a row reported as created without a card, or a row that nothing was said of; *duplicated* are cards
-beyond the number of their rows; *unexpected* are cards of no row; *recovered* are cards of rows whose answer nobody got. Each
+beyond the number of their rows; *unexpected* are cards of no row; *recovered* are cards of rows whose response was lost. Each
 report is compared with the service as well. Nothing of the package is used here.
 """
 

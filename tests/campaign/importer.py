@@ -1,4 +1,4 @@
-"""The import of the crash campaign, in a process of its own: it runs to its end, or is killed on its way.
+"""The import of the crash campaign, in a process of its own: it runs to its end, or is killed before.
 
 `python importer.py` reads one order (JSON) per line, forks a process for each, kills that one with SIGKILL after
 `kill_after` seconds where the order says so, and answers with its exit status. A forked process has everything imported, so that

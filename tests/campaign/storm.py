@@ -99,7 +99,7 @@ class Storm:
             self.unanswered.add(answer.body["id"])
 
     def _listings(self) -> int:
-        """Count the listings that were answered."""
+        """Count the listings that got a response."""
         return sum(call.status is not None for call in self.service.calls_of("boards.cards"))
 
     async def commit_late(self, stage: Any, seconds: float) -> None:

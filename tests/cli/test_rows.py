@@ -135,6 +135,7 @@ def test_a_json_row_becomes_a_draft_and_null_is_not_sent() -> None:
         pytest.param("", ["row 1: the file is empty; the first row must name the columns"], id="empty"),
         pytest.param("name\n", [], id="header-only"),
         pytest.param("\ufeffname\nA\n", ["2=A"], id="bom"),
+        pytest.param("name\n\ufeffA\n", ["2=\ufeffA"], id="no-bom-but-a-character"),
         pytest.param("name , desc\nA\n", ["2=A"], id="padded-header-short-row"),
         pytest.param('name,desc\nA,"x\ny"\n\nB,\n', ["2=A", "4=B"], id="rows-are-counted-not-lines"),
         pytest.param(

@@ -233,7 +233,7 @@ def test_what_does_not_exist_has_an_error_page(client: TestClient, service: Boar
 
 
 def test_failed_redirects_sign_no_user_in(client: TestClient, service: BoardService, open_client: OpenClient) -> None:
-    """Replayed, foreign, refused and malformed redirects are answered with 400, and exchange nothing."""
+    """Replayed, foreign, refused and malformed redirects get a 400, and exchange nothing."""
     code, state = service.new_code(), begin(client)
     query = {"code": code, "state": state}
     bad = [

@@ -45,7 +45,7 @@ def test_a_journal_of_another_board_or_account_is_refused(path: Path, identity: 
 
 
 def test_a_second_run_in_the_same_process_is_refused(path: Path) -> None:
-    """The second one fails at once and harms nothing: nor does another program that reads the file."""
+    """The second one fails at once and changes nothing, and neither does another program that reads the file."""
     with opened(path) as journal:
         journal.admit(entries("a"))
         with pytest.raises(JournalError, match="in use by another run"):

@@ -90,7 +90,7 @@ def test_a_run_that_begins_while_one_reads(path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("read", [read_journal, lambda path: next(read_rows(path))])
 def test_a_journal_that_is_not_there_cannot_be_read(path: Path, read: Any) -> None:
-    """Neither way of reading creates anything."""
+    """Neither function that reads a journal creates a file."""
     with pytest.raises(JournalError, match="there is no journal"):
         read(path)
     assert list(path.parent.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Calls that end in all the ways that a call can end, against a service that repeats credentials wherever it can."""
+"""Calls that fail for every reason that there is, against a service that repeats credentials wherever it can."""
 
 from __future__ import annotations
 

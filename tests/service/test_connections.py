@@ -293,7 +293,7 @@ async def test_no_more_sockets_than_connections(open_pool: Any, raw_server: Any,
 
     async def handler(reader: Any, writer: Any) -> None:
         await head_of(reader)
-        writer.transport.pause_reading()  # so that nothing answers TLS's goodbye either
+        writer.transport.pause_reading()  # so that nothing responds to TLS's close_notify either
         waiting.put_nowait(None)
         await asyncio.Event().wait()
 

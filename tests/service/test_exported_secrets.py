@@ -64,13 +64,16 @@ def own(folder: Path) -> Iterator[Foreign]:
 
 INSTRUMENTS = {"own": own, **FOREIGN}
 ON_BOTH_WAYS = [
-    (way, install) for way in ("direct", "public") for install in INSTRUMENTS if (way, install) != ("public", "cassette")
+    (transport_kind, install)
+    for transport_kind in ("direct", "public")
+    for install in INSTRUMENTS
+    if (transport_kind, install) != ("public", "cassette")
 ]
-"""vcrpy puts itself in the way of all requests: there is one way with it."""
+"""vcrpy takes all requests, so there is one transport with it."""
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-@pytest.mark.parametrize("way,install", ON_BOTH_WAYS, indirect=["way"])  # noqa: PT006 -- the conftest reads a string
+@pytest.mark.parametrize("transport_kind,install", ON_BOTH_WAYS, indirect=["transport_kind"])  # noqa: PT006 -- the conftest reads a string
 async def test_nothing_exported_holds_a_secret(
     name: str, install: str, service: BoardService, raw_server: Any, loop_clock: Clock, tmp_path: Path
 ) -> None:

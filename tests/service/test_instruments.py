@@ -71,7 +71,7 @@ def session_of(url: str, **options: Any) -> AsyncSession:
 
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_trace_configs_of_others(
-    raw_server: Any, monkeypatch: pytest.MonkeyPatch, traced: Traced, is_late: bool, way: str
+    raw_server: Any, monkeypatch: pytest.MonkeyPatch, traced: Traced, is_late: bool, transport_kind: str
 ) -> None:
     """Trace configs see each call without credentials, and what they add is sent, also where they come after the session."""
     seen: list[bytes] = []
@@ -103,7 +103,7 @@ async def test_trace_configs_of_others(
     traces = [request.count(f"traceparent: {TRACEPARENT}\r\n".encode()) for request in seen]
     assert traces == [*([0] if is_late else []), 1, 1, 0]
     assert all(TOKEN.encode() in request for request in seen)
-    assert taken == (["direct"] * 2 if way == "direct" else [])
+    assert taken == (["direct"] * 2 if transport_kind == "direct" else [])
     assert raw_server.served == 1
 
 
@@ -135,7 +135,7 @@ async def test_trace_configs_see_failures(raw_server: Any, monkeypatch: pytest.M
     assert not [error for error in errors if TOKEN in repr(error) or KEY in repr(error)]
 
 
-@pytest.mark.parametrize("way", ["direct"], indirect=True)
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
 async def test_a_trace_config_that_fails(
     raw_server: Any, monkeypatch: pytest.MonkeyPatch, traced: Traced, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -78,7 +78,7 @@ async def test_the_buffer_of_aiohttp_s_reader_holds_unread_chunks() -> None:
     assert aiohttp.EMPTY_PAYLOAD.total_bytes == 0
 
 
-@pytest.mark.parametrize("way", ["direct"], indirect=True)
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
 async def test_a_response_that_came_whole_is_not_awaited(
     open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, exchanges: list[str]
 ) -> None:
@@ -116,10 +116,10 @@ def test_what_wraps_aiohttps_request_is_seen() -> None:
     assert not _instruments._is_of_aiohttp(claiming)
 
 
-# --- which way is taken
+# --- which transport_kind is taken
 
 
-async def test_chosen_automatically(open_pool: Any, raw_server: Any, exchanges: list[str], way: str) -> None:
+async def test_chosen_automatically(open_pool: Any, raw_server: Any, exchanges: list[str], transport_kind: str) -> None:
     """A pool of our own uses the direct transport, and the other one if it is switched off."""
 
     async def handler(reader: Any, writer: Any) -> None:
@@ -130,7 +130,7 @@ async def test_chosen_automatically(open_pool: Any, raw_server: Any, exchanges: 
     async with raw_server.run(handler) as url:
         pool = open_pool()
         assert await send(pool, "GET", f"{url}/1/x") == await send(pool, "POST", f"{url}/1/x", b"{}")
-    assert exchanges == [way, way]
+    assert exchanges == [transport_kind, transport_kind]
     assert raw_server.served == 1
 
 
@@ -156,7 +156,7 @@ def _with_auth(http: Any) -> None:
 
 @pytest.mark.parametrize("change", [_with_middleware, _with_a_proxy, _with_headers, _with_a_request_class, _with_auth])
 async def test_a_session_that_was_changed_is_not_served(change: Callable[[Any], None]) -> None:
-    """What an instrumentation adds to every new session turns the direct way off."""
+    """What an instrumentation adds to every new session turns the direct transport off."""
     async with aiohttp.ClientSession(request_class=_direct.SignedRequest, response_class=_direct.ShownResponse) as http:
         assert _direct.serves(http, {})
         change(http)
@@ -173,7 +173,7 @@ async def test_headers_that_frame_a_message_are_not_served(open_pool: Any, name:
 
 @pytest.mark.parametrize("settings", [{"trust_env": True}, {"proxy": "http://proxy.example"}])
 async def test_proxies_are_not_served(open_pool: Any, settings: dict[str, Any]) -> None:
-    """A proxy, also one that the environment may name, turns the direct way off."""
+    """A proxy, also one that the environment may name, turns the direct transport off."""
     pool = open_pool(**settings)
     pool._open()
     assert pool._usual.direct is None

@@ -31,7 +31,13 @@ from boardclient._transport._pool import Pool
     "body", [None, b"", b'{"name": "x"}', b"y" * 3000, b"z" * (2**20 + 1)], ids=lambda body: str(len(body or ""))
 )
 async def test_the_same_bytes_leave(
-    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, headers: Any, method: str, body: bytes | None, way: str
+    open_pool: Any,
+    raw_server: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    headers: Any,
+    method: str,
+    body: bytes | None,
+    transport_kind: str,
 ) -> None:
     """Whatever the method, body and headers, the server sees no difference."""
     seen: list[bytes] = []
@@ -43,7 +49,7 @@ async def test_the_same_bytes_leave(
 
     async with raw_server.run(handler) as url:
         for target in ("/1/cards", "//base/../1/a%20b?x=[]{}|^`\"<>'&y=%E2%82%AC"):
-            monkeypatch.setattr(Pool, "_may_be_direct", way == "direct")
+            monkeypatch.setattr(Pool, "_may_be_direct", transport_kind == "direct")
             pool = open_pool(headers=headers)
             assert isinstance(await send(pool, method, url + target, body), RawResponse)
             monkeypatch.setattr(Pool, "_may_be_direct", False)
@@ -60,7 +66,7 @@ PACKED = gzip.compress(JSON * 9)
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 ANSWERS: dict[str, tuple[bytes, object, bool]] = {
-    # name: the bytes of the answer, what becomes of it, whether the connection serves on
+    # name: the bytes of the response, what becomes of it, whether the connection serves on
     "plain": (OK, (200, b"{}"), True),
     "empty": (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", (200, b""), True),
     "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", (204, b""), True),
@@ -106,7 +112,7 @@ ANSWERS: dict[str, tuple[bytes, object, bool]] = {
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("torn", [False, True])
 async def test_the_same_outcomes_come_back(open_pool: Any, raw_server: Any, name: str, torn: bool) -> None:
-    """Whatever the server answers, in one piece or byte by byte, both ways make the same of it and of the connection."""
+    """Whatever the server answers, in one piece or byte by byte, both transports make the same of it and of the connection."""
     answer, expected, stays = ANSWERS[name]
     size = max(1, len(answer) // 1000) if torn else len(answer) + 1
 
@@ -167,7 +173,7 @@ async def test_an_unrequested_response_ends_its_connection(open_pool: Any, raw_s
 
 
 async def test_a_connection_that_closes_before_its_use_is_not_written_to(
-    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, way: str
+    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, transport_kind: str
 ) -> None:
     """A connection that closes as it is handed over is never written to."""
 
@@ -187,11 +193,11 @@ async def test_a_connection_that_closes_before_its_use_is_not_written_to(
         pool = open_pool()
         outcome = await send(pool, "GET", f"{url}/1/x")
     assert isinstance(outcome, TransportFailure)
-    assert outcome.effect is (Effect.NOT_SENT if way == "direct" else Effect.UNKNOWN)
+    assert outcome.effect is (Effect.NOT_SENT if transport_kind == "direct" else Effect.UNKNOWN)
 
 
 async def test_a_response_before_the_whole_request_is_taken(
-    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, exchanges: list[str], way: str
+    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, exchanges: list[str], transport_kind: str
 ) -> None:
     """A response that comes before the whole request was sent is taken, and the connection is not used again."""
 
@@ -209,7 +215,7 @@ async def test_a_response_before_the_whole_request_is_taken(
             outcome = await send(pool, "POST", f"{url}/1/x", b"x" * 15 * 2**20)
             assert isinstance(outcome, RawResponse)
             assert (outcome.status, outcome.body) == (413, b"no")
-    assert exchanges == [way] * 2
+    assert exchanges == [transport_kind] * 2
     assert raw_server.served == 2
 
 

@@ -185,7 +185,7 @@ async def test_a_response_that_is_not_http_is_a_transport_error(raw_server: Any)
     assert "s3cret" not in str(caught.value)
 
 
-# --- how much of an answer is taken
+# --- how much of a response is taken
 
 
 def _bomb(size: int) -> bytes:

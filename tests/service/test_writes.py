@@ -1,4 +1,4 @@
-"""Requests of one turn of the event loop are written together, and what is given up before is not written."""
+"""Requests of one iteration of the event loop are written together, and what is given up before is not written."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ async def begun(*calls: asyncio.Task[Any]) -> None:
     await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("way", ["direct"], indirect=True)
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_what_ends_before_it_is_written_was_not_sent(raw_server: Any, is_lost: bool) -> None:
-    """A call that is cancelled in the turn in which it would be written is not sent, nor is one whose connection ends there."""
+    """A call that is cancelled, or whose connection ends, in the iteration in which it would be written is not sent."""
     service, pool, progress = Service(), Pool(Settings()), Progress()
     async with raw_server.run(service.handle) as url:
         await open_connections(pool, url, 3)
@@ -75,9 +75,9 @@ async def test_what_ends_before_it_is_written_was_not_sent(raw_server: Any, is_l
         assert progress.effect_under_way is Effect.NOT_SENT
 
 
-@pytest.mark.parametrize("way", ["direct"], indirect=True)
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
 async def test_a_request_that_was_written_may_have_been_done(raw_server: Any) -> None:
-    """A call that is cancelled after the turn in which it was written is of unknown effect."""
+    """A call that is cancelled after the iteration in which it was written is of unknown effect."""
     arrived, progress = asyncio.Event(), Progress()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -121,7 +121,7 @@ async def test_all_requests_of_a_loop_iteration_are_written_together() -> None:
     assert (written, later.stage, protocols[2].transport.abort.called) == ([b"0", b"2"], "write", True)
 
 
-@pytest.mark.parametrize("way", ["direct"], indirect=True)
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
 async def test_a_connection_that_ends_within_a_loop_iteration_is_not_written_to() -> None:
     """What the peer closes between the look at a connection and the write was not sent; bytes of the peer's are no end."""
     ours, theirs = socket.socketpair()

@@ -67,7 +67,7 @@ async def test_a_sign_in_and_a_renewal_are_replayed(service: BoardService) -> No
         assert [(await session.boards.create("Party")).name for _ in range(2)] == ["Party", "Party"]
 
 
-def _told(error: BoardClientError) -> tuple:
+def _shown_of(error: BoardClientError) -> tuple:
     return type(error), error.effect, getattr(error, "phase", None), str(error).partition(" (127")[0].partition(" to 127")[0]
 
 
@@ -87,11 +87,11 @@ async def test_failures_are_replayed(fault: faults.Fault | None) -> None:
     async with replay(recorder.recording) as replayed, replayed.session(retry=None) as session:
         with pytest.raises(BoardClientError) as again:
             await session.boards.create("Party")
-    assert _told(again.value) == _told(live.value)
+    assert _shown_of(again.value) == _shown_of(live.value)
 
 
 async def test_a_deadline_passes_again(service: BoardService, loop_clock) -> None:
-    """A request that was given up is not answered, and need not be asked again."""
+    """A request that was given up gets no response, and need not be made again."""
     service.faults.add(faults.hang(), "members.me")
     async with service.session(timeout=5) as session, record(target=session) as recorder:
         call = asyncio.create_task(session.members.me())

@@ -58,7 +58,7 @@ class OneSlot:
 
 
 class ShownAs:
-    """Shows a text in one way only."""
+    """Shows a text in one form only."""
 
     def __init__(self, way):
         self.way = way

@@ -208,7 +208,7 @@ async def test_name_that_cannot_be_written_is_an_error(file_store: FileTokenStor
 
 
 async def test_cancelled_step_carries_no_token(path: Path) -> None:
-    """A cancellation carries no token, and the step under way is done as a whole."""
+    """A cancellation carries no token, and the step that has begun is done as a whole."""
     inside, go = threading.Event(), threading.Event()
 
     def slow() -> float:

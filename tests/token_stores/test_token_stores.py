@@ -34,7 +34,7 @@ STEPS = st.one_of(
 
 
 class Model:
-    """What the protocol says, written down another way: as the history of each account."""
+    """What the protocol says, in another form: as the history of each account."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

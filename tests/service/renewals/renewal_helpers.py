@@ -94,7 +94,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def tasks_left() -> list[str]:
-    """Name the tasks under way that are neither the running one nor the service's."""
+    """Name the running tasks that are neither the running one nor the service's."""
     names = [task.get_coro().__qualname__ for task in asyncio.all_tasks() if task is not asyncio.current_task()]  # type: ignore[union-attr]  # -- tasks run coroutines
     return [name for name in names if not name.startswith("RequestHandler")]
 

@@ -17,7 +17,7 @@ from boardclient.testing import BoardService, faults
 
 
 async def test_a_thousand_in_flight(service: BoardService, consent: Consent) -> None:
-    """Of 1,000 requests in flight when the token expires one asks for a code, one exchanges it, and all are answered."""
+    """Of 1,000 requests in flight when the token expires one asks for a code, one exchanges it, and all succeed."""
     async with service.session(service.oauth_credentials(authorize=consent), max_connections=200, timeout=None) as session:
         await session.members.me()
         held = Held()
