@@ -169,7 +169,7 @@ class JournalLedger:
         """
         decisions = await self._journal.admit([Entry(row.key, digest(row.draft)) for row in rows])
         for row, decision in zip(rows, decisions, strict=True):
-            row.seq, row.standing, row.detail = decision.seq, decision.action, decision.detail
+            row.seq, row.action, row.detail = decision.seq, decision.action, decision.detail
             row.is_earlier = decision.action == "doubtful"
 
     def release(self, row: Row) -> None:
@@ -182,7 +182,7 @@ class JournalLedger:
 
     def settle(self, row: Row, result: CardResult) -> None:
         """Record the result of a row, unless the journal has it already."""
-        if row.standing in {"done", "failed"} or (row.standing == "doubtful" and result.state == "unknown" and not row.sends):
+        if row.action in {"done", "failed"} or (row.action == "doubtful" and result.state == "unknown" and not row.sends):
             return
         if result.card is not None:
             self._journal.note(row.seq, "done", result.card.id)

@@ -265,12 +265,12 @@ class OpenRun:
 
     def _direct(self, row: Row) -> None:
         """Pass a new row to the workers, settle it, or add it to those in doubt."""
-        if row.standing == "done":
+        if row.action == "done":
             self._reconciler.note_known(row, row.detail or "")
             self._finish(row, CardResult(index=row.index, draft=row.draft, card=Card(row.detail or ""), state="already"))
-        elif row.standing == "failed":
+        elif row.action == "failed":
             self._finish(row, failed(row, BoardClientError(f"refused in an earlier run: {row.detail}", Effect.REJECTED)))
-        elif row.standing == "doubtful":
+        elif row.action == "doubtful":
             why = row.detail or "an earlier run has sent it, and ended before the response came"
             row.error = BoardClientError(why, Effect.UNKNOWN)
             if self._options.unknown == "resend":

@@ -112,7 +112,7 @@ class Reconciler:
     def problem(self, row: Row) -> BoardClientError | None:
         """Return why a row can't be sent, or None if it can or was sent before."""
         list_id = row.draft.list_id
-        if self._lists is None or list_id in self._lists or row.sends or row.standing == "doubtful":
+        if self._lists is None or list_id in self._lists or row.sends or row.action == "doubtful":
             return None
         return BoardClientError(f"the list {list_id} is not on the board {self._board_id}: nothing was sent")
 

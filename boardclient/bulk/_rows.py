@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from boardclient.bulk._listing import Extent
 from boardclient.errors import BoardClientError
 from boardclient.models import CardDraft
 
-Standing: TypeAlias = Literal["send", "done", "failed", "doubtful"]
-"""What to do with a row: send it, report what an earlier run created or failed to, or find out whether its card exists."""
+if TYPE_CHECKING:
+    from boardclient.bulk.journal._format import RowAction
 
 
 class Row:
@@ -18,7 +18,8 @@ class Row:
     Rarely changed fields are class-level defaults, which saves time and memory: one row is made per card.
     """
 
-    standing: Standing = "send"
+    action: RowAction = "send"
+    """What to do with it: send it, report what an earlier run created or failed to, or find out whether its card exists."""
     detail: str | None = None
     """The card's id if the row is done, the reason if it failed in an earlier run."""
     is_earlier = False

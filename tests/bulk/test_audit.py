@@ -212,7 +212,7 @@ async def test_what_a_journal_keeps_of_results(tmp_path: Path) -> None:
     }
     rows = [row(index, reference=name) for index, name in enumerate(errors)]
     await ledger.admit(rows)
-    assert {one.standing for one in rows} == {"send"}
+    assert {one.action for one in rows} == {"send"}
     assert not ledger.is_new
     for one, error in zip(rows, errors.values(), strict=True):
         made = card("c1") if error is None else None
@@ -241,11 +241,11 @@ async def test_what_a_journal_keeps_of_results(tmp_path: Path) -> None:
     ledger = await JournalLedger.open(path, {}, 8)
     again = [row(index, reference=name) for index, name in enumerate(kept)]
     await ledger.admit(again)
-    standings = {one.key: (one.standing, one.is_earlier) for one in again}
-    assert standings["done"] == ("done", False)
-    assert standings["400"] == standings["409"] == ("failed", False)
-    assert standings["doubtful"] == ("doubtful", True)
-    assert {standings[name] for name in ("503", "unsent", "withdrawn", *passing)} == {("send", False)}
+    actions = {one.key: (one.action, one.is_earlier) for one in again}
+    assert actions["done"] == ("done", False)
+    assert actions["400"] == actions["409"] == ("failed", False)
+    assert actions["doubtful"] == ("doubtful", True)
+    assert {actions[name] for name in ("503", "unsent", "withdrawn", *passing)} == {("send", False)}
     await ledger.aclose()
 
 
@@ -256,7 +256,7 @@ async def test_what_memory_keeps(tmp_path: Path) -> None:
     assert ledger.secret != MemoryLedger().secret
     one = row(0)
     await ledger.admit([one])
-    assert one.standing == "send"
+    assert one.action == "send"
     ledger.settle(one, CardResult(index=0, draft=one.draft, error=TransportError("lost"), state="unknown"))
     ledger.withdraw([one])
     assert len(await ledger.confirmed()) == 0

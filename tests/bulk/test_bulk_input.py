@@ -275,7 +275,7 @@ def test_a_row_is_known_by_its_reference_or_its_number() -> None:
     assert Row(3, draft(0, "r")).key == "r"
     assert Row(3, draft(0, "")).key == ""
     row = Row(4, draft(0))
-    assert (row.seq, row.standing, row.sends, row.is_earlier) == (4, "send", 0, False)
+    assert (row.seq, row.action, row.sends, row.is_earlier) == (4, "send", 0, False)
 
 
 async def test_the_iterator_is_made_with_the_first_row() -> None:

@@ -55,7 +55,7 @@ async def test_lists_are_read_once(ledger: Ledger) -> None:
     assert await ledger.baseline() is None
 
 
-@pytest.mark.parametrize("change", [{"sends": 1}, {"standing": "doubtful"}])
+@pytest.mark.parametrize("change", [{"sends": 1}, {"action": "doubtful"}])
 async def test_a_row_that_was_sent_is_no_problem(change: dict[str, Any], ledger: Ledger) -> None:
     """A row that this run or an earlier one has sent is never reported as not sent."""
     reconciler = Board(lists=["l1"]).reconciler(ledger)
@@ -156,7 +156,7 @@ async def test_a_journal_begun_without_a_baseline_gets_none(tmp_path: Path) -> N
     assert board.asked == ["boards.lists"]
     again = row(0)
     await ledger.admit([again])
-    assert (again.standing, again.is_earlier) == ("doubtful", True)
+    assert (again.action, again.is_earlier) == ("doubtful", True)
     (finding,) = await reconciler.settle([again])
     assert "the journal does not have the cards that existed before its first row: look for the card on the board" in str(
         finding.error

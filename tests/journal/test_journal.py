@@ -179,7 +179,7 @@ async def test_rows_in_doubt_are_those_of_which_nothing_is_known(
     journal.note(3, "waiting", "status 429")
     await journal.aclose()
     later = await Sending.open(path, IDENTITY)
-    assert [standing.action for standing in await later.admit(entries("c", "e"))] == ["send", "doubtful"]
+    assert [decision.action for decision in await later.admit(entries("c", "e"))] == ["send", "doubtful"]
     later.note(4, "done", "c4")
     rows = [(row.key, row.run) async for row in later.rows("logged", "unknown")]
     assert rows == [("b", 1), ("c", 2), ("e", 1), ("f", 1)]
@@ -374,10 +374,10 @@ from boardclient.bulk.journal._format import Entry
 async def main(path, batch):
     journal = await Journal.open(path, {"board": "b1"})
     for first in itertools.count(0, batch):
-        for standing in await journal.admit([Entry(n, b"d" * 16) for n in range(first, first + batch)]):
-            assert standing.action == "send"
-            journal.release(standing.seq)
-            journal.note(standing.seq, "done", f"c{standing.seq}")
+        for decision in await journal.admit([Entry(n, b"d" * 16) for n in range(first, first + batch)]):
+            assert decision.action == "send"
+            journal.release(decision.seq)
+            journal.note(decision.seq, "done", f"c{decision.seq}")
         print(first + batch, flush=True)
         if batch > 100:
             sys.stdin.readline()
@@ -411,8 +411,8 @@ def test_a_kill_after_logging_leaves_the_rows_in_doubt(path: Path) -> None:
         kill(process)
     assert read_journal(path).counts == {"logged": 200, "done": 0, "failed": 0, "waiting": 0, "unknown": 0}
     journal = JournalFile.open(path, IDENTITY)
-    standings = journal.admit([Entry(n, b"d" * 16) for n in range(201)])
-    assert [standing.action for standing in standings] == ["doubtful"] * 200 + ["send"]
+    decisions = journal.admit([Entry(n, b"d" * 16) for n in range(201)])
+    assert [decision.action for decision in decisions] == ["doubtful"] * 200 + ["send"]
     journal.close()
 
 

@@ -108,8 +108,8 @@ def test_batches_of_any_size_are_written_whole(path: Path) -> None:
         assert numbers == [0, 1, 9, 127, 300]
         assert [row.seq for row in journal.rows(ALL)] == list(range(1, 438))
     with opened(path) as journal:
-        standings = journal.admit(entries(*(f"300-{n}" for n in range(300))))
-        assert [standing.seq for standing in standings] == list(range(138, 438))
+        decisions = journal.admit(entries(*(f"300-{n}" for n in range(300))))
+        assert [decision.seq for decision in decisions] == list(range(138, 438))
 
 
 def test_the_secret_stays_and_is_the_journals_own(path: Path, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_every_row_is_found_again_wherever_the_run_ended(
     for ended in (path, left):
         with opened(ended) as journal:
             again = journal.admit(entries(*range(batches), *(f"ref-{n}" for n in range(batches))))
-            assert {standing.action for standing in again} == {"doubtful"}
+            assert {decision.action for decision in again} == {"doubtful"}
 
 
 @pytest.mark.parametrize("state", ["done", "failed", "waiting", "unknown", None])
@@ -225,7 +225,7 @@ def test_changed_content_under_a_reference_is_refused(path: Path, state: Any) ->
     with opened(path) as journal:
         with pytest.raises(JournalError, match="'a' was sent by an earlier run with other content"):
             journal.admit([entry("b"), entry("a", "changed")])
-        assert [standing.action for standing in journal.admit(entries("b", "a"))] == [
+        assert [decision.action for decision in journal.admit(entries("b", "a"))] == [
             "send",
             "doubtful" if state != "done" else "done",
         ]
