@@ -70,7 +70,7 @@ class Backlog:
         return self._most - self._under_way - len(self._results.untaken)
 
     @property
-    def _is_crowded(self) -> bool:
+    def _awaits_consumer(self) -> bool:
         """Whether logged rows wait until results are taken."""
         return self._ahead > 0 and len(self._results.untaken) >= self._workers
 
@@ -81,9 +81,9 @@ class Backlog:
         per card.
         """
         row: Row | None
-        if not (self._ready.empty() or self._is_crowded):
+        if not (self._ready.empty() or self._awaits_consumer):
             row = self._ready.get_nowait()
-            self._weigh()
+            self._update_demand()
         elif self._ahead or self.capacity <= 0 or (row := self._input.next_at_once()) is None:
             return None
         else:
@@ -97,8 +97,8 @@ class Backlog:
         self._waiting += 1
         try:
             while True:
-                self._weigh()
-                while self._is_crowded:
+                self._update_demand()
+                while self._awaits_consumer:
                     await self._change()
                 row = await self._ready.get()
                 passed = self._keep_last(row) if self._doubted else row
@@ -116,7 +116,7 @@ class Backlog:
             self.end()
         return kept
 
-    def _weigh(self) -> None:
+    def _update_demand(self) -> None:
         """Request rows if fewer are ready than workers wait, or under half a batch."""
         if self._ready.qsize() < max(self._waiting, self._ahead // 2):
             self._wanted.set()
@@ -142,7 +142,7 @@ class Backlog:
         return rows
 
     async def _take_ahead(self) -> Sequence[Row]:
-        while self._is_crowded:
+        while self._awaits_consumer:
             await self._change()
         rows = await self._input.take(self._ahead)
         if rows:
@@ -158,7 +158,7 @@ class Backlog:
     def put(self, row: Row) -> None:
         """Make a row that is under way available to the workers."""
         self._ready.put_nowait(row)
-        self._weigh()
+        self._update_demand()
 
     def send(self, rows: Iterable[Row]) -> None:
         """Let rows be sent that are not under way, whatever is in doubt."""
@@ -178,9 +178,9 @@ class Backlog:
 
     def put_later(self, row: Row, seconds: float) -> None:
         """Make a row available again after a pause in seconds. No worker is blocked meanwhile."""
-        self._later[row] = asyncio.get_running_loop().call_later(seconds, self._ripen, row)
+        self._later[row] = asyncio.get_running_loop().call_later(seconds, self._put_delayed, row)
 
-    def _ripen(self, row: Row) -> None:
+    def _put_delayed(self, row: Row) -> None:
         del self._later[row]
         self.put(row)
 
