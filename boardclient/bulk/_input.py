@@ -74,8 +74,8 @@ class SyncInput:
         """
         try:
             return self._run(next, self._rows, None)
-        except _ODD as error:
-            raise _odd(error) from error
+        except _CONTROL_EXCEPTIONS as error:
+            raise _runtime_error_of(error) from error
 
     async def take(self, most: int) -> list[Row]:
         """Return the next rows. An empty result means the end.
@@ -212,9 +212,9 @@ class AsyncInput:
                 index += 1
                 self._wanted -= 1
                 self._given.set()
-        except _ODD as error:
+        except _CONTROL_EXCEPTIONS as error:
             if not self._is_closing:
-                self._error = _odd(error)
+                self._error = _runtime_error_of(error)
                 self._error.__cause__ = error
         except BaseException as error:
             self._error = error
@@ -256,14 +256,14 @@ class AsyncInput:
         except Exception as error:
             self._cleanup_error = error
         except asyncio.CancelledError as error:
-            self._cleanup_error = _odd(error)
+            self._cleanup_error = _runtime_error_of(error)
 
 
-_ODD: Final = (asyncio.CancelledError, GeneratorExit, StopAsyncIteration)
+_CONTROL_EXCEPTIONS: Final = (asyncio.CancelledError, GeneratorExit, StopAsyncIteration)
 """Exceptions that would end a task or a loop silently if an input's were passed on unchanged."""
 
 
-def _odd(error: BaseException) -> RuntimeError:
+def _runtime_error_of(error: BaseException) -> RuntimeError:
     if isinstance(error, asyncio.CancelledError):
         return RuntimeError("the input was cancelled by something other than its run")
     return RuntimeError(f"the input raised {type(error).__name__}")
