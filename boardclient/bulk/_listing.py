@@ -93,7 +93,7 @@ class Listing:
         self._seen_baseline = bytearray(len(self._baseline))
         self._seen_confirmed = bytearray(len(confirmed))
         self._by_list: Counter[str] = Counter()
-        self._faces = array("q")
+        self._confirmed_hashes = array("q")
         self._others: dict[str, Card] = {}
         self.count = 0
         """How many cards are listed."""
@@ -109,7 +109,7 @@ class Listing:
         if (place := self._confirmed.find(card.id)) is not None:
             is_new = not self._seen_confirmed[place]
             self._seen_confirmed[place] = 1
-            self._faces.append(self._face(card))
+            self._confirmed_hashes.append(self._content_hash(card))
             if card.id in self._wanted:
                 self.samples[card.id] = attrs.evolve(card, extra={})
         elif (place := self._baseline.find(card.id)) is not None:
@@ -172,10 +172,10 @@ class Listing:
 
     def copies(self) -> list[Card]:
         """Return the unaccounted cards that look exactly like a confirmed one."""
-        faces = set(self._faces) if self._others else set()
-        return [card for card in self._others.values() if self._face(card) in faces]
+        hashes = set(self._confirmed_hashes) if self._others else set()
+        return [card for card in self._others.values() if self._content_hash(card) in hashes]
 
-    def _face(self, card: Card) -> int:
+    def _content_hash(self, card: Card) -> int:
         if self._look is not None:
             card = self._look(card)
         return hash((card.name, card.desc or None, card.list_id, card.due))
