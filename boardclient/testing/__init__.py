@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from boardclient.testing import faults
     from boardclient.testing._answers import Answer
-    from boardclient.testing._face import Call
+    from boardclient.testing._controls import Call
     from boardclient.testing._playground import Playground, playground
     from boardclient.testing._record_and_replay import record, replay
     from boardclient.testing._recording import Recording
@@ -47,7 +47,7 @@ _HOMES = {
     "BoardRecording": "_test_recording",
     "BoardRules": "_rules",
     "BoardService": "_server",
-    "Call": "_face",
+    "Call": "_controls",
     "Member": "_records",
     "Playground": "_playground",
     "Recording": "_recording",

@@ -14,12 +14,12 @@ from boardclient.testing._replay import ReplayService
 
 if TYPE_CHECKING:
     from boardclient import AsyncSession
-    from boardclient.testing._client_face import ClientFace
+    from boardclient.testing._endpoint import ServiceEndpoint
 
 
 def record(
     path: str | os.PathLike[str] | None = None,
-    target: AsyncSession | ClientFace | None = None,
+    target: AsyncSession | ServiceEndpoint | None = None,
     *,
     secrets: Iterable[str] = (),
     max_body_bytes: int = 2**20,

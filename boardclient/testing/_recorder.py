@@ -15,7 +15,7 @@ from boardclient.testing._redacting import Captured, interactions_of
 
 if TYPE_CHECKING:
     from boardclient import AsyncSession
-    from boardclient.testing._client_face import ClientFace
+    from boardclient.testing._endpoint import ServiceEndpoint
 
 
 @attrs.define(eq=False, repr=False)
@@ -23,7 +23,7 @@ class Recorder:
     """Record the requests of sessions for the time of a block. `record` makes one."""
 
     _path: Path | None
-    _target: AsyncSession | ClientFace | None
+    _target: AsyncSession | ServiceEndpoint | None
     _secrets: tuple[str, ...]
     _max_body_bytes: int
     _captured: list[Captured] = attrs.field(init=False, factory=list)

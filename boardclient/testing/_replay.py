@@ -14,7 +14,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from boardclient._pipeline._taps import Go, PoolRequest, TransportFailure, TransportResult, close_tap, open_tap
-from boardclient.testing._client_face import ClientFace
+from boardclient.testing._endpoint import ServiceEndpoint
 from boardclient.testing._loopback import LoopbackServer
 from boardclient.testing._parsing import path_of, request_of
 from boardclient.testing._playlist import Playlist
@@ -31,7 +31,7 @@ _BODILESS: Final = (204, 304)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class ReplayService(LoopbackServer, ClientFace):
+class ReplayService(LoopbackServer, ServiceEndpoint):
     """Respond as a recording says, to any credentials. `replay` makes one.
 
     `unrecorded` has what was asked that the recording does not hold, in words.

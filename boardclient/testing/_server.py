@@ -18,7 +18,7 @@ from aiohttp import web
 from boardclient.testing import _pages
 from boardclient.testing._answers import Answer
 from boardclient.testing._clock import ServiceClock
-from boardclient.testing._face import Call, ServiceFace
+from boardclient.testing._controls import Call, ServiceControls
 from boardclient.testing._grants import ExchangeAnswer
 from boardclient.testing._loopback import LoopbackServer
 from boardclient.testing._records import Json
@@ -37,7 +37,7 @@ class _Waiter:
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class BoardService(LoopbackServer, ServiceFace):
+class BoardService(LoopbackServer, ServiceControls):
     """The service of the interface document on a loopback port, for tests and trials.
 
     `async with` runs it in the running event loop. `with` runs it in a thread with its own event loop, for any kind of test.

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import attrs
 
-from boardclient.testing._client_face import ClientFace
 from boardclient.testing._clock import ServiceClock
+from boardclient.testing._endpoint import ServiceEndpoint
 from boardclient.testing._records import Json, Member, SeededBoard
 from boardclient.testing._rules import BoardRules
 from boardclient.testing.faults import Fault
@@ -47,7 +47,7 @@ class Call:
     body: Json | bytes = attrs.field(repr=False)
 
 
-class ServiceFace(ClientFace, Protocol):
+class ServiceControls(ServiceEndpoint, Protocol):
     """The methods of `BoardService` that need no socket."""
 
     rules: BoardRules

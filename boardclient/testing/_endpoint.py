@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from boardclient.testing._options import OAuthOptions
 
 
-class ClientFace(Protocol):
-    """The part of a service that makes clients for it."""
+class ServiceEndpoint(Protocol):
+    """The addresses and credentials of a service, and sessions for it."""
 
     @property
     @abstractmethod
