@@ -77,10 +77,10 @@ def _scopes(grants: Grants, query: Mapping[str, str]) -> frozenset[str]:
     return asked
 
 
-def _back(grants: Grants, query: Mapping[str, str], **answer: str) -> Answer:
+def _back(grants: Grants, query: Mapping[str, str], **parameters: str) -> Answer:
     state = {"state": query["state"]} if "state" in query else {}
     separator = "&" if urlsplit(grants.redirect_uri).query else "?"
-    headers = {"Location": f"{grants.redirect_uri}{separator}{urlencode({**answer, **state})}", "Cache-Control": "no-store"}
+    headers = {"Location": f"{grants.redirect_uri}{separator}{urlencode({**parameters, **state})}", "Cache-Control": "no-store"}
     # 303 makes the browser send a GET without the form's fields: RFC 9110, section 15.4.4.
     return Answer(303, "", "text/plain", headers)
 

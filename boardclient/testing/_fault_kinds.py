@@ -61,7 +61,7 @@ class Stage(Protocol):
         """Wait until the service closes."""
         ...
 
-    def encode(self, answer: Answer) -> tuple[bytes, dict[str, str]]:
+    def encode(self, response: Answer) -> tuple[bytes, dict[str, str]]:
         """Return the body and the headers of a response."""
         ...
 
@@ -155,10 +155,10 @@ class Truncated:
 
     async def play(self, stage: Stage) -> None:
         """Commit, announce the whole body, send half of it, and close the connection."""
-        answer = stage.commit()
-        body, headers = stage.encode(answer)
+        response = stage.commit()
+        body, headers = stage.encode(response)
         body = body if self.body is None else self.body
-        await stage.begin(answer.status, len(body), headers)
+        await stage.begin(response.status, len(body), headers)
         await stage.write(body[: len(body) // 2])
         stage.close()
 
@@ -188,9 +188,9 @@ class SlowBody:
 
     async def play(self, stage: Stage) -> None:
         """Commit, then send the body byte by byte."""
-        answer = stage.commit()
-        body, headers = stage.encode(answer)
-        await stage.begin(answer.status, len(body), headers)
+        response = stage.commit()
+        body, headers = stage.encode(response)
+        await stage.begin(response.status, len(body), headers)
         for index in range(len(body)):
             await stage.sleep(self.seconds_per_byte)
             await stage.write(body[index : index + 1])

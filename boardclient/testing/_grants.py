@@ -148,7 +148,7 @@ class Grants:
         Errors have the form of RFC 6749, section 5.2, if `exchange_answer` is "rfc6749".
         """
         try:
-            answer = self._exchanged(fields)
+            token_fields = self._exchanged(fields)
         except Refused as refused:
             if self.exchange_answer != "rfc6749" or self.errors != "json":
                 raise
@@ -156,8 +156,8 @@ class Grants:
                 refused.status, {"error": refused.error, "error_description": refused.message, "message": refused.message}
             )
         if self.exchange_answer == "form":
-            return Answer(200, urlencode(answer), "application/x-www-form-urlencoded")
-        return Answer(200, answer)
+            return Answer(200, urlencode(token_fields), "application/x-www-form-urlencoded")
+        return Answer(200, token_fields)
 
     def _exchanged(self, fields: Fields) -> dict[str, Json]:
         given = {name: required(fields, name) for name in ("client_id", "client_secret", "code", "redirect_uri")}
@@ -174,10 +174,10 @@ class Grants:
         token = self.issue_token(scopes=code.scopes, member=code.member_id)
         if self.exchange_answer == "token":
             return {"token": token}
-        answer: dict[str, Json] = {"access_token": token, "token_type": "bearer"}
+        response: dict[str, Json] = {"access_token": token, "token_type": "bearer"}
         if self.token_lifetime is not None:
-            answer["expires_in"] = int(self.token_lifetime)
-        return answer
+            response["expires_in"] = int(self.token_lifetime)
+        return response
 
 
 def challenge_of(verifier: str) -> str:

@@ -191,12 +191,12 @@ class BoardService(LoopbackServer, ServiceControls):
         raw = await read_body(request, self.max_body_bytes)
         body = None if raw is None else _decoded(raw, request.content_type, form=operation in FORMS)
         index, call = self._arrived(request, operation, body)
-        stage.commit_with = lambda: self._answered(call)
+        stage.commit_with = lambda: self._response_to(call)
         stage.on_status = lambda status: self._record(index, call, status)
         try:
             await self._play(stage, call, is_too_long=raw is None)
         finally:
-            if self.on_call is not None and not stage.is_answered:
+            if self.on_call is not None and not stage.has_begun:
                 self.on_call(call)
 
     async def _play(self, stage: Stage, call: Call, *, is_too_long: bool) -> None:
@@ -227,7 +227,7 @@ class BoardService(LoopbackServer, ServiceControls):
             self._wake(call)
             return len(self.calls) - 1, call
 
-    def _answered(self, call: Call) -> Answer:
+    def _response_to(self, call: Call) -> Answer:
         with self._lock:
             return self.rules.answer(call.method, call.path, call.query, call.body)
 

@@ -24,46 +24,46 @@ class Stage:
     commit_with: Callable[[], Answer] = attrs.field(init=False)
     on_status: Callable[[int], None] = attrs.field(init=False)
     on_settled: Callable[[], None] = attrs.field(init=False, default=lambda: None)
-    is_answered: bool = attrs.field(init=False, default=False)
+    has_begun: bool = attrs.field(init=False, default=False)
     is_hanging: bool = attrs.field(init=False, default=False)
-    _answer: Answer | None = attrs.field(init=False, default=None)
+    _outcome: Answer | None = attrs.field(init=False, default=None)
 
     @property
     def is_settled(self) -> bool:
         """Whether the request was carried out, or never will be."""
-        return self._answer is not None or self.is_hanging
+        return self._outcome is not None or self.is_hanging
 
     def commit(self) -> Answer:
         """Carry out the request, and return its response. Calling it again changes nothing."""
-        if self._answer is None:
-            self._answer = self.commit_with()
+        if self._outcome is None:
+            self._outcome = self.commit_with()
             self.on_settled()
-        return self._answer
+        return self._outcome
 
-    def encode(self, answer: Answer) -> tuple[bytes, dict[str, str]]:
+    def encode(self, response: Answer) -> tuple[bytes, dict[str, str]]:
         """Return the body and the headers of a response."""
-        text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
-        return text.encode(), {"Content-Type": f"{answer.content_type}; charset=utf-8", **answer.headers}
+        text = response.body if isinstance(response.body, str) else json.dumps(response.body)
+        return text.encode(), {"Content-Type": f"{response.content_type}; charset=utf-8", **response.headers}
 
     async def reply(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
         """Send a whole response."""
         response = web.Response(status=status, body=body, headers=headers)
         self.response = response
-        self.is_answered = True
+        self.has_begun = True
         self.on_status(status)
         await response.prepare(self.request)
         await response.write_eof()
 
     async def reply_answer(self) -> None:
         """Carry out the request, and send its response."""
-        answer = self.commit()
-        await self.reply(answer.status, *self.encode(answer))
+        outcome = self.commit()
+        await self.reply(outcome.status, *self.encode(outcome))
 
     async def begin(self, status: int, length: int, headers: Mapping[str, str]) -> None:
         """Send the head of a response whose body has `length` bytes."""
         self.response = web.StreamResponse(status=status, headers=headers)
         self.response.content_length = length
-        self.is_answered = True
+        self.has_begun = True
         self.on_status(status)
         await self.response.prepare(self.request)
 
