@@ -24,10 +24,9 @@ import msgspec
 from cattrs import Converter
 
 from boardclient._fields import FIELDS, PREFS, Field, Fit
-from boardclient._frozen import constructor_of
 from boardclient._json import UNREADABLE, Part, check_utf_8, decode, split_array
 from boardclient.errors import DecodeError
-from boardclient.models import Board, BoardList, BoardPrefs, Card, Extra, JsonValue, Member, RawFields
+from boardclient.models import Board, BoardList, BoardPrefs, Card, Extra, JsonValue, Member, RawFields, constructor_of
 
 T = TypeVar("T")
 

@@ -13,7 +13,6 @@ _FLOOR = {
     "_stats",
     "logs",
     "_environment",
-    "_frozen",
     "errors",
     "_statuses",
     "events",
