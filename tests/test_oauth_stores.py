@@ -16,7 +16,7 @@ from boardclient import (
     StoredToken,
     Token,
 )
-from boardclient.credentials._waiting import is_within_renewal
+from boardclient.credentials._renewing import is_within_renewal
 from boardclient.testing import assert_no_secrets
 
 # --- stores

@@ -12,9 +12,8 @@ from boardclient.credentials._accounts import MemoryTokenStore
 from boardclient.credentials._code_exchange import exchange_code
 from boardclient.credentials._config import Authorize, OAuthClientConfig
 from boardclient.credentials._credentials import Exchange
-from boardclient.credentials._renewing import RenewingCredentials
+from boardclient.credentials._renewing import RenewingCredentials, waiting_for
 from boardclient.credentials._tokens import ParseToken, RenewalFailure, StoredToken, Token, TokenStore
-from boardclient.credentials._waiting import waiting_for
 from boardclient.errors import CredentialError, SessionClosedError
 from boardclient.models import check_filled
 

@@ -17,7 +17,6 @@ from boardclient.credentials._credentials import Exchange
 from boardclient.credentials._guards import Outcome, begin
 from boardclient.credentials._token_state import TokenState
 from boardclient.credentials._tokens import LeaseState, RenewalFailure, StoredToken, Token
-from boardclient.credentials._waiting import RenewalScope
 from boardclient.errors import ConsentRequired, CredentialError, SessionClosedError
 from boardclient.logs import followers
 from boardclient.models import check_text
@@ -38,7 +37,6 @@ class Renewal:
 
     def __init__(self, config: OAuthClientConfig, token_state: TokenState, exchange: Exchange) -> None:
         self._config = config
-        self._scope = RenewalScope(config.store, config.account)
         self._steps = config.steps
         self._token_state = token_state
         self._exchange = exchange
@@ -50,7 +48,6 @@ class Renewal:
 
         None is also returned if the session closes meanwhile: the caller finds no new token then.
         """
-        self._scope.enter()
         call = PARENT.get()
         followed = Activity(
             kind="renewal",
@@ -74,7 +71,6 @@ class Renewal:
         except Exception as error:  # an application's own Exchange may raise anything
             failure = RenewalFailure(f"the renewal failed: {type(error).__name__}", error)
         finally:
-            self._scope.is_over = True
             followed.end(None if failure is None else failure.error())
         assert failure is not None  # noqa: S101 -- each handler has set it
         self._note(failure)

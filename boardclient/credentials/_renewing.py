@@ -8,20 +8,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from typing import Final
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Final, TypeAlias
+
+import attrs
 
 from boardclient.credentials._config import OAuthClientConfig
 from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange
 from boardclient.credentials._renewal import Renewal
 from boardclient.credentials._token_state import LOOK_SECONDS, TokenState
-from boardclient.credentials._tokens import RenewalFailure
-from boardclient.credentials._waiting import is_within_renewal, waiting_for
+from boardclient.credentials._tokens import RenewalFailure, TokenStore
 from boardclient.errors import CredentialError
 
 _EARLY_SECONDS: Final = 1.0
 """How long a call waits for an early renewal or for the store before it uses the token it has."""
 _FRESH_SECONDS: Final = 0.25
 """How often the store is looked at while a good token is used, if users sign in elsewhere: they replace and delete tokens."""
+
+AccountKey: TypeAlias = tuple[int, str]
+"""An account of a store: the store's identity, and the account's name."""
+
+_chain: Final[ContextVar[tuple[_Scope, ...]]] = ContextVar("boardclient_renewals", default=())
+"""The renewals that the running task belongs to, outermost first."""
+_waits: Final[list[tuple[AccountKey, AccountKey]]] = []
+"""Pairs of an account under renewal and an account that its callback waits for, in all threads of the process."""
+_lock: Final = threading.Lock()
 
 
 class RenewingCredentials(CredentialObserver):
@@ -130,7 +143,8 @@ class RenewingCredentials(CredentialObserver):
         loop = asyncio.get_running_loop()
         task = self._renewals.get(loop)
         if task is None or task.done():
-            task = self._renewals[loop] = exchange.spawn(Renewal(self._config, self._token_state, exchange).run())
+            renewal = Renewal(self._config, self._token_state, exchange)
+            task = self._renewals[loop] = exchange.spawn(_run(renewal, (id(self._config.store), self._config.account)))
             task.add_done_callback(self._drop)
         return task
 
@@ -139,3 +153,64 @@ class RenewingCredentials(CredentialObserver):
         loop = task.get_loop()
         if self._renewals.get(loop) is task:
             del self._renewals[loop]
+
+
+# --- which renewal waits for which: callbacks that use accounts must not wait in a circle
+
+
+@attrs.define(eq=False)
+class _Scope:
+    """The tasks of one renewal, those of its callback included."""
+
+    key: AccountKey
+    is_over: bool = False
+
+
+async def _run(renewal: Renewal, key: AccountKey) -> RenewalFailure | None:
+    """Run a renewal. Its task, and those that it starts, belong to its scope until it ends."""
+    scope = _Scope(key)
+    _chain.set((*_chain.get(), scope))
+    try:
+        return await renewal.run()
+    finally:
+        scope.is_over = True
+
+
+@contextlib.contextmanager
+def waiting_for(store: TokenStore, account: str) -> Iterator[None]:
+    """Note that the running task waits for a renewal, within the block.
+
+    Raises:
+        CredentialError: the renewal waits for the running task, directly or through callbacks of other accounts.
+    """
+    awaited = (id(store), account)
+    waiters = [scope.key for scope in _chain.get() if not scope.is_over]
+    pairs = [(waiter, awaited) for waiter in waiters]
+    with _lock:
+        if _leads_to(awaited, waiters):
+            raise CredentialError(
+                f"authorize waits for itself: it used a session whose credentials, those of account {account!r}, it is to renew"
+            )
+        _waits.extend(pairs)
+    try:
+        yield
+    finally:
+        with _lock:
+            for pair in pairs:
+                _waits.remove(pair)
+
+
+def is_within_renewal(store: TokenStore, account: str) -> bool:
+    """Return True if the running task belongs to a renewal of the account."""
+    return any(scope.key == (id(store), account) for scope in _chain.get() if not scope.is_over)
+
+
+def _leads_to(start: AccountKey, goals: list[AccountKey]) -> bool:
+    """Return True if a goal is `start`, or an account that `start` waits for."""
+    reached = {start}
+    while not reached.intersection(goals):
+        further = {awaited for waiter, awaited in _waits if waiter in reached} - reached
+        if not further:
+            return False
+        reached |= further
+    return True
