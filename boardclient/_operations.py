@@ -34,7 +34,6 @@ class Operation(Generic[T]):
 
     Args:
         name: Its name in events, logs and journals, such as "cards.create".
-        section: Its section of the interface.
         method: The HTTP method.
         path: The path, with at most one `{name}`, which is filled with the percent-encoded identifier.
         read: Makes the value of a success from the response and the identifier of the path.
@@ -45,7 +44,6 @@ class Operation(Generic[T]):
     """
 
     name: str
-    section: str
     method: str
     path: str
     read: Read[T]
@@ -191,41 +189,41 @@ def _closed_fields(*, closed: object) -> dict[str, JsonValue]:
     return {"closed": _flag(closed, "closed")}
 
 
-CREATE_BOARD: Final[Operation[Board]] = Operation(
-    "boards.create", "4.1", "POST", "/1/boards", _strict(_convert.created_board), _board_fields
+CREATE_BOARD: Final[Operation[Board]] = Operation(  # 4.1
+    "boards.create", "POST", "/1/boards", _strict(_convert.created_board), _board_fields
 )
-ADD_LIST: Final[Operation[BoardList]] = Operation(
-    "lists.create", "4.2", "POST", "/1/lists", _strict(_convert.created_list), _list_fields
+ADD_LIST: Final[Operation[BoardList]] = Operation(  # 4.2
+    "lists.create", "POST", "/1/lists", _strict(_convert.created_list), _list_fields
 )
-ADD_CARD: Final[Operation[Card]] = Operation(
-    "cards.create", "4.3", "POST", "/1/cards", _strict(_convert.created_card), _card_fields
+ADD_CARD: Final[Operation[Card]] = Operation(  # 4.3
+    "cards.create", "POST", "/1/cards", _strict(_convert.created_card), _card_fields
 )
-BOARD_CARDS: Final[Operation[list[Card]]] = Operation(
-    "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _strict(_convert.cards),
+BOARD_CARDS: Final[Operation[list[Card]]] = Operation(  # 4.4
+    "boards.cards", "GET", "/1/boards/{board_id}/cards", _strict(_convert.cards),
     read_in_steps=_gathered(_convert.slices_of_cards), repeatable=True,
 )  # fmt: skip
-CARDS_IN_SLICES: Final[Operation[Iterator[list[Card]]]] = Operation(
-    "boards.cards", "4.4", "GET", "/1/boards/{board_id}/cards", _strict(_convert.slices_of_cards), repeatable=True
+CARDS_IN_SLICES: Final[Operation[Iterator[list[Card]]]] = Operation(  # 4.4
+    "boards.cards", "GET", "/1/boards/{board_id}/cards", _strict(_convert.slices_of_cards), repeatable=True
 )
-BOARD_LISTS: Final[Operation[list[BoardList]]] = Operation(
-    "boards.lists", "4.5", "GET", "/1/boards/{board_id}/lists", _strict(_convert.lists),
+BOARD_LISTS: Final[Operation[list[BoardList]]] = Operation(  # 4.5
+    "boards.lists", "GET", "/1/boards/{board_id}/lists", _strict(_convert.lists),
     read_in_steps=_gathered(_convert.slices_of_lists), repeatable=True,
 )  # fmt: skip
-READ_CARD: Final[Operation[Card]] = Operation(
-    "cards.get", "4.6", "GET", "/1/cards/{card_id}", _strict(_convert.card), repeatable=True
+READ_CARD: Final[Operation[Card]] = Operation(  # 4.6
+    "cards.get", "GET", "/1/cards/{card_id}", _strict(_convert.card), repeatable=True
 )
-MOVE_CARD: Final[Operation[Card]] = Operation(
-    "cards.move", "4.7", "PUT", "/1/cards/{card_id}", _lenient(_convert.changed_card), _place_fields, repeatable=True
+MOVE_CARD: Final[Operation[Card]] = Operation(  # 4.7
+    "cards.move", "PUT", "/1/cards/{card_id}", _lenient(_convert.changed_card), _place_fields, repeatable=True
 )
-ADD_LABEL: Final[Operation[None]] = Operation(
-    "cards.add_label", "4.8", "POST", "/1/cards/{card_id}/idLabels", _nothing, _label_fields
+ADD_LABEL: Final[Operation[None]] = Operation(  # 4.8
+    "cards.add_label", "POST", "/1/cards/{card_id}/idLabels", _nothing, _label_fields
 )
-ARCHIVE_LIST: Final[Operation[BoardList]] = Operation(
-    "lists.archive", "4.9", "PUT", "/1/lists/{list_id}", _lenient(_convert.changed_list), _closed_fields, repeatable=True
+ARCHIVE_LIST: Final[Operation[BoardList]] = Operation(  # 4.9
+    "lists.archive", "PUT", "/1/lists/{list_id}", _lenient(_convert.changed_list), _closed_fields, repeatable=True
 )
-DELETE_CARD: Final[Operation[None]] = Operation("cards.delete", "4.10", "DELETE", "/1/cards/{card_id}", _nothing, repeatable=True)
-READ_MEMBER: Final[Operation[Member]] = Operation(
-    "members.me", "4.11", "GET", "/1/members/me", _strict(_convert.member), repeatable=True
+DELETE_CARD: Final[Operation[None]] = Operation("cards.delete", "DELETE", "/1/cards/{card_id}", _nothing, repeatable=True)  # 4.10
+READ_MEMBER: Final[Operation[Member]] = Operation(  # 4.11
+    "members.me", "GET", "/1/members/me", _strict(_convert.member), repeatable=True
 )
 
 
@@ -258,7 +256,7 @@ def build_request(
     is_repeatable = verb in REPEATABLE_METHODS if repeatable is None else repeatable
     body = None if json is None else encode(_exactly(json))
     is_signable = isinstance(json, dict)
-    operation = Operation("request", "", verb, checked, response_of, repeatable=is_repeatable, signable_body=is_signable)
+    operation = Operation("request", verb, checked, response_of, repeatable=is_repeatable, signable_body=is_signable)
     query = urlencode(pairs, quote_via=quote)
     return Request(operation, f"{checked}?{query}" if query else checked, body)
 

@@ -12,7 +12,7 @@ import os
 import time
 import weakref
 from asyncio import current_task, get_running_loop
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -64,8 +64,6 @@ class CallContext(Progress):
     """The call as instruments see it."""
     attempt_activity: Activity | None = None
     """The current attempt as instruments see it."""
-    headers: Mapping[str, str] | None = None
-    """Headers of the current attempt besides the session's own."""
     waits_for: Callable[[], str] | None = None
     """Returns what the call waits for outside the transport, in words. None if it does not wait."""
     is_noted = False
