@@ -14,6 +14,7 @@ from boardclient.errors import (
     ApiError,
     AuthenticationError,
     BadRequestError,
+    BoardClientError,
     CredentialError,
     Effect,
     JournalError,
@@ -91,8 +92,13 @@ _UNASSIGNED: Final = Status(ApiError, effect=Effect.UNKNOWN)
 SUCCESSES: Final = frozenset(range(200, 300))
 """The statuses of responses that are read for their value."""
 
-_RUN_ENDING_ERRORS: Final = (CredentialError, JournalError, SessionClosedError)
-"""Errors without a status that every further call would raise too."""
+RUN_ENDING_ERRORS: Final[tuple[type[BoardClientError], ...]] = (
+    *(status.error for status in _TABLE.values() if status.ends_run),
+    CredentialError,
+    JournalError,
+    SessionClosedError,
+)
+"""Errors that every further call would raise too."""
 
 
 def status_of(status: int) -> Status:
@@ -119,4 +125,4 @@ def ends_run(error: object) -> bool:
     """Return True if every further call would raise the error too."""
     if isinstance(error, ApiError):
         return status_of(error.status).ends_run
-    return isinstance(error, _RUN_ENDING_ERRORS)
+    return isinstance(error, RUN_ENDING_ERRORS)

@@ -8,10 +8,10 @@ from typing import Final
 import attrs
 
 from boardclient import _operations as operations
+from boardclient._statuses import RUN_ENDING_ERRORS
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._listing import Listing
 from boardclient.bulk._reader import Reader
-from boardclient.bulk._results import FATAL
 from boardclient.errors import BoardClientError, NotFoundError
 
 _MOST_ASKED: Final = 100
@@ -74,7 +74,7 @@ class MissingCards:
         except NotFoundError:
             self._deleted.add(card_id)
             return False
-        except FATAL:
+        except RUN_ENDING_ERRORS:
             raise
         except BoardClientError:
             return True

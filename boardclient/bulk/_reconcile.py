@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
 from boardclient import _operations as operations
+from boardclient._statuses import RUN_ENDING_ERRORS
 from boardclient.bulk._kept import FACT as KEPT
 from boardclient.bulk._kept import KeptRules
 from boardclient.bulk._ledger import Ledger
@@ -22,7 +23,7 @@ from boardclient.bulk._markers import check_marker, markers, normal, secret_mark
 from boardclient.bulk._matching import MatchResult, match, recognise, resembling
 from boardclient.bulk._missing import Missing, MissingCards
 from boardclient.bulk._reader import Reader
-from boardclient.bulk._results import FATAL, BulkAudit
+from boardclient.bulk._results import BulkAudit
 from boardclient.bulk._rows import Row
 from boardclient.bulk._samples import SAMPLES, Sample, Samples
 from boardclient.bulk._shown import Content, Shown, digest
@@ -154,7 +155,7 @@ class Reconciler:
         """
         try:
             listing = await self._listing()
-        except FATAL:
+        except RUN_ENDING_ERRORS:
             raise
         except BoardClientError as error:
             self._unresolved += rows

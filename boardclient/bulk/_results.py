@@ -7,20 +7,13 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from boardclient._frozen import constructor_of
 from boardclient.errors import (
-    AuthenticationError,
     BoardClientError,
-    CredentialError,
     DecodeError,
     Effect,
-    JournalError,
-    SessionClosedError,
 )
-from boardclient.models import Card, CardDraft
+from boardclient.models import Card, CardDraft, constructor_of
 
-FATAL: Final = (AuthenticationError, CredentialError, JournalError, SessionClosedError)
-"""Errors that end a run, since every further card would fail with them."""
 State: TypeAlias = Literal["created", "already", "failed", "unknown"]
 
 
