@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import attrs
@@ -31,11 +32,16 @@ class Affixes:
 
     def strip(self, text: str) -> str | None:
         """Return a text without its affixes, or None if it does not have them."""
-        pattern = re.compile(f"{_pattern(self.before)}(.*?){_pattern(self.after)}", re.DOTALL)
+        pattern = _compiled(self)
         for padded in (text, f"{text} ", f" {text}"):  # around an empty text, spaces at the ends are lost
             if (found := pattern.fullmatch(padded)) is not None:
                 return found[1].strip()
         return None
+
+
+@lru_cache(16)
+def _compiled(affixes: Affixes) -> re.Pattern[str]:
+    return re.compile(f"{_pattern(affixes.before)}(.*?){_pattern(affixes.after)}", re.DOTALL)
 
 
 def learn_affixes(pairs: Sequence[tuple[str, str]], most_misfits: float) -> Affixes | None:
