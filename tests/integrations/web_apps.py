@@ -129,7 +129,7 @@ def fastapi_app(make: MakeSignIn) -> FastAPI:
     return app
 
 
-def litestar_app(make: MakeSignIn) -> litestar.Litestar:
+def litestar_app(make: MakeSignIn, exception_handlers: Any = None) -> litestar.Litestar:
     @litestar.route("/me", http_method=["GET", "POST"], status_code=200)
     async def get_me(user_session: NamedDependency[AsyncSession], user_account: NamedDependency[str]) -> dict[str, Any]:
         return await me(user_session, user_account)
@@ -143,7 +143,7 @@ def litestar_app(make: MakeSignIn) -> litestar.Litestar:
         await both(user_session)
 
     handlers = [get_me, get_card, get_both, litestar.get("/broken")(broken)]
-    return litestar.Litestar(handlers, plugins=[LitestarBoards(make)])
+    return litestar.Litestar(handlers, plugins=[LitestarBoards(make)], exception_handlers=exception_handlers)
 
 
 def quart_app(make: MakeSignIn) -> quart.Quart:
