@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
@@ -231,10 +231,14 @@ _METHOD: Final = re.compile(r"[A-Z]+")
 _CREDENTIAL_NAMES: Final = frozenset({"key", "token"})
 
 
+Parameter: TypeAlias = str | int | float | bool
+"""The value of a query parameter."""
+
+
 def build_request(
     method: str,
     path: str,
-    params: Mapping[str, str | int | float | bool] | None = None,
+    params: Mapping[str, Parameter | Sequence[Parameter]] | None = None,
     json: JsonValue = None,
     repeatable: bool | None = None,
 ) -> Request[Response]:
@@ -248,7 +252,7 @@ def build_request(
     verb = check_text(method, "method").upper()
     if not _METHOD.fullmatch(verb):
         raise ValueError("method must be an HTTP method")
-    pairs = {check_text(name, "params"): _parameter(value) for name, value in (params or {}).items()}
+    pairs = {check_text(name, "params"): _parameters(value) for name, value in (params or {}).items()}
     named = pairs.keys() | (json.keys() if isinstance(json, dict) else ())
     if _CREDENTIAL_NAMES & named:
         raise ValueError("key and token are added by the session: params and json must not hold them")
@@ -257,7 +261,7 @@ def build_request(
     body = None if json is None else encode(_exactly(json))
     is_signable = isinstance(json, dict)
     operation = Operation("request", verb, checked, response_of, repeatable=is_repeatable, signable_body=is_signable)
-    query = urlencode(pairs, quote_via=quote)
+    query = urlencode(pairs, doseq=True, quote_via=quote)
     return Request(operation, f"{checked}?{query}" if query else checked, body)
 
 
@@ -283,6 +287,11 @@ def _json(value: JsonValue) -> JsonValue:
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise ValueError(f"json holds a {type(value).__name__} that JSON can't express")
+
+
+def _parameters(values: object) -> list[str]:
+    """Return the texts of a query parameter, one for each time it is sent."""
+    return [_parameter(value) for value in (values if isinstance(values, list | tuple) else [values])]
 
 
 def _parameter(value: object) -> str:

@@ -16,7 +16,7 @@ def check_url(url: object, name: str, *, allow_insecure: bool) -> str:
     """
     parsed = _parsed(url)
     if parsed is None or parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise ValueError(f"{name} must be an absolute http or https URL")
+        raise ValueError(f"{name} must be an absolute http or https URL, such as https://board.example")
     if parsed.user is not None or parsed.password is not None or parsed.query_string or parsed.fragment:
         raise ValueError(f"{name} must hold no user, password, query or fragment")
     if parsed.scheme == "http" and not allow_insecure and not _is_loopback(parsed.host):

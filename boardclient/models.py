@@ -188,7 +188,8 @@ def check_text(value: object, name: str, /) -> str:
     if type(value) is str and value.isascii():
         return value
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be a string, not {type(value).__name__}")
+        hint = ": pass its id" if isinstance(getattr(value, "id", None), str) else ""
+        raise TypeError(f"{name} must be a string, not {type(value).__name__}{hint}")
     if _LONE_SURROGATE.search(value):
         raise ValueError(f"{name} holds a lone surrogate, which can't be sent")
     return value if type(value) is str else str.__str__(value)

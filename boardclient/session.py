@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from ssl import SSLContext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
 from boardclient import retry as _retry
 from boardclient._environment import optional, required
-from boardclient._operations import build_request
+from boardclient._operations import Parameter, build_request
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import Response
@@ -286,7 +286,7 @@ class AsyncSession:
         method: str,
         path: str,
         *,
-        params: Mapping[str, str | int | float | bool] | None = None,
+        params: Mapping[str, Parameter | Sequence[Parameter]] | None = None,
         json: JsonValue = None,
         repeatable: bool | None = None,
     ) -> Response:
@@ -295,7 +295,8 @@ class AsyncSession:
         Args:
             method: The HTTP method.
             path: The path, which starts with "/1/".
-            params: The query. None (default): no query but credentials.
+            params: The query. A parameter with a list is sent once for each of its values. None (default): no query but
+                credentials.
             json: The body. None (default): no body.
             repeatable: Whether a second request leaves the service in the same state as the first, for the retry policy. None
                 (default): True for GET, PUT and DELETE.

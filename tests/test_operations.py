@@ -194,7 +194,7 @@ def test_what_may_be_repeated_is_the_callers_word(method: str, given: bool | Non
         ),
         *((("GET", "/1/x", {name: "s"}), ValueError) for name in ("key", "token", "\ud800")),
         (("GET", "/1/x", {"a": "\udc00"}), ValueError),
-        *((("GET", "/1/x", {"a": value}), TypeError) for value in (None, ["b"], b"c")),
+        *((("GET", "/1/x", {"a": value}), TypeError) for value in (None, [None], [["b"]], b"c")),
         (("GET", "/1/x", {3: "a"}), TypeError),
         *((("POST", "/1/x", None, {name: "s", "b": 1}), ValueError) for name in ("key", "token")),
         *((("POST", "/1/x", None, value), ValueError) for value in (object(), {"a": float("nan")}, "\ud800")),
@@ -482,3 +482,9 @@ def test_an_applications_json_is_sent_whole() -> None:
     """Whatever JSON can express goes out as it is, tuples as arrays."""
     value: Any = {"a": [1, 1.5, "ü", None, True, {"b": "\x00"}], "c": (1, 2), "d": 2**70}
     assert json.loads(ops.build_request("POST", "/1/x", json=value).body or b"") == {**value, "c": [1, 2]}
+
+
+def test_a_parameter_with_several_values_is_sent_several_times() -> None:
+    """A list in the query of a free request stands for its values, and an empty one for none."""
+    request = ops.build_request("GET", "/1/x", {"a": [1, True, "b&c"], "d": [], "e": ("f",)})
+    assert request.target == "/1/x?a=1&a=true&a=b%26c&e=f"

@@ -24,6 +24,7 @@ from boardclient import (
 )
 from boardclient._pipeline._in_flight import CallContext
 from boardclient.events import AnswerReceived, RequestSent, RetryScheduled
+from boardclient.models import Board, check_identifier
 from boardclient.testing import faults
 
 # --- observers and limiter
@@ -269,3 +270,32 @@ async def test_a_remote_proxy_gets_no_plain_http(proxy: str) -> None:
     async with AsyncSession(provider, "https://board.example", proxy=proxy) as session:
         with pytest.raises(ValueError, match="proxy"):
             session.exchange.check_url("http://127.0.0.1:9", "auth_url")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeout": "3"}, "timeout must be a number of seconds or None, not str"),
+        ({"timeout": aiohttp.ClientTimeout(3)}, "timeout must be a number of seconds or None, not ClientTimeout"),
+        ({"limiter": 3}, r"limiter must be an async context manager, such as Pace\(\), not int"),
+        ({"observers": print}, r"observers must be an iterable of functions, such as \[print\]"),
+        ({"observers": ["print"]}, "observers must be an iterable of functions"),
+        ({"max_connections": "3"}, "max_connections must be a whole number, not str"),
+        ({"headers": 3}, "headers must be a mapping of strings, not int"),
+        ({"http": 3}, "http must be an aiohttp.ClientSession, not int"),
+    ],
+)
+async def test_an_option_of_another_type_is_named(options: dict[str, Any], words: str) -> None:
+    """The error of an option says what it must be, for a session and for a view, before anything is sent."""
+    with pytest.raises(TypeError, match=words):
+        AsyncSession(StaticCredentials("t"), "https://board.example", **options)
+    if {"timeout", "limiter", "observers"} & options.keys():
+        async with AsyncSession(StaticCredentials("t"), "https://board.example") as session:
+            with pytest.raises(TypeError, match=words):
+                session.with_options(**options)
+
+
+def test_a_record_in_place_of_an_identifier_is_named() -> None:
+    """An operation that gets a whole record says that its id is wanted."""
+    with pytest.raises(TypeError, match="board_id must be a string, not Board: pass its id"):
+        check_identifier(Board("b"), "board_id")

@@ -46,6 +46,17 @@ def guarded(what: str, function: Callable[..., T], *arguments: object) -> T | No
     return None
 
 
+def checked_observers(observers: object) -> tuple[Observer, ...]:
+    """Return the observers.
+
+    Raises:
+        TypeError: they are not functions.
+    """
+    if not (isinstance(observers, Iterable) and all(map(callable, given := tuple(observers)))):
+        raise TypeError("observers must be an iterable of functions, such as [print]")
+    return given
+
+
 def notify_all(observers: Iterable[Observer], event: Event) -> None:
     """Pass an event to each observer."""
     for observer in observers:
@@ -62,6 +73,8 @@ class GuardedLimiter:
     """
 
     def __init__(self, limiter: Limiter) -> None:
+        if not hasattr(type(limiter), "__aenter__"):
+            raise TypeError(f"limiter must be an async context manager, such as Pace(), not {type(limiter).__name__}")
         self._limiter = limiter
         self._report = getattr(limiter, "report", None)
 

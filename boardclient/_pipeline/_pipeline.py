@@ -16,7 +16,7 @@ from boardclient import retry as _retry
 from boardclient._activities import INSTALLED
 from boardclient._operations import Request, error_of, interpret_in_steps, unreadable
 from boardclient._pipeline._core import SessionCore
-from boardclient._pipeline._guards import GuardedLimiter, GuardedProvider, notify_all
+from boardclient._pipeline._guards import GuardedLimiter, GuardedProvider, checked_observers, notify_all
 from boardclient._pipeline._in_flight import CallContext
 from boardclient._pipeline._options import CallOptions
 from boardclient._pipeline._reporting import (
@@ -68,13 +68,16 @@ class Pipeline:
         observers: Iterable[Observer],
         credentials_in: CredentialsIn,
     ) -> None:
-        if timeout is not None and not timeout > 0:
-            raise ValueError("timeout must be more than 0 seconds, or None")
+        try:
+            if timeout is not None and not timeout > 0:
+                raise ValueError("timeout must be more than 0 seconds, or None")
+        except TypeError:
+            raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}") from None
         self.provider = provider
         self.policy = policy
         self.timeout = timeout
         self.limiter = limiter
-        self.observers = tuple(observers)
+        self.observers = checked_observers(observers)
         self.credentials_in: CredentialsIn = credentials_in
         self._core = core
         self._in_flight: Final = core.in_flight

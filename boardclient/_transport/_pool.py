@@ -43,6 +43,8 @@ class Pool:
     """Whether `DirectTransport` may be used. Tests and benchmarks turn it off."""
 
     def __init__(self, settings: Settings, lent: aiohttp.ClientSession | None = None) -> None:
+        if not isinstance(lent, aiohttp.ClientSession | None):
+            raise TypeError(f"http must be an aiohttp.ClientSession, not {type(lent).__name__}")
         self._settings = settings
         self._lent = lent
         self.sent = 0

@@ -36,13 +36,18 @@ class Settings:
     def __attrs_post_init__(self) -> None:
         if self.ssl is False and not self.allow_insecure:
             raise ValueError("ssl=False turns certificate checks off: it needs allow_insecure=True")
-        if self.max_connections < 1 or self.max_answer_bytes < 1:
-            raise ValueError("max_connections and max_answer_bytes must be at least 1")
+        for name, limit in (("max_connections", self.max_connections), ("max_answer_bytes", self.max_answer_bytes)):
+            if not isinstance(limit, int):
+                raise TypeError(f"{name} must be a whole number, not {type(limit).__name__}")
+            if limit < 1:
+                raise ValueError("max_connections and max_answer_bytes must be at least 1")
+        if not isinstance(self.headers, Mapping):
+            raise TypeError(f"headers must be a mapping of strings, not {type(self.headers).__name__}")
         for name, value in self.headers.items():
             if not isinstance(name, str) or not isinstance(value, str) or not (name + value).isprintable():
                 raise ValueError("headers must be printable strings")
-        if not self.user_agent.isprintable():
-            raise ValueError("user_agent must be printable")
+        if not (isinstance(self.user_agent, str) and self.user_agent.isprintable()):
+            raise ValueError("user_agent must be a printable string")
 
 
 class Progress:

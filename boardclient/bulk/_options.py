@@ -68,7 +68,7 @@ def make_options(
         raise TypeError(f"journal must be a path, not {type(journal).__name__}")
     if marker not in (None, True, False) and not callable(marker):
         raise TypeError("marker must be True, None or a function of a draft")
-    if settle is not None and not 0 <= settle < math.inf:
+    if settle is not None and not (isinstance(settle, int | float) and 0 <= settle < math.inf):
         raise ValueError("settle must be a number of seconds, at least 0, or None")
     if settle is None:
         settle = _SETTLE_SECONDS if caller.timeout is None else max(_SHORTEST_SETTLE_SECONDS, 2 * caller.timeout)

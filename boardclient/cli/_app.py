@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from boardclient.cli._app_files import export, import_, journal
-from boardclient.cli._declare import Argument, Command, Group, Option
+from boardclient.cli._declare import Argument, Command, Group, Number, Option, WholeNumber
 from boardclient.cli._text import out
 
 _EXAMPLE = "Example"
@@ -107,7 +107,7 @@ app = Group(
         "_serve.serve",
         "Run the embedded service in memory until SIGINT or SIGTERM, for trials and development.",
         Option(
-            "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="The port on 127.0.0.1; 0 means any free port."
+            "--port", type=WholeNumber(0, 65535), default=0, metavar="N", help="The port on 127.0.0.1; 0 means any free port."
         ),
         Option(
             "--member",
@@ -127,24 +127,22 @@ app = Group(
         ),
         Option(
             "--token-lifetime",
-            type=click.FloatRange(min=0, min_open=True),
+            type=Number(min=0, min_open=True),
             metavar="SECONDS",
             help="How long a token is accepted.",
             otherwise="until the service ends",
         ),
-        Option(
-            "--latency", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="How long each response is delayed."
-        ),
+        Option("--latency", type=Number(min=0), default=0.0, metavar="SECONDS", help="How long each response is delayed."),
         Option(
             "--fail",
-            type=click.FloatRange(0, 1),
+            type=Number(0, 1),
             default=0.0,
             metavar="SHARE",
             help="The share of requests that get a 503, half of them after they were carried out.",
         ),
         Option(
             "--rate-limit",
-            type=click.FloatRange(min=0, min_open=True),
+            type=Number(min=0, min_open=True),
             metavar="N",
             help="Requests per second. Further ones get a 429.",
             otherwise="none",
@@ -179,7 +177,7 @@ app = Group(
         Option("--auth-url", metavar="URL", help="Where tokens are exchanged; overrides BOARDCLIENT_AUTH_URL."),
         Option(
             "--timeout",
-            type=click.FloatRange(min=0.001),
+            type=Number(min=0.001),
             default=30.0,
             show_default=True,
             metavar="SECONDS",

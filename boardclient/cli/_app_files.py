@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from boardclient.cli._declare import Argument, Command, Group, Option
+from boardclient.cli._declare import Argument, Command, Group, Number, Option, WholeNumber
 
 STATES = ("logged", "done", "failed", "waiting", "unknown")
 
@@ -19,11 +19,11 @@ import_ = Command(
     Option("--list", "default_list", metavar="LIST", help="The list of rows that name none: an identifier or a name."),
     Option("--journal", metavar="PATH", help="The file from which this import can be resumed.", otherwise="FILE.journal"),
     Option(
-        "--concurrency", type=click.IntRange(min=1), metavar="N", help="How many cards to create at a time.", otherwise="adaptive"
+        "--concurrency", type=WholeNumber(min=1), metavar="N", help="How many cards to create at a time.", otherwise="adaptive"
     ),
     Option(
         "--settle",
-        type=click.FloatRange(min=0),
+        type=Number(min=0),
         metavar="SECONDS",
         help="How long the service may take to commit a request whose response was lost.",
         otherwise="twice the timeout, at least 10",

@@ -55,6 +55,18 @@ class Argument(click.Argument):
         self.text = help
 
 
+class Number(click.FloatRange):
+    """A number in a range. Errors call it a number, not a "float range"."""
+
+    name = "number"
+
+
+class WholeNumber(click.IntRange):
+    """A whole number in a range."""
+
+    name = "whole number"
+
+
 class Option(click.Option):
     """An option. `otherwise` describes its default in the help text."""
 

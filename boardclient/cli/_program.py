@@ -46,7 +46,7 @@ def _called(argv: Sequence[str] | None) -> int:
         click.echo(error.format_message(), err=True, color=has_color())
         return 2
     except click.UsageError as error:
-        note(f"boardclient: error: {error.format_message()}")
+        note(f"boardclient: error: {error.format_message()}{_placement(error)}")
         note(f"Try '{'boardclient' if error.ctx is None else error.ctx.command_path} --help'.")
         return 2
     except SystemExit:
@@ -59,6 +59,13 @@ def _called(argv: Sequence[str] | None) -> int:
         note("boardclient: ended by SIGINT")
         return 130
     return code if isinstance(code, int) else 0
+
+
+def _placement(error: click.UsageError) -> str:
+    """Return where an option of the program belongs, "" for any other error."""
+    if isinstance(error, click.NoSuchOption) and any(error.option_name in param.opts for param in app.params):
+        return f" {error.option_name} stands before the command: boardclient {error.option_name} …"
+    return ""
 
 
 def _drop_output() -> None:

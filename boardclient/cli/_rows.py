@@ -24,6 +24,7 @@ _CELL_LIMIT = 16 * 2**20
 csv module's default is 128 KiB."""
 
 _SHOWN_LENGTH = 60
+_MOST_NAMES = 8
 """How many characters of a wrong value a message shows."""
 
 _BOM = b"\xef\xbb\xbf"
@@ -90,8 +91,15 @@ class ListIndex:
             raise ValueError(f"{shown} is ambiguous: {len(named)} lists of the board have this name; use an identifier")
         if not named:
             hint = " (name an archived list by its identifier)" if value in self._archived else ""
-            raise ValueError(f"{shown} is neither the identifier nor the name of an open list of the board{hint}")
+            raise ValueError(
+                f"{shown} is neither the identifier nor the name of an open list of the board{hint or self._names()}"
+            )
         return named[0]
+
+    def _names(self) -> str:
+        """Return the names of the open lists in words, if they are few."""
+        names = ", ".join(map(_shown, self._open))
+        return f", which are {names}" if 0 < len(self._open) <= _MOST_NAMES else ""
 
     def name_of(self, item: BoardList) -> str:
         """Return a list's name if it is unique on the board, otherwise its identifier.
@@ -264,7 +272,7 @@ def _header_problems(header: list[str], default_list_id: str | None) -> Iterator
         return
     for column, count in Counter(header).items():
         if not _is_text(column):
-            yield Problem(1, None, "the header is not UTF-8")
+            yield Problem(1, None, "the header is not UTF-8: save the file in this encoding")
         elif column not in COLUMNS:
             yield Problem(1, column, _unknown_column())
         elif count > 1:
@@ -294,7 +302,7 @@ def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]
         try:
             value = json.loads(line.decode("utf-8"), object_pairs_hook=_Pairs)
         except UnicodeDecodeError:
-            yield Problem(number, None, "is not UTF-8")
+            yield Problem(number, None, "is not UTF-8: save the file in this encoding")
             continue
         except json.JSONDecodeError as error:
             yield Problem(number, None, f"is not JSON: {error.msg} (character {error.pos + 1})")
@@ -345,7 +353,7 @@ def check(
     """
     cells = {column: value for column, value in values.items() if isinstance(value, str)}
     broken = [column for column, value in cells.items() if not _is_text(value)]
-    problems = [Problem(number, column, "is not UTF-8") for column in broken]
+    problems = [Problem(number, column, "is not UTF-8: save the file in this encoding") for column in broken]
     cells = {column: value for column, value in cells.items() if column not in broken}
     name, due, pos, list_id = cells.get("name", ""), None, None, default_list_id
     if not name.strip() and "name" not in broken:

@@ -32,7 +32,8 @@ def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
         code, lines = 2, [*error.problems, f"error: {error}"]
     except (UsageError, ValueError) as error:
         # The package's message names its parameter, which is an option here.
-        code, lines = 2, [f"error: {error}".replace("allow_insecure=True", "--allow-insecure (before the command)")]
+        words = f"error: {error}".replace("allow_insecure=True", "--allow-insecure (before the command)")
+        code, lines = 2, [words.replace("base_url", f"the service's address ({_settings.BASE_URL}, --base-url)")]
     except IncompleteError as error:
         lines = [f"error: {error}"]
     except BoardClientError as error:

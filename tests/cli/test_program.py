@@ -338,3 +338,24 @@ def test_python_m_runs_the_command_line(monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         runpy.run_path(str(Path(boardclient.__file__).with_name("__main__.py")), run_name="__main__")
     assert caught.value.code == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["whoami", "--verbose"], "No such option '--verbose'. --verbose stands before the command: boardclient --verbose …"),
+        (["whoami", "--nothing"], "No such option '--nothing'.\n"),
+        (["--timeout", "soon", "whoami"], "'soon' is not a valid number."),
+        (["import", "c.csv", "--board", "b", "--concurrency", "many"], "'many' is not a valid whole number."),
+        (
+            ["--base-url", "board.example", "whoami"],
+            "the service's address (BOARDCLIENT_BASE_URL, --base-url) must be an absolute http or https URL, such as https://",
+        ),
+    ],
+)
+def test_usage_errors_say_what_to_write(bare_cli, monkeypatch, argv, words) -> None:
+    """A misplaced option, a number and an address in another form are named in the words of the command line."""
+    monkeypatch.setenv("BOARDCLIENT_TOKEN", "t")
+    code, out, err = bare_cli(*argv)
+    assert (code, out) == (2, "")
+    assert words in err

@@ -68,7 +68,7 @@ def test_a_list_is_found_by_identifier_or_name(value: str, list_id: str) -> None
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("Nowhere", "'Nowhere' is neither the identifier nor the name of an open list of the board"),
+        ("Nowhere", "'Nowhere' is neither the identifier nor the name of an open list of the board, which are 'To Do', 'Doing',"),
         ("to do", "'to do' is neither"),
         ("Old", "name an archived list by its identifier"),
         ("Twin", "'Twin' is ambiguous: 2 lists"),
@@ -143,7 +143,7 @@ def test_a_json_row_becomes_a_draft_and_null_is_not_sent() -> None:
         ),
         pytest.param("name,name\nA,B\n", ["row 1, column name: is named more than once"], id="double-column"),
         pytest.param("desc\nA\n", ["row 1, column name: is required and not in the header"], id="no-name-column"),
-        pytest.param(b"name,\xff\nA,B\n", ["row 1: the header is not UTF-8"], id="header-bytes"),
+        pytest.param(b"name,\xff\nA,B\n", ["row 1: the header is not UTF-8: save the file in this encoding"], id="header-bytes"),
         pytest.param("name,desc\nA,b,c\n", ["row 2: has 3 cells, the header names 2 columns"], id="too-many-cells"),
         pytest.param(
             "name,desc\n,b\n \t,c\n", ["row 2, column name: is missing", "row 3, column name: is missing"], id="no-name"
@@ -155,7 +155,11 @@ def test_a_json_row_becomes_a_draft_and_null_is_not_sent() -> None:
         ),
         pytest.param(
             b"name,list,desc\nA,\xff,\xfe\n\xff,To Do,\n",
-            ["row 2, column list: is not UTF-8", "row 2, column desc: is not UTF-8", "row 3, column name: is not UTF-8"],
+            [
+                "row 2, column list: is not UTF-8: save the file in this encoding",
+                "row 2, column desc: is not UTF-8: save the file in this encoding",
+                "row 3, column name: is not UTF-8: save the file in this encoding",
+            ],
             id="cell-bytes",
         ),
         pytest.param('name\nA\n"B"x\nC\n', ["2=A", "row 3: is malformed CSV: ',' expected after '\"'"], id="quote-in-cell"),
@@ -177,8 +181,10 @@ def test_a_csv_file_is_read_or_its_invalid_places_are_named(text: str | bytes, e
         pytest.param('\ufeff{"name": "A"}', ["1=A"], id="bom"),
         pytest.param('{"name": "A"\n{"name": "B"}\n', ["row 1: is not JSON: ", "2=B"], id="broken-line"),
         pytest.param('["A"]\n"A"\n', ["row 1: is not a JSON object", "row 2: is not a JSON object"], id="no-object"),
-        pytest.param(b'{"name": "\xff"}\n{"name": "B"}', ["row 1: is not UTF-8", "2=B"], id="bytes"),
-        pytest.param('{"name": "\\ud800"}', ["row 1, column name: is not UTF-8"], id="surrogate"),
+        pytest.param(
+            b'{"name": "\xff"}\n{"name": "B"}', ["row 1: is not UTF-8: save the file in this encoding", "2=B"], id="bytes"
+        ),
+        pytest.param('{"name": "\\ud800"}', ["row 1, column name: is not UTF-8: save the file in this encoding"], id="surrogate"),
         pytest.param("[" * 200_000, ["row 1: is not JSON that can be read"], id="nesting"),
         pytest.param('{"name": ' + "1" * 5000 + "}", ["row 1: is not JSON that can be read"], id="number"),
         pytest.param('{"name": "A", "due": 5}', ["row 1, column due: must be a string or null"], id="type"),
@@ -197,7 +203,7 @@ def test_a_json_lines_file_is_read_or_its_invalid_places_are_named(text: str | b
 def test_without_a_default_every_row_needs_a_list() -> None:
     assert said("name\nA\n", default=None) == ["row 1, column list: is not in the header; give --list for all rows"]
     assert said("name,list\nA,To Do\nB,\n", default=None) == ["2=A", "row 3, column list: is missing, and no --list is given"]
-    assert said(b"name,list\nA,\xff\n", default=None) == ["row 2, column list: is not UTF-8"]
+    assert said(b"name,list\nA,\xff\n", default=None) == ["row 2, column list: is not UTF-8: save the file in this encoding"]
     assert said('{"name": "A"}', Format.JSON_LINES, default=None) == ["row 1, column list: is missing, and no --list is given"]
 
 
