@@ -247,7 +247,9 @@ def test_failed_redirects_sign_no_user_in(client: TestClient, service: BoardServ
     assert all("You are not signed in" in response.text for response in bad)
     assert service.calls_of("token.exchange") == []
     assert client.get("/callback", params=query).status_code == 303
-    assert client.get("/callback", params=query).status_code == 400
+    again = client.get("/callback", params=query)
+    assert again.status_code == 400
+    assert "You are signed in already" in again.text
     assert len(service.calls_of("token.exchange")) == 1
 
 
