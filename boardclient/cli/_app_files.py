@@ -102,7 +102,7 @@ export = Command(
         ),
         "Exit codes": [
             "0  every card was written",
-            "1  some cards were left out and named, or the service failed",
+            "1  some cards were left out and named, or the service failed, or the disk is full",
             "2  bad usage",
         ],
         "Examples": [

@@ -1,6 +1,10 @@
 """The errors that end a command early."""
 
+import errno
 from collections.abc import Sequence
+
+OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG})
+"""The errors of an output that can't be written, whatever the user has asked for."""
 
 
 class UsageError(Exception):

@@ -18,7 +18,7 @@ import attrs
 
 from boardclient import AsyncSession, BoardList, Card, Position
 from boardclient.cli import _rows
-from boardclient.cli._errors import FileError, IncompleteError, UsageError
+from boardclient.cli._errors import OUTPUT_ERRORS, FileError, IncompleteError, UsageError
 from boardclient.cli._rows import COLUMNS, Format, ListIndex, Problem
 from boardclient.cli._text import note
 
@@ -150,7 +150,8 @@ def _opened(path: Path | None) -> Iterator[TextIO]:
         with _replaced(path) as file:
             yield file
     except OSError as error:
-        raise FileError(f"{path}: {error.strerror}") from None
+        kind = IncompleteError if error.errno in OUTPUT_ERRORS else FileError
+        raise kind(f"{path}: {error.strerror}") from None
 
 
 @contextmanager

@@ -10,9 +10,8 @@ from typing import NoReturn
 import click
 
 from boardclient.cli._app import app
+from boardclient.cli._errors import OUTPUT_ERRORS
 from boardclient.cli._text import has_color, note
-
-_OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG})
 
 
 def run(argv: Sequence[str] | None = None) -> NoReturn:
@@ -30,7 +29,7 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
         code = _called(argv)
         sys.stdout.flush()
     except OSError as error:
-        if error.errno not in _OUTPUT_ERRORS:
+        if error.errno not in OUTPUT_ERRORS:
             raise
         _drop_output()
         note(f"boardclient: error: can't write the output: {error.strerror}")
