@@ -110,7 +110,7 @@ async def test_later_runs_know_the_rows_sent_without_proof(tmp_path: Path) -> No
         await reconciler.prepare(reads_cards=True)
         again = row(0, "n0", desc="text", due=DUE, pos="top")
         await ledger.admit([again])
-        assert again.standing == "doubtful"
+        assert again.action == "doubtful"
         await reconciler.settle([again])
         if number == 0:
             assert reconciler.choose([again]) is again
