@@ -46,6 +46,7 @@ def test_local_addresses(address: str) -> None:
 def test_addresses_stay_local(address: str) -> None:
     """Whatever is given, the browser stays on the site, also after servers have decoded the address, and no header is split."""
     found = local_address(address)
+    assert found.isascii()
     for _ in range(4):
         assert found.startswith("/")
         joined = urlsplit(urljoin("https://app.example/login", found.replace("\\", "/").replace("\t", "")))
@@ -154,6 +155,20 @@ def test_flows_fit_into_a_cookie() -> None:
     many = Flows(tuple(Flow(f"{number}", 1, "/", is_over=True) for number in range(30)))
     assert len(many.add(Flow("new", 1, "/"), 2).flows) == 6
     assert many.add(Flow("new", 9999, "/"), 9999).flows == (Flow("new", 9999, "/"),)
+
+
+def test_a_flow_is_open_for_ten_minutes_and_not_before_it_began() -> None:
+    """A flow of the future, beyond a second between clocks of two workers, is expired as an old one is."""
+    flow = Flow("state", 1000, "/me")
+    found = {now: Flows((flow,)).find("state", now) for now in (998.0, 999.0, 1000.0, 1600.0, 1601.0)}
+    assert found == {998.0: "expired", 999.0: flow, 1000.0: flow, 1600.0: flow, 1601.0: "expired"}
+
+
+def test_a_completed_flow_keeps_no_return_address() -> None:
+    """A flow that is over takes little of the cookie: its state, for replays, and nothing of the page."""
+    ended = Flows((Flow("state", 1000, "/" + "x" * 1000),)).end(Flow("state", 1000, "/" + "x" * 1000))
+    assert ended.flows == (Flow("state", 1000, "", is_over=True),)
+    assert ended.find("state", 1000.0) == "replayed"
 
 
 # --- options

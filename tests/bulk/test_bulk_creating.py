@@ -188,6 +188,7 @@ async def test_a_refusal_for_too_long_is_a_failure(service: BoardService, list_i
         results = [result async for result in run]
     assert sorted(result.state for result in results) == ["created", "created", "failed"]
     assert len(service.calls_of("cards.create")) == 3
+    assert run.report.rate == pytest.approx(2 / run.report.seconds)  # only created cards count
 
 
 async def test_a_policy_that_sees_each_attempt_leaves_refusals_to_the_pace(service: BoardService, list_id: str) -> None:

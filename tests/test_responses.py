@@ -1,0 +1,242 @@
+"""Responses without a loop: what a status, a body and a Retry-After become (interface sections 4 and 7)."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from multidict import CIMultiDict
+from operation_helpers import NOW, READS, TEXT, interpret, raw_response
+
+from boardclient import _operations as ops
+from boardclient._responses import Response, retry_after
+from boardclient._statuses import status_of
+from boardclient._transport import RawResponse
+from boardclient.errors import (
+    ApiError,
+    AuthenticationError,
+    BadRequestError,
+    BoardClientError,
+    DecodeError,
+    Effect,
+    NotFoundError,
+    PermissionDeniedError,
+    RateLimitError,
+    ServerError,
+)
+from boardclient.models import BoardList, Card
+
+
+def test_responses_to_free_requests_are_returned_as_they_came() -> None:
+    """A free request reads as status, headers and body; its JSON is decoded on demand."""
+    read = interpret(ops.build_request("GET", "/1/x"), raw_response(201, b'{"a":1}', {"X-A": "b"}), NOW)
+    assert isinstance(read, Response)
+    assert (read.status, read.headers["x-a"], read.body, read.json()) == (201, "b", b'{"a":1}', {"a": 1})
+    with pytest.raises(DecodeError):
+        Response(200, {}, b"<html>").json()
+
+
+STATUSES: list[tuple[int, type[ApiError], Effect]] = [
+    (101, ApiError, Effect.UNKNOWN),
+    (300, ApiError, Effect.REJECTED),
+    (301, ApiError, Effect.REJECTED),
+    (307, ApiError, Effect.REJECTED),
+    (399, ApiError, Effect.REJECTED),
+    (400, BadRequestError, Effect.REJECTED),
+    (401, AuthenticationError, Effect.REJECTED),
+    (402, ApiError, Effect.REJECTED),
+    (403, PermissionDeniedError, Effect.REJECTED),
+    (404, NotFoundError, Effect.REJECTED),
+    (408, ApiError, Effect.UNKNOWN),
+    (409, ApiError, Effect.REJECTED),
+    (418, ApiError, Effect.REJECTED),
+    (429, RateLimitError, Effect.REJECTED),
+    (499, ApiError, Effect.REJECTED),
+    (500, ServerError, Effect.UNKNOWN),
+    (502, ServerError, Effect.UNKNOWN),
+    (503, ServerError, Effect.UNKNOWN),
+    (599, ServerError, Effect.UNKNOWN),
+    (600, ApiError, Effect.UNKNOWN),
+    (999, ApiError, Effect.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("status", "kind", "effect"), STATUSES)
+def test_every_status_is_the_error_of_the_contract(status: int, kind: type[ApiError], effect: Effect) -> None:
+    """A status that is no success is exactly the error that the contract names, with what it says about the effect."""
+    headers = CIMultiDict({"X-Id": "7", "Retry-After": "2"})
+    error = interpret(ops.ADD_LABEL.request("c1", label_id="x"), RawResponse(status, headers, b'{"why":"\xc3\xbc"}'), NOW)
+    assert type(error) is kind
+    assert (error.status, error.effect, error.body, error.retry_after) == (status, effect, b'{"why":"\xc3\xbc"}', 2.0)
+    assert error.headers["x-id"] == "7"
+    assert error.request == "POST /1/cards/c1/idLabels"
+    assert error.attempts == ()
+    assert str(error).startswith(f"POST /1/cards/c1/idLabels: status {status}")
+    assert str(error).isascii()
+    assert error.__traceback__ is None
+    assert status_of(status).effect is effect
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 206, 299])
+def test_every_2xx_is_a_success(status: int) -> None:
+    """No success status is shown, so each 2xx is one."""
+    assert interpret(ops.DELETE_CARD.request("c"), raw_response(status), NOW) is None
+    assert interpret(ops.READ_CARD.request("c"), raw_response(status, b'{"id":"c"}'), NOW) == Card("c")
+    assert status_of(status).effect is Effect.DONE
+
+
+@pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 200_000])
+def test_an_error_keeps_64_kib_of_the_body(size: int) -> None:
+    """The body of an error is cut at 64 KiB, and its message holds but a short excerpt."""
+    error = interpret(READS[0], raw_response(400, b"x" * size), NOW)
+    assert isinstance(error, ApiError)
+    assert error.body == b"x" * min(size, 65536)
+    assert len(str(error)) < 400
+
+
+def test_a_query_is_in_no_error() -> None:
+    """The request of an error is the method and the path, without the query."""
+    request = ops.build_request("GET", "/1/search", {"q": "private"})
+    errors = interpret(request, raw_response(404), NOW), interpret(READS[7], raw_response(200, b"{}"), NOW)
+    assert isinstance(errors[0], NotFoundError)
+    assert errors[0].request == "GET /1/search"
+    assert "private" not in f"{errors[0]} {errors[0]!r}"
+
+
+@pytest.mark.parametrize("request_", [request for request in READS if request.method == "GET" or request.line.count("/") == 2])
+def test_an_unusable_success_is_a_decode_error_of_a_done_call(request_: ops.Request[Any]) -> None:
+    """A success whose body is not as documented is a DecodeError with effect DONE, place and request, and without traceback."""
+    if request_.operation == "request":
+        return
+    body = b'[{"id":"a"},{"id":2}]'
+    error = interpret(request_, raw_response(200, body), NOW)
+    assert isinstance(error, DecodeError)
+    assert (error.effect, error.request) == (Effect.DONE, request_.line)
+    assert error.path == ("[1].id" if request_.operation in {"boards.cards", "boards.lists"} else "")
+    assert str(error).startswith(request_.line)
+    assert (error.__traceback__, error.__context__, error.__cause__) == (None, None, None)
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[1", b"\xff", b"<html>", b'{"id":3}', b"[" * 50_000, b"[]"])
+def test_changes_succeed_whatever_the_body_is(body: bytes) -> None:
+    """After a 2xx of 4.7 to 4.10 nothing in the body is ever an error, and the id is the caller's, not its encoded form."""
+    assert interpret(ops.MOVE_CARD.request("c 1", list_id="l"), raw_response(200, body), NOW) == Card("c 1")
+    assert interpret(ops.ARCHIVE_LIST.request("l 1", closed=True), raw_response(200, body), NOW) == BoardList("l 1")
+    assert interpret(ops.ADD_LABEL.request("c", label_id="x"), raw_response(200, body), NOW) is None
+    assert interpret(ops.DELETE_CARD.request("c"), raw_response(200, body), NOW) is None
+
+
+def http_date(seconds: float) -> str:
+    return format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)
+
+
+RUBBISH = ("", " ", "-1", "+1", "1e3", "nan", "inf", "1.", ".5", "1,5", "0x10", "soon", "1 s", "\u0663")
+
+
+@pytest.mark.parametrize(
+    ("value", "date", "seconds"),
+    [
+        ("0", None, 0.0),
+        ("120", None, 120.0),
+        (" 7 ", None, 7.0),
+        ("1.5", None, 1.5),
+        ("00003", None, 3.0),
+        ("99999999999", None, 99999999999.0),
+        ("9" * 400, None, None),
+        *((rubbish, None, None) for rubbish in RUBBISH),
+        (http_date(NOW + 30), None, 30.0),
+        (http_date(NOW - 30), None, 0.0),
+        (http_date(NOW + 30), http_date(NOW + 10), 20.0),
+        (http_date(NOW + 3630), http_date(NOW + 3600), 30.0),
+        (http_date(NOW), http_date(NOW + 5), 0.0),
+        (http_date(NOW + 30), "rubbish", 30.0),
+        ("Fri, 15 Jan 2027 08:00:30 -0000", None, 30.0),
+        ("Friday, 15-Jan-27 08:00:30 GMT", None, 30.0),
+        ("Fri Jan 15 08:00:30 2027", None, 30.0),
+        ("Fri, 99 Jan 2027 08:00:30 GMT", None, None),
+        ("Fri, 15 Jan 2027", None, None),
+    ],
+)  # fmt: skip
+def test_retry_after_is_seconds_or_a_date(value: str, date: str | None, seconds: float | None) -> None:
+    """A valid Retry-After is in seconds, or a date relative to the response's Date; anything else is None."""
+    headers = {"retry-after": value} | ({} if date is None else {"date": date})
+    error = interpret(READS[0], raw_response(429, b"", headers), NOW)
+    assert isinstance(error, RateLimitError)
+    assert error.retry_after == seconds
+
+
+def test_without_retry_after_there_is_no_pause() -> None:
+    """A response without the header asks for nothing."""
+    assert retry_after({}, NOW) is None
+
+
+@settings(deadline=None)
+@given(TEXT | st.builds(http_date, st.floats(0, 2**37)), TEXT | st.just(""), st.floats(0, 2**40))
+@example("Mon, 01 Jan 0001 00:00:00 +9999", "Fri, 31 Dec 9999 23:59:59 -9999", 0.0)
+@example("Mon, 01 Jan 2027 00:00:00 +99999999999999", "", 0.0)
+def test_any_retry_after_is_none_or_a_pause(value: str, date: str, now: float) -> None:
+    """No Retry-After and no Date raises an error; the result is None or finite and not negative."""
+    seconds = retry_after({"Retry-After": value, "Date": date}, now)
+    assert seconds is None or (math.isfinite(seconds) and seconds >= 0)
+
+
+NUMBERS = st.integers() | st.integers(-(10**400), 10**400) | st.floats()
+NAMES = st.sampled_from([*"abc", "id", "name", "desc", "due", "pos", "prefs", "voting", "selfJoin", "idList", "closed", "extra"])
+LEAVES = st.none() | st.booleans() | NUMBERS | TEXT | st.datetimes().map(str) | st.sampled_from(["top", "2027-01-01T00:00:00Z"])
+TREES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES | TEXT, inner, max_size=6))
+OBJECTS = st.dictionaries(NAMES, TREES, max_size=8)
+ODD = st.sampled_from(
+    [
+        b"[" * 5_000 + b"]" * 5_000,
+        b'{"a":' * 5_000 + b"1" + b"}" * 5_000,
+        b'{"id":"a","name":' + b"[" * 900 + b"]" * 900 + b"}",
+        b'[{"id":"a","pos":' + b"9" * 5_000 + b"}]",
+        b'{"id":"a","pos":1e999,"due":-1e999}',
+        b'[{"id":"a","pos":-1e999}]',
+        b'{"id":1,"id":"a","id":"b","prefs":{"voting":1,"voting":"x"}}',
+        b'{"id":"\\ud800","name":"\\udfff\\ud800"}',
+        b'{"\\ud800":1,"id":"a"}',
+        b'{"id":"\\u0000"}',
+        b'\xef\xbb\xbf{"id":"a"}',
+        '{"id":"a"}'.encode("utf-16"),
+        b'{"id":"a","due":"0001-01-01T00:00:00+14:00"}',
+        b"-0",
+        b"NaN",
+    ]
+)
+BODIES = (
+    st.binary() | ODD | st.one_of(TREES, OBJECTS, st.lists(OBJECTS, max_size=4)).map(lambda value: json.dumps(value).encode())
+)
+BODIES |= st.tuples(BODIES, BODIES).map(b"".join)
+
+
+@settings(deadline=None, max_examples=60)
+@given(BODIES)
+@pytest.mark.parametrize("request_", READS)
+def test_any_body_is_a_value_or_a_decode_error(request_: ops.Request[Any], body: bytes) -> None:
+    """Whatever bytes a success carries, each operation gives its value or a DecodeError; a change always its value."""
+    outcome = interpret(request_, raw_response(200, body), NOW)
+    if request_.operation in {"cards.move", "lists.archive", "cards.add_label", "cards.delete", "request"}:
+        assert not isinstance(outcome, BoardClientError)
+    if isinstance(outcome, BoardClientError):
+        assert type(outcome) is DecodeError
+        assert outcome.effect is Effect.DONE
+    repr(outcome)
+
+
+@settings(deadline=None)
+@given(st.integers(100, 999), BODIES, TEXT)
+def test_any_failure_is_an_api_error(status: int, body: bytes, header: str) -> None:
+    """Whatever a response that is no success holds, it is an ApiError with an ASCII message."""
+    if 200 <= status < 300:
+        return
+    error = interpret(READS[0], raw_response(status, body, {"Retry-After": header, "X": header}), NOW)
+    assert isinstance(error, ApiError)
+    assert str(error).isascii()
+    assert str(error).isprintable()
