@@ -44,6 +44,7 @@ class IdSet:
     def __init__(self, ids: Iterable[str] = ()) -> None:
         self._hashes = array("q", map(hash, ids))
         self._is_sorted = False
+        self._repeated = 0
 
     def add(self, identifier: str) -> None:
         """Add an identifier."""
@@ -56,8 +57,16 @@ class IdSet:
 
     def _sort(self) -> None:
         if not self._is_sorted:
+            added = len(self._hashes)
             self._hashes = array("q", (value for value, _ in groupby(sorted(self._hashes))))
+            self._repeated += added - len(self._hashes)
             self._is_sorted = True
+
+    @property
+    def repeated(self) -> int:
+        """How often an identifier was added that the set had already."""
+        self._sort()
+        return self._repeated
 
     def find(self, identifier: str) -> int | None:
         """Return the position of an identifier, or None if the set does not hold it."""
@@ -97,6 +106,8 @@ class Listing:
         self._others: dict[str, Card] = {}
         self.count = 0
         """How many cards are listed."""
+        self.reused = confirmed.repeated
+        """How many rows were confirmed with a card that is another row's, or that existed before the run and is listed."""
         self.samples: dict[str, Card] = {}
         """The listed cards that were asked for as samples, by identifier."""
         self.fields: set[str] = set()
@@ -109,6 +120,7 @@ class Listing:
         if (place := self._confirmed.find(card.id)) is not None:
             is_new = not self._seen_confirmed[place]
             self._seen_confirmed[place] = 1
+            self.reused += is_new and card.id in self._baseline
             self._confirmed_hashes.append(self._content_hash(card))
             if card.id in self._wanted:
                 self.samples[card.id] = attrs.evolve(card, extra={})

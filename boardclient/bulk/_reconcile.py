@@ -256,6 +256,7 @@ class Reconciler:
             recovered=self._recovered,
             lost=missing.deleted,
             hidden=missing.hidden,
+            reused=listing.reused,
             duplicated=tuple(twice[:_NAMED]),
             unexpected=tuple(others[:_NAMED]),
             resembling=tuple(card for card in others if card.id in unresolved | possible)[:_NAMED],

@@ -74,6 +74,8 @@ class BulkAudit:
         recovered: The number of rows in doubt whose cards were found on the board.
         lost: The number of confirmed cards that are deleted.
         hidden: The number of confirmed cards that exist, or may, and are not listed. The listing is incomplete.
+        reused: The number of rows whose response named the card of another row, or one that existed before the run. They may have
+            no card of their own.
         duplicated: Cards that belong to no row and look like the card of one: probably created twice.
         unexpected: Other cards that belong to no row and did not exist before the run.
         resembling: Those of `unexpected` that may belong to a row whose result is unknown or failed, or be a row's second card.
@@ -86,6 +88,7 @@ class BulkAudit:
     recovered: int = 0
     lost: int = 0
     hidden: int = 0
+    reused: int = 0
     duplicated: tuple[Card, ...] = ()
     unexpected: tuple[Card, ...] = ()
     resembling: tuple[Card, ...] = ()
@@ -94,8 +97,8 @@ class BulkAudit:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every confirmed card is listed and no card may be a row's second one."""
-        return not (self.lost or self.hidden or self.duplicated or self.resembling or self.unproven)
+        """Whether each row has a listed card of its own and no card may be a second one."""
+        return not (self.lost or self.hidden or self.reused or self.duplicated or self.resembling or self.unproven)
 
 
 @attrs.frozen(kw_only=True)

@@ -134,6 +134,10 @@ def _complaints(audit: BulkAudit) -> list[str]:
         found.append(f"lost: {audit.lost} of the confirmed cards are not on the board")
     if audit.hidden:
         found.append(f"hidden: {audit.hidden} of the confirmed cards are not listed, so the listing is incomplete")
+    if audit.reused:
+        found.append(
+            f"reused: {audit.reused} rows were given the card of another row or an older one, and may have none of their own"
+        )
     found += [f"unproven: {draft.name!r} was sent again without proof, and may exist more than once" for draft in audit.unproven]
     found += [f"duplicated: {card.name!r} ({card.id}) looks like a second card of a row" for card in audit.duplicated]
     alike = {card.id for card in audit.resembling}
@@ -180,6 +184,7 @@ def _audit_values(audit: BulkAudit) -> dict[str, object]:
         "recovered": audit.recovered,
         "lost": audit.lost,
         "hidden": audit.hidden,
+        "reused": audit.reused,
         "duplicated": named(audit.duplicated),
         "unexpected": named(audit.unexpected),
         "resembling": named(audit.resembling),

@@ -48,6 +48,19 @@ async def test_the_audit_counts(ledger: Ledger) -> None:
     assert [one.id for one in audit.resembling] == ["3"]
 
 
+async def test_the_audit_counts_rows_that_share_a_card(ledger: Ledger) -> None:
+    """A response may name the card of another row, or one that existed before: the row has no card of its own."""
+    rows = [row(index, "a") for index in range(4)]
+    board = Board(card("before", "a"))
+    reconciler = await begun(ledger, board, rows)
+    board.cards.append(card("1", "a"))
+    for confirmed, card_id in zip(rows, ["1", "1", "before", "1"], strict=True):
+        note(ledger, confirmed, card(card_id))
+        reconciler.note_created(confirmed, card_id)
+    audit = await reconciler.audit()
+    assert (audit.confirmed, audit.reused, audit.is_sound) == (3, 3, False)
+
+
 async def test_the_audit_by_marker(ledger: Ledger) -> None:
     """A second card with a row's marker is a duplicate; one with an unknown marker is unexpected."""
     rows = [row(0)]

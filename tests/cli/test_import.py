@@ -52,6 +52,7 @@ def test_json_lines_and_a_json_result(cli, board_service: BoardService, board, c
             "recovered": 0,
             "lost": 0,
             "hidden": 0,
+            "reused": 0,
             "duplicated": [],
             "unexpected": [],
             "resembling": [],
@@ -161,6 +162,7 @@ def test_rows_that_fail_are_named_and_lost_responses_are_searched_for(cli, board
         "recovered": 1,
         "lost": 0,
         "hidden": 0,
+        "reused": 0,
         "duplicated": [],
         "unexpected": [],
         "resembling": [],
@@ -307,6 +309,11 @@ async def test_what_is_ready_when_it_is_cancelled_counts_and_the_rest_is_unknown
     ("audit", "lines", "is_complete"),
     [
         (BulkAudit(confirmed=3, recovered=1), [], True),
+        (
+            BulkAudit(reused=2),
+            ["reused: 2 rows were given the card of another row or an older one, and may have none of their own"],
+            False,
+        ),
         (BulkAudit(lost=2), ["lost: 2 of the confirmed cards are not on the board"], False),
         (BulkAudit(hidden=3), ["hidden: 3 of the confirmed cards are not listed, so the listing is incomplete"], False),
         (
