@@ -135,6 +135,8 @@ class Protocol(ResponseHandler):
     ) -> None:
         """End the response that is awaited, and the body that is being read."""
         if isinstance(exc, HttpProcessingError):
+            if self.transport is not None:
+                self.transport.abort()  # while it closes, TLS would pass on more bytes, which fail too
             self._read_before_junk()
         if isinstance(exc, OSError):  # aiohttp's writer of large bodies reports here that it can't write
             self._read_rest()
@@ -186,6 +188,8 @@ class Protocol(ResponseHandler):
     def close(self) -> None:
         """Close at once. TLS sends its close_notify alert if nothing else waits to be written."""
         transport = self.transport
-        if transport is not None and not transport.get_write_buffer_size():
+        # Closing a TLS transport twice takes its connection from it: nothing could abort that any more
+        # (https://github.com/python/cpython/blob/v3.13.0/Lib/asyncio/sslproto.py#L107).
+        if transport is not None and not transport.is_closing() and not transport.get_write_buffer_size():
             transport.close()
         self.abort()

@@ -91,7 +91,8 @@ def watched(response: aiohttp.ClientResponse) -> Iterator[None]:
 
 
 async def _end_with_connection(content: StreamReader, protocol: ResponseHandler) -> None:
-    while protocol.exception() is None and protocol.is_connected():  # noqa: ASYNC110 -- aiohttp has no signal for it
+    # A connection that is closing may still end the body in order, so that `is_connected` says too little.
+    while protocol.exception() is None and protocol.transport is not None:  # noqa: ASYNC110 -- aiohttp has no signal for it
         await asyncio.sleep(_WATCH_SECONDS)
     if not content.is_eof():
         content.set_exception(aiohttp.ClientPayloadError("the connection failed within the body"))

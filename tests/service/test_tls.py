@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import ssl
 from pathlib import Path
@@ -77,3 +79,26 @@ async def test_tls_to_a_plain_port(raw_server: Any) -> None:
         with pytest.raises(TransportError) as caught:
             await session.members.me()
     assert (caught.value.phase, caught.value.effect) == ("connect", Effect.NOT_SENT)
+
+
+async def test_a_response_that_is_not_http(raw_server: Any, server_context: ssl.SSLContext, certificate: Path) -> None:
+    """Over TLS, a response that is not HTTP is a TransportError of unknown effect, and the connection is closed by the client."""
+    lost = asyncio.Event()
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nA\x00: b\r\nContent-Length: 2\r\n\r\n{}junk")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        lost.set()
+
+    context = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
+    async with (
+        raw_server.run(handler, server_context) as url,
+        AsyncSession(StaticCredentials("t"), url, ssl=context, retry=None) as session,
+    ):
+        with pytest.raises(TransportError, match="not HTTP") as caught:
+            await session.members.me()
+        async with asyncio.timeout(20):
+            await lost.wait()
+    assert (caught.value.phase, caught.value.effect) == ("receive", Effect.UNKNOWN)

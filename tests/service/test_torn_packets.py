@@ -129,3 +129,16 @@ async def test_a_response_that_is_cut_short_anywhere(raw_server: Any, coding: st
                 outcome = await pool.send("GET", f"{url}/1/x", None, Progress())
             assert isinstance(outcome, TransportFailure), whole[:cut]
         await pool.aclose()
+
+
+async def test_bodies_that_end_with_their_connections_on_a_lent_session(raw_server: Any) -> None:
+    """A body without a length is whole, though its connection is already closing when it is read."""
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + BODY)
+
+    async with raw_server.run(handler) as url, aiohttp.ClientSession() as http, asyncio.timeout(60):
+        pool = Pool(Settings(), http)
+        outcomes = await asyncio.gather(*(pool.send("GET", f"{url}/1/x", None, Progress()) for _ in range(40)))
+    assert [getattr(outcome, "body", outcome) for outcome in outcomes] == [BODY] * 40
