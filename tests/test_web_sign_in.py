@@ -144,6 +144,15 @@ def test_tampered_cookies_hold_no_flow(data: st.DataObject) -> None:
     assert signer.read_account(text, 1, 10) is None  # signed for something else
 
 
+@given(text=st.text(st.characters() | st.sampled_from(".\udcff\ud83d")))
+@example("\udcff")
+def test_cookies_of_any_text_hold_nothing(text: str) -> None:
+    """A cookie of any text, also of bytes that are not UTF-8, holds no flow and no account, and raises nothing."""
+    signer = Signer([b"secret"])
+    assert signer.read_flows(text) == Flows()
+    assert signer.read_account(text, 1, 10) is None
+
+
 def test_flows_fit_into_a_cookie() -> None:
     """Where long addresses don't fit, the oldest flows are left out."""
     signer, flows, random = Signer([b"secret"]), Flows(), Random(7)

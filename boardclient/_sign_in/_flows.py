@@ -145,7 +145,9 @@ def _loaded(serializer: URLSafeSerializer, text: str | None) -> Any:
     """Return the content of a signed text. None if there is no text or its signature is not valid."""
     from itsdangerous import BadData
 
+    if text is None or not text.isascii():  # frameworks pass on bytes that are not UTF-8 as lone surrogates, and loads encodes
+        return None
     try:
-        return None if text is None else serializer.loads(text)
+        return serializer.loads(text)
     except BadData:
         return None
