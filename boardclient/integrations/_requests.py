@@ -31,8 +31,9 @@ class IncomingRequest:
     def of(cls, method: str, target: str, headers: Iterable[tuple[str, str]]) -> Self:
         """Return a request. `headers` are pairs of names and values."""
         joined: dict[str, str] = {}
-        for given, value in headers:
-            name = given.lower()
+        for given, raw in headers:
+            # aiohttp passes on bytes that are not UTF-8 as lone surrogates, which nothing can encode.
+            name, value = given.lower(), raw.encode("utf-8", "replace").decode()
             joined[name] = f"{joined[name]}{'; ' if name == 'cookie' else ', '}{value}" if name in joined else value
         return cls(method.upper(), target, joined)
 

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from boardclient import (
@@ -230,3 +230,16 @@ def test_nothing_breaks_out_of_a_header(path: str, root: str, query: bytes, refe
         assert location.count("?") == 1
         assert "&" not in location
         assert isinstance(request.return_to, str)
+
+
+@given(value=st.text(st.characters() | st.sampled_from("/?\udcff\ud83d")))
+@example("\udcff")
+def test_any_header_can_be_read(value: str) -> None:
+    """A header of any text, also of bytes that are not UTF-8, leads to a response whose headers can be sent."""
+    headers = [("Sec-Fetch-Mode", "navigate"), ("Host", "a.example"), ("Referer", f"http://a.example/{value}"), ("Cookie", value)]
+    request = IncomingRequest.of("POST", "/move", headers)
+    response = response_to(ConsentRequired(login_url="/login"), request)
+    assert response is not None
+    assert response.status == 303
+    assert all(value.isascii() for _, value in response.headers)
+    request.cookies.encode()
