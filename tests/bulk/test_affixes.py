@@ -45,6 +45,7 @@ def test_what_stands_around_names_is_learned(way: str) -> None:
         [(name, f"card of {number}") for number, name in enumerate("uvwxyz")],
         [(name, "x" * 100 + f" {name}") for name in NAMES],
         [("", "#1 "), ("", "#2 ")],
+        [("a", "a" * 20), ("a", "a" * 30)],
         [("card 1", "#1 card 1"), ("card 2", "two"), ("card 3", "three")],
     ],
 )

@@ -179,6 +179,20 @@ async def test_missing_cards_whose_rows_are_not_in_the_input(ledger: Ledger) -> 
     assert (audit.lost, audit.hidden, board.asked.count("cards.get")) == ((1, 0, 1) if is_journal else (0, 1, 0))
 
 
+async def test_a_few_missing_cards_are_taken_from_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If those that are read are deleted, so are the others."""
+    monkeypatch.setattr("boardclient.bulk._missing._MOST_ASKED", 1)
+    ledger = await JournalLedger.open(tmp_path / "journal", {"board": "b1"}, 8)
+    board, rows = Board(), [row(number, f"n{number}") for number in range(3)]
+    reconciler = await begun(ledger, board, [])
+    await ledger.admit(rows)
+    for one in rows:
+        note(ledger, one, card(f"gone {one.index}"))
+    audit = await reconciler.audit()
+    assert (audit.lost, audit.hidden, board.asked.count("cards.get")) == (3, 0, 1)
+    await ledger.aclose()
+
+
 async def test_cards_that_were_moved_to_another_board_leave_the_listing_complete(ledger: Ledger) -> None:
     """Cards in lists that the board does not have, or that are archived, prove nothing. The audit counts them as hidden."""
     rows = [row(0, "n0")]

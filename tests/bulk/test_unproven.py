@@ -1,6 +1,7 @@
 """Rows that are sent again without proof: which, how often, and what later runs know of them."""
 
 import math
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -93,10 +94,11 @@ async def test_a_listing_of_a_round_number_of_cards_may_be_cut(ledger: Ledger) -
     assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(3), "absent")
 
 
-async def test_later_runs_know_the_rows_sent_without_proof(tmp_path: Path) -> None:
+@pytest.mark.parametrize("due", [DUE, None])
+async def test_later_runs_know_the_rows_sent_without_proof(tmp_path: Path, due: datetime | None) -> None:
     """The audit names them, and none is sent more than twice in all, until a listing shows more cards."""
     board, path = Board(card("before", "before")), tmp_path / "journal"
-    sent = row(0, "n0", desc="text", due=DUE, pos="top")
+    sent = row(0, "n0", desc="text", due=due, pos="top")
     ledger = await JournalLedger.open(path, {"board": "b1"}, 8)
     reconciler = await begun(ledger, board, [sent])
     ledger.release(sent)
@@ -108,7 +110,7 @@ async def test_later_runs_know_the_rows_sent_without_proof(tmp_path: Path) -> No
         ledger = await JournalLedger.open(path, {"board": "b1"}, 8)
         reconciler = board.reconciler(ledger)
         await reconciler.prepare(reads_cards=True)
-        again = row(0, "n0", desc="text", due=DUE, pos="top")
+        again = row(0, "n0", desc="text", due=due, pos="top")
         await ledger.admit([again])
         assert again.action == "doubtful"
         await reconciler.settle([again])
