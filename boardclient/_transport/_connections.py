@@ -88,6 +88,8 @@ class Protocol(ResponseHandler):
     """
 
     _input: select.poll | None = None
+    _ends: int = ~0
+    """The poll events after which no request may be written."""
     _packet = b""
     """The packet that is being parsed."""
 
@@ -114,18 +116,20 @@ class Protocol(ResponseHandler):
         return not self._unread()
 
     def has_ended(self) -> bool:
-        """Return True if the peer has closed the connection.
+        """Return True if no request may be written any more.
 
-        Unread bytes do not count: over TLS 1.3 a server may send session tickets at any time
-        (https://www.rfc-editor.org/rfc/rfc8446#section-4.6.1).
+        The peer has closed the connection, or has sent a response to no request. Over TLS unread bytes do not count:
+        a server may send session tickets at any time (https://www.rfc-editor.org/rfc/rfc8446#section-4.6.1).
         """
-        return any(events & ~select.POLLIN for _, events in self._unread())
+        return any(events & self._ends for _, events in self._unread())
 
     def _unread(self) -> list[tuple[int, int]]:
         """Return the poll events of bytes, or an end of file, that were not read yet."""
         if self._input is None:
             if self.transport is None or not _HAS_POLL:  # pragma: no cover -- Windows has no poll
                 return []
+            if self.transport.get_extra_info("ssl_object") is not None:
+                self._ends = ~select.POLLIN
             self._input = select.poll()
             self._input.register(self.transport.get_extra_info("socket").fileno(), _ENDS)
         return self._input.poll(0)

@@ -122,13 +122,16 @@ async def test_all_requests_of_a_loop_iteration_are_written_together() -> None:
 
 
 @pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
-async def test_a_connection_that_ends_within_a_loop_iteration_is_not_written_to() -> None:
-    """What the peer closes between the look at a connection and the write was not sent; bytes of the peer's are no end."""
+@pytest.mark.parametrize("is_tls", [False, True])
+async def test_a_connection_that_ends_within_a_loop_iteration_is_not_written_to(is_tls: bool) -> None:
+    """What the peer closes, or sends without a request, between the look at a connection and the write: no request follows it."""
     ours, theirs = socket.socketpair()
     with ours:
+        info = {"socket": ours, "ssl_object": object() if is_tls else None}
         protocol = Protocol(asyncio.get_running_loop())
-        protocol.connection_made(Mock(get_extra_info=lambda name: ours))
-        theirs.send(b"a ticket of TLS 1.3")
+        protocol.connection_made(Mock(get_extra_info=info.get))
         assert not protocol.has_ended()
+        theirs.send(b"a response to no request, or a ticket of TLS 1.3")
+        assert protocol.has_ended() is not is_tls
         theirs.close()
         assert protocol.has_ended()
