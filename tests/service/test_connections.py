@@ -394,7 +394,7 @@ async def test_a_body_that_is_whole_is_not_ended_by_its_connection(monkeypatch: 
     """A body that came whole is read, though the connection of the application's session ends before that."""
     protocol = Mock(spec=aiohttp.client_proto.ResponseHandler)
     protocol.exception.return_value = None
-    protocol.is_connected.return_value = False
+    protocol.transport = None
     content = aiohttp.StreamReader(protocol, 2**16, loop=asyncio.get_running_loop())
     content.feed_data(b"{}")
     content.feed_eof()
