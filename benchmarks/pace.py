@@ -1,7 +1,7 @@
 """How much of a limit that it is not told a Pace uses, how often it is refused, and how it follows a limit that changes.
 
-The matrix is a simulation of discrete events on a clock of its own; `--sockets` runs a session with a Pace against a limited
-server on the loopback interface, in real time.
+The table is a simulation of discrete events on a clock of its own: the same seeds give the same figures. `--sockets` runs a
+session with a Pace against a limited server on the loopback interface, in real time.
 """
 
 import argparse
@@ -9,35 +9,23 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import platform
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from _arguments import count, positive
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-from pace_simulation import Bucket, Open, Outcome, Service, Window, simulate
+from _pace_cases import Case, Figures, cases, pace_at
+from pace_simulation import Bucket, Window
 
 from boardclient import AsyncSession, Pace, RateLimitError, StaticCredentials
-from boardclient._pace._controller import Controller
 
-_KINDS: dict[str, Callable[[float], Service]] = {
-    "bucket, 1 s": Bucket,
-    "bucket, 5 s": lambda limit: Bucket(limit, burst=5.0),
-    "bucket, 0.1 s": lambda limit: Bucket(limit, burst=0.1),
-    "window, 1 s": Window,
-    "window, 3 s": lambda limit: Window(limit, seconds=3.0),
-    "window, 10 s": lambda limit: Window(limit, seconds=10.0),
-}
-_WARM, _END = 15.0, 75.0
-_CHANGES = (30.0, 33.0, 36.0, 39.0, 42.0)
-_FOLLOW = 20.0
 _STYLE = """<style>
 text { fill: #444 } .axis { stroke: #999; fill: none } .rate { stroke: #2563eb; fill: none; stroke-width: 1.5 }
 .limit { stroke: #c2410c; fill: none; stroke-width: 1.5; stroke-dasharray: 5 3 } .refused { fill: #dc2626 }
@@ -46,79 +34,62 @@ text { fill: #ccc } .axis { stroke: #777 } .rate { stroke: #60a5fa } .limit { st
 </style>"""
 
 
-class Row(NamedTuple):
-    """The worst over latencies and seeds, in parts of one."""
-
-    kind: str
-    limit: float
-    tells: bool
-    use: float
-    refused: float
-    runs: int
-    missed: int
+def _run_case(name: str, seeds: range) -> list[Figures]:
+    case = next(case for case in cases() if case.name == name)
+    return [case.run(seed) for seed in seeds]
 
 
-class Follow(NamedTuple):
-    """A limit that changes: seconds until the new one is found, and how much of it is used from 20 s after on."""
-
-    kind: str
-    limit: float
-    factor: float
-    median_seconds: float
-    worst_seconds: float
-    worst_use: float
-
-
-def _run(service: Service, seconds: float, **options: Any) -> Outcome:
-    return simulate(Controller(None, 1000), service, seconds, **options)
-
-
-def _steady(kind: str, limit: float, tells: bool, latencies: list[float], seeds: range) -> Row:
-    uses, refusals = [], []
-    for latency, seed in itertools.product(latencies, seeds):
-        outcome = _run(_KINDS[kind](limit), _END, latency=latency, tells=tells, seed=seed)
-        uses.append(outcome.accepted(_WARM, _END) / limit)
-        refusals.append(outcome.refused(_WARM, _END))
-    missed = sum(use < 0.95 or refused > 0.01 for use, refused in zip(uses, refusals, strict=True))
-    return Row(kind, limit, tells, min(uses), max(refusals), len(uses), missed)
+def _summary(case: Case, runs: list[Figures]) -> dict[str, Any]:
+    """Return the median and the worst of each figure, in parts of one and seconds."""
+    found = [run.found for run in runs if run.found is not None]
+    less_found = min if case.group == "shared" else max
+    return {
+        "group": case.group,
+        "name": case.name,
+        "use": statistics.median(run.use for run in runs),
+        "worst_use": min(run.use for run in runs),
+        "refused": statistics.median(run.refused for run in runs),
+        "worst_refused": max(run.refused for run in runs),
+        "first": statistics.median(run.first for run in runs),
+        "silence": max(run.silence for run in runs),
+        "found": statistics.median(found) if found else None,
+        "worst_found": less_found(found) if found else None,
+    }
 
 
-def _found_after(outcome: Outcome, changed_at: float, limit: float, factor: float) -> float:
-    """Return the seconds from a change until the rate reaches a higher limit, or stays below a lower one for 5 s."""
-    rates = [rate for at, rate in outcome.rates if at >= changed_at]
-    moments = [at for at, _ in outcome.rates if at >= changed_at]
-    for position, moment in enumerate(moments):
-        following = rates[position : position + 50]
-        if (factor > 1 and rates[position] >= 0.95 * limit) or (factor < 1 and max(following) <= 1.1 * limit):
-            return moment - changed_at
-    return float("inf")
+def _percent(median: float, worst: float, digits: int = 0) -> str:
+    return f"{median * 100:.{digits}f} / {worst * 100:.{digits}f}"
 
 
-def _follow(kind: str, limit: float, factor: float, latencies: list[float]) -> Follow:
-    seconds, uses = [], []
-    for changed_at, latency in itertools.product(_CHANGES, latencies):
-        end = changed_at + 45
-        outcome = _run(_KINDS[kind](limit), end, latency=latency, changes=[(changed_at, factor * limit)])
-        seconds.append(_found_after(outcome, changed_at, factor * limit, factor))
-        uses.append(outcome.accepted(changed_at + _FOLLOW, end) / (factor * limit))
-    return Follow(kind, limit, factor, statistics.median(seconds), max(seconds), min(uses))
+def _cells(row: dict[str, Any]) -> list[str]:
+    first = "" if math.isnan(row["first"]) else f"{row['first'] * 100:.0f}"
+    found = "" if row["found"] is None else f"{row['found']:.1f} / {row['worst_found']:.1f}"
+    used, refused = _percent(row["use"], row["worst_use"]), _percent(row["refused"], row["worst_refused"], 1)
+    return [used, refused, first, f"{row['silence']:.1f}", found]
 
 
-def _queues() -> list[dict[str, float]]:
-    rows = []
-    for servers, latency in ((1, 0.05), (4, 0.05), (16, 0.05), (4, 0.2), (40, 0.2)):
-        outcome = _run(Open(), 60.0, latency=latency, servers=servers)
-        waited = sorted(seconds for at, seconds in outcome.latencies if at > _WARM)
-        capacity = servers / (latency / 2)
-        rows.append(
-            {
-                "servers": servers,
-                "latency": latency,
-                "use": outcome.accepted(_WARM, 60) / capacity,
-                "latency_ratio": waited[len(waited) // 2] / latency,
-            }
-        )
-    return rows
+_HEADS = ("use %", "refused %", "first %", "silence s", "found")
+_LEGEND = """median / worst of {seeds} runs. first: use in the time before. silence: the longest time without an accepted request.
+found: seconds until a changed limit is found; for a limit that two runs share, the part that the weaker one gets of its half;
+for queues, the median latency as a multiple of the one without a queue."""
+
+
+def _table(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run the cases and print a line for each, beside that of earlier figures if there are any."""
+    known = {row["name"]: row for row in json.loads(options.against.read_text("utf-8"))["table"]} if options.against else {}
+    chosen = [case for case in cases() if options.only in f"{case.group}: {case.name}"]
+    print(_LEGEND.format(seeds=options.seeds))
+    print(f"{'':<50}" + "".join(f"{head:>{13 if known else 14}}" for head in _HEADS))
+    seeds, table = range(1, 1 + options.seeds), []
+    with ProcessPoolExecutor(options.processes) as pool:
+        waiting = [(case, pool.submit(_run_case, case.name, seeds)) for case in chosen]
+        for case, future in waiting:
+            row = _summary(case, future.result())
+            table.append(row)
+            for title, shown in ((case.name, known.get(case.name)), ("" if case.name in known else case.name, row)):
+                if shown is not None:
+                    print(f"{title:<50}" + "".join(f"{cell:>14}" for cell in _cells(shown)), flush=True)
+    return table
 
 
 def _cost_us(rounds: int) -> float:
@@ -145,9 +116,9 @@ def _plot(path: Path, seconds: float = 120.0) -> None:
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 520" font-family="system-ui, sans-serif" font-size="12">',
         _STYLE,
     ]
-    for panel, kind in enumerate(("bucket, 1 s", "window, 1 s")):
+    for panel, (kind, service) in enumerate((("bucket, 1 s", Bucket(100)), ("window, 1 s", Window(100)))):
         top = 30 + 250 * panel
-        outcome = _run(_KINDS[kind](100.0), seconds, changes=changes)
+        outcome = pace_at(service, seconds, changes=changes)
 
         def place(at: float, rate: float, top: int = top) -> str:
             return f"{50 + at / seconds * 690:.1f},{top + 200 - min(rate, 320.0) / 320 * 200:.1f}"
@@ -221,9 +192,10 @@ def _sockets(seconds: float, limits: list[float], kinds: list[str]) -> list[dict
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limits", type=positive, nargs="+", default=[5, 10, 20, 100, 300, 1000])
-    parser.add_argument("--latencies", type=positive, nargs="+", default=[0.02, 0.05, 0.2])
-    parser.add_argument("--seeds", type=count, default=2)
+    parser.add_argument("--seeds", type=count, default=6, help="runs of each case")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only cases with this text in `group: name`")
+    parser.add_argument("--processes", type=count, default=1, help="how many cases run at the same time")
+    parser.add_argument("--against", type=Path, metavar="FILE", help="show the figures of an earlier --json file above each line")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="also draw the rate against a limit that changes")
     parser.add_argument("--sockets", action="store_true", help="real sockets and real time instead of the simulation")
@@ -232,39 +204,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--smoke", action="store_true", help="a few cases: shows that it runs")
     options = parser.parse_args()
     if options.smoke:
-        options.limits, options.latencies, options.seeds = [20.0], [0.05], 1
+        options.only, options.seeds = "/s, 8 workers", 1
         options.seconds, options.socket_limits = 1.0, [50.0]
     return options
-
-
-def _simulated(options: argparse.Namespace) -> dict[str, Any]:
-    print(f"after {_WARM:g} s, over {_END - _WARM:g} s, the worst over latencies and {options.seeds} seeds")
-    print(f"{'':<15}{'limit/s':>8}{'Retry-After':>13}{'use %':>8}{'refused %':>11}{'missed':>9}")
-    steady = []
-    for kind, limit, tells in itertools.product(_KINDS, options.limits, (False, True)):
-        row = _steady(kind, limit, tells, options.latencies, range(1, 1 + options.seeds))
-        steady.append(row)
-        told = "yes" if tells else "no"
-        print(f"{kind:<15}{limit:>8g}{told:>13}{row.use * 100:>8.1f}{row.refused * 100:>11.2f}{row.missed:>5}/{row.runs}")
-    print(
-        f"\na limit that changes\n{'':<15}{'limit/s':>8}{'to':>8}{'found: median s':>17}{'worst s':>9}{'use from 20 s on %':>20}"
-    )
-    follow = []
-    for kind, limit, factor in itertools.product(("bucket, 1 s", "window, 1 s"), options.limits, (0.5, 2.0)):
-        if factor * limit > 1000 or ("window" in kind and factor * limit % 1):
-            continue
-        found = _follow(kind, limit, factor, options.latencies)
-        follow.append(found)
-        print(
-            f"{kind:<15}{limit:>8g}{factor * limit:>8g}{found.median_seconds:>17.1f}{found.worst_seconds:>9.1f}"
-            f"{found.worst_use * 100:>20.1f}"
-        )
-    queues = _queues()
-    print(f"\nno limit but a queue\n{'':<23}{'use of its capacity %':>22}{'median latency, times':>24}")
-    for row in queues:
-        title = f"{row['servers']:g} at a time, {row['latency'] * 1000:g} ms"
-        print(f"{title:<23}{row['use'] * 100:>22.1f}{row['latency_ratio']:>24.1f}")
-    return {"steady": [row._asdict() for row in steady], "follow": [row._asdict() for row in follow], "queues": queues}
 
 
 def main() -> None:
@@ -273,7 +215,7 @@ def main() -> None:
     print(f"Python {platform.python_version()}, {platform.system()}")
     figures: dict[str, Any] = {"python": platform.python_version()}
     if not options.sockets or options.smoke:
-        figures |= _simulated(options)
+        figures["table"] = _table(options)
         figures["cost_us"] = _cost_us(2_000 if options.smoke else 50_000)
         print(f"\nentering, reporting and leaving without a wait: {figures['cost_us']:.2f} us")
     if options.sockets or options.smoke:

@@ -6,16 +6,18 @@ Used by the tests and by `benchmarks/pace.py`.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from boardclient._pace._controller import Controller
-from boardclient._pace._search import Attempt
+if TYPE_CHECKING:  # the benchmark also runs with versions of the package that have these elsewhere
+    from boardclient._pace._controller import Controller
+    from boardclient._pace._search import Attempt
 
 
 class Service(Protocol):
@@ -83,7 +85,7 @@ class Window:
         position = (now + self._phase) / self._seconds
         if int(position) != self._window:
             self._window, self._used = int(position), 0
-        if self._used < self.limit * self._seconds:
+        if self._used < round(self.limit * self._seconds):
             self._used += 1
             return None
         return (1 - position % 1) * self._seconds
@@ -106,15 +108,28 @@ class Outcome:
         sent = [ok for at, ok in self.arrivals if begin <= at < end]
         return sent.count(False) / max(1, len(sent))
 
+    def silence(self, begin: float, end: float) -> float:
+        """Return the longest time in seconds in which nothing was accepted."""
+        moments = [begin, *(at for at, ok in self.arrivals if ok and begin <= at < end), end]
+        return max(later - earlier for earlier, later in itertools.pairwise(moments))
 
-def simulate(
-    controller: Controller,
+
+def simulate(controller: Controller, service: Service, seconds: float, **options: Any) -> Outcome:
+    """Run one controller with an endless backlog against a service; the options are those of `simulate_shared`."""
+    (outcome,) = simulate_shared([controller], service, seconds, **options)
+    return outcome
+
+
+def simulate_shared(
+    controllers: Sequence[Controller],
     service: Service,
     seconds: float,
     *,
+    begins: Sequence[float] = (0.0,),
     latency: float = 0.05,
     jitter: float = 0.1,
     tells: bool = False,
+    lie: float | None = None,
     changes: Sequence[tuple[float, float]] = (),
     rests: tuple[float, float] = (math.inf, math.inf),
     slower: tuple[float, float] = (math.inf, 0.0),
@@ -122,19 +137,21 @@ def simulate(
     refusal: int = 429,
     status: Callable[[float], int | None] = lambda now: 200,
     seed: int = 1,
-) -> Outcome:
-    """Run a controller with an endless backlog against a service.
+) -> list[Outcome]:
+    """Run controllers with endless backlogs against one service.
 
-    `latency` is there and back, each half with a jitter of that part of it, both ways, and another one from a moment on in
-    `slower`; `tells` sends Retry-After, in whole seconds as HTTP has it; `changes` are moments and new limits; in `rests` the
-    backlog is empty but for a request a second. With `servers`, each serves one request at a time, for half the latency on
-    average, and the others wait. `refusal` is the status
+    `begins` are the moments at which they begin. `latency` is there and back, each half with a jitter of that part of it, and
+    another one from a moment on in `slower`; `tells` sends Retry-After, in whole seconds as HTTP has it, and `lie` that number
+    with each refusal; `changes` are moments and new limits; in `rests` the backlog is empty but for a request a second. With
+    `servers`, each serves one request at a time, for half the latency on average, and the others wait. `refusal` is the status
     of what is refused.
     """
     chance = random.Random(seed)
-    outcome = Outcome()
+    outcomes = [Outcome() for _ in controllers]
     numbers = iter(range(2**40))
-    events: list[tuple[float, int, Attempt | None, str, Any]] = [(at, next(numbers), None, "change", new) for at, new in changes]
+    events: list[tuple[float, int, Attempt | None, int, str, Any]] = [
+        (at, next(numbers), None, 0, "change", new) for at, new in changes
+    ]
     free = [0.0] * servers
     now = sampled = 0.0
 
@@ -142,8 +159,8 @@ def simulate(
         whole = slower[1] if now >= slower[0] else latency
         return whole / 2 * (1 + jitter * chance.uniform(-1, 1))
 
-    def wish() -> float:
-        due = controller.next_start()
+    def wish(number: int) -> float:
+        due = max(controllers[number].next_start(), begins[number])
         return max(due, math.floor(now) + 1.0) if rests[0] <= now < rests[1] and due < math.inf else due
 
     def serve() -> float:
@@ -153,32 +170,34 @@ def simulate(
 
     heapq.heapify(events)
     while now < seconds:
-        due = wish()
+        due, number = min((wish(number), number) for number in range(len(controllers)))
         if due <= now:
-            attempt = controller.start(now)
-            heapq.heappush(events, (now + way(), next(numbers), attempt, "arrive", None))
+            attempt = controllers[number].start(now)
+            heapq.heappush(events, (now + way(), next(numbers), attempt, number, "arrive", None))
             continue
         if now >= sampled:
-            outcome.rates.append((now, controller.rate))
+            for controller, outcome in zip(controllers, outcomes, strict=True):
+                outcome.rates.append((now, controller.rate))
             sampled = now + 0.1
         if not events or due < events[0][0]:
             assert due < math.inf, "nobody may start and nobody is under way"
             now = due
             continue
-        now, _, begun, kind, what = heapq.heappop(events)
+        now, _, begun, number, kind, what = heapq.heappop(events)
         if begun is None:
             service.change(now, what)
         elif kind == "arrive":
             wait = service.refuse(now)
-            outcome.arrivals.append((now, wait is None))
-            answer = (status(now), None) if wait is None else (refusal, float(math.ceil(wait)) if tells else None)
+            outcomes[number].arrivals.append((now, wait is None))
+            told = lie if lie is not None else float(math.ceil(wait or 0.0)) if tells else None
+            answer = (status(now), None) if wait is None else (refusal, told)
             back = serve() if servers and wait is None else now + way()
-            heapq.heappush(events, (back, next(numbers), begun, "answer", answer))
+            heapq.heappush(events, (back, next(numbers), begun, number, "answer", answer))
         else:
-            outcome.latencies.append((now, now - begun.started_at))
-            controller.report(begun, now, *what, now - begun.started_at)
-            controller.end(begun)
-    return outcome
+            outcomes[number].latencies.append((now, now - begun.started_at))
+            controllers[number].report(begun, now, *what, now - begun.started_at)
+            controllers[number].end(begun)
+    return outcomes
 
 
 class SlidingWindow:
@@ -231,11 +250,22 @@ class Erratic(Open):
 
 
 class Shut(Open):
-    """Refuses everything until a given time, and acts like another service from then on."""
+    """Refuses everything from one moment until another, and acts like another service before and after."""
 
-    def __init__(self, until: float, inner: Service | None = None) -> None:
-        self._until, self._inner = until, inner or Open()
+    def __init__(self, until: float, inner: Service | None = None, *, begin: float = 0.0) -> None:
+        self._begin, self._until, self._inner = begin, until, inner or Open()
 
     def refuse(self, now: float) -> float | None:
         """Return None for a request that is accepted, or the seconds until one would be."""
-        return self._until - now if now < self._until else self._inner.refuse(now)
+        return self._until - now if self._begin <= now < self._until else self._inner.refuse(now)
+
+
+class Together(Open):
+    """Has several limits at once, any of which refuses."""
+
+    def __init__(self, *parts: Service) -> None:
+        self._parts = parts
+
+    def refuse(self, now: float) -> float | None:
+        """Return None for a request that is accepted, or the seconds until one would be."""
+        return next((wait for part in self._parts if (wait := part.refuse(now)) is not None), None)
