@@ -164,6 +164,6 @@ class Controller:
         self.rate = rate = max(LOWEST, aim * self._failures.health) if aim < HIGHEST else HIGHEST
         self._schedule.spacing = 1 / rate if rate < HIGHEST else 0.0
         if aim < HIGHEST or self._latency.is_draining(now):
-            self.places = self._latency.room(now, rate, self.places, self._most)
+            self.places = self._latency.places_for(now, rate, self.places, self._most)
         elif isinstance(self._search.phase, Open):  # pragma: no branch -- only this phase has no rate
             self.places = int(self._search.phase.places)

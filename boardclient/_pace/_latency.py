@@ -13,7 +13,7 @@ _LONGEST: Final = 3600.0
 _QUEUED: Final = 1.5
 """Responses that take longer than this multiple of the usual time plus 5 ms were queued."""
 _PATIENCE: Final = 3.0
-_ROOM: Final = 1.75
+_HEADROOM: Final = 1.75
 """How many attempts may be in flight, as a multiple of what the rate needs without a queue. It allows for varying latencies."""
 _SPARE: Final = 4
 
@@ -26,7 +26,7 @@ class Latency:
     """
 
     __slots__ = (
-        "_drain_room",
+        "_drain_places",
         "_drain_until",
         "_is_new_base",
         "_noted_at",
@@ -50,7 +50,7 @@ class Latency:
         self._noted_at = -math.inf
         self._slow_since: float | None = None
         self._drain_until = -math.inf
-        self._drain_room = 1
+        self._drain_places = 1
         self._is_new_base = True
 
     def begin(self, now: float, serial: int) -> None:
@@ -91,7 +91,7 @@ class Latency:
             self._slow_since = now
         elif now - self._slow_since > _PATIENCE:
             self._drain_until = now + max(0.1, 1.5 * mean)
-            self._drain_room = max(1, int(0.75 * min(1e6, delivered * base)))
+            self._drain_places = max(1, int(0.75 * min(1e6, delivered * base)))
             self._is_new_base = True
             self.closes_at = math.inf
         self.total, self.count, self._started_at = 0.0, 0, now
@@ -114,8 +114,8 @@ class Latency:
             self.begin(now, serial)
         return False
 
-    def room(self, now: float, rate: float, room: int, most: int) -> int:
-        """Return how many attempts may be in flight at a rate. `room` is the current number, `most` the largest."""
+    def places_for(self, now: float, rate: float, places: int, most: int) -> int:
+        """Return how many attempts may be in flight at a rate. `places` is the current number, `most` the largest."""
         if now < self._drain_until:
-            return min(room, self._drain_room)
-        return room if self.base is None else min(most, math.ceil(_ROOM * rate * self.base) + _SPARE)
+            return min(places, self._drain_places)
+        return places if self.base is None else min(most, math.ceil(_HEADROOM * rate * self.base) + _SPARE)

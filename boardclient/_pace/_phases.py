@@ -185,7 +185,7 @@ class Block:
     refused: int = 1
     accepted: int = 0
     """The accepted attempts that were in flight together with the first refused one, and started after it."""
-    told_until: float = -math.inf
+    retry_at: float = -math.inf
     """The time until which the block lasts according to its last `Retry-After`, which is in whole seconds."""
 
     @property

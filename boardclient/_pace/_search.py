@@ -207,15 +207,15 @@ class Search:
         if retry_after is None:
             self._schedule.hold(now + min(_LONGEST_PAUSE, max(_PAUSE, 0.35 * (now - block.since))))
         else:
-            told = min(max(0.0, retry_after), LONGEST_HOLD)
-            block.told_until = attempt.started_at + told
-            self._schedule.hold(now + told)
+            seconds = min(max(0.0, retry_after), LONGEST_HOLD)
+            block.retry_at = attempt.started_at + seconds
+            self._schedule.hold(now + seconds)
 
     def _unblock(self, block: Block, attempt: Attempt, now: float) -> None:
         """End a block: the service accepts again. What it accepted until then is measured as well."""
         evidence = self.evidence
         anchor = evidence.anchor_before(attempt.serial)
-        span = Span(max(evidence.anchor.moment, block.told_until - 1.0), attempt.started_at)
+        span = Span(max(evidence.anchor.moment, block.retry_at - 1.0), attempt.started_at)
         end = (span.low + span.high) / 2 if block.asks else evidence.anchor.moment
         count = attempt.serial - 1 - anchor.serial - (evidence.refused - anchor.refused)
         measured = max(0, count) / max(1e-3, end - anchor.moment)
