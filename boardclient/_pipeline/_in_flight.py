@@ -66,8 +66,8 @@ class CallContext(Progress):
     """The current attempt as instruments see it."""
     waits_for: Callable[[], str] | None = None
     """Returns what the call waits for outside the transport, in words. None if it does not wait."""
-    is_noted = False
-    """Whether successes are recorded too, or something else than a success has been recorded."""
+    is_tracked = False
+    """Whether the call's attempts are tracked: something needs its successes, or one of them has failed."""
     is_renewed = False
     returns_error = False
     """Whether an exception is the call's value: a policy's callback returned it."""
@@ -97,7 +97,7 @@ class CallContext(Progress):
         self.options, options.context = options, self
         if options.activity is not None:
             self.activity = options.activity
-            self.is_noted = True
+            self.is_tracked = True
 
     @property
     def line(self) -> str:
@@ -126,7 +126,7 @@ class CallContext(Progress):
         """
         if self.interruption is None:
             self.interruption = interruption
-            self.is_noted = True
+            self.is_tracked = True
             self.may_send = False
             self.deadline = math.inf
             self._cancel()
@@ -201,7 +201,7 @@ class CallContext(Progress):
             status=status,
         )
         self.attempts += (attempt,)
-        self.is_noted = True
+        self.is_tracked = True
         return attempt
 
     def note_pause(self, seconds: float) -> None:

@@ -107,12 +107,12 @@ class Pipeline:
         outcome: T | BoardClientError
         try:
             if self._enters_policy_first:
-                context.is_noted = True
+                context.is_tracked = True
                 outcome = await self._retried(request, context, None)
             else:
                 outcome = await self._attempt(request, context, self._provider.current())
-                if context.is_noted:
-                    outcome = await self._mended(request, context, outcome)
+                if context.is_tracked:
+                    outcome = await self._renew_and_retry(request, context, outcome)
                 else:
                     self._note_success()
         except BaseException as error:
@@ -127,8 +127,8 @@ class Pipeline:
             self._in_flight.end(context)
             if options is not None:
                 options.context = None
-        if context.is_noted:  # as are all failures and interruptions
-            outcome = self._concluded(request, context, outcome)
+        if context.is_tracked:  # as are all failures and interruptions
+            outcome = self._final_outcome(request, context, outcome)
             if isinstance(outcome, BoardClientError) and not context.returns_error:
                 del context  # it holds credentials, and this frame stays with the error
                 raise outcome
@@ -136,15 +136,15 @@ class Pipeline:
                 options.history.extend(context.attempts)
         return outcome  # type: ignore[return-value]  # -- an error of ours only where a callback returned it as the value
 
-    def _concluded(self, request: Request[T], context: CallContext, outcome: T | BoardClientError) -> T | BoardClientError:
+    def _final_outcome(self, request: Request[T], context: CallContext, outcome: T | BoardClientError) -> T | BoardClientError:
         """Return the final outcome of a call. An error gets the history and other facts of the call."""
-        is_failure = isinstance(outcome, BoardClientError) and not context.returns_error
-        if context.interruption is not None:  # application code may have swallowed the cancellation
-            ended = end_early(context, self._core.host)
-            outcome = ended if ended is not None and is_failure else outcome
-        if isinstance(outcome, BoardClientError) and not context.returns_error:
-            complete(outcome, request, context, self._root, self.credentials_in)
-        return outcome
+        # Application code may have swallowed the cancellation of an interrupted call.
+        interrupted = None if context.interruption is None else end_early(context, self._core.host)
+        if not isinstance(outcome, BoardClientError) or context.returns_error:
+            return outcome
+        error = outcome if interrupted is None else interrupted
+        complete(error, request, context, self._root, self.credentials_in)
+        return error
 
     async def _followed(self, request: Request[T], options: CallOptions | None) -> T:
         """Make a call that instruments or observers follow."""
@@ -204,7 +204,7 @@ class Pipeline:
                 context.waits_for = None
                 if context.is_cancelled and context.may_send:  # the limiter swallowed the caller's cancellation
                     raise asyncio.CancelledError
-                context.is_noted |= limiter.is_reporting
+                context.is_tracked |= limiter.is_reporting
                 if self._provider.is_outdated(credentials):
                     return outcome
                 outcome = await self._send(request, context, credentials)
@@ -228,7 +228,7 @@ class Pipeline:
         )
         if response.status is None or response.status not in SUCCESSES:
             failure: T | BoardClientError = self._error_of(request, context, response)
-            return self._noted(context, response, failure)
+            return self._record_attempt(context, response, failure)
         if credentials is not self._provider.accepted:
             self._provider.note_accepted(credentials)
         try:
@@ -238,8 +238,8 @@ class Pipeline:
                 value = await _read_in_steps(request, context, response)
         except DecodeError as error:
             shown = without_secrets(context, response)
-            return self._noted(context, response, unreadable(request, error, shown, self._core.host))
-        return self._noted(context, response, value) if context.is_noted else value
+            return self._record_attempt(context, response, unreadable(request, error, shown, self._core.host))
+        return self._record_attempt(context, response, value) if context.is_tracked else value
 
     def _error_of(self, request: Request[T], context: CallContext, response: TransportResult) -> T | BoardClientError:
         """Return the error of a response. Credentials that the response repeats are redacted."""
@@ -247,8 +247,13 @@ class Pipeline:
             response = without_secrets(context, response)
         return error_of(request, response, context.effect, time(), self._core.host)
 
-    def _noted(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
-        """Record an attempt in the history, and return its outcome."""
+    def _record_attempt(
+        self, context: CallContext, response: TransportResult, outcome: T | BoardClientError
+    ) -> T | BoardClientError:
+        """Record an attempt in the history, and return its outcome.
+
+        A first attempt that succeeds is only reported to observers, unless the limiter or the policy needs it.
+        """
         limiter = context.options.limiter or self._limiter
         is_recorded = (
             context.attempts or limiter is not None or self._enters_policy_first or isinstance(outcome, BoardClientError)
@@ -261,7 +266,9 @@ class Pipeline:
 
     # --- what follows a failure: renew once, retry
 
-    async def _mended(self, request: Request[T], context: CallContext, first: T | BoardClientError) -> T | BoardClientError:
+    async def _renew_and_retry(
+        self, request: Request[T], context: CallContext, first: T | BoardClientError
+    ) -> T | BoardClientError:
         """Renew refused credentials after the first attempt, then retry by the policy."""
         outcome = await self._renewed(request, context, first)
         if self.policy is None:

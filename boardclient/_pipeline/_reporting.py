@@ -1,6 +1,6 @@
 """Records what a call does, and reports it to limiter, instruments, observers.
 
-A first attempt that succeeds is recorded only if something asks for it (`CallContext.is_noted`).
+A first attempt that succeeds is recorded only if something asks for it (`CallContext.is_tracked`).
 """
 
 from __future__ import annotations
