@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -312,6 +313,15 @@ def test_failures_slow_down_and_pass() -> None:
     sent = [sum(begin <= at < begin + 5 for at, _ in outcome.arrivals) / 5 for begin in (15, 25, 50)]
     assert sent[1] < 0.3 * sent[0]
     assert sent[2] >= 0.95 * 100
+
+
+@pytest.mark.parametrize("lost", [None, 502])
+@pytest.mark.parametrize("share", [0.2, 0.4])
+def test_a_limit_is_used_although_many_responses_are_lost(share: float, lost: int | None) -> None:
+    """Where 2 or 4 in 10 responses are lost or a 502 at any rate, most of the limit is still used."""
+    chance = random.Random(7)
+    outcome = served(Bucket(30), status=lambda now: lost if chance.random() < share else 200)
+    assert outcome.accepted(15, 75) >= 0.8 * 30
 
 
 def test_the_pace_is_the_same_after_an_outage() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 _WEIGHT: Final = 1 / 32
-_BORNE: Final = 0.3
+_BORNE: Final = 0.5
 """The share of the last 32 attempts or so that may fail before the pace slows down."""
 _LOWEST: Final = 0.1
+"""The least part of the rate, used when everything fails."""
 _RECOVERY: Final = 0.25
 """By how much the health grows per second, as a part of itself."""
 
@@ -29,10 +30,13 @@ class Failures:
             self._share *= 1 - _WEIGHT
 
     def note_failure(self, serial: int, last_serial: int) -> None:
-        """Note a failure. All attempts that were in flight together slow the pace down only once."""
+        """Note a failure. All attempts that were in flight together slow the pace down only once.
+
+        The part of the rate that is used is at least the share of attempts that do not fail.
+        """
         self._share += (1 - self._share) * _WEIGHT
         if self._share > _BORNE and serial > self._noted:
-            self.health = max(_LOWEST, self.health * 0.7)
+            self.health = max(_LOWEST, 1 - self._share, self.health * 0.7)
             self._noted = last_serial
 
     def recover(self, seconds: float) -> None:
