@@ -147,7 +147,7 @@ async def test_a_rest_that_can_not_be_shared(state: object) -> None:
     first = await provider.acquire(session)
     store.is_failing = True
     assert await provider.renew(first, session) is first
-    assert provider._token_state.rest_seconds == 1.0
+    assert provider._token_state.cooldown_left == 1.0
 
 
 # --- failures

@@ -309,7 +309,7 @@ async def test_a_store_that_fails_during_a_cool_down() -> None:
     for _ in range(3):
         await asyncio.sleep(1)
         assert str(await error_of(provider.acquire(FakeSession()))).startswith("authorize raised LookupError")
-    assert provider._token_state.rest_seconds == pytest.approx(7.0)
+    assert provider._token_state.cooldown_left == pytest.approx(7.0)
 
 
 # --- callbacks that wait for each other

@@ -88,7 +88,7 @@ async def test_an_early_renewal_that_fails(wall: SimpleNamespace) -> None:
     first = await provider.acquire(session)
     wall.now += 3590
     assert [await provider.acquire(session) for _ in range(3)] == [first] * 3
-    assert provider._token_state.rest_seconds == 1.0  # nothing has made it longer
+    assert provider._token_state.cooldown_left == 1.0  # nothing has made it longer
     assert len(application.requests) == 2
     await asyncio.sleep(1.1)
     assert (await provider.acquire(session)).token == "t2"
@@ -179,7 +179,7 @@ async def test_a_renewal_that_begins_as_another_ends() -> None:
     class First(FakeSession):
         def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
             task = super().spawn(work)
-            task.add_done_callback(lambda _: begun.append(provider._renewal(two)))
+            task.add_done_callback(lambda _: begun.append(provider._join_renewal(two)))
             return task
 
     application = Application(asyncio.Event().wait, lambda: asyncio.sleep(5, "code"))

@@ -39,7 +39,7 @@ def test_begins_with_nothing(token_state: TokenState) -> None:
     """At first there is no token, none is due for renewal, and nothing rests."""
     assert (token_state.credentials, token_state.held, token_state.asked) == (None, None, 0)
     assert not token_state.is_due
-    assert token_state.rest_seconds == 0.0
+    assert token_state.cooldown_left == 0.0
     assert token_state.failure is None
     assert token_state.refuse(Credentials("t")) == LATE
     token_state.accept(Credentials("t"))
@@ -117,7 +117,7 @@ def test_a_late_401_is_for_an_older_token(token_state: TokenState) -> None:
     assert token_state.credentials is new
     assert token_state.refuse(Credentials("new", "another key")) == LATE
     assert token_state.credentials is new
-    assert token_state.rest_seconds == 0.0
+    assert token_state.cooldown_left == 0.0
 
 
 @pytest.mark.parametrize(("age", "is_final"), [(0.0, True), (NEW_SECONDS, True), (NEW_SECONDS + 0.001, False)])
@@ -127,7 +127,7 @@ def test_a_token_refused_as_soon_as_it_was_new(age: float, is_final: bool, token
     clock.now += age
     assert token_state.refuse(new) == RefusalVerdict(is_final=is_final, cooldown_seconds=2.0 if is_final else 0.0)
     assert token_state.credentials is None
-    assert token_state.rest_seconds == (2.0 if is_final else 0.0)
+    assert token_state.cooldown_left == (2.0 if is_final else 0.0)
     reason = RenewalFailure("the service refused a token as soon as it was new")
     assert token_state.failure == (reason if is_final else None)
 
@@ -138,7 +138,7 @@ def test_many_401s_for_a_new_token_are_one_failure(token_state: TokenState, cloc
     assert token_state.refuse(new).cooldown_seconds == 2.0
     clock.now += 0.5
     assert token_state.refuse(new) == FINAL
-    assert token_state.rest_seconds == 1.5
+    assert token_state.cooldown_left == 1.5
     clock.now += NEW_SECONDS
     assert token_state.refuse(new) == LATE
 
@@ -149,7 +149,7 @@ def test_a_proven_token_has_expired(token_state: TokenState) -> None:
     token_state.accept(new)
     assert token_state.refuse(new) == LATE
     assert token_state.credentials is None
-    assert token_state.rest_seconds == 0.0
+    assert token_state.cooldown_left == 0.0
 
 
 def test_a_token_from_the_store_is_not_new(token_state: TokenState) -> None:
@@ -184,10 +184,10 @@ def test_cooldowns_double_up_to_a_minute(token_state: TokenState, clock: Clock) 
     seconds = []
     for number in range(2000):
         seconds.append(token_state.fail(RenewalFailure(f"number {number}")))
-        assert token_state.rest_seconds == seconds[-1]
+        assert token_state.cooldown_left == seconds[-1]
         assert token_state.failure == RenewalFailure(f"number {number}")
         clock.now += seconds[-1]
-        assert token_state.rest_seconds == 0.0
+        assert token_state.cooldown_left == 0.0
         assert token_state.failure is None
     assert seconds[:6] == [2.0, 4.0, 8.0, 16.0, 32.0, LONGEST_COOLDOWN_SECONDS]
     assert set(seconds[5:]) == {LONGEST_COOLDOWN_SECONDS}
@@ -226,14 +226,14 @@ def test_a_cool_down_continues_after_a_token_came(token_state: TokenState, clock
     token_state.adopt(stored("t"), None)
     assert token_state.failure == RenewalFailure("x")
     clock.now += 1.5
-    assert token_state.rest_seconds == 0.5
+    assert token_state.cooldown_left == 0.5
 
 
 def test_a_token_of_a_sign_in_ends_the_cool_down_and_the_doubling(token_state: TokenState) -> None:
     """After a sign-in the next failure begins with the first cool-down again."""
     assert [token_state.fail(RenewalFailure("x")) for _ in range(3)] == [2.0, 4.0, 8.0]
     token_state.replace(stored("t1"))
-    assert token_state.rest_seconds == 0.0
+    assert token_state.cooldown_left == 0.0
     assert token_state.fail(RenewalFailure("x")) == 2.0
 
 

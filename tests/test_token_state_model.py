@@ -124,7 +124,7 @@ class TokenStateMachine(RuleBasedStateMachine):
 
     @invariant()
     def rests_as_long_as_was_said(self) -> None:
-        assert self.token_state.rest_seconds == max(0.0, self.rests_until - self.clock.now)
+        assert self.token_state.cooldown_left == max(0.0, self.rests_until - self.clock.now)
         assert (self.token_state.failure is None) is (self.clock.now >= self.rests_until)
 
 

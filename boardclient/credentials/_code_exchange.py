@@ -129,12 +129,12 @@ def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
 
 def _refusal(response: Response, fields: Mapping[str, JsonValue] | None, secrets: Sequence[str]) -> RenewalFailure:
     code = (fields or {}).get("error")
-    told = f" ({code})" if isinstance(code, str) and code in _ERROR_CODES else ""
+    explanation = f" ({code})" if isinstance(code, str) and code in _ERROR_CODES else ""
     if response.status == 400:
-        told += ": the client identifier or secret is invalid, or the code is not good"
+        explanation += ": the client identifier or secret is invalid, or the code is not good"
     words = _own_words(response, fields or {}, secrets)
     return RenewalFailure(
-        f"the token exchange failed with status {response.status}{told}{words and f'; the service says: {words}'}"
+        f"the token exchange failed with status {response.status}{explanation}{words and f'; the service says: {words}'}"
     )
 
 

@@ -12,7 +12,7 @@ from boardclient.credentials._accounts import MemoryTokenStore
 from boardclient.credentials._code_exchange import exchange_code
 from boardclient.credentials._config import Authorize, OAuthClientConfig
 from boardclient.credentials._credentials import Exchange
-from boardclient.credentials._renewing import RenewingCredentials, waiting_for
+from boardclient.credentials._renewing import RenewingCredentials, track_wait
 from boardclient.credentials._tokens import ParseToken, RenewalFailure, StoredToken, Token, TokenStore
 from boardclient.errors import CredentialError, SessionClosedError
 from boardclient.models import check_filled
@@ -121,7 +121,7 @@ class OAuthCredentials(RenewingCredentials):
         Raises:
             ValueError, TypeError: `account` is empty, or no text.
         """
-        other = type(self).__new__(type(self))
+        other = type(self).__new__(type(self))  # a subclass may have a constructor of its own
         RenewingCredentials.__init__(other, attrs.evolve(self._config, account=account))
         return other
 
@@ -200,13 +200,13 @@ class OAuthCredentials(RenewingCredentials):
         """
         if self._config.authorize is None:
             raise self._config.consent_needed().error()
-        with waiting_for(self._config.store, self._config.account):
+        with track_wait(self._config.store, self._config.account):
             before = self._token_state.held
-            renewal = self._renewal(_exchange_of(session))
+            renewal = self._join_renewal(_exchange_of(session))
             await asyncio.wait({renewal})
         failure = None if renewal.cancelled() else renewal.result()
         if failure is not None:
-            raise failure.error(self._token_state.rest_seconds)
+            raise failure.error(self._token_state.cooldown_left)
         if self._token_state.held is before:
             raise SessionClosedError("the session was closed during the renewal")
 
@@ -228,7 +228,7 @@ class OAuthCredentials(RenewingCredentials):
             TypeError, ValueError: the code can't be sent.
             SessionClosedError: the session is closed.
         """
-        exchanged = self._exchanged(code, _exchange_of(session), code_verifier, is_kept=True)
+        exchanged = self._exchange_in_task(code, _exchange_of(session), code_verifier, is_kept=True)
         del code, code_verifier
         await exchanged
 
@@ -242,16 +242,16 @@ class OAuthCredentials(RenewingCredentials):
             TypeError, ValueError: the code can't be sent.
             SessionClosedError: the session is closed.
         """
-        exchanged = self._exchanged(code, _exchange_of(session), code_verifier, is_kept=False)
+        exchanged = self._exchange_in_task(code, _exchange_of(session), code_verifier, is_kept=False)
         del code, code_verifier
         return await exchanged
 
-    async def _exchanged(self, code: str, exchange: Exchange, code_verifier: str | None, *, is_kept: bool) -> Token:
+    async def _exchange_in_task(self, code: str, exchange: Exchange, code_verifier: str | None, *, is_kept: bool) -> Token:
         """Exchange a code in a task of its own, which outlives a cancelled caller."""
         check_filled(code, "the code")
         if self._token_state.is_lost(code):
             raise CredentialError("the code was sent before, with unknown effect: send each code once")
-        exchanging = exchange.spawn(self._exchange(code, exchange, code_verifier, is_kept=is_kept))
+        exchanging = exchange.spawn(self._run_exchange(code, exchange, code_verifier, is_kept=is_kept))
         del code, code_verifier
         await asyncio.wait({exchanging})
         outcome = SessionClosedError() if exchanging.cancelled() else exchanging.result()
@@ -261,7 +261,7 @@ class OAuthCredentials(RenewingCredentials):
             raise outcome.error()
         return outcome
 
-    async def _exchange(
+    async def _run_exchange(
         self, code: str, exchange: Exchange, code_verifier: str | None, *, is_kept: bool
     ) -> Token | RenewalFailure | SessionClosedError:
         """Return the token, or a failure as a value. A raised one would hold the code in its frames."""

@@ -80,8 +80,8 @@ class Renewal:
         """Renew the token. In a cool-down, or without `authorize`, only look for one in the store."""
         state = self._token_state
         state.note_look()
-        if (resting := state.failure) is not None:
-            return None if await self._is_published_meanwhile() else resting
+        if (cooling := state.failure) is not None:
+            return None if await self._is_published_meanwhile() else cooling
         if self._config.authorize is None:
             if not await self._is_published():
                 failure = self._config.consent_needed()
@@ -218,18 +218,18 @@ class Renewal:
         outcome: RenewalFailure | None = None
         for _ in range(_CODES_ASKED):
             self._token_state.asked += 1
-            code = await self._code(
+            code = await self._ask_for_code(
                 AuthorizationRequest(account=self._config.account, first_time=is_first, attempt=self._token_state.asked)
             )
             if not isinstance(code, str):
                 return code
-            token = await self._exchanged(code)
+            token = await self._exchange_code(code)
             if not isinstance(token, RenewalFailure) or not token.is_in_doubt:
                 return token
             outcome = token
         return outcome
 
-    async def _code(self, request: AuthorizationRequest) -> str | RenewalFailure | None:
+    async def _ask_for_code(self, request: AuthorizationRequest) -> str | RenewalFailure | None:
         """Ask the application for a code. Return None if another worker publishes a token first.
 
         The callback runs in a task of its own. If it ignores its cancellation, the renewal does not wait for it.
@@ -258,7 +258,7 @@ class Renewal:
             return None
         if task not in done:
             return RenewalFailure(f"authorize gave no code within {self._config.authorize_timeout:g} s")
-        return self._checked(outcome)
+        return self._check_code(outcome)
 
     async def _watch(self) -> None:
         """Wait until another worker has published a token."""
@@ -267,7 +267,7 @@ class Renewal:
             if await self._is_published_meanwhile():
                 return
 
-    def _checked(self, outcome: Outcome) -> str | RenewalFailure:
+    def _check_code(self, outcome: Outcome) -> str | RenewalFailure:
         """Return the code that the callback returned, or why it can't be used."""
         if outcome.error is not None:
             return self._failure_of(outcome.error)
@@ -289,7 +289,7 @@ class Renewal:
             return RenewalFailure("authorize was cancelled")
         return RenewalFailure(f"authorize raised {type(error).__name__}", error)
 
-    async def _exchanged(self, code: str) -> Token | RenewalFailure:
+    async def _exchange_code(self, code: str) -> Token | RenewalFailure:
         """Exchange the code. It takes at most a third of a call's timeout, so that waiting callers get its error."""
         timeout = EXCHANGE_SECONDS if self._exchange.timeout is None else self._exchange.timeout / 3
         self._token_state.waits_for = f"the token exchange at {self._config.auth_url}"

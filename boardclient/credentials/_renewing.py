@@ -30,7 +30,7 @@ _FRESH_SECONDS: Final = 0.25
 AccountKey: TypeAlias = tuple[int, str]
 """An account of a store: the store's identity, and the account's name."""
 
-_chain: Final[ContextVar[tuple[_Scope, ...]]] = ContextVar("boardclient_renewals", default=())
+_scopes: Final[ContextVar[tuple[_Scope, ...]]] = ContextVar("boardclient_renewals", default=())
 """The renewals that the running task belongs to, outermost first."""
 _waits: Final[list[tuple[AccountKey, AccountKey]]] = []
 """Pairs of an account under renewal and an account that its callback waits for, in all threads of the process."""
@@ -54,9 +54,9 @@ class RenewingCredentials(CredentialObserver):
         """
         credentials = self._token_state.credentials
         if credentials is None:
-            return await self._renewed(exchange)
+            return await self._wait_for_renewal(exchange)
         if self._token_state.is_due or self._is_stale:
-            return await self._renewed_early(credentials, exchange)
+            return await self._renew_early(credentials, exchange)
         return credentials
 
     async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
@@ -69,9 +69,9 @@ class RenewingCredentials(CredentialObserver):
             ConsentRequired: the user has to sign in.
             CredentialError: no token can be had.
         """
-        if await self._is_final(rejected):
+        if await self._note_refusal(rejected):
             return rejected
-        return await self._renewed(exchange)
+        return await self._wait_for_renewal(exchange)
 
     def current(self) -> Credentials | None:
         """Return the credentials in use. None if there are none, or if a renewal or a look at the store is due."""
@@ -91,7 +91,7 @@ class RenewingCredentials(CredentialObserver):
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
         """Note a 401 that ends its call, which has renewed once already."""
-        await self._is_final(credentials)
+        await self._note_refusal(credentials)
 
     # --- renewals
 
@@ -100,7 +100,7 @@ class RenewingCredentials(CredentialObserver):
         """Whether the store may have changed since the last look at it."""
         return self._config.authorize is None and self._token_state.is_look_older_than(_FRESH_SECONDS)
 
-    async def _is_final(self, rejected: Credentials) -> bool:
+    async def _note_refusal(self, rejected: Credentials) -> bool:
         """Note a 401, and return True if no renewal can help: the token was new."""
         verdict = self._token_state.refuse(rejected)
         if verdict.cooldown_seconds:
@@ -114,31 +114,31 @@ class RenewingCredentials(CredentialObserver):
             if await steps.lease(holder, self._config.lease_seconds) == "granted":
                 await steps.release(holder, seconds)
 
-    async def _renewed(self, exchange: Exchange) -> Credentials:
+    async def _wait_for_renewal(self, exchange: Exchange) -> Credentials:
         """Wait for the renewal under way on this loop, or begin one. If its session closes meanwhile, begin another."""
         state = self._token_state
         while (credentials := state.credentials) is None:
-            with waiting_for(self._config.store, self._config.account):
+            with track_wait(self._config.store, self._config.account):
                 failure = state.failure
                 if failure is None or state.is_look_older_than(LOOK_SECONDS):
-                    renewal = self._renewal(exchange)
+                    renewal = self._join_renewal(exchange)
                     await asyncio.wait({renewal})
                     failure = None if renewal.cancelled() else renewal.result()
             if failure is not None and state.credentials is None:
-                raise failure.error(state.rest_seconds)
+                raise failure.error(state.cooldown_left)
         return credentials
 
-    async def _renewed_early(self, credentials: Credentials, exchange: Exchange) -> Credentials:
+    async def _renew_early(self, credentials: Credentials, exchange: Exchange) -> Credentials:
         """Renew a token that may still be good. Other calls use it meanwhile, and all do if the renewal fails."""
         loop, state = asyncio.get_running_loop(), self._token_state
         if loop in self._renewals or state.failure is not None or is_within_renewal(self._config.store, self._config.account):
             return credentials
-        await asyncio.wait({self._renewal(exchange)}, timeout=_EARLY_SECONDS)
+        await asyncio.wait({self._join_renewal(exchange)}, timeout=_EARLY_SECONDS)
         if state.held is None:  # signed out by another worker
-            return await self._renewed(exchange)
+            return await self._wait_for_renewal(exchange)
         return state.credentials or credentials
 
-    def _renewal(self, exchange: Exchange) -> asyncio.Task[RenewalFailure | None]:
+    def _join_renewal(self, exchange: Exchange) -> asyncio.Task[RenewalFailure | None]:
         """Return the renewal under way on this loop. Begin one if there is none."""
         loop = asyncio.get_running_loop()
         task = self._renewals.get(loop)
@@ -169,7 +169,7 @@ class _Scope:
 async def _run(renewal: Renewal, key: AccountKey) -> RenewalFailure | None:
     """Run a renewal. Its task, and those that it starts, belong to its scope until it ends."""
     scope = _Scope(key)
-    _chain.set((*_chain.get(), scope))
+    _scopes.set((*_scopes.get(), scope))
     try:
         return await renewal.run()
     finally:
@@ -177,14 +177,14 @@ async def _run(renewal: Renewal, key: AccountKey) -> RenewalFailure | None:
 
 
 @contextlib.contextmanager
-def waiting_for(store: TokenStore, account: str) -> Iterator[None]:
-    """Note that the running task waits for a renewal, within the block.
+def track_wait(store: TokenStore, account: str) -> Iterator[None]:
+    """Record that the running task waits for a renewal, until the block ends.
 
     Raises:
         CredentialError: the renewal waits for the running task, directly or through callbacks of other accounts.
     """
     awaited = (id(store), account)
-    waiters = [scope.key for scope in _chain.get() if not scope.is_over]
+    waiters = [scope.key for scope in _scopes.get() if not scope.is_over]
     pairs = [(waiter, awaited) for waiter in waiters]
     with _lock:
         if _leads_to(awaited, waiters):
@@ -202,7 +202,7 @@ def waiting_for(store: TokenStore, account: str) -> Iterator[None]:
 
 def is_within_renewal(store: TokenStore, account: str) -> bool:
     """Return True if the running task belongs to a renewal of the account."""
-    return any(scope.key == (id(store), account) for scope in _chain.get() if not scope.is_over)
+    return any(scope.key == (id(store), account) for scope in _scopes.get() if not scope.is_over)
 
 
 def _leads_to(start: AccountKey, goals: list[AccountKey]) -> bool:

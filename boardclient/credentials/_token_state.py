@@ -76,7 +76,7 @@ class TokenState:
         self._is_proven = False
         self._failure = RenewalFailure("")
         self._failures = 0
-        self._rests_until = self._looked_at = clock() - 2 * LOOK_SECONDS
+        self._cooldown_until = self._looked_at = clock() - 2 * LOOK_SECONDS
 
     def adopt(self, stored: StoredToken, instead_of: HeldToken | None, *, is_own: bool = False) -> bool:
         """Use a token of the store. Return True if the token in use is good, and not `instead_of`.
@@ -103,7 +103,7 @@ class TokenState:
         with self._lock:
             self._hold(stored, None)
             self._failures = self.asked = 0
-            self._rests_until = self._looked_at = self.clock()
+            self._cooldown_until = self._looked_at = self.clock()
 
     def drop(self, generation: int) -> None:
         """Forget the token if the store, whose generation is given, has deleted it."""
@@ -176,24 +176,24 @@ class TokenState:
         seconds = min(LONGEST_COOLDOWN_SECONDS, self._cooldown * 2.0 ** min(self._failures, 10))
         self._failures += 1
         self._failure = failure
-        self._rests_until = self.clock() + seconds
+        self._cooldown_until = self.clock() + seconds
         return seconds
 
     def note_consent(self, failure: RenewalFailure) -> None:
         """Note that the user has to sign in. There is no cool-down, only a pause before the next look at the store."""
         with self._lock:
             self._failure = failure
-            self._rests_until = self.clock() + LOOK_SECONDS
+            self._cooldown_until = self.clock() + LOOK_SECONDS
 
     @property
-    def rest_seconds(self) -> float:
-        """For how many seconds no renewal begins."""
-        return max(0.0, self._rests_until - self.clock())
+    def cooldown_left(self) -> float:
+        """The seconds until a renewal may begin."""
+        return max(0.0, self._cooldown_until - self.clock())
 
     @property
     def failure(self) -> RenewalFailure | None:
         """Why no renewal begins now, None if one may."""
-        return self._failure if self.rest_seconds else None
+        return self._failure if self.cooldown_left else None
 
     def note_look(self) -> None:
         """Note a look at the store."""

@@ -85,13 +85,13 @@ class RenewalFailure:
     is_in_doubt: bool = False
     consent: Consent | None = None
 
-    def error(self, rest_seconds: float = 0.0) -> CredentialError:
-        """Return a new error. `rest_seconds` is how long no renewal begins, for the message."""
+    def error(self, cooldown_left: float = 0.0) -> CredentialError:
+        """Return a new error. `cooldown_left` are the seconds until the next renewal may begin."""
         if self.consent is not None:
             error: CredentialError = ConsentRequired(self.why, self.consent.account, self.consent.login_url)
         else:
-            rest = f"; the next renewal is possible in {rest_seconds:.1f} s" if rest_seconds > 0 else ""
-            error = CredentialError(self.why + rest)
+            hint = f"; the next renewal is possible in {cooldown_left:.1f} s" if cooldown_left > 0 else ""
+            error = CredentialError(self.why + hint)
         error.__cause__ = self.cause
         return error
 

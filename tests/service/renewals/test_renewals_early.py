@@ -81,7 +81,7 @@ async def test_an_early_renewal_that_fails(expiring: BoardService, clock: Clock)
         for _ in range(3):
             await session.members.me()
         assert len(consent.asked) == 2
-        assert provider._token_state.rest_seconds == 1.0
+        assert provider._token_state.cooldown_left == 1.0
         consent.error = None
         clock.now += 1
         await session.members.me()

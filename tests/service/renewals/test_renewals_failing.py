@@ -62,7 +62,7 @@ async def test_cooldowns_double(service: BoardService, consent: Consent, clock: 
             """Fail, and say how long renewals rest: no sooner does another one begin."""
             with pytest.raises(CredentialError):
                 await session.members.me()
-            seconds = provider._token_state.rest_seconds
+            seconds = provider._token_state.cooldown_left
             clock.now += seconds - 0.125
             asked = len(consent.asked)
             with pytest.raises(CredentialError):
@@ -93,7 +93,7 @@ async def test_a_cooldown_of_the_applications_choice(
         for _ in range(3):
             with pytest.raises(CredentialError):
                 await session.members.me()
-    assert provider._token_state.rest_seconds == cooldown
+    assert provider._token_state.cooldown_left == cooldown
     assert len(consent.asked) == (1 if cooldown else 3)
 
 
