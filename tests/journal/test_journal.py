@@ -112,7 +112,7 @@ async def test_the_first_notes_are_written_soon(journal: Journal, path: Path) ->
         waits.append(journal._timer.when() - asyncio.get_running_loop().time())
         for note in range(seq + 1, 2 * seq):
             journal.note(note, "done", "c")
-        journal._write_noted()
+        journal._write_pending()
     assert waits[0] <= 0
     assert NEVER * 0.01 < waits[1] < waits[2] == pytest.approx(NEVER * 3 / 64, rel=0.01)
     journal.note(99, "done", "c")
@@ -134,7 +134,7 @@ async def test_facts_are_kept_for_later_runs(journal: Journal, path: Path) -> No
 
 async def test_many_notes_are_written_at_once(journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once as many notes wait as may, they are written without a timer."""
-    monkeypatch.setattr(_journal, "_NOTES", 3)
+    monkeypatch.setattr(_journal, "_MOST_PENDING", 3)
     await journal.admit(entries(*range(4)))
     for seq in (1, 2, 3, 4):
         journal.note(seq, "done", "c")
@@ -327,7 +327,7 @@ async def test_an_error_of_the_writer_shows_at_the_next_call(
     journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outcome that could not be written is raised to the next caller, and nothing is logged afterwards."""
-    monkeypatch.setattr(_journal, "_NOTES", 1)
+    monkeypatch.setattr(_journal, "_MOST_PENDING", 1)
     await journal.admit(entries("a"))
     fill_the_disk(journal)
     journal.note(1, "unknown", "x" * 100_000)
@@ -344,7 +344,7 @@ async def test_an_error_of_the_writer_shows_at_closing_at_the_latest(
     journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If nothing else was called after it, closing raises the error, and the lock is released."""
-    monkeypatch.setattr(_journal, "_NOTES", 1)
+    monkeypatch.setattr(_journal, "_MOST_PENDING", 1)
     await journal.admit(entries("a"))
     fill_the_disk(journal)
     journal.note(1, "unknown", "x" * 100_000)

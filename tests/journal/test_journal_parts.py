@@ -235,7 +235,7 @@ def test_a_journal_that_is_no_longer_in_its_place_ends_its_run(path: Path, what:
 def test_sqlite_s_own_word_for_a_moved_file_is_understood(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A move that comes between our check and SQLite's ends the run as well."""
     journal = JournalFile.open(path, IDENTITY)
-    monkeypatch.setattr(journal._lock, "check_places", lambda: None)
+    monkeypatch.setattr(journal._lock, "check_files", lambda: None)
     path.rename(path.with_name("elsewhere"))
     with pytest.raises(JournalError, match=r"was moved or removed while a run was using it .*: put it back"):
         journal.admit(entries("a"))

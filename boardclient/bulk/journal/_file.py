@@ -27,7 +27,6 @@ _UNCHANGEABLE: Final = frozenset({"logged", "done", "unknown"})
 _LOCK_SECONDS: Final = 30.0
 """How long a commit waits for readers to release their locks."""
 
-
 _NOT_RELEASED: Final = (
     "INSERT OR IGNORE INTO outcomes (seq, state, detail) SELECT seq, 'waiting', 'logged, and not sent: the run was killed'"
     " FROM rows WHERE seq > ?"
@@ -127,7 +126,7 @@ class JournalFile:
         Raises:
             JournalError: the file can't be written. It is closed all the same; the next run will find rows in doubt.
         """
-        is_sound, was_closed = self._fault is None, self._fault == self._closed
+        is_sound, was_closed = self._fault is None, self._fault == self._closed_message
         try:
             if is_sound:
                 with self._transaction():
@@ -136,11 +135,11 @@ class JournalFile:
                     self._connection.execute("PRAGMA journal_mode = DELETE")  # removes the empty rollback journal
         finally:
             if not was_closed:
-                self._fault = self._closed
+                self._fault = self._closed_message
                 self._opened.close()
 
     @property
-    def _closed(self) -> str:
+    def _closed_message(self) -> str:
         return f"{self.path} is closed"
 
     def release_to(self, seq: int) -> None:
@@ -320,7 +319,7 @@ class JournalFile:
     def _transaction(self) -> Iterator[None]:
         """Run a transaction. At the end it is on the disk, and the file was not moved meanwhile."""
         with self._guarded():
-            self._lock.check_places()
+            self._lock.check_files()
             tokens = parts.next_tokens(self._tokens)
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -332,7 +331,7 @@ class JournalFile:
                     self._connection.execute("ROLLBACK")
                 raise
             self._tokens = tokens
-            self._lock.check_places()
+            self._lock.check_files()
 
 
 def _decision(row: _Known, digest: bytes) -> RowDecision:

@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 NOTE_SECONDS: Final = 0.5
 """How long an outcome may wait to be written together with the next rows."""
-_PROMPT: Final = 64
+_EARLY_OUTCOMES: Final = 64
 """The first outcomes of a run wait less: the fewer there are, the sooner they are written. A run that is killed early so leaves
 confirmed cards, by which the next one knows how the service shows cards."""
-_NOTES: Final = 1024
+_MOST_PENDING: Final = 1024
 """How many outcomes may wait to be written."""
 _PAGE: Final = 1000
 _STRIDE: Final = 16
@@ -39,7 +39,7 @@ class Journal:
         self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._note_seconds = note_seconds
-        self._noted: list[RowOutcome] = []
+        self._pending: list[RowOutcome] = []
         self._written = 0
         """How many outcomes were passed on to be written."""
         self._timer: asyncio.TimerHandle | None = None
@@ -98,7 +98,7 @@ class Journal:
             JournalError: the file can't be written, or could not be earlier, or was moved; a key comes twice in this run; or the
                 content of a row that may have been sent has changed. None of the rows may be sent.
         """
-        job = self._submit(self._file.admit, tuple(entries), self._take_noted())
+        job = self._submit(self._file.admit, tuple(entries), self._take_pending())
         try:
             decisions = await _result(job)
         except asyncio.CancelledError:
@@ -131,7 +131,7 @@ class Journal:
         self._check_open()
         if detail is not None and not detail.isascii():
             detail = detail.encode(errors="replace").decode()  # SQLite can't store a lone surrogate
-        self._noted.append(RowOutcome(seq, state, detail))
+        self._pending.append(RowOutcome(seq, state, detail))
         self._write_soon()
 
     async def flush(self) -> None:
@@ -140,7 +140,7 @@ class Journal:
         Raises:
             JournalError: the file can't be written, or could not be earlier.
         """
-        await _result(self._submit(self._file.record, self._take_noted()))
+        await _result(self._submit(self._file.record, self._take_pending()))
 
     async def rows(self, *states: RowState) -> AsyncGenerator[JournalRow, None]:
         """Yield the rows in these states, in the order of logging. Noted outcomes are written first.
@@ -193,7 +193,7 @@ class Journal:
                 doubt.
         """
         if self._closing is None:
-            self._closing = self._submit(_finish, self._file, self._take_noted())
+            self._closing = self._submit(_finish, self._file, self._take_pending())
             self._thread.shutdown(wait=False)
         await _ended(self._closing)
 
@@ -206,23 +206,23 @@ class Journal:
             raise RuntimeError("the journal is closed")
 
     def _write_soon(self) -> None:
-        if len(self._noted) >= _NOTES:
-            self._write_noted()
+        if len(self._pending) >= _MOST_PENDING:
+            self._write_pending()
         elif self._timer is None:
-            wait = self._note_seconds * min(1.0, self._written / _PROMPT)
-            self._timer = self._loop.call_later(wait, self._write_noted)
+            wait = self._note_seconds * min(1.0, self._written / _EARLY_OUTCOMES)
+            self._timer = self._loop.call_later(wait, self._write_pending)
 
-    def _take_noted(self) -> list[RowOutcome]:
-        noted, self._noted = self._noted, []
+    def _take_pending(self) -> list[RowOutcome]:
+        noted, self._pending = self._pending, []
         self._written += len(noted)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         return noted
 
-    def _write_noted(self) -> None:
+    def _write_pending(self) -> None:
         """Write the noted outcomes, without waiting. The file raises an error at its next use."""
-        self._submit(self._file.record, self._take_noted())
+        self._submit(self._file.record, self._take_pending())
 
 
 async def _result(job: Future[T]) -> T:

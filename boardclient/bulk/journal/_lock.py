@@ -42,7 +42,7 @@ class RunLock:
         self._path = journal.with_name(f"{journal.name}-lock")
         self._descriptor = descriptor
         self._head = (b"", b"", 0)
-        self._places: dict[Path, tuple[int, int]] = {}
+        self._files: dict[Path, tuple[int, int]] = {}
 
     @classmethod
     def acquire(cls, journal: Path) -> Self:
@@ -89,8 +89,10 @@ class RunLock:
             JournalError: it can't be written.
         """
         self._head = (_name(secret), _boot(), run)
-        self._places = {path: _identity(path.lstat()) for path in (self._journal,)}
-        self._places[self._path] = _identity(os.fstat(self._descriptor))
+        self._files = {
+            self._journal: _identity(self._journal.lstat()),
+            self._path: _identity(os.fstat(self._descriptor)),
+        }
         self.release_to(released)
 
     def release_to(self, released: int) -> None:
@@ -99,22 +101,22 @@ class RunLock:
         Raises:
             JournalError: this can't be written, or the journal was moved or removed.
         """
-        self.check_places()
+        self.check_files()
         name, boot, run = self._head
-        values = _LAYOUT.pack(_MAGIC, name, boot, self._places[self._path][1], run, released)
+        values = _LAYOUT.pack(_MAGIC, name, boot, self._files[self._path][1], run, released)
         try:
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             os.write(self._descriptor, values)
         except OSError as error:
             raise JournalError(f"{self._path} can't be written ({error.strerror}): free some disk space and run again") from error
 
-    def check_places(self) -> None:
+    def check_files(self) -> None:
         """Check that the paths of the journal and the lock still name the same files.
 
         Raises:
             JournalError: one was moved, removed or replaced.
         """
-        for path, identity in self._places.items():
+        for path, identity in self._files.items():
             try:
                 is_there = _identity(path.lstat()) == identity
             except OSError:
