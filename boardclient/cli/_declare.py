@@ -90,8 +90,8 @@ class _Page(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments, then the options."""
         arguments = [(param.metavar or "", param.text) for param in self.params if isinstance(param, Argument)]
-        said = (param.get_help_record(ctx) for param in self.get_params(ctx) if not isinstance(param, Argument))
-        options = [record for record in said if record is not None]
+        records = (param.get_help_record(ctx) for param in self.get_params(ctx) if not isinstance(param, Argument))
+        options = [record for record in records if record is not None]
         for title, rows in (("Arguments", arguments), ("Options", options)):
             if rows:
                 with formatter.section(title):

@@ -10,7 +10,7 @@ from boardclient.cli._import_view import ImportOptions, import_file
 from boardclient.cli._rows import Format
 from boardclient.cli._running import reported, with_session
 from boardclient.cli._settings import Options
-from boardclient.cli._signals import Brake, run_until_signal
+from boardclient.cli._signals import GracefulStop, run_until_signal
 
 _FORMATS = {"csv": Format.CSV, "jsonl": Format.JSON_LINES}
 
@@ -24,19 +24,19 @@ def import_(
     renamed: Sequence[str],
     left_out: Sequence[str],
     timezone: str | None,
-    **said: Any,
+    **others: Any,
 ) -> None:
     """Create a card for each row of a file, each exactly once."""
-    brake = Brake()
+    graceful_stop = GracefulStop()
     with reported():
         layout = _rows.layout(delimiter=delimiter, renamed=renamed, left_out=left_out, timezone=timezone)
-    wanted = ImportOptions(journal=Path(journal or f"{file}.journal"), layout=layout, **said)
+    wanted = ImportOptions(journal=Path(journal or f"{file}.journal"), layout=layout, **others)
 
     async def work(session: AsyncSession) -> None:
-        await import_file(session, Path(file), wanted, brake)
+        await import_file(session, Path(file), wanted, graceful_stop)
 
     # Rows in flight are named one by one, so the final line only says how to resume.
-    with_session(options, work, writes=False, brake=brake, when_stopped="the same command line resumes it")
+    with_session(options, work, writes=False, graceful_stop=graceful_stop, when_stopped="the same command line resumes it")
 
 
 def export(options: Options, *, board_id: str, form: str | None, output: str | None, with_archived: bool) -> None:

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import attrs
 
@@ -13,13 +13,10 @@ from boardclient import AsyncSession, BulkProgress, BulkReport, BulkRun, CardDra
 from boardclient.cli import _rows
 from boardclient.cli._errors import FileError, UsageError
 from boardclient.cli._import_journal import Earlier, Key, RowPlan, doubtful_keys, key_of
-from boardclient.cli._references import References, doubles
-from boardclient.cli._signals import Brake
-
-_T = TypeVar("_T")
+from boardclient.cli._references import References, repeated_references
+from boardclient.cli._signals import GracefulStop, in_steps
 
 _PROBLEMS_SHOWN = 20
-_ROWS_PER_STEP = 500
 _CHANGED = "was sent by an earlier run with other content: give a changed row a new reference, or put the content back"
 
 STATES = ("created", "already", "failed", "unknown")
@@ -157,7 +154,7 @@ async def check(source: Source, earlier: Earlier) -> Counter[RowPlan]:
     problems: list[str] = []
     references = References()
     index = 0
-    async for item in _in_steps(source.rows()):
+    async for item in in_steps(source.rows()):
         if isinstance(item, _rows.Problem):
             _add_problem(problems, item)
             continue
@@ -169,20 +166,12 @@ async def check(source: Source, earlier: Earlier) -> Counter[RowPlan]:
         plans[planned] += 1
         index += 1
     if suspects := references.suspects():
-        async for problem in _in_steps(doubles(source.rows(), suspects)):
+        async for problem in in_steps(repeated_references(source.rows(), suspects)):
             if problem is not None:
                 _add_problem(problems, problem)
     if problems:
         raise FileError(f"the file has {len(problems)} problem{'s' if len(problems) > 1 else ''}; nothing was sent", problems)
     return plans
-
-
-async def _in_steps(items: Iterable[_T]) -> AsyncIterator[_T]:
-    """Yield the items, and let the event loop handle signals in between."""
-    for number, item in enumerate(items):
-        if number % _ROWS_PER_STEP == 0:
-            await asyncio.sleep(0)
-        yield item
 
 
 def _add_problem(problems: list[str], problem: _rows.Problem) -> None:
@@ -197,13 +186,13 @@ async def send(
     outcome: Outcome,
     options: SendOptions,
     *,
-    brake: Brake,
+    graceful_stop: GracefulStop,
     on_progress: Callable[[BulkProgress], None] | None = None,
 ) -> None:
     """Create a card for each row, and count the results in `outcome`.
 
     The counts are complete even if the import is interrupted. The file is read during the run. If it is no longer what `check`
-    read, no further row is sent, the cards in flight are completed, and `outcome.stopped_by` says why. When the brake is pulled,
+    read, no further row is sent, the cards in flight are completed, and `outcome.stopped_by` says why. After a request to stop,
     no further card is sent.
 
     Raises:
@@ -219,7 +208,7 @@ async def send(
         on_progress=on_progress,
     )
     try:
-        await _follow(run, outcome, brake)
+        await _follow(run, outcome, graceful_stop)
     except asyncio.CancelledError:
         outcome.abandon(_doubtful_keys(options.journal))
         raise
@@ -228,14 +217,14 @@ async def send(
         outcome.close(options.rows)
 
 
-async def _follow(run: BulkRun, outcome: Outcome, brake: Brake) -> None:
+async def _follow(run: BulkRun, outcome: Outcome, graceful_stop: GracefulStop) -> None:
     async with AsyncExitStack() as opened_run:
         try:
             await opened_run.enter_async_context(run)
         except JournalError as error:
             raise UsageError(str(error)) from None
         try:
-            with brake.by(run.stop):
+            with graceful_stop.using(run.stop):
                 async for result in run:
                     outcome.settle(result)
         finally:

@@ -1,6 +1,5 @@
 """What earlier runs of an import did, read from its journal. It takes eight bytes for each row and set."""
 
-import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import closing
@@ -12,8 +11,7 @@ import attrs
 from boardclient import CardDraft, JournalError
 from boardclient.bulk import IdSet, digest
 from boardclient.bulk.journal import RowKey, read_journal, read_rows
-
-_ROWS_PER_STEP = 500
+from boardclient.cli._signals import in_steps
 
 Key = RowKey
 RowPlan = Literal["new", "done", "failed", "doubtful", "changed"]
@@ -60,9 +58,7 @@ async def read_earlier(path: Path | None, identity: Mapping[str, str]) -> Earlie
     earlier.exists = True
     sets = {"done": earlier.done, "failed": earlier.failed, "logged": earlier.doubtful, "unknown": earlier.doubtful}
     with closing(read_rows(path, "done", "failed", "logged", "unknown")) as rows:
-        for number, row in enumerate(rows):
-            if number % _ROWS_PER_STEP == 0:
-                await asyncio.sleep(0)
+        async for row in in_steps(rows):
             sets[row.state].add(repr(row.key))
             earlier.contents.add(f"{row.key!r} {row.digest.hex()}")
     return earlier

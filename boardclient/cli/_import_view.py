@@ -10,7 +10,7 @@ from boardclient.bulk import BulkAudit, journal_identity
 from boardclient.cli import _import, _render, _rows
 from boardclient.cli._errors import FileError, IncompleteError, UsageError
 from boardclient.cli._import_journal import RowPlan, read_earlier
-from boardclient.cli._signals import Brake
+from boardclient.cli._signals import GracefulStop
 from boardclient.cli._text import note, out, out_json
 
 
@@ -28,7 +28,9 @@ class ImportOptions:
     layout: _rows.Layout = _rows.PLAIN
 
 
-async def import_file(session: AsyncSession, path: Path, options: ImportOptions, brake: Brake | None = None) -> None:
+async def import_file(
+    session: AsyncSession, path: Path, options: ImportOptions, graceful_stop: GracefulStop | None = None
+) -> None:
     """Import a file, show its progress, and print the counts however it ends.
 
     Raises:
@@ -48,7 +50,7 @@ async def import_file(session: AsyncSession, path: Path, options: ImportOptions,
         if options.is_dry_run:
             _show_plan(plans, options, has_journal=earlier.exists)
         else:
-            await _send(session, source, plans.total(), options, brake or Brake())
+            await _send(session, source, plans.total(), options, graceful_stop or GracefulStop())
 
 
 def _show_plan(plans: Counter[RowPlan], options: ImportOptions, *, has_journal: bool) -> None:
@@ -68,7 +70,9 @@ def _show_plan(plans: Counter[RowPlan], options: ImportOptions, *, has_journal: 
     out(f"{text}; nothing was sent")
 
 
-async def _send(session: AsyncSession, source: _import.Source, rows: int, options: ImportOptions, brake: Brake) -> None:
+async def _send(
+    session: AsyncSession, source: _import.Source, rows: int, options: ImportOptions, graceful_stop: GracefulStop
+) -> None:
     failed: list[_import.FailedRow] = []
     bar = _render.progress(_render.notes())
 
@@ -92,18 +96,18 @@ async def _send(session: AsyncSession, source: _import.Source, rows: int, option
             def advance(progress: BulkProgress) -> None:
                 bar.update(task, completed=progress.done, pace=_render.pace(progress))
 
-            brake.on_pull = lambda: bar.update(task, description="Stopping (a second signal stops at once)")
-            await _import.send(session, source, outcome, send_options, brake=brake, on_progress=advance)
+            graceful_stop.on_request = lambda: bar.update(task, description="Stopping (a second signal stops at once)")
+            await _import.send(session, source, outcome, send_options, graceful_stop=graceful_stop, on_progress=advance)
     except UsageError:
         raise
     except BaseException:
         _show_end(outcome, failed, as_json=options.as_json)
         raise
     _show_end(outcome, failed, as_json=options.as_json)
-    _judge(outcome, brake)
+    _check_complete(outcome, graceful_stop)
 
 
-def _judge(outcome: _import.Outcome, brake: Brake) -> None:
+def _check_complete(outcome: _import.Outcome, graceful_stop: GracefulStop) -> None:
     """Check that a finished import created every row. If a signal stopped it, the signal is reported instead.
 
     Raises:
@@ -111,13 +115,13 @@ def _judge(outcome: _import.Outcome, brake: Brake) -> None:
     """
     if outcome.stopped_by is not None:
         raise IncompleteError(outcome.stopped_by)
-    if not brake.is_pulled and not outcome.is_complete:
+    if not graceful_stop.is_requested and not outcome.is_complete:
         raise IncompleteError("not every row exists as a card exactly once")
 
 
 def _show_end(outcome: _import.Outcome, failed: list[_import.FailedRow], *, as_json: bool) -> None:
     audit = outcome.report.audit
-    for text in [] if audit is None else _complaints(audit):
+    for text in [] if audit is None else _audit_lines(audit):
         note(text, fg="red")
     if outcome.report.audit_error is not None:
         note(f"the board could not be read at the end, so duplicates are not ruled out: {outcome.report.audit_error}", fg="red")
@@ -127,7 +131,7 @@ def _show_end(outcome: _import.Outcome, failed: list[_import.FailedRow], *, as_j
         out(_in_words(outcome))
 
 
-def _complaints(audit: BulkAudit) -> list[str]:
+def _audit_lines(audit: BulkAudit) -> list[str]:
     """Return a line for each fault that the board showed at the end."""
     found = []
     if audit.lost:

@@ -1,6 +1,5 @@
 """The commands `journal show` and `journal export`. The journal may be in use."""
 
-import asyncio
 import json
 import sys
 from collections.abc import Sequence
@@ -10,9 +9,8 @@ from pathlib import Path
 from boardclient import JournalError
 from boardclient.bulk.journal import STATES, JournalRow, RowState, read_journal, read_rows
 from boardclient.cli._errors import FileError
+from boardclient.cli._signals import in_steps
 from boardclient.cli._text import details, out_json
-
-_ROWS_PER_STEP = 500
 
 
 def show(path: Path, *, as_json: bool = False) -> None:
@@ -47,9 +45,7 @@ async def export(path: Path, states: Sequence[RowState]) -> None:
     """
     try:
         with closing(read_rows(path, *states)) as rows:
-            for number, row in enumerate(rows):
-                if number % _ROWS_PER_STEP == 0:
-                    await asyncio.sleep(0)  # lets the event loop handle signals
+            async for row in in_steps(rows):
                 sys.stdout.write(json.dumps(_values(row)) + "\n")
     except JournalError as error:
         raise FileError(str(error)) from None

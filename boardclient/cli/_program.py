@@ -26,7 +26,7 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _called(argv)
+        code = _exit_code(argv)
         sys.stdout.flush()
     except OSError as error:
         if error.errno not in OUTPUT_ERRORS:
@@ -37,7 +37,7 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
-def _called(argv: Sequence[str] | None) -> int:
+def _exit_code(argv: Sequence[str] | None) -> int:
     streams = sys.stdout, sys.stderr
     try:
         code = app.main(args=None if argv is None else list(argv), prog_name="boardclient", standalone_mode=False)

@@ -26,7 +26,7 @@ class References:
         return frozenset(value for bucket in self._buckets for value, other in pairwise(sorted(bucket)) if value == other)
 
 
-def doubles(rows: Iterable[Row | Problem], suspects: frozenset[int]) -> Iterator[Problem | None]:
+def repeated_references(rows: Iterable[Row | Problem], suspects: frozenset[int]) -> Iterator[Problem | None]:
     """Yield for each row the problem of a repeated reference, or None."""
     first: dict[str, int] = {}
     for row in rows:

@@ -24,8 +24,9 @@ _CELL_LIMIT = 16 * 2**20
 csv module's default is 128 KiB."""
 
 _SHOWN_LENGTH = 60
-_MOST_NAMES = 8
 """How many characters of a wrong value a message shows."""
+_MOST_NAMES = 8
+"""How many lists a message names."""
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -370,7 +371,7 @@ def check(
         list_id = lists.find(cells["list"]) if "list" in cells else default_list_id
     except ValueError as error:
         problems.append(Problem(number, "list", str(error)))
-    if list_id is None and not ({"list"} & (cells.keys() | set(broken))):
+    if list_id is None and "list" not in cells and "list" not in broken:
         problems.append(Problem(number, "list", "is missing, and no --list is given"))
     if problems or list_id is None:
         yield from problems

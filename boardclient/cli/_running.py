@@ -10,7 +10,7 @@ import click
 from boardclient import AsyncSession, AuthenticationError, BoardClientError, Effect, logs
 from boardclient.cli import _settings
 from boardclient.cli._errors import FileError, IncompleteError, StoppedError, UsageError
-from boardclient.cli._signals import Brake, run_until_signal
+from boardclient.cli._signals import GracefulStop, run_until_signal
 from boardclient.cli._text import note
 
 _MAY_BE_DONE = "the request in flight may or may not have been carried out: check before repeating it"
@@ -63,7 +63,7 @@ def with_session(
     work: Callable[[AsyncSession], Awaitable[None]],
     *,
     writes: bool,
-    brake: Brake | None = None,
+    graceful_stop: GracefulStop | None = None,
     when_stopped: str = "",
 ) -> None:
     """Run `work` with a session that is made from options and environment.
@@ -82,4 +82,4 @@ def with_session(
         if options.verbose:
             logs.log_to_stderr("debug")
         settings = _settings.load(options, os.environ)
-        run_until_signal(in_session, brake)
+        run_until_signal(in_session, graceful_stop)

@@ -49,7 +49,7 @@ def serve(
         if recording is not None:
             if token_lifetime or latency or fail or rate_limit:
                 raise UsageError("--replay can't be combined with --token-lifetime, --latency, --fail or --rate-limit")
-            service, words = _replaying(recording, port), f"Replaying {recording}"
+            service, words = _replay_service(recording, port), f"Replaying {recording}"
         else:
             service = BoardService(
                 port=port,
@@ -59,7 +59,7 @@ def serve(
                 latency=latency,
                 on_call=_log,
             )
-            _disturb(service, fail, rate_limit)
+            _add_faults(service, fail, rate_limit)
             words = f"Serving {', '.join(member.name for member in service.members)}"
         try:
             await _serve(service, words)
@@ -70,7 +70,7 @@ def serve(
         run_until_signal(work)
 
 
-def _disturb(service: BoardService, fail: float, rate_limit: float | None) -> None:
+def _add_faults(service: BoardService, fail: float, rate_limit: float | None) -> None:
     # Half of the failures happen before the request is carried out, half after it: a client can't tell which.
     for fault in (faults.status(503, commit=True), faults.status(503)):
         share = fail / 2 if fault.commit else fail / (2 - fail)
@@ -79,7 +79,7 @@ def _disturb(service: BoardService, fail: float, rate_limit: float | None) -> No
         service.faults.rate_limit = faults.rate_limit(rate_limit, burst=max(1, int(rate_limit)), retry_after=1)
 
 
-def _replaying(recording: str, port: int) -> ReplayService:
+def _replay_service(recording: str, port: int) -> ReplayService:
     """Return a service that replays a file.
 
     Raises:
@@ -91,7 +91,6 @@ def _replaying(recording: str, port: int) -> ReplayService:
         raise FileError(f"can't read {recording}: {error.strerror}") from None
     except ValueError as error:
         raise FileError(str(error)) from None
-
     service.on_request = _write
     return service
 

@@ -2,15 +2,19 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TypeVar
 
 from boardclient.cli._errors import StoppedError
 
+_T = TypeVar("_T")
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ITEMS_PER_STEP = 500
 
 
-class Brake:
+class GracefulStop:
     """Makes the first signal stop the work gently instead of cancelling it.
 
     Owned by a command, which passes it to its work and to `run_until_signal`.
@@ -18,12 +22,12 @@ class Brake:
 
     def __init__(self) -> None:
         self._stop: Callable[[], None] | None = None
-        self.is_pulled = False
-        self.on_pull: Callable[[], None] = lambda: None
-        """Called after the brake was pulled."""
+        self.is_requested = False
+        self.on_request: Callable[[], None] = lambda: None
+        """Called after the stop was requested."""
 
     @contextmanager
-    def by(self, stop: Callable[[], None]) -> Iterator[None]:
+    def using(self, stop: Callable[[], None]) -> Iterator[None]:
         """Make the first signal within the block call `stop`."""
         self._stop = stop
         try:
@@ -31,22 +35,22 @@ class Brake:
         finally:
             self._stop = None
 
-    def pull(self) -> bool:
+    def request(self) -> bool:
         """Stop the work gently. Return False if that was done before or is not possible."""
         stop, self._stop = self._stop, None
         if stop is None:
             return False
-        self.is_pulled = True
+        self.is_requested = True
         stop()
-        self.on_pull()
+        self.on_request()
         return True
 
 
-def run_until_signal(work: Callable[[], Awaitable[None]], brake: Brake | None = None) -> None:
+def run_until_signal(work: Callable[[], Awaitable[None]], graceful_stop: GracefulStop | None = None) -> None:
     """Run `work` in a new event loop until it ends or a signal cancels it.
 
-    With a brake, the first signal pulls it and the second cancels. Later signals have their usual effect. Must be called from the
-    main thread, the only one that can handle signals.
+    With a `GracefulStop`, the first signal requests it and the second cancels. Later signals have their usual effect. Must be
+    called from the main thread, the only one that can handle signals.
 
     Raises:
         StoppedError: a signal was received. `work` has ended or was cancelled, and has cleaned up.
@@ -59,7 +63,7 @@ def run_until_signal(work: Callable[[], Awaitable[None]], brake: Brake | None = 
 
         def stop(signal_number: int) -> None:
             received.append(signal_number)
-            if brake is None or not brake.pull():
+            if graceful_stop is None or not graceful_stop.request():
                 handlers.close()
                 task.cancel()
 
@@ -77,6 +81,14 @@ def run_until_signal(work: Callable[[], Awaitable[None]], brake: Brake | None = 
         received.append(signal.SIGINT)
     if received:
         raise StoppedError(received[0])
+
+
+async def in_steps(items: Iterable[_T]) -> AsyncIterator[_T]:
+    """Yield the items, and let the event loop handle signals in between."""
+    for number, item in enumerate(items):
+        if number % _ITEMS_PER_STEP == 0:
+            await asyncio.sleep(0)
+        yield item
 
 
 def _handle(number: signal.Signals, stop: Callable[[int], None], handlers: ExitStack) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from boardclient.cli import main
-from boardclient.cli._signals import Brake
+from boardclient.cli._signals import GracefulStop
 from boardclient.testing import BoardService
 
 
@@ -90,30 +90,30 @@ def csv_file(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def pulled(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Return an event that is set once a signal has pulled the brake of a command."""
-    told, real = threading.Event(), Brake.pull
+def stop_requested(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Return an event that is set once a signal has requested a graceful stop of a command."""
+    told, real = threading.Event(), GracefulStop.request
 
-    def pull(brake: Brake) -> bool:
+    def request_stop(graceful_stop: GracefulStop) -> bool:
         try:
-            return real(brake)
+            return real(graceful_stop)
         finally:
             told.set()
 
-    monkeypatch.setattr(Brake, "pull", pull)
+    monkeypatch.setattr(GracefulStop, "request", request_stop)
     return told
 
 
 @pytest.fixture
-def signals_on(board_service: BoardService, pulled: threading.Event) -> Callable[..., None]:
-    """Send this process a signal as soon as the service has received a call, and others as soon as the brake is pulled."""
+def signals_on(board_service: BoardService, stop_requested: threading.Event) -> Callable[..., None]:
+    """Send this process a signal as soon as the service has received a call, and others as soon as the stop is requested."""
 
     def arrange(operation: str, count: int, first: signal.Signals, *others: signal.Signals) -> None:
         def wait_and_send() -> None:
             asyncio.run(board_service.received(operation, count))
             os.kill(os.getpid(), first)
             for number in others:
-                pulled.wait()
+                stop_requested.wait()
                 os.kill(os.getpid(), number)
 
         threading.Thread(target=wait_and_send, daemon=True).start()

@@ -14,8 +14,8 @@ from boardclient import BulkReport, Card, CardDraft, TransportError
 from boardclient.bulk._results import BulkAudit
 from boardclient.cli import _import, _import_view, _rows
 from boardclient.cli._import_journal import Earlier
-from boardclient.cli._references import References, doubles
-from boardclient.cli._signals import Brake
+from boardclient.cli._references import References, repeated_references
+from boardclient.cli._signals import GracefulStop
 from boardclient.testing import BoardService
 
 THREE = "name,list\nA,To Do\nB,Doing\nC,\n"
@@ -249,7 +249,7 @@ async def test_a_file_that_becomes_unreadable_stops_the_import(board_service: Bo
         outcome = _import.Outcome(lambda row: None)
         rows = (await _import.check(source, Earlier())).total()
         options = _import.SendOptions(rows=rows, board_id=board.id)
-        await _import.send(session, source, outcome, options, brake=Brake())
+        await _import.send(session, source, outcome, options, graceful_stop=GracefulStop())
     assert outcome.stopped_by == "the file can no longer be read: Input/output error"
     assert not outcome.is_complete
 
@@ -295,7 +295,7 @@ async def test_what_is_ready_when_it_is_cancelled_counts_and_the_rest_is_unknown
     for index in range(3):
         outcome.begin(index, _rows.Row(index + 2, CardDraft("x", "l")))
     options = _import.SendOptions(rows=5, board_id="b", journal=journal)
-    task = asyncio.create_task(_import.send(SimpleNamespace(cards=cards), None, outcome, options, brake=Brake()))
+    task = asyncio.create_task(_import.send(SimpleNamespace(cards=cards), None, outcome, options, graceful_stop=GracefulStop()))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task})
@@ -360,7 +360,7 @@ def test_two_references_with_one_hash_are_not_taken_for_the_same() -> None:
     for row in rows:
         references.add(Text(row.draft.reference))
     assert references.suspects() == {7}
-    assert list(doubles(rows, frozenset(map(hash, ("r-1", "r-2"))))) == [None, None]
+    assert list(repeated_references(rows, frozenset(map(hash, ("r-1", "r-2"))))) == [None, None]
 
 
 def test_an_import_whose_board_cannot_be_read_at_the_end_is_incomplete(capsys) -> None:

@@ -53,9 +53,9 @@ def test_the_journal_is_written_where_the_option_says(cli, board, csv_file, tmp_
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_after_a_signal_requests_finish_and_the_same_command_does_the_rest(
-    cli, board_service: BoardService, board, csv_file, signals_on, pulled, number: signal.Signals, code: int
+    cli, board_service: BoardService, board, csv_file, signals_on, stop_requested, number: signal.Signals, code: int
 ) -> None:
-    board_service.faults.add(Held(pulled), "cards.create", call=range(3, 100))
+    board_service.faults.add(Held(stop_requested), "cards.create", call=range(3, 100))
     signals_on("cards.create", 4, number)
     line = ("import", csv_file(NINE), *into(board), "--concurrency", "2", "--json")
     result = cli(*line)
@@ -109,9 +109,9 @@ def test_rows_that_were_logged_and_not_sent_are_not_unknown(cli, board_service, 
     ]
 
 
-def test_rows_that_failed_are_named_beside_the_signal(cli, board_service, board, csv_file, signals_on, pulled) -> None:
+def test_rows_that_failed_are_named_beside_the_signal(cli, board_service, board, csv_file, signals_on, stop_requested) -> None:
     board_service.faults.add(board_service.faults.status(400), "cards.create", call=1)
-    board_service.faults.add(Held(pulled), "cards.create", call=[2])
+    board_service.faults.add(Held(stop_requested), "cards.create", call=[2])
     signals_on("cards.create", 2, signal.SIGTERM)
     code, out, err = cli("import", csv_file(NINE), *into(board), "--concurrency", "1")
     assert code == 143

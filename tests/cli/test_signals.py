@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from boardclient.cli._errors import StoppedError
-from boardclient.cli._signals import Brake, run_until_signal
+from boardclient.cli._signals import GracefulStop, run_until_signal
 
 
 def test_work_that_ends_by_itself_returns_and_leaves_the_handlers_alone() -> None:
@@ -71,48 +71,48 @@ def test_a_loop_without_signal_handlers_stops_on_an_interrupt_too(
 
 
 def test_the_first_signal_stops_new_work_and_lets_the_rest_finish() -> None:
-    brake, told = Brake(), []
+    graceful_stop, told = GracefulStop(), []
 
     async def work() -> None:
         stopped = asyncio.Event()
-        brake.on_pull = lambda: told.append("pulled")
-        with brake.by(stopped.set):
+        graceful_stop.on_request = lambda: told.append("stop_requested")
+        with graceful_stop.using(stopped.set):
             signal.raise_signal(signal.SIGTERM)
             await stopped.wait()
         told.append("ended")
 
     with pytest.raises(StoppedError) as caught:
-        run_until_signal(work, brake)
+        run_until_signal(work, graceful_stop)
     assert caught.value.signal_number == signal.SIGTERM
-    assert brake.is_pulled
-    assert told == ["pulled", "ended"]
+    assert graceful_stop.is_requested
+    assert told == ["stop_requested", "ended"]
 
 
 def test_the_second_signal_cancels_and_the_first_is_reported() -> None:
-    brake = Brake()
+    graceful_stop = GracefulStop()
 
     async def work() -> None:
         stopped = asyncio.Event()
-        with brake.by(stopped.set):
+        with graceful_stop.using(stopped.set):
             signal.raise_signal(signal.SIGINT)
             await stopped.wait()
             signal.raise_signal(signal.SIGTERM)
             await asyncio.Event().wait()
 
     with pytest.raises(StoppedError) as caught:
-        run_until_signal(work, brake)
+        run_until_signal(work, graceful_stop)
     assert caught.value.signal_number == signal.SIGINT
 
 
 def test_a_signal_cancels_at_once_if_there_is_nothing_to_finish() -> None:
-    brake = Brake()
+    graceful_stop = GracefulStop()
 
     async def work() -> None:
-        with brake.by(lambda: None):
+        with graceful_stop.using(lambda: None):
             pass
         signal.raise_signal(signal.SIGINT)
         await asyncio.Event().wait()
 
     with pytest.raises(StoppedError):
-        run_until_signal(work, brake)
-    assert not brake.is_pulled
+        run_until_signal(work, graceful_stop)
+    assert not graceful_stop.is_requested
