@@ -227,7 +227,7 @@ class SignIn:
             hint = challenge[:8]
         flow = Flow(state, int(now), local_address(return_to), hint=hint)
         flows = self._flows(cookies).add(flow, now)
-        return Begun(self._authorize_url + urlencode(query, quote_via=quote), (self._set_flows(flows),))
+        return Begun(self._authorize_url + urlencode(query, quote_via=quote), (self._flows_header(flows),))
 
     async def complete(self, query: Query, cookies: Cookies) -> SignedIn:
         """Complete a sign-in with the query and the cookies of the redirect.
@@ -243,7 +243,7 @@ class SignIn:
             SignInError: nobody is signed in. See its `reason`.
             SessionClosedError: the session is closed.
         """
-        flow, code, ended = self._checked(query, cookies)
+        flow, code, ended = self._check_redirect(query, cookies)
         finishing = self._session.exchange.spawn(self._finish(flow, code, ended))
         del code
         await asyncio.wait({finishing})
@@ -318,10 +318,10 @@ class SignIn:
     def _flows(self, cookies: Cookies) -> Flows:
         return self._signer.read_flows(cookie_of(cookies, self._flows_cookie))
 
-    def _set_flows(self, flows: Flows) -> str:
+    def _flows_header(self, flows: Flows) -> str:
         return set_cookie(self._flows_cookie, self._signer.write_flows(flows), KEPT_SECONDS, is_secure=self._is_secure)
 
-    def _checked(self, query: Query, cookies: Cookies) -> tuple[Flow, str, str]:
+    def _check_redirect(self, query: Query, cookies: Cookies) -> tuple[Flow, str, str]:
         """Return the open flow of a redirect, its code, and the cookie that ends it.
 
         The flow counts as completed from now on.
@@ -331,11 +331,11 @@ class SignIn:
         """
         given, flows = parameters(query), self._flows(cookies)
         if given is None:
-            raise SignInError("the redirect is malformed: its query names a parameter twice, or is none", "failed")
+            raise SignInError("the redirect is malformed: its query names a parameter twice, or is no query", "failed")
         found = flows.find(given.get("state", ""), self._clock())
         if not isinstance(found, Flow):
             raise SignInError(PROBLEM_WORDS[found], found)
-        ended = self._set_flows(flows.end(found))
+        ended = self._flows_header(flows.end(found))
         error, code = given.get("error"), given.get("code")
         if error is not None and error not in SERVICE_ERRORS:
             raise SignInError("the user refused, or the service in the user's name", "refused", (ended,))
@@ -343,11 +343,11 @@ class SignIn:
             raise SignInError(f"the service's consent page failed ({error})", "failed", (ended,))
         if not code:
             raise SignInError("the redirect holds no code", "failed", (ended,))
-        if not self._use(found):
+        if not self._mark_used(found):
             raise SignInError(PROBLEM_WORDS["replayed"], "replayed", (ended,))
         return found, code, ended
 
-    def _use(self, flow: Flow) -> bool:
+    def _mark_used(self, flow: Flow) -> bool:
         """Note that the flow is completed. Return False if this worker has completed it before."""
         if flow.state in self._used:
             return False

@@ -81,11 +81,11 @@ def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse 
     known = [one for one in errors if isinstance(one, BoardClientError)]
     if len(known) < len(errors):
         return None
-    told = max(known, key=lambda one: (isinstance(one, ConsentRequired), one.suggested_status))
-    if isinstance(told, ConsentRequired) and told.login_url is not None and request.wants_page:
-        separator = "&" if "?" in told.login_url else "?"
-        return redirect(f"{told.login_url}{separator}return_to={quote(request.page, safe='/')}")
-    return _problem(told, request)
+    reported = max(known, key=lambda one: (isinstance(one, ConsentRequired), one.suggested_status))
+    if isinstance(reported, ConsentRequired) and reported.login_url is not None and request.wants_page:
+        separator = "&" if "?" in reported.login_url else "?"
+        return redirect(f"{reported.login_url}{separator}return_to={quote(request.page, safe='/')}")
+    return _problem(reported, request)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -124,10 +124,7 @@ def _detail(error: BoardClientError) -> str:
         return str(error)
     if isinstance(error, SignInError):
         return "the sign-in failed: begin again"
-    found = next((text for kind, text in _DETAILS if isinstance(error, kind)), None)
-    if found is not None:
-        return found
-    return "the board service failed"
+    return next((text for kind, text in _DETAILS if isinstance(error, kind)), "the board service failed")
 
 
 def _cookies(set_cookies: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -68,9 +68,9 @@ class BoardClientInstrumentor:
         """Begin to make spans and metrics, also for open sessions. A second call changes nothing.
 
         Args:
-            tracer_provider: where the spans go, by default OpenTelemetry's global one.
-            meter_provider: where the metrics go, by default OpenTelemetry's global one.
-            options: what `opentelemetry-instrument` passes to every instrumentor; without effect.
+            tracer_provider: Where the spans go, by default OpenTelemetry's global one.
+            meter_provider: Where the metrics go, by default OpenTelemetry's global one.
+            options: What `opentelemetry-instrument` passes to every instrumentor. They have no effect.
         """
         if BoardClientInstrumentor._installed is None:
             installed = _OpenTelemetry(tracer_provider, meter_provider)
@@ -78,7 +78,7 @@ class BoardClientInstrumentor:
             INSTALLED.append(installed)
 
     def uninstrument(self, **options: object) -> None:
-        """Make no more spans and metrics; spans that have begun end as usual."""
+        """Make no more spans and metrics. Spans that have begun end as usual."""
         installed, BoardClientInstrumentor._installed = BoardClientInstrumentor._installed, None
         if installed is not None:
             installed.is_on = False
@@ -92,7 +92,7 @@ class BoardClientInstrumentor:
 
 @attrs.define
 class _Follower:
-    """What the instrument keeps for an activity. It is a span, and what restores the context at its end."""
+    """The span of an activity, and the token that restores the context at its end."""
 
     span: Span | None
     token: Token[Context] | None = None
@@ -211,11 +211,11 @@ class _Target:
     """What all requests of one operation to one service have in common. Made once."""
 
     name: str
-    """Of their spans."""
+    """The name of their spans."""
     request: Mapping[str, Any]
-    """Attributes of their spans, without what differs among them."""
+    """The attributes that their spans share."""
     measured: Mapping[str, Any]
-    """Attributes of their durations, without the outcome."""
+    """The attributes of their durations, without the outcome."""
 
 
 @lru_cache(maxsize=256)
