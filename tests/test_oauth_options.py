@@ -63,7 +63,7 @@ from boardclient.testing import assert_no_secrets
                 "https://auth.example/1": 'must not end in "/1"',
                 "https://auth.example/1/": 'must not end in "/1"',
                 "https://auth.example/x/1": 'must not end in "/1"',
-                "/relative": "must be an absolute http or https URL$",
+                "/relative": "must be an absolute http or https URL, such as https://board.example$",
                 "auth.example": "must be an absolute",
                 "https://": "must be an absolute",
                 "ftp://auth.example": "must be an absolute",
