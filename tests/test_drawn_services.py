@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from boardclient import Card, CardDraft, NotFoundError
 from boardclient._operations import Request
-from boardclient.bulk._doubts import MOST_SENDS
 from boardclient.bulk._ledger import MemoryLedger
 from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._results import CardResult
@@ -199,8 +198,6 @@ class Run:
     async def without_proof(self, reconciler: Reconciler, doubtful: list[Row]) -> list[Row]:
         """Choose the one row in doubt to send again as the run does, or record that all are unknown."""
         chosen = reconciler.choose(doubtful)
-        if isinstance(chosen, Row) and chosen.sends >= MOST_SENDS:
-            chosen = "sent too often"
         if isinstance(chosen, Row):
             await reconciler.note_unproven(chosen)
             doubtful.remove(chosen)

@@ -336,8 +336,6 @@ class OpenRun:
         """Choose the row in doubt that is sent again though nothing proves it absent. If none may be, all are unknown."""
         rows = self._doubts.rows
         chosen = self._reconciler.choose(rows)
-        if isinstance(chosen, Row) and chosen.sends >= MOST_SENDS:
-            chosen = f"sent {chosen.sends} times, and never confirmed"
         if isinstance(chosen, Row):
             await self._reconciler.note_unproven(chosen)
             rows.remove(chosen)

@@ -57,6 +57,23 @@ async def test_a_failing_listener_ends_a_run_that_sends_nothing(how: str, moment
                 await run.wait()
 
 
+async def test_no_row_is_read_after_a_listener_failed_for_an_unsendable_row(moments: Moments) -> None:
+    """A sender that reads rows of a wrong list after a card of its own ends at the first one that a listener refuses."""
+
+    def fail(progress: BulkProgress) -> None:
+        if progress.failed:
+            raise ZeroDivisionError
+
+    memory = Memory(moments)
+    drafts = [CardDraft("a", "list"), *(CardDraft(name, "another") for name in "bcd")]
+    async with memory.run(drafts, fail, concurrency=1) as run:
+        with pytest.raises(ZeroDivisionError):
+            await run.wait()
+    assert run.report.created == 1
+    assert run.report.failed < 3
+    assert [card.name for card in memory.cards] == ["a"]
+
+
 async def test_a_failing_listener_loses_no_card_that_was_sent(moments: Moments, path: Path) -> None:
     """Cards that are in flight when it fails have their results, and are on record; the first error is raised."""
 

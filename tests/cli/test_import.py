@@ -321,6 +321,7 @@ async def test_what_is_ready_when_it_is_cancelled_counts_and_the_rest_is_unknown
             ["unproven: 'x' was sent again without proof, and may exist more than once"],
             False,
         ),
+        (BulkAudit(hint="all names look the same"), ["hint: all names look the same"], True),
         (BulkAudit(duplicated=(Card("c1", "A\x1b"),)), ["duplicated: 'A\\x1b' (c1) looks like a second card of a row"], False),
         (BulkAudit(unexpected=(Card("c2", "B"),)), ["unexpected: 'B' (c2) belongs to no row, and was not there before"], True),
     ],

@@ -376,6 +376,15 @@ async def test_the_rest_of_a_tls_connection_is_not_read() -> None:
         assert ours.recv(len(OK)) == OK
 
 
+async def test_bytes_that_do_not_parse_end_the_response_after_the_connection_too() -> None:
+    """TLS may pass bytes on though its connection is lost already: the call that waits for them fails, and nothing is closed."""
+    protocol = Protocol(asyncio.get_running_loop())
+    protocol.set_response_params()
+    protocol.data_received(b"no HTTP at all\r\n\r\n")
+    with pytest.raises(aiohttp.http.HttpProcessingError):
+        await protocol.read()
+
+
 async def test_the_rest_of_a_connection_is_read() -> None:
     """A response that the system holds when a connection fails is taken as it came."""
     ours, theirs = socket.socketpair()
