@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache, partial
-from itertools import islice
-from operator import eq
+from functools import cache, lru_cache, partial
+from itertools import islice, starmap
+from operator import add, eq
 from types import NoneType
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, Union, cast
+from typing import Any, Final, TypeAlias, TypeVar, Union, cast
 
 import attrs
 import msgspec
@@ -31,6 +31,7 @@ from boardclient.models import Board, BoardList, BoardPrefs, Card, Extra, JsonVa
 T = TypeVar("T")
 
 _Hook: TypeAlias = Callable[[Any, object], Any]
+_Construct: TypeAlias = Callable[..., Any]
 
 
 class _Misfit(Exception):  # noqa: N818 -- never leaves this module
@@ -57,6 +58,7 @@ def _rest(fields: tuple[Field, ...], value: Mapping[str, JsonValue]) -> dict[str
     return rest
 
 
+@cache  # both converters share a constructor, which the type is a part of
 def _raw_fields(fields: tuple[Field, ...]) -> type[RawFields]:
     """Make the type of the JSON text that a model keeps."""
 
@@ -67,12 +69,6 @@ def _raw_fields(fields: tuple[Field, ...]) -> type[RawFields]:
             return _rest(fields, cast("dict[str, JsonValue]", decode(self)))
 
     return ModelFields
-
-
-class _Build(Protocol):
-    """Build a model from its decoded fields and the text of the whole object."""
-
-    def __call__(self, wire: Any, text: bytes | msgspec.Raw, /) -> Any: ...
 
 
 def _careful_hook(model: type, fields: tuple[Field, ...], raw_fields: type[RawFields], *, strict: bool) -> _Hook:
@@ -117,27 +113,18 @@ def _struct(model: type, fields: tuple[Field, ...]) -> type[msgspec.Struct] | No
     return msgspec.defstruct(model.__name__, members, rename={field.name: field.wire for field in fields}, gc=False)
 
 
-def _builder(model: type, fields: tuple[Field, ...], raw_fields: type[RawFields]) -> _Build:
-    """Make the function that builds a model from what msgspec decoded."""
-    construct = constructor_of(model)
-    asked = [(index, field.fit) for index, field in enumerate(fields) if field.asked]
-    if not asked:
-        return lambda wire, text: construct(*_values(wire), raw_fields(text))
-    ((index, fit),) = asked
+def _constructor(model: type, fields: tuple[Field, ...], raw_fields: type[RawFields]) -> _Construct:
+    """Make the function that builds a model from its decoded values.
 
-    def build(wire: Any, text: bytes | msgspec.Raw, /) -> Any:
-        values = _values(wire)
-        value = values[index]
-        fitted = None if value is None else fit(value)
-        return construct(*values[:index], fitted, *values[index + 1 :], raw_fields(text))
-
-    return build
+    The text of the whole object is the last argument.
+    """
+    return constructor_of(model, **{field.name: field.fit for field in fields if field.asked}, extra=raw_fields)
 
 
 _values: Final = msgspec.structs.astuple
 
 
-def _hook(struct: type[msgspec.Struct], build: _Build, careful: _Hook) -> _Hook:
+def _hook(struct: type[msgspec.Struct], construct: _Construct, careful: _Hook) -> _Hook:
     """Make the structure hook of a model for JSON text or a decoded object."""
     read = msgspec.json.Decoder(struct).decode
 
@@ -150,20 +137,21 @@ def _hook(struct: type[msgspec.Struct], build: _Build, careful: _Hook) -> _Hook:
             except UNREADABLE:
                 pass
             else:
-                return build(wire, value)
+                return construct(*_values(wire), value)
         return careful(value, model)
 
     return structure
 
 
-def _hook_of_many(struct: type[msgspec.Struct], build: _Build, careful: _Hook) -> _Hook:
+def _hook_of_many(struct: type[msgspec.Struct], construct: _Construct, careful: _Hook) -> _Hook:
     """Make the structure hook of an iterator over the models of a `Part`."""
     read: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list[struct]).decode  # type: ignore[valid-type]  # -- no annotation
 
     def structure(part: Part, model: object) -> Iterator[Any]:
         if part.array is not None:
             with contextlib.suppress(*UNREADABLE):
-                return map(build, read(part.array), part.elements)
+                values = map(_values, read(part.array))
+                return starmap(construct, map(add, values, zip(part.elements, strict=False)))  # adds the text as `extra`
         return one_by_one(part.elements, model)
 
     def one_by_one(elements: Sequence[bytes | msgspec.Raw], model: object) -> Iterator[Any]:
@@ -200,9 +188,9 @@ def _converter(*, strict: bool) -> Converter:
         raw_fields = _raw_fields(fields)
         hook = _careful_hook(model, fields, raw_fields, strict=strict)
         if (struct := _struct(model, fields)) is not None:
-            build = _builder(model, fields, raw_fields)
-            converter.register_structure_hook_func(partial(eq, Iterator[model]), _hook_of_many(struct, build, hook))  # type: ignore[valid-type]  # -- no annotation
-            hook = _hook(struct, build, hook)
+            construct = _constructor(model, fields, raw_fields)
+            converter.register_structure_hook_func(partial(eq, Iterator[model]), _hook_of_many(struct, construct, hook))  # type: ignore[valid-type]  # -- no annotation
+            hook = _hook(struct, construct, hook)
         converter.register_structure_hook(model, cast("Any", hook))
     return converter
 

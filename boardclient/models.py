@@ -283,8 +283,10 @@ class CardDraft:
 
 
 @cache
-def constructor_of(frozen: type) -> Callable[..., Any]:
+def constructor_of(frozen: type, **converters: Callable[[Any], object]) -> Callable[..., Any]:
     """Make a constructor by position of a frozen, slotted attrs class.
+
+    `converters` of fields are applied to their values.
 
     It is up to three times as fast as the class itself, whose `__init__` sets each field by `object.__setattr__`
     (https://www.attrs.org/en/stable/how-does-it-work.html#immutability). A class with the same slots that is not frozen sets them
@@ -296,7 +298,7 @@ def constructor_of(frozen: type) -> Callable[..., Any]:
     def construct(*values: object) -> Any:
         nonlocal thawed
         if thawed is None:  # made with the first instance: it takes a quarter of a millisecond, most imports need none
-            thawed = _thawed(frozen)
+            thawed = _thawed(frozen, converters)
         instance = thawed(*values)
         instance.__class__ = frozen
         return instance
@@ -304,8 +306,8 @@ def constructor_of(frozen: type) -> Callable[..., Any]:
     return construct
 
 
-def _thawed(frozen: type) -> Any:
-    names = [field.name for field in attrs.fields(frozen)]
+def _thawed(frozen: type, converters: Mapping[str, Callable[[Any], object]]) -> Any:
+    fields: dict[str, Any] = {field.name: attrs.field(converter=converters.get(field.name)) for field in attrs.fields(frozen)}
     return attrs.make_class(
-        f"Thawed{frozen.__name__}", names, bases=frozen.__bases__, slots=True, eq=False, repr=False, weakref_slot=False
+        f"Thawed{frozen.__name__}", fields, bases=frozen.__bases__, slots=True, eq=False, repr=False, weakref_slot=False
     )
