@@ -43,10 +43,19 @@ class RawFields(bytes):
         raise NotImplementedError
 
 
-class _Model:
-    """The base class of all models: their forms for JSON and pydantic."""
+class WeaklyReferenceable:
+    """The base of slotted classes that can be weakly referenced.
+
+    A slot of their own would keep `constructor_of` from making their instances.
+    """
 
     __slots__ = ("__weakref__",)
+
+
+class _Model(WeaklyReferenceable):
+    """The base class of all models: their forms for JSON and pydantic."""
+
+    __slots__ = ()
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return the fields by name, as values that JSON can express.

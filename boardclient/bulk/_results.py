@@ -12,13 +12,13 @@ from boardclient.errors import (
     DecodeError,
     Effect,
 )
-from boardclient.models import Card, CardDraft, constructor_of
+from boardclient.models import Card, CardDraft, WeaklyReferenceable, constructor_of
 
 State: TypeAlias = Literal["created", "already", "failed", "unknown"]
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
-class CardResult:
+@attrs.frozen(kw_only=True)
+class CardResult(WeaklyReferenceable):
     """The result of one draft (interface 4.3).
 
     Attributes:

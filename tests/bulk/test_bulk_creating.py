@@ -1,6 +1,7 @@
 """Bulk creation: laziness, order, back-pressure, errors as results, and progress."""
 
 import asyncio
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,6 +74,14 @@ async def test_empty_input(source: Any, service: BoardService, session: AsyncSes
     assert report == BulkReport(seconds=report.seconds)
     assert report.rate == 0
     assert service.requests == 0
+
+
+async def test_results_and_their_cards_can_be_weakly_referenced(session: AsyncSession, list_id: str) -> None:
+    """Applications can keep results and cards in weak mappings and caches."""
+    async with session.cards.create_many(drafts(list_id, 1), concurrency=1) as run:
+        (result,) = [result async for result in run]
+    assert weakref.ref(result)() is result
+    assert weakref.ref(result.card)() is result.card
 
 
 async def test_wait_gives_the_report(session: AsyncSession, list_id: str) -> None:
