@@ -105,6 +105,22 @@ def test_refusals_before_anything_was_accepted_say_nothing_of_the_limit(seconds:
     assert limited.accepted(2 * seconds + 10, 2 * seconds + 40) > 0.85 * 20
 
 
+@pytest.mark.parametrize("latency", [0.02, 0.05, 0.2])
+@pytest.mark.parametrize("phase", [0.1, 0.37, 0.6, 0.9])
+def test_a_retry_after_that_is_always_too_long_is_no_limit(phase: float, latency: float) -> None:
+    """Where each refusal asks for 60 s, though a window ends after 1 s, the rate comes back between the pauses."""
+    outcome = served(Window(20, phase=phase), 300.0, latency=latency, lie=60.0)
+    assert outcome.accepted(15, 300) >= 0.5 * 20
+
+
+@pytest.mark.parametrize("latency", [0.02, 0.05, 0.2])
+@pytest.mark.parametrize("limit", [20, 100])
+def test_the_rate_comes_back_after_a_long_retry_after(limit: float, latency: float) -> None:
+    """A service that asks once, near the beginning, for a pause of 30 s is used again soon after it."""
+    outcome = served(Shut(30.5, Bucket(limit), begin=0.5), 75.0, latency=latency, tells=True)
+    assert outcome.accepted(45, 75) >= 0.95 * limit
+
+
 # --- refusals with another cause
 
 

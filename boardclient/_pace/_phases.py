@@ -30,7 +30,8 @@ _SPARSE: Final = 165.0
 """How many attempts must be accepted for each refused one before the next probe."""
 _PROBE_SECONDS: Final = 5.0
 """About how many seconds a probe lasts until it is refused."""
-
+_LONG_PAUSE: Final = 10.0
+"""The seconds from which a `Retry-After` makes what was accepted before and during it a poor measure of the limit."""
 _LEFT: Final = 0.2
 """The part of a limit's refusals that remains during an experiment, because of the rest of a burst or other clients."""
 
@@ -187,6 +188,11 @@ class Block:
     """The accepted attempts that were in flight together with the first refused one, and started after it."""
     retry_at: float = -math.inf
     """The time until which the block lasts according to its last `Retry-After`, which is in whole seconds."""
+
+    @property
+    def has_long_pause(self) -> bool:
+        """Whether the service asked for a long pause. How much it would have accepted meanwhile is unknown."""
+        return self.retry_at > self.since + _LONG_PAUSE
 
     @property
     def is_isolated(self) -> bool:

@@ -54,6 +54,8 @@ _LONG: Final = 0.4
 """The seconds from which a block may be the rest of a window."""
 _REST: Final = 0.25
 """The largest part of a known window for which attempts wait after a refusal. A known window is used evenly up to its end."""
+_ASKED: Final = 0.9
+"""The part of the time between the ends of two blocks from which a `Retry-After` alone explains it, and no window."""
 _OVERLOAD: Final = 0.2
 """A share of refusals above this is an overload, whatever an experiment shows."""
 
@@ -224,7 +226,9 @@ class Search:
         self._look_for_window(
             span,
             is_full=block.asks or not (block.is_isolated or block.accepted),
-            is_long=block.asks and span.low - block.since > max(_LONG, 4 / (block.limit or HIGHEST)),
+            is_long=block.asks
+            and span.low - block.since > max(_LONG, 4 / (block.limit or HIGHEST))
+            and (self._last_end is None or block.retry_at - block.since < _ASKED * (span.high - self._last_end.low)),
         )
         if not block.is_isolated:
             self._doubts = 0
@@ -313,7 +317,10 @@ class Search:
         # The growth before a long block was slow, so the average is too low: take the fullest window that fits.
         lengths = usual_lengths(max(_LONG, seconds), end - self.evidence.begun.moment) if block.asks and seconds > _LONG else []
         self.limit = limit = bounded(max([measured, *(self._accepted_within(length, end) for length in lengths)]))
-        self.phase = Approach(1.3 * limit, min(0.06, 0.25 / max(1.0, seconds)), 2 * seconds)
+        if block.has_long_pause:
+            self.phase = Climb()
+        else:
+            self.phase = Approach(1.3 * limit, min(0.06, 0.25 / max(1.0, seconds)), 2 * seconds)
         self.aim = cruise(limit)
 
     def _refine(self, block: Block, measured: float, count: int, period: float) -> None:
@@ -321,7 +328,9 @@ class Search:
         # A few say little: one long pause between them would else end the run.
         limit = measured if count >= 8 else min(rate, max(rate / 4, (measured * measured * rate) ** (1 / 3)))
         self.limit = limit = bounded(limit)
-        if count >= 8 and rate < 1.35 * measured:
+        if block.has_long_pause and rate > 1.35 * measured:
+            self.phase = Climb()
+        elif count >= 8 and rate < 1.35 * measured:
             self.phase = Settle(max(1.5, 1.2 * period))
         else:
             self.phase = Approach(rate, max(0.03, math.log(max(1.0, rate / limit)) / 8), 1.2 * period)
