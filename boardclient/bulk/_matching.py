@@ -82,6 +82,8 @@ def recognise(rows: Sequence[Content], wholes: Sequence[Hashable], result: Match
     for number, card in found.items():
         result.found[places[number]] = card
         del result.unclear[places[number]]
+    given = {card.id for card in found.values()}
+    result.left_over = [card for card in result.left_over if card.id not in given]
 
 
 @attrs.frozen
@@ -199,8 +201,11 @@ class Suspects:
         self._nameless: str | None = None
         self._undescribed: str | None = None
         self._any: str | None = None
+        self._nameless_rule = shown.without_name()
+        self._rests: dict[Hashable, str] = {}
         for card in cards:
             self._any = self._any or card.id
+            self._rests.setdefault(_rest(card, self._nameless_rule), card.id)
             if card.name is None:
                 self._nameless = self._nameless or card.id
             if card.desc is None and shown.desc.affixes is not None:
@@ -221,6 +226,8 @@ class Suspects:
         shown, desc = self._shown, bare(row.desc)
         if len(desc) >= TELLING and desc in self._descs:
             return self._descs[desc]  # it may have been renamed
+        if desc and (renamed := self._find_renamed(row)) is not None:
+            return renamed
         if not shown.is_learned:
             return self._any
         if shown.name.is_usable:
@@ -228,6 +235,11 @@ class Suspects:
         if shown.desc.is_usable and desc:
             return self._undescribed or _like(shown.desc, row.desc, self._descs, self._desc_lengths)
         return self._any
+
+    def _find_renamed(self, row: Content) -> str | None:
+        """Return the identifier of a card that equals a row in all but the name, its short description included."""
+        rests = _rests(row, self._nameless_rule) if self._nameless_rule.desc.is_usable else ()
+        return next((self._rests[rest] for rest in rests if rest in self._rests), None)
 
 
 def _like(rule: TextRule, sent: str, looks: dict[str, str], lengths: Iterable[int]) -> str | None:
@@ -257,3 +269,26 @@ def resembling(cards: Iterable[Card], names: Iterable[str]) -> list[Card]:
     for length in {len(look) for found in looks.values() for look in found}:
         beginnings.update(name[:length] for name in wanted if is_beginning(name, name[:length]))
     return [card for card in cards if wanted and (card.id not in looks or not looks[card.id].isdisjoint(beginnings))]
+
+
+def find_renamed(rows: Iterable[Content], cards: Iterable[Card], shown: Shown) -> set[str]:
+    """Return the identifiers of the cards that equal one of the rows in everything that is shown but the name."""
+    rule = shown.without_name()
+    # A description of a kind that was never seen may be shown in any form.
+    vague = attrs.evolve(rule, desc=TextRule())
+    rests: set[Hashable] = set()
+    for row in rows:
+        rests |= _rests(row, rule if rule.desc.predicts(row.desc) else vague)
+    if not rests:
+        return set()
+    return {card.id for card in map(shown.plain, cards) if _rest(card, rule) in rests or _rest(card, vague) in rests}
+
+
+def _rest(card: Card, rule: Shown) -> Hashable:
+    return rule.coarse(card), card.due if rule.due.is_usable else None
+
+
+def _rests(row: Content, rule: Shown) -> set[Hashable]:
+    """Return what `_rest` may be for the card of a row."""
+    look = rule.coarse(row)
+    return {(look, due) for due in (rule.due.possible(row.due) if rule.due.is_usable else {None})}

@@ -23,6 +23,7 @@ from boardclient.bulk._markers import check_marker, markers, normal, secret_mark
 from boardclient.bulk._matching import MatchResult, match, recognise, resembling
 from boardclient.bulk._missing import Missing, MissingCards
 from boardclient.bulk._reader import Reader
+from boardclient.bulk._renamed import RenamedCards
 from boardclient.bulk._results import BulkAudit
 from boardclient.bulk._rows import Row
 from boardclient.bulk._samples import SAMPLES, Sample, Samples
@@ -87,7 +88,7 @@ class Reconciler:
         self._found: deque[tuple[str, Row]] = deque(maxlen=SAMPLES)
         """Rows that were found without a response. Nothing is learned from them."""
         self._missing = MissingCards(reader, ledger)
-        self._unproven = UnprovenRows(ledger)
+        self._unproven, self._renamed = UnprovenRows(ledger), RenamedCards(ledger)
         self._kept = KeptRules.load(ledger.facts.get(KEPT))
         self._no_evidence: str | None = None
         self._limit: str | None = None
@@ -163,7 +164,8 @@ class Reconciler:
             self._unresolved += rows
             return _unsettled(rows, f"the board could not be read: {error.message}")
         self._doubted += rows
-        result = self._match(rows, listing, *await self._learn(listing))
+        samples, shown = await self._learn(listing)
+        result = self._match(rows, listing, samples, shown)
         self._recovered += len(result.found)
         findings = [RowFinding(rows[place], card) for place, card in result.found.items()]
         self._found += [(card.id, rows[place]) for place, card in result.found.items()]
@@ -176,6 +178,7 @@ class Reconciler:
             why = f"the listing lacks {missing.hidden} of {total} cards that were confirmed: it is not complete"
             findings += _unsettled(absent, why)
         else:
+            await self._renamed.note(self._contents(absent), result.left_over, shown)
             findings += [self._absence(row, listing) for row in absent]
         self._no_evidence = listing.lacks_evidence(len(result.found))
         self._limit, self._shows_baseline = find_limit(listing.count), listing.shows_baseline
@@ -249,6 +252,7 @@ class Reconciler:
         unresolved = self._alike(others, self._unresolved + self._refused, samples, shown)
         certain = {card.id for card in copies if shown.tells(card)} | (doubted - unresolved)
         possible = {card.id for card in copies} - certain
+        suspected = unresolved | possible | self._renamed.ids
         twice = [card for card in others if card.id in certain]
         others = [] if self._baseline is None else [card for card in others if card.id not in certain]
         return BulkAudit(
@@ -259,17 +263,21 @@ class Reconciler:
             reused=listing.reused,
             duplicated=tuple(twice[:_NAMED]),
             unexpected=tuple(others[:_NAMED]),
-            resembling=tuple(card for card in others if card.id in unresolved | possible)[:_NAMED],
+            resembling=tuple(card for card in others if card.id in suspected)[:_NAMED],
             hint=_HINT if possible else None,
             unproven=tuple(self._unproven),
         )
 
     def _alike(self, cards: Sequence[Card], rows: Sequence[Row], samples: Sequence[Sample], shown: Shown) -> set[str]:
         """Return the identifiers of the cards that may belong to one of the rows."""
+        found = self._with_markers(cards, {normal(self._marker(row) or "") for row in rows})
         if not (self._marking and _markers_work(samples)):
-            return {card.id for card in resembling([*map(shown.plain, cards)], [row.draft.name for row in rows])}
-        wanted = {normal(self._marker(row) or "") for row in rows}
-        return {card.id for card in cards if not wanted.isdisjoint(markers(card.desc))}
+            found |= {card.id for card in resembling([*map(shown.plain, cards)], [row.draft.name for row in rows])}
+        return found
+
+    def _with_markers(self, cards: Sequence[Card], wanted: IdSet | set[str]) -> set[str]:
+        """Return the identifiers of the cards that have one of the markers."""
+        return {card.id for card in cards if any(marker in wanted for marker in markers(card.desc))} if self._marking else set()
 
     async def _listing(self, look: Callable[[Card], Card] | None = None) -> Listing:
         """Read the board. If cards are missing that may be too new to be listed, wait and read it again."""
@@ -333,15 +341,18 @@ class Reconciler:
         result.found.update((places[place], card) for place, card in by_content.found.items())
         result.unclear.update((places[place], why) for place, why in by_content.unclear.items())
         result.absent = [places[place] for place in by_content.absent]
+        result.left_over = by_content.left_over
         return result
 
     def _match_contents(self, rows: Sequence[Row], cards: Sequence[Card], shown: Shown) -> MatchResult:
-        contents = [Content.of(row.draft, self.description(row)) for row in rows]
-        digests = [digest(row.draft) for row in rows]
+        contents, digests = self._contents(rows), [digest(row.draft) for row in rows]
         result = match(contents, digests, cards, shown)
         if self._kept is not None:
             recognise(contents, digests, result, self._kept.shown)
         return result
+
+    def _contents(self, rows: Iterable[Row]) -> list[Content]:
+        return [Content.of(row.draft, self.description(row)) for row in rows]
 
     def _sent(self, listing: Listing) -> list[Sample]:
         """Return the samples that are listed."""

@@ -78,7 +78,8 @@ class BulkAudit:
             no card of their own.
         duplicated: Cards that belong to no row and look like the card of one: probably created twice.
         unexpected: Other cards that belong to no row and did not exist before the run.
-        resembling: Those of `unexpected` that may belong to a row whose result is unknown or failed, or be a row's second card.
+        resembling: Those of `unexpected` that may belong to a row whose result is unknown or failed, or be a row's second card. A
+            card that equals a row sent again in everything but the name may be its first one, renamed.
         unproven: Rows sent again without proof, after which the listing showed no more cards. They may exist more than once.
             With a journal, those of earlier runs are named as well.
         hint: Why nothing tells some of `unexpected` from cards of rows, or None if something does.

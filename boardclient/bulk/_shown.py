@@ -69,6 +69,10 @@ class Shown:
             has_lists="list_id" in fields and fit_often((sent.list_id, card.list_id) for sent, card in samples),
         )
 
+    def without_name(self) -> Shown:
+        """Return the same rules, by which names distinguish no cards."""
+        return attrs.evolve(self, name=TextRule())
+
     def plain(self, card: Card) -> Card:
         """Return a card without what the service puts around its texts."""
         if self.name.affixes is None and self.desc.affixes is None:
