@@ -89,6 +89,7 @@ class Reconciler:
         """Rows that were found without a response. Nothing is learned from them."""
         self._missing = MissingCards(reader, ledger)
         self._unproven, self._renamed = UnprovenRows(ledger), RenamedCards(ledger)
+        self._own_markers = IdSet()
         self._kept = KeptRules.load(ledger.facts.get(KEPT))
         self._no_evidence: str | None = None
         self._limit: str | None = None
@@ -136,6 +137,7 @@ class Reconciler:
             row.marker = check_marker(self._marking(row.draft))
         elif row.marker is None and self._marking:
             row.marker = secret_marker(self._ledger.secret, row.seq)
+            self._own_markers.add(row.marker)
         return row.marker
 
     def note_created(self, row: Row, card_id: str) -> None:
@@ -146,6 +148,8 @@ class Reconciler:
     def note_known(self, row: Row, card_id: str) -> None:
         """Note the card of a row, which an earlier run may have created."""
         self._first_seq = min(self._first_seq, row.seq)
+        if self._marking and not callable(self._marking):
+            self._marker(row)
         self._samples.add(card_id, row)
 
     async def settle(self, rows: Sequence[Row]) -> list[RowFinding]:
@@ -250,6 +254,7 @@ class Reconciler:
         others, copies = listing.unaccounted, listing.copies() if self._baseline is not None else []
         doubted = self._alike(others, self._doubted, samples, shown)
         unresolved = self._alike(others, self._unresolved + self._refused, samples, shown)
+        doubted |= self._with_markers(others, self._own_markers)  # also second cards that people have renamed
         certain = {card.id for card in copies if shown.tells(card)} | (doubted - unresolved)
         possible = {card.id for card in copies} - certain
         suspected = unresolved | possible | self._renamed.ids

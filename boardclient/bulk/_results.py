@@ -76,7 +76,7 @@ class BulkAudit:
         hidden: The number of confirmed cards that exist, or may, and are not listed. The listing is incomplete.
         reused: The number of rows whose response named the card of another row, or one that existed before the run. They may have
             no card of their own.
-        duplicated: Cards that belong to no row and look like the card of one: probably created twice.
+        duplicated: Cards that belong to no row and look like the card of one, or have its marker: probably created twice.
         unexpected: Other cards that belong to no row and did not exist before the run.
         resembling: Those of `unexpected` that may belong to a row whose result is unknown or failed, or be a row's second card. A
             card that equals a row sent again in everything but the name may be its first one, renamed.

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from reconcile_helpers import DUE, Board, begun, card, marker_of, note, row, settled, verdicts
+from reconcile_helpers import DUE, Board, begun, card, confirm, marker_of, note, row, settled, verdicts
 
 from boardclient import Card, JournalError
 from boardclient.bulk._ledger import Ledger, MemoryLedger
@@ -124,6 +124,31 @@ async def test_damaged_identifiers_of_renamed_cards_are_refused(text: str) -> No
     await ledger.set_fact(FACT, text)
     with pytest.raises(JournalError, match="renamed"):
         Board().reconciler(ledger)
+
+
+@pytest.mark.parametrize("is_earlier", [False, True])
+async def test_a_second_card_with_the_marker_of_a_row_is_a_duplicate(ledger: Ledger, is_earlier: bool) -> None:
+    """A proxy repeated the request, nobody doubted the row, and a person renamed a card: its marker is still there."""
+    one = row(0, "first")
+    board = Board()
+    reconciler = await begun(ledger, board, [one], True)
+    marked = f"[{marker_of(reconciler, one)}]"
+    note(ledger, one, card("own", "first", marked))
+    if is_earlier:
+        reconciler = board.reconciler(ledger, True)
+        await reconciler.prepare(reads_cards=True)
+        one.marker = None
+    reconciler.note_known(one, "own")
+    board.cards += [
+        card("own", "first", marked),
+        card("again", "renamed", marked),
+        card("other", "of others", "[bcaaaaaaaaaaaaaaaa]"),
+    ]
+    await confirm(ledger, board, reconciler)
+    audit = await reconciler.audit()
+    assert [item.id for item in audit.duplicated] == ["again"]
+    assert [item.id for item in audit.unexpected] == ["other"]
+    assert not audit.is_sound
 
 
 async def test_a_renamed_card_with_the_marker_of_an_unknown_row_resembles_it(ledger: Ledger) -> None:
