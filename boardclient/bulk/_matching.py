@@ -237,7 +237,7 @@ class Suspects:
         return self._any
 
     def _find_renamed(self, row: Content) -> str | None:
-        """Return the identifier of a card that equals a row in all but the name, its short description included."""
+        """Return the id of a card that equals a row in all but the name."""
         rests = _rests(row, self._nameless_rule) if self._nameless_rule.desc.is_usable else ()
         return next((self._rests[rest] for rest in rests if rest in self._rests), None)
 
@@ -272,7 +272,7 @@ def resembling(cards: Iterable[Card], names: Iterable[str]) -> list[Card]:
 
 
 def find_renamed(rows: Iterable[Content], cards: Iterable[Card], shown: Shown) -> set[str]:
-    """Return the identifiers of the cards that equal one of the rows in everything that is shown but the name."""
+    """Return the ids of the cards that equal a row in all but the name."""
     rule = shown.without_name()
     # A description of a kind that was never seen may be shown in any form.
     vague = attrs.evolve(rule, desc=TextRule())

@@ -1,4 +1,7 @@
-"""Cards that may belong to rows that were sent again: people may have renamed them before the board was read."""
+"""Cards that may be renamed ones of rows that were sent again.
+
+People may have renamed them before the board was read.
+"""
 
 from __future__ import annotations
 

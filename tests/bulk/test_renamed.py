@@ -80,7 +80,7 @@ async def test_a_row_is_not_sent_again_while_a_card_has_its_short_description(le
 
 
 async def test_a_description_of_a_kind_never_seen_may_be_shown_in_any_form(ledger: Ledger) -> None:
-    """So any new card in the list may be the row's, once a person has renamed it."""
+    """If a description has unseen characters, any new card in the list may be the row's, once a person has renamed it."""
     one = row(0, "first", desc="🎉")
     board = Board()
     reconciler = await with_samples(ledger, board, [one])
@@ -107,7 +107,7 @@ async def test_a_later_run_names_renamed_cards(ledger: Ledger) -> None:
 
 
 async def test_a_thousand_renamed_cards_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a flood of cards some are kept, which suffices for an audit that is not sound."""
+    """Of many cards some are kept, which suffices for an audit that is not sound."""
     monkeypatch.setattr("boardclient.bulk._renamed._MOST", 3)
     ledger, one, board = MemoryLedger(), row(0, "first"), Board()
     reconciler = await with_samples(ledger, board, [one])
@@ -128,7 +128,7 @@ async def test_damaged_identifiers_of_renamed_cards_are_refused(text: str) -> No
 
 @pytest.mark.parametrize("is_earlier", [False, True])
 async def test_a_second_card_with_the_marker_of_a_row_is_a_duplicate(ledger: Ledger, is_earlier: bool) -> None:
-    """A proxy repeated the request, nobody doubted the row, and a person renamed a card: its marker is still there."""
+    """A proxy repeated the request, the row was never in doubt, and a person renamed a card: its marker is still there."""
     one = row(0, "first")
     board = Board()
     reconciler = await begun(ledger, board, [one], True)
@@ -152,7 +152,7 @@ async def test_a_second_card_with_the_marker_of_a_row_is_a_duplicate(ledger: Led
 
 
 async def test_a_renamed_card_with_the_marker_of_an_unknown_row_resembles_it(ledger: Ledger) -> None:
-    """It is the row's only card, whether or not most descriptions show their markers."""
+    """A card with the marker of an unknown row is the row's only one, whether or not most descriptions show their markers."""
     one = row(0, "first")
     board = Board()
     reconciler = await begun(ledger, board, [one], True)
