@@ -1,4 +1,4 @@
-"""Requests and bodies in the form in which a recording holds and compares them. No I/O."""
+"""Parses requests and bodies into the form of a recording. No I/O."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from boardclient.testing._rules import UNKNOWN, operation_of
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE")
 _DEEPEST: Final = 100
-"""Levels of a JSON value that is held as JSON; a deeper one is held as text."""
+"""The most levels of a JSON value that is kept as JSON. A deeper one is kept as text."""
 
 
 def path_of(url: str) -> str:
@@ -36,7 +36,7 @@ def request_of(method: str, path: str, body: bytes | None, content_type: str) ->
         method=method,
         path=path,
         query=fields_of(parse_qsl(query, keep_blank_values=True)),
-        body=(body_of(body or b"", is_form=content_type == _FORM_TYPE)),
+        body=body_of(body or b"", is_form=content_type == _FORM_TYPE),
     )
 
 
@@ -49,10 +49,7 @@ def fields_of(pairs: Iterable[tuple[str, str]]) -> dict[str, str | list[str]]:
 
 
 def body_of(raw: bytes, *, is_form: bool = False) -> Body | None:
-    """Return a body as JSON or text where that loses nothing but white space.
-
-    It is None where there is none.
-    """
+    """Return a body as JSON or text if only white space is lost. None if it is empty."""
     if not raw:
         return None
     try:
@@ -68,7 +65,7 @@ def body_of(raw: bytes, *, is_form: bool = False) -> Body | None:
 
 
 def json_of(text: str) -> Json:
-    """Return an object or array that JSON writes again as it is.
+    """Return an object or array that is written as JSON without loss.
 
     Raises:
         ValueError: the text is something else.
@@ -103,7 +100,7 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def walk(value: Json, change: Callable[[str, str], str], name: str = "", depth: int = 0) -> Json:
-    """Return a JSON value with other strings.
+    """Return a JSON value with each string replaced by what `change` returns.
 
     `change` gets the name of the field that a string is in, and the string.
 

@@ -1,7 +1,7 @@
-"""Which recorded interaction belongs to a request that is asked again. No I/O.
+"""Finds the recorded interaction for a request that is made again. No I/O.
 
-Requests are equal that have the same method, path, query and body. The order of names does not count, and credentials don't.
-Where a secret was replaced by `***`, any text fits.
+Requests are equal if they have the same method, path, query and body. The order of names and the credentials don't count. If a
+secret was replaced by `***`, any text matches it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SHOWN_LENGTH: Final = 300
 
 
 class Playlist:
-    """The interactions of a recording. It may be asked in any thread.
+    """The interactions of a recording. It is thread-safe.
 
-    Each is used once; with `repeats` the last of equal ones is used again and again.
+    Each is used once. With `repeats`, the last of equal ones may be used any number of times.
     """
 
     def __init__(self, interactions: Iterable[Interaction], ignored: Iterable[str], *, repeats: bool = False) -> None:
@@ -42,9 +42,9 @@ class Playlist:
         self._lock = threading.Lock()
 
     def take(self, request: RecordedRequest) -> int | None:
-        """Return the number of the interaction that a request uses.
+        """Return the number of the interaction for a request, and use it up.
 
-        It is None if all are used.
+        It is None if there is none, or if all of them are used.
         """
         text = self._text(request)
         with self._lock:
@@ -56,17 +56,14 @@ class Playlist:
         return None
 
     def unused(self) -> list[str]:
-        """Return the requests that were not asked again.
-
-        Those that their callers had given up are not among them.
-        """
+        """Return the requests that were not made again, except for cancelled ones."""
         with self._lock:
             numbers = sorted(number for waiting in self._unused.values() for number in waiting if number not in self._used)
         left = [number for number in numbers if not isinstance(self.interactions[number].outcome, Unanswered)]
         return [_shown(self._texts[number]) for number in left]
 
     def explain(self, request: RecordedRequest) -> str:
-        """Return in words what was asked and which recorded request is the nearest."""
+        """Say why no interaction is left for a request, and name the most similar one."""
         text = self._text(request)
         times = sum(text == one or _fits(text, one) for one in self._texts)
         if times:
@@ -89,11 +86,11 @@ class Playlist:
         return max(ratios, key=lambda number: ratios[number], default=None)
 
     def _fields(self, request: RecordedRequest) -> dict[str, Json]:
-        """Return all that is compared of a request besides its method and path, by name."""
+        """Return the fields of a request that are compared, by name."""
         fields = cast("dict[str, Json]", {**request.query})
         body = request.body
         if body is not None and isinstance(body.value, dict):
-            # What a form holds is secret: its names must do.
+            # The values of a form are secret, so only its names are compared.
             fields |= dict.fromkeys(body.value) if body.kind == "form" else body.value
         elif body is not None:
             fields["the body"] = body.value
@@ -106,7 +103,7 @@ class Playlist:
 
 
 def _fits(text: str, starred: str) -> bool:
-    """Return True if a text is the recorded one with something in place of its stars."""
+    """Return True if a text matches a recorded one whose stars stand for any text."""
     first, *others = starred.split(STARS)
     if not others or not text.startswith(first):
         return False

@@ -24,22 +24,23 @@ def record(
     secrets: Iterable[str] = (),
     max_body_bytes: int = 2**20,
 ) -> Recorder:
-    """Record what sessions ask and what comes of it, for the time of a block.
+    """Record the requests of sessions and their responses within a block.
 
     ```python
     async with record("calls.json", session):
         await session.boards.cards(board_id)
     ```
 
-    The file is written when the block ends, also by an exception, in place of an earlier one. It holds no credential: not those
-    that requests are signed with, nor what a token exchange sends and gives, wherever and however the service writes it. `with`
-    works as well as `async with`.
+    The file is written when the block ends, also by an exception. An existing file is replaced. It holds no credentials: neither
+    those that sign requests nor those of a token exchange, wherever and in whatever form the service repeats them. `with` works
+    as well as `async with`.
 
     Args:
-        path: the file, for `replay`; HTTP Archive 1.2 where its name ends in ".har"; None for `Recorder.recording` alone.
-        target: an `AsyncSession` with all its views, or a `BoardService` with all sessions on it; None for every session.
-        secrets: what must not be written either.
-        max_body_bytes: a longer body is left out, and what it was is noted.
+        path: The file, for `replay`. It is an HTTP Archive 1.2 if its name ends in ".har". None (default): no file is
+            written, only `Recorder.recording` is set.
+        target: An `AsyncSession` with all its views, or a `BoardService` with all its sessions. None (default): every session.
+        secrets: Further texts that must not be written. None by default.
+        max_body_bytes: The largest body to record in bytes, 1 MiB by default. Of a larger one only the size is written.
 
     Raises:
         OSError: the file can't be written.
@@ -55,27 +56,27 @@ def replay(
     repeats: bool = False,
     port: int = 0,
 ) -> ReplayService:
-    """Serve a recording on a loopback port, for the time of a block.
+    """Serve a recording on a loopback port within a block.
 
     ```python
     async with replay("calls.json") as service, service.session() as session:
         await session.boards.cards(board_id)
     ```
 
-    Each interaction is used once, equal requests in their order. Requests are equal by method, path, query and body; the order of
-    names and the credentials don't count. One that is not in the recording gets status 421 and words that name the nearest, and
-    the block ends with an `AssertionError`. Failures are played as they were recorded.
+    Each interaction is used once, equal requests in their order. Requests are equal if they have the same method, path, query and
+    body. The order of names and the credentials don't count. A request that is not in the recording gets status 421 and a text
+    that names the most similar one, and the block ends with an `AssertionError`. Failures are replayed as they were recorded.
 
     Args:
-        recording: the file, which may be an HTTP Archive of another tool, or a `Recording`.
-        strict: whether the block ends with an `AssertionError` where recorded requests were not asked again.
-        ignoring: parameters of the query and fields of the body that don't count either, such as "due".
-        repeats: whether the last of equal requests is played again and again.
-        port: the port on 127.0.0.1; 0 takes a free one.
+        recording: A `Recording`, or the path of a file, which may be an HTTP Archive of another tool.
+        strict: Whether the block ends with an `AssertionError` if recorded requests were not made again. True by default.
+        ignoring: Further query parameters and fields of the body that don't count, such as "due". None by default.
+        repeats: Whether the last of equal requests may be used any number of times. False by default.
+        port: The port on 127.0.0.1. 0, the default, means any free port.
 
     Raises:
         OSError: the file can't be read.
-        ValueError: it is no recording, or one of a later version.
+        ValueError: it is not a recording, or one of a later version.
     """
     loaded = recording if isinstance(recording, Recording) else Recording.load(recording)
     name = "the recording" if isinstance(recording, Recording) else os.fspath(recording)

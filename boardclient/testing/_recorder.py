@@ -1,4 +1,4 @@
-"""A recorder of what sessions ask and what services respond."""
+"""Records the requests of sessions and their responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False, repr=False)
 class Recorder:
-    """Record the requests of sessions for the time of a block. `record` makes one."""
+    """Records the requests of sessions within a block. `record` makes one."""
 
     _path: Path | None
     _target: AsyncSession | ServiceEndpoint | None
@@ -31,7 +31,7 @@ class Recorder:
 
     @property
     def recording(self) -> Recording:
-        """What was recorded, without credentials. Requests under way are in it as unanswered ones."""
+        """What was recorded, without credentials. Requests in flight are in it without a response."""
         if self._recording is not None:
             return self._recording
         return Recording(tuple(interactions_of([*self._captured], self._secrets, self._max_body_bytes)))

@@ -1,4 +1,4 @@
-"""What was asked of a service and what it responded, as a file. No credentials, no network I/O."""
+"""Recordings of requests and responses, and their files. No credentials, no network I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMAT: Final = "boardclient_recording"
 _VERSION: Final = 1
 EXCHANGE_PATH: Final = "/1/OAuthGetAccessToken"
 Stage: TypeAlias = Literal["idle", "handed", "connect", "write", "send", "receive"]
-"""How far a request was when its caller gave it up."""
+"""How far a request was when it was cancelled."""
 BodyKind: TypeAlias = Literal["json", "form", "text", "base64", "left_out"]
 Fields: TypeAlias = Mapping[str, str | list[str]]
 """Names and values of a query or of headers; a name that occurs several times has a list."""
@@ -28,9 +28,10 @@ Fields: TypeAlias = Mapping[str, str | list[str]]
 
 @attrs.frozen
 class Body:
-    """A body as it is written down.
+    """A body as it is written to a file.
 
-    "json" and "form" hold the decoded value, "base64" what is neither JSON nor UTF-8, "left_out" says why nothing is held.
+    "json" and "form" have the decoded value, "text" a string, and "base64" the bytes of a body that is not UTF-8. "left_out" says
+    why there is no body.
     """
 
     kind: BodyKind
@@ -75,7 +76,7 @@ class RecordedResponse:
 
 @attrs.frozen(kw_only=True)
 class RecordedFailure:
-    """Why no whole response came, as `TransportError` says it."""
+    """Why there is no complete response, in the terms of `TransportError`."""
 
     phase: Phase = attrs.field(validator=attrs.validators.in_(get_args(Phase)))
     effect: Effect = attrs.field(converter=Effect)
@@ -84,10 +85,7 @@ class RecordedFailure:
 
 @attrs.frozen(kw_only=True)
 class Unanswered:
-    """A request that its caller gave up, and how far it had got.
-
-    A deadline or a cancellation ended it.
-    """
+    """A request that its deadline or its caller cancelled, and how far it had got."""
 
     stage: Stage = attrs.field(validator=attrs.validators.in_(get_args(Stage)))
 
@@ -97,12 +95,14 @@ RecordedOutcome: TypeAlias = RecordedResponse | RecordedFailure | Unanswered
 
 @attrs.frozen(kw_only=True)
 class Interaction:
-    """A request and what came of it. `origin`, `started` and `seconds` are for HAR and not written to a recording's own file.
+    """A request and its outcome. Only HAR files have `origin`, `started` and `seconds`.
 
     Args:
-        origin: what stands before the path in the URL.
-        started: when it was sent, in seconds since the epoch.
-        seconds: how long it took.
+        request: The request.
+        outcome: The response, or why there is none.
+        origin: The part of the URL before the path.
+        started: When the request was sent, in seconds since the epoch.
+        seconds: How long it took.
     """
 
     request: RecordedRequest
@@ -114,9 +114,9 @@ class Interaction:
 
 @attrs.frozen
 class Recording:
-    """What was asked of a service and what came of it, in the order of the requests. It holds no credential.
+    """Requests and their outcomes, in the order of the requests, without credentials.
 
-    `save` writes the file that `boardclient.testing.replay` serves, `to_har` gives what browsers and HTTP tools show.
+    `save` writes the file that `boardclient.testing.replay` serves. `to_har` returns the form that browsers and HTTP tools show.
     """
 
     interactions: Sequence[Interaction]
@@ -127,7 +127,7 @@ class Recording:
 
         Raises:
             OSError: it can't be read.
-            ValueError: it is no recording, or one of a later version.
+            ValueError: it is not a recording, or one of a later version.
         """
         try:
             return cls(tuple(_interactions(json.loads(Path(path).read_text(encoding="utf-8")))))
@@ -135,9 +135,9 @@ class Recording:
             raise ValueError(f"{os.fspath(path)} can't be replayed: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file at once, in place of an earlier one.
+        """Write a file. An existing one is replaced, and never left half written.
 
-        It is HTTP Archive 1.2 where its name ends in ".har".
+        It is an HTTP Archive 1.2 if its name ends in ".har".
 
         Raises:
             OSError: it can't be written.
@@ -149,7 +149,7 @@ class Recording:
     def to_har(self) -> dict[str, Any]:
         """Return the recording as HTTP Archive 1.2.
 
-        Of a recording that was read from a file, times and hosts are not known.
+        The times and hosts of a recording that was read from a file are not known.
         """
         from boardclient.testing import _har
 
@@ -224,7 +224,7 @@ def _request(value: Mapping[str, Any]) -> RecordedRequest:
 
 
 def outcome_of(value: Mapping[str, Any]) -> RecordedFailure | Unanswered | None:
-    """Return what `written_outcome` has written, None if it is not there."""
+    """Read what `written_outcome` has written. None if there is no such entry."""
     if "failure" in value:
         return RecordedFailure(**value["failure"])
     return Unanswered(**value["unanswered"]) if "unanswered" in value else None

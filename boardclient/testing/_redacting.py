@@ -1,7 +1,7 @@
-"""How what was captured loses its credentials before it is written down. No I/O.
+"""Removes credentials from captured requests and responses. No I/O.
 
-What a request is signed with is replaced where it stands. What a service writes of it elsewhere, or of a token exchange, is found
-in every form that errors know (`boardclient._redaction`).
+The credentials that sign a request are replaced in its query and body. If a service repeats them elsewhere, or those of a token
+exchange, they are found in every form that `boardclient._redaction` knows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from boardclient.testing._records import Json
 
 STARS: Final = "***"
 SIGNING: Final = ("key", "token")
-"""The query parameters and fields of a JSON body that credentials are (interface 5.5)."""
+"""The query parameters and fields of a JSON body that hold credentials (interface 5.5)."""
 
 _OPEN_FIELDS: Final = frozenset({"token_type", "scope", "error", "error_description", "error_uri", "message"})
 """Fields of a token exchange's response that hold no secret (RFC 6749, sections 5.1 and 5.2)."""
@@ -52,18 +52,18 @@ DROPPED_HEADERS: Final = frozenset(
         "upgrade",
     }
 )
-"""What belongs to one connection or moment. The body is recorded unpacked."""
+"""The headers that belong to one connection or moment. The body is recorded decompressed."""
 _DISTINCT_LENGTH: Final = 8
-"""Characters of a secret that stands nowhere by chance. A shorter one may be the name of a field, or a part of a number."""
+"""The length from which on a secret occurs nowhere by chance. A shorter one may be a field's name, or a part of a number."""
 _LITERAL_SEGMENTS: Final = frozenset({"", "1", "boards", "lists", "cards", "members", "me", "idLabels", "OAuthGetAccessToken"})
 _TWO_BYTE_CODES: Final = ("utf-16-le", "utf-16-be")
 
 
 @attrs.define(kw_only=True, eq=False)
 class Captured:
-    """A request as it was sent, with its credentials, and what came of it.
+    """A request as it was sent, with its credentials, and its outcome.
 
-    It lives until the recording ends.
+    It is dropped when the recording ends.
     """
 
     method: str
@@ -71,7 +71,7 @@ class Captured:
     body: bytes | None = attrs.field(repr=False)
     content_type: str
     own_headers: Mapping[str, str] = attrs.field(repr=False)
-    """What the session adds to every request."""
+    """The headers that the session adds to every request."""
     started: float
     seconds: float = 0.0
     outcome: TransportResult | None = attrs.field(default=None, repr=False)
@@ -84,7 +84,7 @@ class Captured:
 
 
 def interactions_of(captured: Iterable[Captured], secrets: Iterable[str], max_body_bytes: int) -> Iterator[Interaction]:
-    """Yield what was captured without any secret of it, and without these secrets."""
+    """Yield the captured interactions without credentials and without these secrets."""
     everything = [(one, one.request) for one in captured]
     redactor = _Redactor(everything, secrets, max_body_bytes)
     for one, request in everything:
@@ -98,22 +98,22 @@ def interactions_of(captured: Iterable[Captured], secrets: Iterable[str], max_bo
 
 
 class _Redactor:
-    """Everything of a recording that is secret, and what is written in its place."""
+    """Replaces the secrets of one recording."""
 
     def __init__(self, captured: Iterable[tuple[Captured, RecordedRequest]], secrets: Iterable[str], max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
         self._placeholders: dict[str, str] = {}
-        """By what a token exchange gave: when it is replayed it gives a token, and for another one another."""
+        """By the tokens of token exchanges: a replayed exchange responds with a placeholder, a different one for each token."""
         found = {*secrets}
         for one, request in captured:
             found.update(_sent_secrets(request), _header_secrets(one.own_headers))
             if request.is_exchange and isinstance(one.outcome, RawResponse):
-                found.update(self._granted_secrets(_Granted(one.outcome)))
+                found.update(self._exchange_secrets(_ExchangeResponse(one.outcome)))
         self._secrets = sorted(filter(None, found))
         self._distinct = [secret for secret in self._secrets if len(secret) >= _DISTINCT_LENGTH]
 
-    def _granted_secrets(self, granted: _Granted) -> list[str]:
-        secrets = granted.secrets()
+    def _exchange_secrets(self, response: _ExchangeResponse) -> list[str]:
+        secrets = response.secrets()
         for _, secret in secrets:
             self._placeholders.setdefault(secret, f"replayed-token-{len(self._placeholders) + 1}")
         return [secret for name, secret in secrets if _SECRET_NAME.search(name) or len(secret) >= _DISTINCT_LENGTH]
@@ -162,18 +162,18 @@ class _Redactor:
         if body.kind == "json":
             value = walk(body.value, lambda name, text: self.text(text))
             written = json.dumps(value, ensure_ascii=False).encode()
-            # A short secret stays in names and numbers, where it stands by chance: without them the body would be another.
+            # A short secret may occur in names and numbers by chance, and replacing it there would change the body.
             clean = redacted(written, self._distinct) if self._distinct else written
         return cast("Body", body_of(clean))  # not empty: each secret leaves its stars
 
     def outcome(self, one: Captured, request: RecordedRequest) -> RecordedOutcome:
-        """Return what came of a request, without secrets."""
+        """Return the outcome of a request, without secrets."""
         outcome = one.outcome
         if outcome is None:
             return Unanswered(stage=one.stage)
         if isinstance(outcome, TransportFailure):
             return RecordedFailure(phase=outcome.phase, effect=outcome.effect, why=self.text(outcome.why))
-        body = body_of(_Granted(outcome).with_placeholders(self._placeholders) if request.is_exchange else outcome.body)
+        body = body_of(_ExchangeResponse(outcome).with_placeholders(self._placeholders) if request.is_exchange else outcome.body)
         return RecordedResponse(
             status=outcome.status, headers=self._headers(outcome.headers), body=None if body is None else self._body(body)
         )
@@ -208,11 +208,8 @@ def _header_secrets(headers: Mapping[str, str]) -> Iterator[str]:
 _Format: TypeAlias = Literal["json", "form", "text"]
 
 
-class _Granted:
-    """The response of a token exchange.
-
-    The interface does not show its form (4.13).
-    """
+class _ExchangeResponse:
+    """A token exchange's response. The interface does not show its form (4.13)."""
 
     def __init__(self, response: RawResponse) -> None:
         self._raw = response.body
@@ -230,7 +227,7 @@ class _Granted:
             self._value = cast("Json", dict(pairs)) if is_form else text
 
     def secrets(self) -> list[tuple[str, str]]:
-        """Return what may be a token, with the name of its field."""
+        """Return the texts that may be tokens, each with the name of its field."""
         found: list[tuple[str, str]] = []
 
         def note(name: str, text: str) -> str:
@@ -242,7 +239,7 @@ class _Granted:
         return found
 
     def with_placeholders(self, placeholders: Mapping[str, str]) -> bytes:
-        """Return the body in its own form with placeholders for what may be a token."""
+        """Return the body in its own format, with placeholders for what may be a token."""
         names = {text for _, text in self.secrets()}
         if not names:
             return self._raw

@@ -1,4 +1,4 @@
-"""A service that responds as a recording says, on a loopback port."""
+"""A service that replays a recording on a loopback port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from boardclient.testing._rules import AUTH_PREFIX
 from boardclient.testing._stage import Stage, read_body
 
 _NUMBER: Final = "X-Boardclient-Interaction"
-"""Which interaction a request of this process uses: its failures are played before a connection is made."""
+"""The header with the number of the interaction, which requests of this process carry: `_tap` has chosen it already."""
 _UNRECORDED_STATUS: Final = 421
 """Misdirected Request (https://www.rfc-editor.org/rfc/rfc9110#section-15.5.20): nothing repeats it, and no service means it."""
 _MOST_BYTES: Final = 2**30
@@ -32,9 +32,9 @@ _BODILESS: Final = (204, 304)
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class ReplayService(LoopbackServer, ServiceEndpoint):
-    """Respond as a recording says, to any credentials. `replay` makes one.
+    """Serves the responses of a recording, with any credentials. `replay` makes one.
 
-    `unrecorded` has what was asked that the recording does not hold, in words.
+    `unrecorded` describes the requests that are not in the recording.
     """
 
     name: str
@@ -42,15 +42,15 @@ class ReplayService(LoopbackServer, ServiceEndpoint):
     strict: bool = True
     unrecorded: list[str] = attrs.field(init=False, factory=list)
     on_request: Callable[[str, str, int | None, str], object] | None = attrs.field(init=False, default=None)
-    """What is called for each request with its method, its path, the status, which is None if there is no response, and the words
-    on a request that the recording does not hold, which are "" for others."""
+    """Called for each request with its method, its path, the status (None without a response), and a text that describes a
+    request which is not in the recording ("" for any other)."""
 
     def __repr__(self) -> str:
         return f"<ReplayService of {self.name}>"
 
     @property
     def auth_url(self) -> str:
-        """Where the token exchange is."""
+        """The address of the token exchange."""
         return self.base_url + AUTH_PREFIX
 
     @property
@@ -83,12 +83,10 @@ class ReplayService(LoopbackServer, ServiceEndpoint):
         return "replayed-code"
 
     def assert_all_used(self) -> None:
-        """Check that each recorded request was asked again.
-
-        Those that their callers had given up need not be.
+        """Check that each recorded request was made again, except for cancelled ones.
 
         Raises:
-            AssertionError: some were not; the message names them.
+            AssertionError: some were not. The message names them.
         """
         __tracebackhide__ = True
         unused = self.playlist.unused()
@@ -96,20 +94,17 @@ class ReplayService(LoopbackServer, ServiceEndpoint):
             raise AssertionError(f"{len(unused)} recorded requests of {self.name} were not asked: {'; '.join(unused)}")
 
     async def start(self) -> None:
-        """Listen, and see the requests of this process.
+        """Start listening, and intercept the requests of this process.
 
         Raises:
-            RuntimeError: the server runs already.
-            OSError: the port is taken.
+            RuntimeError: the service is already running.
+            OSError: the port is in use.
         """
         await LoopbackServer.start(self)
         open_tap(self._tap)
 
     async def stop(self) -> None:
-        """Close the listener and every connection, at once.
-
-        A second call changes nothing.
-        """
+        """Close the listener and all connections at once. Calling it again does nothing."""
         if self._server is not None:
             close_tap(self._tap)
         await LoopbackServer.stop(self)
@@ -126,20 +121,17 @@ class ReplayService(LoopbackServer, ServiceEndpoint):
 
     def _check(self, error: BaseException | None) -> None:
         __tracebackhide__ = True
-        told = f"{self.name} does not fit: {'; '.join(self.unrecorded)}" if self.unrecorded else ""
+        mismatch = f"{self.name} does not fit: {'; '.join(self.unrecorded)}" if self.unrecorded else ""
         if error is not None:
-            if told:
-                error.add_note(told)
-        elif told:
-            raise AssertionError(told)
+            if mismatch:
+                error.add_note(mismatch)
+        elif mismatch:
+            raise AssertionError(mismatch)
         elif self.strict:
             self.assert_all_used()
 
     async def _tap(self, request: PoolRequest, go: Go) -> TransportResult:
-        """Play the failures, which a server that listens can't.
-
-        No connection, or a response that broke off.
-        """
+        """Replay failures and cancellations. The server can't: a listening port refuses no connection."""
         if not request.url.startswith(f"{self.base_url}/"):
             return await go(request)
         number = self.playlist.take(request_of(request.method, path_of(request.url), request.body, request.content_type))
@@ -149,7 +141,7 @@ class ReplayService(LoopbackServer, ServiceEndpoint):
         if isinstance(outcome, RecordedFailure):
             return TransportFailure(outcome.phase, outcome.effect, outcome.why)
         if isinstance(outcome, Unanswered):
-            request.progress.stage = outcome.stage  # what a cancellation then did
+            request.progress.stage = outcome.stage  # the error of the cancelled call depends on it
             await asyncio.Event().wait()
         return await go(attrs.evolve(request, headers={**request.headers, _NUMBER: str(number)}))
 
@@ -182,7 +174,7 @@ class ReplayService(LoopbackServer, ServiceEndpoint):
             await self._refuse(stage, self.playlist.explain(asked))
             return
         outcome = self._outcome(number)
-        if not isinstance(outcome, RecordedResponse):  # a client in another process
+        if not isinstance(outcome, RecordedResponse):  # the client is in another process, so `_tap` has not replayed it
             await (stage.hang() if isinstance(outcome, Unanswered) else _reset(stage))
         elif outcome.body is not None and outcome.body.kind == "left_out":
             await self._refuse(stage, f"the response was left out of the recording: {outcome.body.value}")

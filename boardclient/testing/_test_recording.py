@@ -1,4 +1,4 @@
-"""What a test with the marker `board_recording` records, or replays."""
+"""Records or replays the requests of a test, for the fixture `board_recording`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BoardRecording:
     path: Path
     """The file."""
     service: ReplayService | None
-    """What replays the file, None while it is recorded."""
+    """The service that replays the file, None while it is recorded."""
 
     @property
     def is_replayed(self) -> bool:
@@ -67,7 +67,7 @@ def recording_of_test(
 
     Raises:
         NotRecordedError: the file does not exist, and the mode is "none".
-        AssertionError: the test asked for something else than the file holds.
+        AssertionError: the requests of the test are not those in the file.
         TypeError: there is no such option.
     """
     of_record = {name: options[name] for name in ("secrets", "max_body_bytes") if name in options}
@@ -85,7 +85,7 @@ def recording_of_test(
         raise NotRecordedError(f"{path} does not exist: run the test with --board-record=once to record it")
     with replay(path, **of_replay) as service, _environment(service.environment):
         yield BoardRecording(path, service)
-        service.strict = service.strict and not has_failed()  # a test that failed may not have come to all requests
+        service.strict = service.strict and not has_failed()  # a failed test may have ended before its last requests
 
 
 @contextmanager

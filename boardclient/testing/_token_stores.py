@@ -179,7 +179,7 @@ class TokenStoreSuite:
         for generation, token in enumerate(tokens):
             await store.publish("a", token, generation)
             found = await store.read("a")
-            # Not shown: it may be a token of the application's that a wrong store answers.
+            # The token is not shown: a wrong store may return one of the application.
             _expect(f"whether {token!r} number {generation} came back", found == StoredToken(token, generation + 1), True)
 
     @_in_a_loop

@@ -55,7 +55,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture
 def board_recording(request: pytest.FixtureRequest) -> Iterator[BoardRecording]:
-    """Record what one test asks of the service, or replay it.
+    """Record or replay the requests of one test.
 
     The file is `recordings/MODULE/TEST.json` beside the test's module, or what the marker `board_recording` names.
     """
@@ -76,7 +76,7 @@ def board_recording(request: pytest.FixtureRequest) -> Iterator[BoardRecording]:
 def _file_name(module: str, test: str) -> str:
     """Return the path of a test's file.
 
-    Parameters may hold what no file name may. A checksum then keeps the names apart.
+    If parameters contain characters that no file name may have, a checksum keeps the names distinct.
     """
     name = test.partition("::")[2].replace("::", ".")
     clean = re.sub(r"[^\w.,=+\-\[\]]+", "-", name)
