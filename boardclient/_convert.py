@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias, TypeVar, Union, cast
 
 import attrs
 import msgspec
+from attrs.converters import optional
 from cattrs import Converter
 
 from boardclient._fields import FIELDS, PREFS, Field, Fit
@@ -118,7 +119,7 @@ def _constructor(model: type, fields: tuple[Field, ...], raw_fields: type[RawFie
 
     The text of the whole object is the last argument.
     """
-    return constructor_of(model, **{field.name: field.fit for field in fields if field.asked}, extra=raw_fields)
+    return constructor_of(model, **{field.name: optional(field.fit) for field in fields if field.asked}, extra=raw_fields)
 
 
 _values: Final = msgspec.structs.astuple

@@ -21,10 +21,8 @@ _PLACE: Final[_Kinds] = frozenset({str, int, float, NoneType})
 _NULL: Final[_Kinds] = frozenset({NoneType})
 
 
-def _moment(text: str | None) -> datetime | None:
-    """Return an ISO 8601 date-time as an aware datetime. None if there is none, it is malformed, or it has no offset."""
-    if text is None:
-        return None
+def _moment(text: str) -> datetime | None:
+    """Return an ISO 8601 date-time as an aware datetime. None if it is malformed or has no offset."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -46,7 +44,7 @@ class Field:
         kinds: The types whose values are used unchanged. Types must be exact: True is not accepted as a number. A field is
             required if `NoneType` is not among them.
         asked: The types whose values are passed to `fit`.
-        fit: Returns the model's value for another one, or None if it does not fit. It may be given None, and then returns None.
+        fit: Returns the model's value for another one, or None if it does not fit.
         documented: Whether the interface shows its type in the responses of 4.1 to 4.3, where a misfit is an error.
     """
 
