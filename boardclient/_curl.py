@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Final
 
 import attrs
@@ -31,17 +30,19 @@ class ShownRequest:
 
     def as_curl(self) -> str:
         """Return the request as one command of a POSIX shell."""
-        url, body = shlex.quote(self.url), None if self.body is None else shlex.quote(self.body)
+        from shlex import quote  # few programs ask for a command: importing it takes a millisecond
+
+        url, body = quote(self.url), None if self.body is None else quote(self.body)
         if self.is_in_body and self.body is not None:
             rest = self.body[1:].lstrip()
             comma = "" if rest == "}" else ","
-            key = shlex.quote('{"key":"') + _KEY + shlex.quote('","token":"')
-            body = key + _TOKEN + shlex.quote(f'"{comma}{rest}')
+            key = quote('{"key":"') + _KEY + quote('","token":"')
+            body = key + _TOKEN + quote(f'"{comma}{rest}')
         else:
             start = "&" if "?" in self.url else "?"
-            key = shlex.quote(f"{start}key=") + _KEY + shlex.quote("&token=") if self.has_key else shlex.quote(f"{start}token=")
+            key = quote(f"{start}key=") + _KEY + quote("&token=") if self.has_key else quote(f"{start}token=")
             url += key + _TOKEN
-        parts = ["curl", "-sS", "-X", shlex.quote(self.method), "-H", shlex.quote("Accept: application/json")]
+        parts = ["curl", "-sS", "-X", quote(self.method), "-H", quote("Accept: application/json")]
         if body is not None:
-            parts += ["-H", shlex.quote("Content-Type: application/json"), "--data-binary", body]
+            parts += ["-H", quote("Content-Type: application/json"), "--data-binary", body]
         return " ".join([*parts, url])
