@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
 import select
+from collections.abc import Callable
 from contextvars import ContextVar
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Final, cast
@@ -71,6 +73,10 @@ class Connector(aiohttp.TCPConnector):
         return connection
 
 
+class NothingSentError(aiohttp.ClientOSError):
+    """The system refused a request before it took a byte of it."""
+
+
 class Protocol(ResponseHandler):
     """Parses the responses of one connection. Owned by its connector.
 
@@ -83,6 +89,7 @@ class Protocol(ResponseHandler):
     - A complete response is used whatever follows it in its packet: some services send a body with 204, or more bytes than the
       Content-Length says. aiohttp's parser drops the response with the rest.
     - If writing the request fails because the peer closed the connection, a response that it sent before is still read.
+    - If the system refuses the request, nothing was sent: the response ends with `NothingSentError`.
     - Closing does not wait for the peer. A graceful TLS shutdown takes up to 30 s (`ssl_shutdown_timeout` in
       https://docs.python.org/3/library/asyncio-eventloop.html), and the unsent rest of an ended call must not be sent.
     """
@@ -92,6 +99,15 @@ class Protocol(ResponseHandler):
     """The poll events after which no request may be written."""
     _packet = b""
     """The packet that is being parsed."""
+    has_refused: Callable[[], bool]
+    """Return True right after a write if the connection ended meanwhile."""
+    is_refused = False
+    """Whether a request was written so."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        super().connection_made(transport)
+        self.has_refused = _refusal_check(transport, self._loop)
 
     def expect_response(self) -> None:
         """Parse the next bytes as a response. Its body is not decoded here."""
@@ -142,7 +158,9 @@ class Protocol(ResponseHandler):
             if self.transport is not None:
                 self.transport.abort()  # while it closes, TLS would pass on more bytes, which fail too
             self._read_before_junk()
-        if isinstance(exc, OSError):  # aiohttp's writer of large bodies reports here that it can't write
+        if self.is_refused and cause and isinstance(cause[0], ConnectionError):  # other errors may follow a part that was sent
+            exc = NothingSentError(*cause[0].args)
+        elif isinstance(exc, OSError):  # aiohttp's writer of large bodies reports here that it can't write
             self._read_rest()
         super().set_exception(exc, *cause)
         self._end_body()
@@ -153,7 +171,8 @@ class Protocol(ResponseHandler):
         A body without a length is complete only if the connection was closed without an error.
         """
         if exc is not None:
-            self._read_rest()
+            if not self.is_refused:
+                self._read_rest()
             self._end_body()
         self._input = None
         super().connection_lost(exc)
@@ -197,3 +216,16 @@ class Protocol(ResponseHandler):
         if transport is not None and not transport.is_closing() and not transport.get_write_buffer_size():
             transport.close()
         self.abort()
+
+
+def _refusal_check(transport: asyncio.BaseTransport, loop: asyncio.AbstractEventLoop) -> Callable[[], bool]:
+    """Return a function that is true if the connection ended while it was written to.
+
+    asyncio sends at once if its buffer is empty, and closes the transport if the system refuses
+    (https://github.com/python/cpython/blob/v3.13.0/Lib/asyncio/selector_events.py#L1065). A TLS transport learns of this later,
+    so the one below it is asked. Other event loops may have sent a part before they close a transport: there it is never true.
+    """
+    if not isinstance(loop, asyncio.SelectorEventLoop):
+        return bool
+    below: asyncio.BaseTransport | None = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
+    return (below or transport).is_closing

@@ -62,6 +62,7 @@ class DirectTransport:
 
     def __init__(self, connector: Connector, headers: RequestHeaders, limit: int) -> None:
         self._connector = connector
+        self._acquired: Final = connector._acquired
         self._headers = headers
         self._limit = limit
         self._at_hand = min(limit, _AT_HAND_BYTES)
@@ -126,16 +127,18 @@ class DirectTransport:
         try:
             connection = await aiohttp.TCPConnector.connect(self._connector, prototype, traces, NO_TIMEOUT)
             protocol: Any = connection.protocol
-            transport = None if protocol is None else protocol.transport
+            transport = protocol.transport
             # A response that was received before the request was sent belongs to no request of ours.
-            if protocol is None or transport is None or transport.is_closing() or len(protocol):
+            if transport is None or transport.is_closing() or len(protocol):
                 raise aiohttp.ClientConnectionResetError
             protocol.expect_response()
-            if len(self._connector._acquired) > 1:
+            if len(self._acquired) > 1:
                 self._writes.add(protocol, wire, progress)
             else:  # the only request: waiting for others would cost an iteration of the event loop
                 progress.stage = "send"
                 transport.write(wire)
+                if protocol.has_refused():
+                    protocol.is_refused = True
             message, content = await protocol.read()
             while 100 <= message.code < 200 and message.code != 101:
                 message, content = await protocol.read()

@@ -11,6 +11,7 @@ from typing import Final
 import aiohttp
 import aiohttp.http
 
+from boardclient._transport._connections import NothingSentError
 from boardclient._transport._decoding import DecodingError
 from boardclient._transport._values import TransportFailure
 from boardclient.errors import Effect
@@ -21,6 +22,7 @@ _UNSENT_ERRORS: Final = (
     aiohttp.ServerFingerprintMismatch,
     aiohttp.ClientHttpProxyError,
     aiohttp.InvalidURL,
+    NothingSentError,
 )
 _WHY: Final[tuple[tuple[type[Exception], str], ...]] = (
     (aiohttp.ClientConnectorCertificateError, "the certificate was refused"),

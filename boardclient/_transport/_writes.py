@@ -39,6 +39,8 @@ class Writes:
             progress.stage = "send"
             try:
                 transport.write(wire)
+                if protocol.has_refused():
+                    protocol.is_refused = True
             except Exception:  # a foreign transport may raise: the other requests must still be written
                 transport.abort()
 
