@@ -10,14 +10,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, Self, TypeAlias, Unpack
-from urllib.parse import quote, urlencode, urlsplit
 
 import attrs
 
 from boardclient._environment import required
 from boardclient._sign_in._accounts import AccountOf, account_of_member
-from boardclient._sign_in._browser import SERVICE_ERRORS, cookie_of, keys_of, local_address, parameters, set_cookie
-from boardclient._sign_in._flows import KEPT_SECONDS, PROBLEM_WORDS, Flow, Flows, Signer, challenge_of, new_state
+from boardclient._sign_in._browser import SERVICE_ERRORS, keys_of, local_address, parameters
+from boardclient._sign_in._consent_page import ConsentPage
+from boardclient._sign_in._cookies import SignInCookies
+from boardclient._sign_in._flows import PROBLEM_WORDS, Flow, Signer, new_state
 from boardclient._sign_in._settings import NoCredentials, SignInOptions, options_of_environment
 from boardclient.credentials import StaticCredentials
 from boardclient.credentials._accounts import MemoryTokenStore
@@ -148,20 +149,23 @@ class SignIn:
             login_url=login_path,
             parse_token=parse_token,
         )
-        address, _, query = authorize_url.partition("?")
-        self._authorize_url = session.exchange.check_url(address, "authorize_url") + "?" + (f"{query}&" if query else "")
-        self._authorize_query = {"response_type": "code", "client_id": client_id, "redirect_uri": redirect_uri}
+        address, mark, query = authorize_url.partition("?")
+        signer = Signer(keys_of(cookie_secret, "cookie_secret"))
+        self._consent_page = ConsentPage(
+            session.exchange.check_url(address, "authorize_url") + (f"{mark}{query}" if query else ""),
+            client_id=client_id,
+            redirect_uri=redirect_uri,
+            scope=scope,
+            signer=signer,
+            has_challenge=pkce,
+        )
+        self._cookies = SignInCookies(
+            signer, is_secure=redirect_uri.lower().startswith("https:"), account_seconds=account_seconds, clock=clock
+        )
         self._session = session
         self._login_path = login_path
         self._key = key
-        self._scope = scope
-        self._is_secure = redirect_uri.lower().startswith("https:")
-        prefix = "__Host-" if self._is_secure else ""
-        self._flows_cookie, self._account_cookie = f"{prefix}boardclient-flows", f"{prefix}boardclient-account"
-        self._signer = Signer(keys_of(cookie_secret, "cookie_secret"))
-        self._uses_challenge = pkce
         self._account_of = account_of
-        self._account_seconds = account_seconds
         self._clock = clock
         self._accounts: OrderedDict[str, OAuthCredentials] = OrderedDict()
         self._used: OrderedDict[str, None] = OrderedDict()
@@ -205,7 +209,7 @@ class SignIn:
     @property
     def callback_path(self) -> str:
         """The path of the redirect URI."""
-        return urlsplit(self._authorize_query["redirect_uri"]).path or "/"
+        return self._consent_page.callback_path
 
     # --- signing in
 
@@ -218,16 +222,10 @@ class SignIn:
             scope: The scopes to ask for, in place of those of the constructor. The new token replaces a good one.
         """
         now, state = self._clock(), new_state()
-        query, hint = {**self._authorize_query, "state": state}, ""
-        if scopes := scope or self._scope:
-            query["scope"] = scopes
-        if self._uses_challenge and (verifier := self._signer.verifier(state)):
-            challenge = challenge_of(verifier)
-            query |= {"code_challenge": challenge, "code_challenge_method": "S256"}
-            hint = challenge[:8]
+        location, hint = self._consent_page.address(state, scope)
         flow = Flow(state, int(now), local_address(return_to), hint=hint)
-        flows = self._flows(cookies).add(flow, now)
-        return Begun(self._authorize_url + urlencode(query, quote_via=quote), (self._flows_header(flows),))
+        flows = self._cookies.flows(cookies).add(flow, now)
+        return Begun(location, (self._cookies.keep_flows(flows),))
 
     async def complete(self, query: Query, cookies: Cookies) -> SignedIn:
         """Complete a sign-in with the query and the cookies of the redirect.
@@ -299,27 +297,20 @@ class SignIn:
     @property
     def sign_out_cookies(self) -> tuple[str, ...]:
         """The values of `Set-Cookie` headers that sign a user out at the browser."""
-        return (set_cookie(self._account_cookie, "", 0, is_secure=self._is_secure),)
+        return (self._cookies.drop_account(),)
 
     def account_of_request(self, cookies: Cookies) -> str | None:
         """Return the account that is signed in at the browser of a request. None if no user is.
 
         Args:
-            cookies: The cookies of the request, by name.
+            cookies: The cookies of the request: a mapping, or the value of the `Cookie` header.
         """
-        text = cookie_of(cookies, self._account_cookie)
-        return self._signer.read_account(text, self._clock(), self._account_seconds)
+        return self._cookies.account(cookies)
 
     def __repr__(self) -> str:
         return f"SignIn({self._credentials!r})"
 
     # --- the steps of a sign-in
-
-    def _flows(self, cookies: Cookies) -> Flows:
-        return self._signer.read_flows(cookie_of(cookies, self._flows_cookie))
-
-    def _flows_header(self, flows: Flows) -> str:
-        return set_cookie(self._flows_cookie, self._signer.write_flows(flows), KEPT_SECONDS, is_secure=self._is_secure)
 
     def _check_redirect(self, query: Query, cookies: Cookies) -> tuple[Flow, str, str]:
         """Return the open flow of a redirect, its code, and the cookie that ends it.
@@ -329,13 +320,13 @@ class SignIn:
         Raises:
             SignInError: there is no such flow, or no code.
         """
-        given, flows = parameters(query), self._flows(cookies)
+        given, flows = parameters(query), self._cookies.flows(cookies)
         if given is None:
             raise SignInError("the redirect is malformed: its query names a parameter twice, or is no query", "failed")
         found = flows.find(given.get("state", ""), self._clock())
         if not isinstance(found, Flow):
             raise SignInError(PROBLEM_WORDS[found], found)
-        ended = self._flows_header(flows.end(found))
+        ended = self._cookies.keep_flows(flows.end(found))
         error, code = given.get("error"), given.get("code")
         if error is not None and error not in SERVICE_ERRORS:
             raise SignInError("the user refused, or the service in the user's name", "refused", (ended,))
@@ -358,7 +349,7 @@ class SignIn:
 
     async def _finish(self, flow: Flow, code: str, ended: str) -> SignedIn | SignInError | SessionClosedError:
         """Exchange the code, find out who the user is, and store the token. Return errors as values."""
-        verifier = self._signer.verifier(flow.state, flow.hint) if flow.hint else None
+        verifier = self._consent_page.verifier(flow)
         try:
             token = await self._credentials.request_token(code, self._session, code_verifier=verifier)
             member = await self._session.with_credentials(StaticCredentials(token.value, self._key)).members.me()
@@ -376,13 +367,7 @@ class SignIn:
             failure = SignInError(f"the sign-in failed: {error}")
             failure.__cause__ = error.__cause__
         else:
-            now = self._clock()
-            signed = set_cookie(
-                self._account_cookie,
-                self._signer.write_account(account, now),
-                int(self._account_seconds),
-                is_secure=self._is_secure,
-            )
+            signed = self._cookies.keep_account(account)
             return SignedIn(account, member, flow.return_to, (ended, signed))
         finally:
             del code, verifier  # the frame stays with an error
