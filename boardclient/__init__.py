@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from boardclient._responses import Response
     from boardclient.bulk import BulkReport, BulkRun, CardResult
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
-    from boardclient.credentials._accounts import MemoryTokenStore
+    from boardclient.credentials._account_store import MemoryTokenStore
     from boardclient.credentials._config import AuthorizationRequest
     from boardclient.credentials._encrypted_store import EncryptedTokenStore
     from boardclient.credentials._file_store import FileTokenStore
@@ -99,7 +99,7 @@ _HOMES = {
     "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
     "credentials._encrypted_store": ("EncryptedTokenStore",),
     "credentials._file_store": ("FileTokenStore",),
-    "credentials._accounts": ("MemoryTokenStore",),
+    "credentials._account_store": ("MemoryTokenStore",),
     "credentials._oauth": ("OAuthCredentials",),
     "credentials._config": ("AuthorizationRequest",),
     "credentials._tokens": ("LeaseState", "StoredToken", "Token", "TokenStore"),

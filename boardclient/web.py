@@ -14,14 +14,14 @@ from typing import Final, Literal, Self, TypeAlias, Unpack
 import attrs
 
 from boardclient._environment import required
-from boardclient._sign_in._accounts import AccountOf, account_of_member
+from boardclient._sign_in._account_of import AccountOf, account_of_member
 from boardclient._sign_in._browser import SERVICE_ERRORS, keys_of, local_address, parameters
 from boardclient._sign_in._consent_page import ConsentPage
 from boardclient._sign_in._cookies import SignInCookies
 from boardclient._sign_in._flows import PROBLEM_WORDS, Flow, Signer, new_state
 from boardclient._sign_in._settings import NoCredentials, SignInOptions, options_of_environment
 from boardclient.credentials import StaticCredentials
-from boardclient.credentials._accounts import MemoryTokenStore
+from boardclient.credentials._account_store import MemoryTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
 from boardclient.credentials._tokens import ParseToken, TokenStore
 from boardclient.errors import Attempt, BoardClientError, Effect, SessionClosedError, TransportError

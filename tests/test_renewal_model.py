@@ -30,7 +30,7 @@ from boardclient import (
     Token,
     TransportError,
 )
-from boardclient.credentials._accounts import Account, Lease
+from boardclient.credentials._account_store import AccountRecord, Lease
 from boardclient.credentials._token_state import TokenState
 from boardclient.errors import Effect
 
@@ -100,8 +100,8 @@ class Service:
         """What may end a call with an error: failures, and tokens that expired before they were proven."""
 
     @property
-    def account(self) -> Account:
-        return self.store._accounts.get(ACCOUNT, Account())
+    def account(self) -> AccountRecord:
+        return self.store._accounts.get(ACCOUNT, AccountRecord())
 
     @property
     def generation(self) -> int:
@@ -256,7 +256,7 @@ class RenewalMachine(RuleBasedStateMachine):
     @initialize(sessions=st.lists(st.integers(1, 2), min_size=2, max_size=3), has_token=st.booleans())
     def build(self, sessions: list[int], has_token: bool) -> None:
         if has_token:
-            self.service.store._accounts[ACCOUNT] = Account(StoredToken(Token("token-1"), 1))
+            self.service.store._accounts[ACCOUNT] = AccountRecord(StoredToken(Token("token-1"), 1))
             self.service.valid.add("token-1")
             self.service.tokens = 1
         for number in sessions:

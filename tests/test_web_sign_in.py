@@ -297,7 +297,7 @@ async def test_a_name_function_without_a_name_fails_the_sign_in(
     service: BoardService, account_of: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A function that gives no name fails the sign-in with a clear error, and nothing is stored."""
-    monkeypatch.setattr("boardclient._sign_in._accounts._CALLBACK_SECONDS", 0.01)
+    monkeypatch.setattr("boardclient._sign_in._account_of._CALLBACK_SECONDS", 0.01)
     browser = Browser()
     async with service.session() as session:
         sign_in = sign_in_of(service, session, account_of=account_of)

@@ -11,7 +11,7 @@ from boardclient.credentials._file_store import FileTokenStore
 from boardclient.errors import CredentialError
 
 if TYPE_CHECKING:
-    from boardclient._sign_in._accounts import AccountOf
+    from boardclient._sign_in._account_of import AccountOf
     from boardclient.credentials._tokens import ParseToken, TokenStore
 
 

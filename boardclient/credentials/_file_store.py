@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from boardclient.credentials._accounts import Account, AccountStore, Change, Lease, T
+from boardclient.credentials._account_store import AccountRecord, AccountStore, Change, Lease, T
 from boardclient.credentials._file_location import absolute_path, app_path, check_file, check_folder
 from boardclient.credentials._tokens import StoredToken, Token, text_of_end
 from boardclient.errors import CredentialError
@@ -90,7 +90,7 @@ class FileTokenStore(AccountStore):
         """
         return cls(app_path(name))
 
-    async def _look(self, account: str) -> Account:
+    async def _look(self, account: str) -> AccountRecord:
         return await self._run(account, _unchanged, "BEGIN")
 
     async def _change(self, account: str, change: Change[T]) -> T:
@@ -176,10 +176,10 @@ class FileTokenStore(AccountStore):
             return True
         raise CredentialError(f"{self._path} is not a token store but another SQLite file: choose another path")
 
-    def _load(self, connection: sqlite3.Connection, account: str) -> Account:
+    def _load(self, connection: sqlite3.Connection, account: str) -> AccountRecord:
         row = connection.execute(_LOAD, (account,)).fetchone()
         if row is None:
-            return Account()
+            return AccountRecord()
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             return _from_row(*row)
         raise CredentialError(f"the token store {self._path} is damaged: move it away, and a new one is made")
@@ -188,7 +188,7 @@ class FileTokenStore(AccountStore):
         return f"FileTokenStore({str(self._path)!r})"
 
 
-def _unchanged(known: Account, now: float) -> tuple[Account, Account]:
+def _unchanged(known: AccountRecord, now: float) -> tuple[AccountRecord, AccountRecord]:
     return known, known
 
 
@@ -197,14 +197,16 @@ def _to_text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-def _to_row(record: Account) -> tuple[object, ...]:
+def _to_row(record: AccountRecord) -> tuple[object, ...]:
     lease = (record.lease.holder, record.lease.since, record.lease.until)
     if record.stored is None:
         return (record.deletion, None, _DELETED if record.deletion else None, *lease)
     return (record.stored.generation, record.stored.token.value, text_of_end(record.stored.token), *lease)
 
 
-def _from_row(generation: object, token: object, expires_at: object, holder: object, since: object, until: object) -> Account:
+def _from_row(
+    generation: object, token: object, expires_at: object, holder: object, since: object, until: object
+) -> AccountRecord:
     """Return the record of a row.
 
     Raises:
@@ -216,8 +218,8 @@ def _from_row(generation: object, token: object, expires_at: object, holder: obj
         raise TypeError("no lease")
     lease = Lease(holder, since, until)
     if token is None and expires_at == (_DELETED if generation else None):
-        return Account(lease=lease, deletion=generation)
+        return AccountRecord(lease=lease, deletion=generation)
     if not isinstance(token, str) or not isinstance(expires_at, str | None):
         raise TypeError("no token")
     ends = None if expires_at is None else datetime.fromisoformat(expires_at)
-    return Account(StoredToken(Token(token, ends), generation), lease)
+    return AccountRecord(StoredToken(Token(token, ends), generation), lease)

@@ -8,7 +8,7 @@ from typing import Final, Literal, Protocol, TypeAlias, cast
 
 import attrs
 
-from boardclient.credentials._accounts import MemoryTokenStore
+from boardclient.credentials._account_store import MemoryTokenStore
 from boardclient.credentials._code_exchange import exchange_code
 from boardclient.credentials._config import Authorize, OAuthClientConfig
 from boardclient.credentials._credentials import Exchange

@@ -30,7 +30,7 @@ class Lease:
 
 
 @attrs.frozen
-class Account:
+class AccountRecord:
     """The record of one account.
 
     Each method returns the result of a step and the record after it, which is the record itself if nothing changed.
@@ -48,30 +48,30 @@ class Account:
         """The number of tokens and deletions so far."""
         return self.deletion if self.stored is None else self.stored.generation
 
-    def publish(self, now: float, token: Token, after: int) -> tuple[bool, Account]:
+    def publish(self, now: float, token: Token, after: int) -> tuple[bool, AccountRecord]:
         """Keep the token if the generation is `after`, whatever the lease. This ends a cool-down."""
         if after != self.generation:
             return False, self
-        return True, Account(StoredToken(token, after + 1), Lease() if self.lease.holder is None else self.lease)
+        return True, AccountRecord(StoredToken(token, after + 1), Lease() if self.lease.holder is None else self.lease)
 
-    def delete(self, now: float) -> tuple[None, Account]:
+    def delete(self, now: float) -> tuple[None, AccountRecord]:
         """Drop the token, and end the lease or cool-down."""
-        return None, Account(deletion=self.generation + 1)
+        return None, AccountRecord(deletion=self.generation + 1)
 
-    def ask(self, now: float, holder: str, seconds: float) -> tuple[LeaseState, Account]:
+    def request_lease(self, now: float, holder: str, seconds: float) -> tuple[LeaseState, AccountRecord]:
         """Grant the lease unless another holder has it, or a cool-down runs."""
         if self.lease.is_running(now) and self.lease.holder != holder:
             return "cooling" if self.lease.holder is None else "held", self
         return "granted", attrs.evolve(self, lease=Lease(holder, now, now + seconds))
 
-    def release(self, now: float, holder: str, cooldown: float) -> tuple[None, Account]:
+    def release(self, now: float, holder: str, cooldown: float) -> tuple[None, AccountRecord]:
         """End the holder's lease, even one that ran out, and begin a cool-down."""
         if self.lease.holder != holder:
             return None, self
         return None, attrs.evolve(self, lease=Lease(None, now, now + cooldown))
 
 
-Change: TypeAlias = Callable[[Account, float], tuple[T, Account]]
+Change: TypeAlias = Callable[[AccountRecord, float], tuple[T, AccountRecord]]
 """A step on a record at a time. The time is taken when no other step can change the record."""
 
 
@@ -79,7 +79,7 @@ class AccountStore(abc.ABC):
     """The methods of a `TokenStore` over records of accounts. Subclasses read and change a record."""
 
     @abc.abstractmethod
-    async def _look(self, account: str) -> Account:
+    async def _look(self, account: str) -> AccountRecord:
         """Return the record of the account, an empty one if there is none."""
         ...
 
@@ -99,24 +99,24 @@ class AccountStore(abc.ABC):
     async def publish(self, account: str, token: Token, after: int) -> bool:
         """Keep the token as generation `after + 1`. Return False if the generation is not `after`."""
         try:
-            return await self._change(account, partial(Account.publish, token=token, after=after))
+            return await self._change(account, partial(AccountRecord.publish, token=token, after=after))
         finally:
             del token  # the frame stays with an error
 
     async def delete(self, account: str) -> None:
         """Delete the token of the account. A renewal that began before does not bring it back."""
-        await self._change(account, Account.delete)
+        await self._change(account, AccountRecord.delete)
 
     async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
         """Grant `holder` the right to renew for so many seconds, unless another has it."""
-        return await self._change(account, partial(Account.ask, holder=holder, seconds=seconds))
+        return await self._change(account, partial(AccountRecord.request_lease, holder=holder, seconds=seconds))
 
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
         """End the lease of `holder`, and begin a cool-down of so many seconds.
 
         Another holder's lease stays as it is.
         """
-        await self._change(account, partial(Account.release, holder=holder, cooldown=cooldown))
+        await self._change(account, partial(AccountRecord.release, holder=holder, cooldown=cooldown))
 
 
 class MemoryTokenStore(AccountStore):
@@ -130,16 +130,16 @@ class MemoryTokenStore(AccountStore):
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, AccountRecord] = {}
         self._lock = threading.Lock()
 
-    async def _look(self, account: str) -> Account:
+    async def _look(self, account: str) -> AccountRecord:
         with self._lock:
-            return self._accounts.get(account, Account())
+            return self._accounts.get(account, AccountRecord())
 
     async def _change(self, account: str, change: Change[T]) -> T:
         with self._lock:
-            result, self._accounts[account] = change(self._accounts.get(account, Account()), self._clock())
+            result, self._accounts[account] = change(self._accounts.get(account, AccountRecord()), self._clock())
         return result
 
     def __repr__(self) -> str:
