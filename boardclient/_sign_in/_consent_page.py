@@ -1,4 +1,4 @@
-"""The addresses of the service's consent page (RFC 6749 4.1.1), with code challenges (RFC 7636). No I/O."""
+"""The addresses of the consent page, with code challenges (RFC 7636). No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from boardclient._sign_in._flows import Flow, Signer, challenge_of
 
 
 class ConsentPage:
-    """Makes the addresses to which browsers are sent. Owned by a `SignIn`.
+    """Makes the addresses to which browsers are sent (RFC 6749 4.1.1). Owned by a `SignIn`.
 
     Args:
         url: The address of the page, checked. It may have a query.
