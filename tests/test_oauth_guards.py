@@ -232,7 +232,8 @@ async def test_a_store_that_lost_its_file_prompts_once() -> None:
     provider.note_accepted(await provider.acquire(session))
     provider._token_state.refuse(Credentials("old 8"))
     provider.note_accepted(await provider.acquire(session))  # generation 10, which is soon to be renewed
-    provider._token_state._renew_at = 0.0
+    assert provider._token_state.held is not None
+    provider._token_state.held.renew_at = 0.0
     store._accounts.clear()
     for _ in range(10):
         await provider.acquire(session)
@@ -273,7 +274,8 @@ async def test_a_store_that_was_restored_with_a_token_of_another_worker() -> Non
             await store.publish("default", Token(f"old {generation}", later), generation)
         session = FakeSession(token_response("new"))
         await provider.acquire(session)
-        provider._token_state._renew_at = 0.0
+        assert provider._token_state.held is not None
+        provider._token_state.held.renew_at = 0.0
         store._accounts.clear()
         await store.publish("default", Token("restored", ends), 0)
         assert (await provider.acquire(session)).token == expected

@@ -144,7 +144,7 @@ class OAuthCredentials(RenewingCredentials):
             state.drop(await steps.generation())
             if state.held is None:
                 return "never"
-        return "good" if state.credentials is not None and not state.has_expired else "needs consent"
+        return "good" if state.is_usable else "needs consent"
 
     async def wait_for_token(self) -> None:
         """Wait until the account has a usable token, whichever worker publishes it.
