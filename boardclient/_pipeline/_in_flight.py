@@ -28,7 +28,7 @@ from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect,
 INSIST_SECONDS: Final = 0.5
 """How long application code, such as a limiter's `__aexit__`, may delay a cancellation before the task is cancelled again."""
 
-Interruption: TypeAlias = Literal["deadline", "closed", "withdrawn"]
+Reason: TypeAlias = Literal["deadline", "closed", "withdrawn"]
 
 
 class CallWithdrawn(BoardClientError):  # noqa: N818 -- withdrawing is no failure
@@ -42,6 +42,33 @@ class HasLine(Protocol):
     def line(self) -> str:
         """The method and the path, such as "POST /1/cards"."""
         ...
+
+
+class Interruption:
+    """Ends a call early by cancelling its task. Owned by the call."""
+
+    def __init__(self, reason: Reason, task: asyncio.Task[object]) -> None:
+        self.reason: Reason = reason
+        self.error: BoardClientError | None = None
+        """The error of the call, once it was made."""
+        self._task = task
+        self._cancellations = 0
+
+    def cancel(self) -> None:
+        """Cancel the task, and again every `INSIST_SECONDS`.
+
+        Application code may swallow a cancellation, or hang.
+        """
+        self._cancellations += 1
+        self._again = self._task.get_loop().call_later(INSIST_SECONDS, self.cancel)
+        self._task.cancel()
+
+    def take_back(self) -> None:
+        """Undo the cancellations. Those of others remain."""
+        self._again.cancel()
+        for _ in range(self._cancellations):
+            self._task.uncancel()
+        self._cancellations = 0
 
 
 class CallContext(Progress):
@@ -75,13 +102,8 @@ class CallContext(Progress):
     """The credentials with which the last request was signed."""
     rejected: Credentials | None = None
     """The credentials that the service refused with 401, which are redacted from later responses too."""
-    _ended_by: BoardClientError | None = None
     interruption: Interruption | None = None
-    """Why the session ends the call early, or None."""
-    _cancellations = 0
-    """How often the session has cancelled the task."""
-    _insistence: asyncio.TimerHandle
-    """Cancels the task again. Set only on an interrupted call."""
+    """What ends the call early, or None."""
     may_send = True
     """Whether another request may be sent. False after an interruption and once the session is closed."""
 
@@ -119,22 +141,14 @@ class CallContext(Progress):
         """The worst effect of all attempts, including the current one."""
         return Effect.worst([self.effect_under_way, *(attempt.effect for attempt in self.attempts)])
 
-    def interrupt(self, interruption: Interruption) -> None:
-        """End the call by cancelling its task.
-
-        The task is cancelled again every `INSIST_SECONDS`, in case application code swallows a cancellation or hangs.
-        """
+    def interrupt(self, reason: Reason) -> None:
+        """End the call early, unless it is being ended already."""
         if self.interruption is None:
-            self.interruption = interruption
             self.is_tracked = True
             self.may_send = False
             self.deadline = math.inf
-            self._cancel()
-
-    def _cancel(self) -> None:
-        self._cancellations += 1
-        self._insistence = self.task.get_loop().call_later(INSIST_SECONDS, self._cancel)
-        self.task.cancel()
+            self.interruption = Interruption(reason, self.task)
+            self.interruption.cancel()
 
     @property
     def is_cancelled(self) -> bool:
@@ -151,29 +165,30 @@ class CallContext(Progress):
 
         An attempt that was in flight is recorded in the history.
         """
-        if self._ended_by is not None:
-            return self._ended_by
-        if self.interruption is None:
+        interruption = self.interruption
+        if interruption is None:
             return None
-        self._take_back()
+        if interruption.error is not None:
+            return interruption.error
+        interruption.take_back()
         if self.is_cancelled:
             return None
-        error: BoardClientError
-        if self.interruption == "deadline":
-            words = f"{self.line}: the deadline of {self.seconds:g} s passed"
-            if waited_for := self._waited_for(host):
-                words += f", waiting for {waited_for}"
-            error = DeadlineError(words, "deadline", self.line, self.effect)
-        elif self.interruption == "closed":
-            error = SessionClosedError(f"{self.line}: the session was closed during the call", self.effect)
-        else:
-            error = CallWithdrawn(f"{self.line}: the call was taken back", self.effect)
+        error = interruption.error = self._error_of(interruption.reason, host)
         if self.stage != "idle":
             self.record(self.started, error, None, self.effect_under_way)
             self.stage = "idle"
         error.attempts = self.attempts
-        self._ended_by = error
         return error
+
+    def _error_of(self, reason: Reason, host: str) -> BoardClientError:
+        if reason == "deadline":
+            words = f"{self.line}: the deadline of {self.seconds:g} s passed"
+            if waited_for := self._waited_for(host):
+                words += f", waiting for {waited_for}"
+            return DeadlineError(words, "deadline", self.line, self.effect)
+        if reason == "closed":
+            return SessionClosedError(f"{self.line}: the session was closed during the call", self.effect)
+        return CallWithdrawn(f"{self.line}: the call was taken back", self.effect)
 
     def _waited_for(self, host: str) -> str:
         if self.waits_for is not None:
@@ -181,13 +196,6 @@ class CallContext(Progress):
         if self.stage == "idle":
             return ""
         return f"a connection to {host}" if self.stage == "connect" else f"the response of {host}"
-
-    def _take_back(self) -> None:
-        """Undo the session's cancellations of the task."""
-        self._insistence.cancel()
-        for _ in range(self._cancellations):
-            self.task.uncancel()
-        self._cancellations = 0
 
     def record(self, started: float, outcome: object, status: int | None, effect: Effect) -> Attempt:
         """Add an attempt to the history and return it. `started` is by `time.time`."""
