@@ -21,7 +21,7 @@ from boardclient.models import JsonValue
 UNREADABLE: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 """What msgspec and the standard library raise for text that they can't decode."""
 
-_encode: Final = msgspec.json.Encoder().encode
+_encode: Final = msgspec.json.Encoder(enc_hook=str.__str__).encode  # msgspec encodes no subclasses of `str`
 _decode: Final = msgspec.json.Decoder().decode
 _split: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 

@@ -15,7 +15,7 @@ from boardclient._json import encode
 from boardclient._responses import Response, api_error, excerpt, response_of
 from boardclient._transport import RawResponse, TransportFailure, TransportResult
 from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, TransportError
-from boardclient.models import Board, BoardList, Card, JsonValue, Member, check_identifier, check_text, utc_timestamp
+from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Member, check_identifier, check_text, utc_timestamp
 
 T = TypeVar("T")
 AT_ONCE_BYTES: Final = 256 * 2**10
@@ -73,6 +73,10 @@ class Operation(Generic[T]):
             return Request(self, self.path, body)
         named = check_identifier(identifier, self._identifier)
         return Request(self, self._before + quote(named, safe="") + self._after, body, named)
+
+    def request_with(self, fields: Mapping[str, JsonValue]) -> Request[T]:
+        """Build a request from checked fields, if its path has no identifier."""
+        return Request(self, self.path, encode(fields))
 
 
 @attrs.define
@@ -174,6 +178,18 @@ def _card_fields(*, name: object, list_id: object, desc: object, due: object, po
         fields["due"] = utc_timestamp(due, "due")
     if pos is not None:
         fields["pos"] = check_text(pos, "pos")
+    return fields
+
+
+def draft_fields(draft: CardDraft, desc: object) -> dict[str, JsonValue]:
+    """Return the fields of a draft, whose name and list are checked already. `desc` may be its description with a marker."""
+    fields: dict[str, JsonValue] = {"name": draft.name, "idList": draft.list_id}
+    if desc is not None:
+        fields["desc"] = check_text(desc, "desc")
+    if draft.due is not None:
+        fields["due"] = utc_timestamp(draft.due)
+    if draft.pos is not None:
+        fields["pos"] = check_text(draft.pos, "pos")
     return fields
 
 

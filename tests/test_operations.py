@@ -9,8 +9,10 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import pytest
 from hypothesis import given, settings
-from operation_helpers import ENCODED, TEXT
+from hypothesis import strategies as st
+from operation_helpers import DUE, ENCODED, TEXT
 
+from boardclient import CardDraft, Position
 from boardclient import _operations as ops
 
 
@@ -24,6 +26,33 @@ def test_a_request_is_what_the_document_shows(
     assert (None if request.body is None else json.loads(request.body)) == body
     assert (request.target, request.operation, request.definition.signable_body) == (request.path, operation.name, True)
     assert request.repeatable is (request.method != "POST")
+
+
+class Text(str):
+    """A string of another type, as numpy and markup libraries make them."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "another text"
+
+
+SENDABLE = TEXT.filter(lambda text: not any("\ud800" <= letter <= "\udfff" for letter in text))
+
+
+@pytest.mark.parametrize("kind", [str, Text])
+@given(
+    name=SENDABLE, list_id=st.sampled_from(["l1", "l-1"]), desc=st.none() | SENDABLE, due=st.none() | st.just(DUE),
+    pos=st.none() | SENDABLE | st.sampled_from(Position),
+)  # fmt: skip
+def test_a_draft_is_sent_as_the_call_sends_it(
+    kind: type[str], name: str, list_id: str, desc: str | None, due: datetime | None, pos: str | None
+) -> None:
+    """A card of a bulk run has the same body as one of `cards.create`, whatever strings its values are."""
+    draft = CardDraft(kind(name), kind(list_id), desc if desc is None else kind(desc), due, pos)
+    sent = ops.ADD_CARD.request_with(ops.draft_fields(draft, draft.desc))
+    called = ops.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos)
+    assert (sent.line, sent.body, sent.identifier) == (called.line, called.body, called.identifier)
 
 
 IDENTIFIED = [(operation, values) for operation, identifier, values, _, _ in ENCODED if identifier is not None]

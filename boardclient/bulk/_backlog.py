@@ -21,7 +21,9 @@ _STEPS: Final = 10
 class _ReadyRows(asyncio.Queue[Row]):
     """Rows in the order in which they are sent. Those that were put off come first, the longest waiting one before the others."""
 
-    _queue: deque[Row]
+    def _init(self, maxsize: int) -> None:
+        self.rows: deque[Row] = deque()
+        self._queue = self.rows
 
     def _put(self, item: Row) -> None:
         if item.put_off_at is None:
@@ -81,7 +83,7 @@ class Backlog:
         per card.
         """
         row: Row | None
-        if not (self._ready.empty() or self._awaits_consumer):
+        if self._ready.rows and not self._awaits_consumer:
             row = self._ready.get_nowait()
             self._update_demand()
         elif self._ahead or self.capacity <= 0 or (row := self._input.next_at_once()) is None:
@@ -99,7 +101,7 @@ class Backlog:
             while True:
                 self._update_demand()
                 while self._awaits_consumer:
-                    await self._change()
+                    await self._results.freed()
                 row = await self._ready.get()
                 passed = self._keep_last(row) if self._doubted else row
                 if passed is not None:
@@ -130,12 +132,12 @@ class Backlog:
         """
         await self._wanted.wait()
         if self._doubted:
-            self._results.freed.set()  # for `idle`
+            self._results.note_freed()  # for `idle`
         if self._ahead:
             rows = await self._take_ahead()
         else:
             while self.capacity <= 0:
-                await self._change()
+                await self._results.freed()
             rows = await self._input.take(min(self.capacity, max(1, self._waiting - self._ready.qsize())))
         self.is_exhausted = not (rows or self._input.was_interrupted)
         self._under_way += len(rows)
@@ -143,7 +145,7 @@ class Backlog:
 
     async def _take_ahead(self) -> Sequence[Row]:
         while self._awaits_consumer:
-            await self._change()
+            await self._results.freed()
         rows = await self._input.take(self._ahead)
         if rows:
             await self._ledger.admit(rows)
@@ -187,12 +189,13 @@ class Backlog:
     def end(self) -> None:
         """Count a row as no longer under way."""
         self._under_way -= 1
-        self._results.freed.set()
+        if self._results.waiters:
+            self._results.note_freed()
 
     async def drained(self) -> None:
         """Wait until no row is under way."""
         while self._under_way:
-            await self._change()
+            await self._results.freed()
 
     async def idle(self) -> None:
         """Wait until nothing is under way and the next row has to be waited for."""
@@ -200,15 +203,10 @@ class Backlog:
         while steps < _STEPS:
             if self._under_way or not self._input.is_waiting:
                 steps = 0
-                await self._change()
+                await self._results.freed()
             else:
                 steps += 1
                 await asyncio.sleep(0)
-
-    async def _change(self) -> None:
-        """Wait until a row ends or a result is taken."""
-        self._results.freed.clear()
-        await self._results.freed.wait()
 
     def give_up(self) -> list[Row]:
         """Remove the rows that wait to be sent, and return them. They are no longer under way."""
@@ -216,7 +214,7 @@ class Backlog:
         for timer in self._later.values():
             timer.cancel()
         self._later.clear()
-        while not self._ready.empty():
+        while self._ready.rows:
             rows.append(self._ready.get_nowait())
         for _ in rows:
             self.end()

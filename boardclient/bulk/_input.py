@@ -60,7 +60,7 @@ class SyncInput:
     def __init__(self, drafts: Iterable[CardDraft]) -> None:
         self._drafts = drafts
         # `chain` calls the iterable's __iter__ only when the first row is requested.
-        self._rows = map(_row, count(), chain(drafts))
+        self._rows = map(Row, count(), chain(drafts))
         self._run = copy_context().run
         self._error: BaseException | None = None
 
@@ -208,7 +208,7 @@ class AsyncInput:
             iterator = aiter(self._drafts)
             index = 0
             while (draft := await self._step(iterator)) is not _END:
-                self._rows.append(_row(index, draft))
+                self._rows.append(Row(index, draft))
                 index += 1
                 self._wanted -= 1
                 self._given.set()
@@ -267,9 +267,3 @@ def _runtime_error_of(error: BaseException) -> RuntimeError:
     if isinstance(error, asyncio.CancelledError):
         return RuntimeError("the input was cancelled by something other than its run")
     return RuntimeError(f"the input raised {type(error).__name__}")
-
-
-def _row(index: int, draft: object) -> Row:
-    if not isinstance(draft, CardDraft):
-        raise TypeError(f"draft {index} must be a CardDraft, not {type(draft).__name__}")
-    return Row(index, draft)

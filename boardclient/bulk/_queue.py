@@ -16,8 +16,9 @@ class ResultQueue:
 
     def __init__(self) -> None:
         self.untaken: deque[CardResult] = deque()
-        self.freed = asyncio.Event()
-        """Set when a result was taken or a row has ended. The task that waits for it clears it."""
+        self.waiters = 0
+        """How many tasks wait in `freed`."""
+        self._freed = asyncio.Event()
         self._changed = asyncio.Event()
         self._is_closed = False
 
@@ -41,14 +42,28 @@ class ResultQueue:
             await self._changed.wait()
         return True
 
+    async def freed(self) -> None:
+        """Wait until a result is taken or a row has ended."""
+        self._freed.clear()
+        self.waiters += 1
+        try:
+            await self._freed.wait()
+        finally:
+            self.waiters -= 1
+
+    def note_freed(self) -> None:
+        """Resume the tasks that wait in `freed`. Nothing has to be done if there are no `waiters`."""
+        self._freed.set()
+
     def take(self) -> CardResult:
         """Remove and return the oldest result. The queue must not be empty."""
-        self.freed.set()
+        if self.waiters:
+            self.note_freed()
         return self.untaken.popleft()
 
     def take_all(self) -> list[CardResult]:
         """Remove and return all results."""
-        self.freed.set()
+        self.note_freed()
         results = list(self.untaken)
         self.untaken.clear()
         return results

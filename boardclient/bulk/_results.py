@@ -37,17 +37,6 @@ class CardResult(WeaklyReferenceable):
     state: State = "created"
 
     @classmethod
-    def of_card(cls, index: int, draft: CardDraft, card: Card) -> CardResult:
-        """Return the result for a card that was created.
-
-        Args:
-            index: The number of the row in the input, from 0.
-            draft: What was sent.
-            card: The card that the service created.
-        """
-        return _construct(index, draft, card, None, "created")
-
-    @classmethod
     def of_error(cls, index: int, draft: CardDraft, error: BoardClientError) -> CardResult:
         """Return the result for a call that failed. The state is "unknown" unless the error rules out that a card exists.
 
@@ -60,7 +49,10 @@ class CardResult(WeaklyReferenceable):
         return cls(index=index, draft=draft, error=error, state="unknown" if is_open else "failed")
 
 
-_construct: Final[Callable[..., CardResult]] = constructor_of(CardResult)
+make_result: Final[Callable[[int, CardDraft, Card | None, BoardClientError | None, State], CardResult]] = constructor_of(
+    CardResult
+)
+"""Makes a result faster than the class, for each card that is created."""
 
 
 @attrs.frozen(kw_only=True)

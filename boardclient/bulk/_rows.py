@@ -41,7 +41,9 @@ class Row:
     put_off_at: float | None = None
     """When it was first put off, or refused with 429, on the loop's clock."""
 
-    def __init__(self, index: int, draft: CardDraft) -> None:
+    def __init__(self, index: int, draft: object) -> None:
+        if not isinstance(draft, CardDraft):
+            raise TypeError(f"draft {index} must be a CardDraft, not {type(draft).__name__}")
         self.index = index
         self.draft = draft
         self.seq = index

@@ -43,12 +43,11 @@ class RunLimiter:
     @property
     def needs_every_result(self) -> bool:
         """Whether an attempt may have to wait here, and must report successes too."""
-        own, slots = self._own, self._slots
         return (
             self._shared is not None
             or self._hold.reason is not None
-            or (own is not None and own.needs_every_result)
-            or slots.wanted > slots.number
+            or (self._own is not None and self._own.needs_every_result)
+            or self._slots.wanted > self._slots.number
         )
 
     @property

@@ -18,11 +18,12 @@ from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._recorder import Recorder
-from boardclient.bulk._results import CardResult
+from boardclient.bulk._results import CardResult, make_result
 from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._tally import Tally
 from boardclient.errors import BoardClientError, Effect, RateLimitError
+from boardclient.models import Card
 
 _PUT_OFF_SECONDS: Final = 0.05
 """The pause before a row that could not be sent is tried again. It doubles each time, up to 128 times its length."""
@@ -74,33 +75,43 @@ class Sender:
 
     async def work(self) -> None:
         """Send one row after another until the run is halted or the worker is cancelled."""
-        call = CallOptions(self._limiter, leaves_throttling=True, waits_count=False)
-        self._calls.append(call)
-        while not self._halt.is_set:
-            row = self._next_at_once() or await self._backlog.next()
+        options = CallOptions(self._limiter, leaves_throttling=True, waits_count=False)
+        self._calls.append(options)
+        halt, hold, backlog, call = self._halt, self._hold, self._backlog, self._caller.call
+        while not halt.is_set:
+            row = self._next_at_once() or await backlog.next()
             try:
-                if self._hold.reason is not None:
-                    await self._hold.acquire()
-                if self._halt.is_set:
+                if hold.reason is not None:
+                    await hold.acquire()
+                if halt.is_set:
                     self._give_back(row)
+                    continue
+                request = self._request(row)
+                try:
+                    card = await call(request, options)
+                except BoardClientError as error:
+                    failure = error
                 else:
-                    await self._send(row, call)
+                    self._note_created(row, card, options)
+                    continue
+                self._note_failure(row, failure)
+                del failure  # its traceback holds this frame
             except asyncio.CancelledError:
-                self._give_back_unsent(row, call)
+                self._give_back_unsent(row)
                 if not self.is_over:
-                    self._halt.set(RuntimeError("a card was cancelled by something other than its run"))
+                    halt.set(RuntimeError("a card was cancelled by something other than its run"))
                 raise
             except Exception as error:  # a faulty limiter or marker ends the run and is raised to its owner
-                self._give_back_unsent(row, call)
-                self._halt.set(error)
+                self._give_back_unsent(row)
+                halt.set(error)
             finally:
-                if self._hold.reason is not None:
-                    self._hold.release()
-                self._backlog.end()
+                if hold.reason is not None:
+                    hold.release()
+                backlog.end()
 
     def _next_at_once(self) -> Row | None:
         """Return a row to send if one is available without waiting, otherwise None."""
-        while not self._doubts.is_full:
+        while not (self._doubts.rows and self._doubts.is_full):
             try:
                 row = self._backlog.take_at_once()
             except Exception as error:  # an error of the input ends the run and is raised to its owner
@@ -114,31 +125,28 @@ class Sender:
                 return None
         return None
 
-    async def _send(self, row: Row, call: CallOptions) -> None:
-        """Create the card of a row, and record the result."""
-        draft = row.draft
-        desc = self._reconciler.description(row) if self._marks_cards else draft.desc
-        request = operations.ADD_CARD.request(name=draft.name, list_id=draft.list_id, desc=desc, due=draft.due, pos=draft.pos)
+    def _request(self, row: Row) -> operations.Request[Card]:
+        """Return the request that creates the card of a row. From now on it may be sent."""
+        desc = self._reconciler.description(row) if self._marks_cards else row.draft.desc
+        request = operations.ADD_CARD.request_with(operations.draft_fields(row.draft, desc))
         if not row.sends:
             self._ledger.release(row)
         row.sends += 1
-        try:
-            card = await self._caller.call(request, call)
-        except BoardClientError as error:
-            failure = error
+        return request
+
+    def _note_created(self, row: Row, card: Card, options: CallOptions) -> None:
+        """Record the card of a row."""
+        if options.history:
+            self._tally.add_attempts(options.history)
+            options.history.clear()
         else:
-            if call.history:
-                self._tally.add_attempts(call.history)
-                call.history.clear()
-            else:
-                self._tally.requests += 1
-            if self._hold.is_disturbed:
-                self._hold.note_success()
-            if self._reads_board:
-                self._reconciler.note_created(row, card.id)
-            self._recorder.settle(row, CardResult.of_card(row.index, draft, with_sent(card, draft.list_id, draft.due)))
-            return
-        self._note_failure(row, failure)
+            self._tally.requests += 1
+        if self._hold.is_disturbed:
+            self._hold.note_success()
+        if self._reads_board:
+            self._reconciler.note_created(row, card.id)
+        draft = row.draft
+        self._recorder.settle(row, make_result(row.index, draft, with_sent(card, draft.list_id, draft.due), None, "created"))
 
     def _note_failure(self, row: Row, failure: BoardClientError) -> None:
         """Record the failure of a row, keep it in doubt, or put it back to be sent again."""
@@ -185,7 +193,7 @@ class Sender:
         since = max(row.put_off_at, self._hold.accepted_at) if is_unlucky else row.put_off_at
         return pause if now + pause - since < PATIENCE_SECONDS else None
 
-    def _give_back_unsent(self, row: Row, call: CallOptions) -> None:
+    def _give_back_unsent(self, row: Row) -> None:
         """Give back a row whose call did not end, unless it may have been sent."""
         if not row.sends:
             self._give_back(row)

@@ -75,7 +75,13 @@ async def test_one_of_two_that_wait_is_cancelled() -> None:
 async def test_taking_a_result_wakes_a_waiting_worker(take: object) -> None:
     """A task that waits for capacity is woken for each result that is taken, and for nothing else."""
     queue = filled(0, 1)
-    assert not queue.freed.is_set()
+    worker = asyncio.create_task(queue.freed())
+    await let_run()
+    assert not worker.done()
+    queue.put(*results(2))
+    await let_run()
+    assert not worker.done()
     assert callable(take)
     take(queue)
-    assert queue.freed.is_set()
+    await worker
+    assert queue.waiters == 0
