@@ -159,7 +159,7 @@ class Run:
                 await reconciler.prepare(reads_cards=True)
                 baseline_is_read = True
             else:
-                reconciler._baseline = await self.ledger.baseline()
+                reconciler._board._baseline = await self.ledger.baseline()
             for index, (state, card_id) in self.states.items():
                 if state == "created":
                     reconciler.note_known(pending[index], card_id or "")

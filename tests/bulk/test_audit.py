@@ -80,7 +80,7 @@ async def test_the_audit_by_marker(ledger: Ledger) -> None:
 
 async def test_the_audit_names_at_most_a_thousand(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a flood of cards the first are named."""
-    monkeypatch.setattr("boardclient.bulk._reconcile._NAMED", 3)
+    monkeypatch.setattr("boardclient.bulk._auditor._NAMED", 3)
     rows = [row(0)]
     board = Board()
     reconciler = await begun(ledger, board, rows)
@@ -93,7 +93,7 @@ async def test_the_audit_names_at_most_a_thousand(ledger: Ledger, monkeypatch: p
 
 async def test_the_audit_names_cards_of_rows_that_were_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service may create a card and refuse it all the same. So many rows are kept as cards are named."""
-    monkeypatch.setattr("boardclient.bulk._reconcile._NAMED", 2)
+    monkeypatch.setattr("boardclient.bulk._auditor._NAMED", 2)
     board = Board()
     reconciler = await begun(ledger, board, [])
     for index, name in enumerate("abc"):

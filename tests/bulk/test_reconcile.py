@@ -218,7 +218,7 @@ async def test_the_first_and_the_last_known_cards_teach(ledger: Ledger, monkeypa
     reconciler = Board().reconciler(ledger)
     for index in range(7):
         reconciler.note_known(row(index), f"c{index}")
-    assert [card_id for card_id, _ in reconciler._samples] == ["c0", "c1", "c5", "c6"]
+    assert [card_id for card_id, _ in reconciler._learning.samples] == ["c0", "c1", "c5", "c6"]
 
 
 async def test_a_card_that_may_be_a_row_keeps_it_from_being_sent_again(ledger: Ledger) -> None:

@@ -1,0 +1,100 @@
+"""The markers of a run's rows: which one each row has, and which cards show them. No I/O."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import TypeAlias
+
+from boardclient.bulk._likeness import is_rule
+from boardclient.bulk._listing import IdSet
+from boardclient.bulk._markers import check_marker, markers, normal, secret_marker, with_marker
+from boardclient.bulk._matching import MatchResult
+from boardclient.bulk._rows import Row
+from boardclient.bulk._samples import Sample
+from boardclient.bulk._shown import Content, digest
+from boardclient.models import Card, CardDraft
+
+Marking: TypeAlias = bool | Callable[[CardDraft], str] | None
+"""The option `marker`: a function of the caller that makes them, True for secret ones, otherwise there are none."""
+
+
+class RowMarkers:
+    """Gives rows their markers, and recognises cards by them. Owned by a reconciler.
+
+    Args:
+        marking: What makes the markers.
+        secret: The secret from which those with `marking=True` are derived.
+    """
+
+    def __init__(self, marking: Marking, secret: bytes) -> None:
+        self.are_used = bool(marking)
+        self.are_secret = self.are_used and not callable(marking)
+        self._marking = marking
+        self._secret = secret
+        self._made = IdSet()
+        """The secret markers of this run."""
+
+    def of(self, row: Row) -> str | None:
+        """Return the marker of a row, or None if rows have no markers.
+
+        Raises:
+            TypeError, ValueError: the caller's function returned an unusable marker.
+            Exception: any error that the caller's function raises.
+        """
+        if row.marker is None and callable(self._marking):
+            row.marker = check_marker(self._marking(row.draft))
+        elif row.marker is None and self._marking:
+            row.marker = secret_marker(self._secret, row.seq)
+            self._made.add(row.marker)
+        return row.marker
+
+    def description(self, row: Row) -> str | None:
+        """Return the description to send for a row, with its marker if there is one. It raises what `of` raises."""
+        marker = self.of(row)
+        return row.draft.desc if marker is None else with_marker(row.draft.desc, marker)
+
+    def content(self, row: Row) -> Content:
+        """Return what is sent for a row. It raises what `of` raises."""
+        return Content.of(row.draft, self.description(row))
+
+    # --- the cards of a listing
+
+    def are_listed(self, samples: Sequence[Sample]) -> bool:
+        """Return True if the listing shows the markers of known cards. People may have edited a few descriptions."""
+        if not self.are_used:
+            return False
+        shown = [normal(sample.marker or "") in markers(sample.card.desc) for sample in samples]
+        return any(shown) and is_rule(shown)
+
+    def cards_of(self, rows: Iterable[Row], cards: Iterable[Card]) -> set[str]:
+        """Return the identifiers of the cards that have the marker of one of the rows."""
+        return self._cards_with({normal(self.of(row) or "") for row in rows}, cards)
+
+    def cards_of_run(self, cards: Iterable[Card]) -> set[str]:
+        """Return the identifiers of the cards that have a secret marker of this run."""
+        return self._cards_with(self._made, cards)
+
+    def _cards_with(self, wanted: IdSet | set[str], cards: Iterable[Card]) -> set[str]:
+        if not self.are_used:
+            return set()
+        return {card.id for card in cards if any(marker in wanted for marker in markers(card.desc))}
+
+    def match(self, rows: Collection[Row], cards: Iterable[Card], result: MatchResult) -> None:
+        """Match rows with the cards that have their markers."""
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        drafts = [row.draft for row in rows]
+        for place, row in enumerate(rows):
+            places[normal(self.of(row) or "")].append(place)
+        marked: defaultdict[str, list[Card]] = defaultdict(list)
+        for card in cards:
+            held = markers(card.desc) & places.keys()
+            free = next((marker for marker in sorted(held) if len(marked[marker]) < len(places[marker])), None)
+            if free is not None:
+                marked[free].append(card)
+        for marker, found in marked.items():
+            alike: set[Hashable] = {digest(drafts[place]) for place in places[marker]}
+            if len(found) == len(places[marker]) or len(alike) == 1:
+                result.found.update(zip(places[marker], found, strict=False))
+            else:
+                result.unclear.update(dict.fromkeys(places[marker], "rows of other content have the same marker"))
