@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Container, Hashable, Sequence
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Final
 
 import attrs
@@ -37,10 +37,17 @@ class Content:
 
 def digest(draft: CardDraft) -> bytes:
     """Return a digest of 16 bytes over every field of a draft that is sent."""
-    due = None if draft.due is None else draft.due.astimezone(UTC).isoformat()
-    parts = (draft.name, draft.desc, draft.list_id, due, draft.pos)
-    text = "".join("-" if part is None else f"{len(part)}:{part}" for part in parts)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    name, desc, list_id = draft.name, draft.desc, draft.list_id
+    if draft.due is None and draft.pos is None:  # as most drafts are: a digest is made for each row of a run with a journal
+        rest = "--"
+    else:
+        rest = _part(None if draft.due is None else draft.due.astimezone(UTC).isoformat()) + _part(draft.pos)
+    text = f"{len(name)}:{name}{'-' if desc is None else f'{len(desc)}:{desc}'}{len(list_id)}:{list_id}{rest}"
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _part(text: str | None) -> str:
+    return "-" if text is None else f"{len(text)}:{text}"
 
 
 @attrs.frozen(kw_only=True)
