@@ -21,7 +21,7 @@ from typing import NamedTuple
 from _arguments import count, count_or_none
 from _peak import peak_mib
 
-from boardclient.bulk.journal._format import Entry, RowKey
+from boardclient.bulk.journal._format import RowKey
 from boardclient.bulk.journal._journal import Journal
 
 _BITS = random.Random(1)
@@ -57,9 +57,7 @@ async def _work(journal: Journal, task: Task, first: int, rows: int) -> float:
     key_of = KEYS[task.keys]
     for start in range(first, first + rows, task.batch):
         began = time.thread_time()
-        batch = [
-            Entry(key_of(n), hashlib.blake2b(str(n).encode(), digest_size=16).digest()) for n in range(start, start + task.batch)
-        ]
+        batch = [(key_of(n), hashlib.blake2b(str(n).encode(), digest_size=16).digest()) for n in range(start, start + task.batch)]
         making += time.thread_time() - began
         for standing in await journal.admit(batch):
             journal.note(standing.seq, "done", f"5f3c7a9e1b2d4c6a{standing.seq:08x}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Protocol
@@ -16,7 +17,6 @@ from boardclient.bulk._listing import IdSet
 from boardclient.bulk._results import CardResult
 from boardclient.bulk._rows import Row
 from boardclient.bulk._shown import digest
-from boardclient.bulk.journal._format import Entry
 from boardclient.bulk.journal._journal import Journal
 
 
@@ -42,8 +42,11 @@ class Ledger(Protocol):
         """Decide what to do with rows. Those to be sent are logged on return."""
         ...
 
+    released: int
+    """The number up to which rows may be sent."""
+
     def release(self, row: Row) -> None:
-        """Note that a row may be sent from now on. Called before its first request."""
+        """Note that a row may be sent from now on. Called before its first request, if its number is above `released`."""
         ...
 
     def settle(self, row: Row, result: CardResult) -> None:
@@ -89,6 +92,7 @@ class MemoryLedger:
 
     batch = 1
     is_new = True
+    released = sys.maxsize
 
     def __init__(self, *, keeps_cards: bool = True) -> None:
         self.secret = secrets.token_bytes(16)
@@ -140,6 +144,7 @@ class JournalLedger:
 
     def __init__(self, journal: Journal, batch: int) -> None:
         self.batch = batch
+        self.released = journal.released
         self._journal = journal
 
     @classmethod
@@ -167,10 +172,11 @@ class JournalLedger:
         Raises:
             JournalError: the journal can't be written, a reference comes twice, or a row that was sent has other content now.
         """
-        decisions = await self._journal.admit([Entry(row.key, digest(row.draft)) for row in rows])
-        for row, decision in zip(rows, decisions, strict=True):
-            row.seq, row.action, row.detail = decision.seq, decision.action, decision.detail
-            row.is_earlier = decision.action == "doubtful"
+        decisions = await self._journal.admit([(row.key, digest(row.draft)) for row in rows])
+        for row, (seq, action, detail) in zip(rows, decisions, strict=True):
+            row.seq = seq
+            if action != "send":
+                row.action, row.detail, row.is_earlier = action, detail, action == "doubtful"
 
     def release(self, row: Row) -> None:
         """Note that a row may be sent. A row that was logged and never released was certainly not sent.
@@ -179,9 +185,13 @@ class JournalLedger:
             JournalError: the journal was moved or removed. The row must not be sent.
         """
         self._journal.release(row.seq)
+        self.released = self._journal.released
 
     def settle(self, row: Row, result: CardResult) -> None:
         """Record the result of a row, unless the journal has it already."""
+        if row.action == "send" and result.card is not None:
+            self._journal.note(row.seq, "done", result.card.id)
+            return
         if row.action in {"done", "failed"} or (row.action == "doubtful" and result.state == "unknown" and not row.sends):
             return
         if result.card is not None:

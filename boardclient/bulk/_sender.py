@@ -129,7 +129,7 @@ class Sender:
         """Return the request that creates the card of a row. From now on it may be sent."""
         desc = self._reconciler.description(row) if self._marks_cards else row.draft.desc
         request = operations.ADD_CARD.request_with(operations.draft_fields(row.draft, desc))
-        if not row.sends:
+        if row.seq > self._ledger.released:
             self._ledger.release(row)
         row.sends += 1
         return request

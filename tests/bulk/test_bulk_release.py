@@ -1,6 +1,7 @@
 """A run that ends gives its journal back, also when it is cancelled."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -132,23 +133,23 @@ async def test_rows_are_logged_ahead_of_the_workers(path: Path, monkeypatch: pyt
 
 async def test_each_row_is_released_before_its_first_request(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that was logged and not released counts as unsent after a kill: one that is sent all the same has two cards."""
-    released: list[str] = []
-    release = JournalLedger.release
+    marks = [0]
+    release_to = JournalFile.release_to
 
-    def note(ledger: JournalLedger, row: Row) -> None:
-        released.append(row.draft.name)
-        release(ledger, row)
+    def note(file: JournalFile, seq: int) -> None:
+        release_to(file, seq)
+        marks.append(seq)
 
     class Watching(Memory):
         async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
             if request.operation == "cards.create":
-                assert len(released) >= min(4, len(self.sent) + 1)
+                assert int(json.loads(request.body or b"")["name"]) <= marks[-1]
             return await super().call(request, options)
 
-    monkeypatch.setattr(JournalLedger, "release", note)
+    monkeypatch.setattr(JournalFile, "release_to", note)
     memory = Watching()
-    memory.script = {"b": [LOST]}
-    async with memory.run("abcd", journal=path, settle=0.0) as run:
+    memory.script = {"2": [LOST]}
+    async with memory.run([str(seq) for seq in range(1, 41)], journal=path, settle=0.0) as run:
         await run.wait()
-    assert sorted(released) == ["a", "b", "c", "d"]
-    assert len(memory.sent) == 5
+    assert marks == [0, 16, 32, 40]
+    assert len(memory.sent) == 41

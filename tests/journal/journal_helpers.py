@@ -40,7 +40,7 @@ def opened(path: Path, identity: dict[str, str] = IDENTITY) -> Iterator[JournalF
 
 def entry(key: RowKey, content: str = "as it was") -> Entry:
     """Return a row of some content."""
-    return Entry(key, hashlib.blake2b(content.encode(), digest_size=16).digest())
+    return (key, hashlib.blake2b(content.encode(), digest_size=16).digest())
 
 
 def entries(*keys: RowKey) -> list[Entry]:

@@ -47,7 +47,7 @@ async def journal(path: Path) -> AsyncIterator[Journal]:
 
 
 def entries(*keys: RowKey) -> list[Entry]:
-    return [Entry(key, hashlib.blake2b(b"as it was", digest_size=16).digest()) for key in keys]
+    return [(key, hashlib.blake2b(b"as it was", digest_size=16).digest()) for key in keys]
 
 
 def states(path: Path) -> dict[RowKey, tuple[RowState, str | None]]:
@@ -369,12 +369,11 @@ async def test_a_repeated_row_leaves_the_rows_already_sent(journal: Journal, pat
 RUN = """
 import asyncio, itertools, sys
 from boardclient.bulk.journal._journal import Journal
-from boardclient.bulk.journal._format import Entry
 
 async def main(path, batch):
     journal = await Journal.open(path, {"board": "b1"})
     for first in itertools.count(0, batch):
-        for decision in await journal.admit([Entry(n, b"d" * 16) for n in range(first, first + batch)]):
+        for decision in await journal.admit([(n, b"d" * 16) for n in range(first, first + batch)]):
             assert decision.action == "send"
             journal.release(decision.seq)
             journal.note(decision.seq, "done", f"c{decision.seq}")
@@ -411,7 +410,7 @@ def test_a_kill_after_logging_leaves_the_rows_in_doubt(path: Path) -> None:
         kill(process)
     assert read_journal(path).counts == {"logged": 200, "done": 0, "failed": 0, "waiting": 0, "unknown": 0}
     journal = JournalFile.open(path, IDENTITY)
-    decisions = journal.admit([Entry(n, b"d" * 16) for n in range(201)])
+    decisions = journal.admit([(n, b"d" * 16) for n in range(201)])
     assert [decision.action for decision in decisions] == ["doubtful"] * 200 + ["send"]
     journal.close()
 

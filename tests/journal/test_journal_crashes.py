@@ -74,7 +74,7 @@ class JournalMachine(RuleBasedStateMachine):
             if key in self.memory.rows:
                 seq, digest, *_ = self.memory.rows[key]
                 self.memory.rows[key] = (seq, digest, state, detail)
-                outcomes.append(RowOutcome(seq, state, detail))
+                outcomes.append((seq, state, detail))
         return outcomes
 
     ended = st.tuples(keys, st.sampled_from(["done", "failed", "waiting", "unknown"]), st.none() | st.text(max_size=3))

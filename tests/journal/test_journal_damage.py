@@ -115,7 +115,6 @@ LIMITED = """
 import resource, signal, sys
 from boardclient import JournalError
 from boardclient.bulk.journal._file import JournalFile
-from boardclient.bulk.journal._format import Entry
 
 path, limit = sys.argv[1], int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -123,7 +122,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 try:
     journal = JournalFile.open(path, {})
     for first in range(0, 10**6, 200):
-        journal.admit([Entry(n, b"d" * 16) for n in range(first, first + 200)])
+        journal.admit([(n, b"d" * 16) for n in range(first, first + 200)])
         print(*range(first, first + 200), sep="\\n", flush=True)
 except JournalError as error:
     print(error)

@@ -12,7 +12,6 @@ from journal_helpers import IDENTITY, entries, filled, opened
 
 from boardclient import JournalError
 from boardclient.bulk.journal import _view
-from boardclient.bulk.journal._format import RowOutcome
 from boardclient.bulk.journal._view import read_journal, read_rows
 
 # Reading
@@ -22,7 +21,7 @@ def test_a_summary_counts_what_a_journal_holds(path: Path) -> None:
     """A summary has the rows by state, including logged ones, and the identity, age and runs."""
     with opened(path) as journal:
         journal.admit(entries(*"abcdef"))
-        journal.record([RowOutcome(1, "done", "c"), RowOutcome(2, "failed"), RowOutcome(3, "waiting"), RowOutcome(4, "unknown")])
+        journal.record([(1, "done", "c"), (2, "failed", None), (3, "waiting", None), (4, "unknown", None)])
         while_open = read_journal(path)
         assert while_open.counts == {"logged": 2, "done": 1, "failed": 1, "waiting": 1, "unknown": 1}
         assert while_open.rows == 6
@@ -37,7 +36,7 @@ def test_rows_are_listed_by_state(path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(_view, "_PAGE", 2)
     with opened(path) as journal:
         journal.admit(entries(*"abcdef"))
-        journal.record([RowOutcome(seq, "done", "c") for seq in (1, 2, 4)])
+        journal.record([(seq, "done", "c") for seq in (1, 2, 4)])
         assert [row.key for row in read_rows(path, "done")] == ["a", "b", "d"]
         assert [row.key for row in read_rows(path, "logged", "failed")] == ["c", "e", "f"]
         assert [row.key for row in read_rows(path)] == list("abcdef")
@@ -66,7 +65,7 @@ def test_reading_during_a_run_changes_nothing(path: Path) -> None:
     """The content of the log is read too, and the log is not changed."""
     filled(path, 100)
     with opened(path) as journal:
-        journal.admit(entries("a"), [RowOutcome(1, "done", "c")])
+        journal.admit(entries("a"), [(1, "done", "c")])
         before = contents(path.parent)
         assert read_journal(path).counts == {"logged": 100, "done": 1, "failed": 0, "waiting": 0, "unknown": 0}
         assert len(list(read_rows(path))) == 101
@@ -80,7 +79,7 @@ def test_a_run_that_begins_while_one_reads(path: Path, monkeypatch: pytest.Monke
     with closing(read_rows(path)) as rows:
         read = [next(rows)]
         with opened(path) as journal:
-            journal.record([RowOutcome(seq, "done", "c" * 200) for seq in range(1, 2001)])
+            journal.record([(seq, "done", "c" * 200) for seq in range(1, 2001)])
             for start in range(0, 2000, 100):
                 journal.admit(entries(*range(start, start + 100)))
         read += rows

@@ -6,6 +6,8 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -31,7 +33,14 @@ _NOT_RELEASED: Final = (
     "INSERT OR IGNORE INTO outcomes (seq, state, detail) SELECT seq, 'waiting', 'logged, and not sent: the run was killed'"
     " FROM rows WHERE seq > ?"
 )
+_FIND: Final = (
+    "SELECT k.key, seq, digest, run, coalesce(state, 'logged'), detail FROM keys k CROSS JOIN rows USING (seq)"
+    " LEFT JOIN outcomes USING (seq) WHERE k.key IN"
+)
 _NOT_INDEXED: Final = "INSERT OR IGNORE INTO keys SELECT key, seq FROM rows WHERE seq > ? ORDER BY key"
+
+
+_new_decision: Final = partial(tuple.__new__, RowDecision)
 
 
 class _Known(NamedTuple):
@@ -66,6 +75,7 @@ class JournalFile:
         self._recent: dict[RowKey, int] = {}
         self._merging: dict[RowKey, int] = {}
         self._unmerged: list[RowKey] = []
+        self._has_index = False
         last = opening.last_row(connection)
         self._next: int = last + 1
         self._seen = bytearray((last >> 3) + 1)
@@ -220,21 +230,20 @@ class JournalFile:
 
     def _find(self, entries: Sequence[Entry]) -> dict[RowKey, _Known]:
         """Look up rows by key. Those whose keys are still in memory belong to this run."""
+        keys = [key for key, _ in entries]
         known: dict[RowKey, _Known] = {}
-        for key, *values in select_each(
-            self._connection,
-            "SELECT k.key, seq, digest, run, coalesce(state, 'logged'), detail FROM keys k CROSS JOIN rows USING (seq)"
-            " LEFT JOIN outcomes USING (seq) WHERE k.key IN",
-            [entry.key for entry in entries],
-        ):
-            known[key] = _Known(*values)
-        for key, _ in entries:
-            if key in self._recent or key in self._merging:
-                known[key] = _Known(0, b"", self._run, "logged", None)
+        if self._has_index:
+            for key, *values in select_each(self._connection, _FIND, keys):
+                known[key] = _Known(*values)
+        # In C, since rarely any key is found: a run has given each row a key of its own.
+        for key in chain(filter(self._recent.__contains__, keys), filter(self._merging.__contains__, keys)):
+            known[key] = _Known(0, b"", self._run, "logged", None)
         return known
 
     def _refusal(self, entries: Sequence[Entry], known: Mapping[RowKey, _Known]) -> str | None:
         """Return why the rows can't be accepted, or None if they can."""
+        if not known and len({key for key, _ in entries}) == len(entries):
+            return None
         seen: set[RowKey] = set()
         for key, digest in entries:
             row = known.get(key)
@@ -250,30 +259,31 @@ class JournalFile:
 
     def _log(self, entries: Sequence[Entry], known: Mapping[RowKey, _Known]) -> list[RowDecision]:
         """Log the rows to be sent, and return the decisions. Called within the transaction that looked them up."""
-        decisions = []
-        logged: list[tuple[int, RowKey, bytes, int]] = []
-        for key, digest in entries:
-            row = known.get(key)
-            if row is None:
-                seq = self._next + len(logged)
-                logged.append((seq, key, digest, self._run))
-                self._recent[key] = seq
-                decisions.append(RowDecision(seq, "send"))
-                continue
-            self._seen[row.seq >> 3] |= 1 << (row.seq & 7)
-            decision = _decision(row, digest)
-            if decision.action == "send":
-                self._log_again(row.seq, digest)
-            decisions.append(decision)
-        insert(self._connection, "INSERT INTO rows (seq, key, digest, run)", logged)
-        self._next += len(logged)
-        if logged:
-            self._index(_INDEXED_PER_ENTRY * len(logged))
-        return decisions
+        logged = self._log_new([entry for entry in entries if entry[0] not in known] if known else entries)
+        if not known:
+            return list(logged)
+        return [self._log_again(known[key], digest) if key in known else next(logged) for key, digest in entries]
 
-    def _log_again(self, seq: int, digest: bytes) -> None:
-        self._connection.execute("UPDATE rows SET digest = ?, run = ? WHERE seq = ?", (digest, self._run, seq))
-        self._connection.execute("DELETE FROM outcomes WHERE seq = ?", (seq,))
+    def _log_new(self, entries: Sequence[Entry]) -> Iterator[RowDecision]:
+        """Log rows that the file does not have. A run has up to a million of them, so each loop over them runs in C."""
+        numbers = range(self._next, self._next + len(entries))
+        if entries:
+            keys, digests = zip(*entries, strict=True)
+            self._recent.update(zip(keys, numbers, strict=True))
+            values = list(zip(numbers, keys, digests, repeat(self._run)))
+            insert(self._connection, "INSERT INTO rows (seq, key, digest, run)", values)
+            self._next = numbers.stop
+            self._index(_INDEXED_PER_ENTRY * len(entries))
+        return map(_new_decision, zip(numbers, repeat("send"), repeat(None)))
+
+    def _log_again(self, row: _Known, digest: bytes) -> RowDecision:
+        """Decide about a row of an earlier run, and log it again if it is to be sent."""
+        self._seen[row.seq >> 3] |= 1 << (row.seq & 7)
+        decision = _decision(row, digest)
+        if decision.action == "send":
+            self._connection.execute("UPDATE rows SET digest = ?, run = ? WHERE seq = ?", (digest, self._run, row.seq))
+            self._connection.execute("DELETE FROM outcomes WHERE seq = ?", (row.seq,))
+        return decision
 
     def _was_seen(self, seq: int) -> bool:
         return bool(self._seen[seq >> 3] & 1 << (seq & 7))
@@ -296,6 +306,7 @@ class JournalFile:
 
     def _note_indexed(self, seq: int) -> None:
         self._set_meta("indexed", seq)
+        self._has_index = seq > 0
 
     def _set_meta(self, name: str, value: object) -> None:
         self._connection.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))

@@ -6,12 +6,15 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from operator import attrgetter
 from typing import Final, Self, TypeVar
 
 from boardclient.bulk.journal._file import JournalFile
 from boardclient.bulk.journal._format import Entry, JournalRow, RowDecision, RowOutcome, RowState, SettledState
 
 T = TypeVar("T")
+
+_SEQ: Final = attrgetter("seq")
 
 NOTE_SECONDS: Final = 0.5
 """How long an outcome may wait to be written together with the next rows."""
@@ -46,7 +49,8 @@ class Journal:
         self._closing: Future[None] | None = None
         self._logged = file.last
         """The number of the last row that is known to be on the disk."""
-        self._released = file.last  # rows of earlier runs count as released
+        self.released = file.last  # those of earlier runs count as released
+        """The number up to which rows may be sent."""
 
     @classmethod
     async def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str], *, note_seconds: float = NOTE_SECONDS) -> Self:
@@ -105,9 +109,7 @@ class Journal:
             if self._closing is None:
                 self._thread.submit(_withdraw, self._file, job)
             raise
-        for seq, action, _ in decisions:
-            if action == "send" and seq > self._logged:
-                self._logged = seq
+        self._logged = max(self._logged, max(map(_SEQ, decisions), default=0))
         return decisions
 
     def release(self, seq: int) -> None:
@@ -116,11 +118,11 @@ class Journal:
         Raises:
             JournalError: the journal was moved or removed, or this can't be noted. The row must not be sent.
         """
-        if seq > self._released:
+        if seq > self.released:
             self._check_open()
             released = min(seq + _STRIDE - 1, max(seq, self._logged))
             self._file.release_to(released)
-            self._released = released
+            self.released = released
 
     def note(self, seq: int, state: SettledState, detail: str | None = None) -> None:
         """Note the outcome of a row, without waiting.
@@ -128,11 +130,13 @@ class Journal:
         `detail` is the card's id if it is done, otherwise the reason. If it can't be written, the next `admit`, `flush` or
         `aclose` raises.
         """
-        self._check_open()
+        if self._closing is not None:
+            self._check_open()
         if detail is not None and not detail.isascii():
             detail = detail.encode(errors="replace").decode()  # SQLite can't store a lone surrogate
-        self._pending.append(RowOutcome(seq, state, detail))
-        self._write_soon()
+        self._pending.append((seq, state, detail))
+        if self._timer is None or len(self._pending) >= _MOST_PENDING:
+            self._write_soon()
 
     async def flush(self) -> None:
         """Write the outcomes that were noted.
@@ -208,7 +212,7 @@ class Journal:
     def _write_soon(self) -> None:
         if len(self._pending) >= _MOST_PENDING:
             self._write_pending()
-        elif self._timer is None:
+        else:
             wait = self._note_seconds * min(1.0, self._written / _EARLY_OUTCOMES)
             self._timer = self._loop.call_later(wait, self._write_pending)
 
@@ -248,7 +252,9 @@ async def _ended(job: Future[T]) -> T:
 def _withdraw(file: JournalFile, admission: Future[list[RowDecision]]) -> None:
     """Record the rows as not sent that were logged for a caller which was cancelled."""
     if admission.exception() is None:
-        unsent = [RowOutcome(row.seq, "waiting", "not sent: cancelled") for row in admission.result() if row.action == "send"]
+        unsent: list[RowOutcome] = [
+            (row.seq, "waiting", "not sent: cancelled") for row in admission.result() if row.action == "send"
+        ]
         file.record(unsent)
 
 
