@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Awaitable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -90,3 +91,16 @@ async def test_a_card_of_a_bulk_run_runs_few_opcodes() -> None:
         await run(1)
         few, many = [await opcodes(asyncio.create_task(run(cards))) for cards in (100, 200)]
     assert 0 < (many - few) / 100 <= 895
+
+
+async def test_a_card_of_a_run_with_a_journal_runs_few_opcodes_more(tmp_path: Path) -> None:
+    """The thread that writes the journal is left out: what it runs for each row is in C."""
+    async with session_on(Pool(waits=True)) as session:
+
+        async def run(cards: int) -> None:
+            drafts = (CardDraft("n", "l") for _ in range(cards))
+            await session.cards.create_many(drafts, concurrency=16, journal=tmp_path / str(cards)).wait()
+
+        await run(1)
+        few, many = [await opcodes(asyncio.create_task(run(cards))) for cards in (128, 256)]
+    assert 0 < (many - few) / 128 <= 1350

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -24,6 +25,12 @@ class _ReadyRows(asyncio.Queue[Row]):
     def _init(self, maxsize: int) -> None:
         self.rows: deque[Row] = deque()
         self._queue = self.rows
+
+    def put_all(self, rows: Sequence[Row], waiting: int) -> None:
+        """Add new rows at the end. At most `waiting` tasks wait in `get`."""
+        for row in rows[:waiting]:
+            self.put_nowait(row)  # this wakes one of them
+        self._queue.extend(rows[waiting:])
 
     def _put(self, item: Row) -> None:
         if item.put_off_at is None:
@@ -55,10 +62,10 @@ class Backlog:
         """A row that is kept back. It does not count as under way."""
         self._ledger = ledger
         self._results = results
-        self._workers = workers
         self._most = 2 * workers
         self._ahead = 0 if ledger.batch == 1 else ledger.batch
         """How many rows are logged together before they are sent; 0 without a journal."""
+        self._most_untaken = workers if self._ahead else sys.maxsize
         self._ready = _ReadyRows()
         self._later: dict[Row, asyncio.TimerHandle] = {}
         self._waiting = 0
@@ -73,8 +80,8 @@ class Backlog:
 
     @property
     def _awaits_consumer(self) -> bool:
-        """Whether logged rows wait until results are taken."""
-        return self._ahead > 0 and len(self._results.untaken) >= self._workers
+        """Whether logged rows wait until results are taken. With those in flight they are at most two per worker."""
+        return len(self._results.untaken) > self._most_untaken
 
     def take_at_once(self) -> Row | None:
         """Return the next row if one is available without waiting, otherwise None.
@@ -83,9 +90,13 @@ class Backlog:
         per card.
         """
         row: Row | None
-        if self._ready.rows and not self._awaits_consumer:
-            row = self._ready.get_nowait()
-            self._update_demand()
+        ready = self._ready.rows
+        if ready and len(self._results.untaken) <= self._most_untaken:
+            row = ready.popleft()
+            if self._waiting:
+                self._update_demand()
+            elif len(ready) < self._ahead >> 1:
+                self._wanted.set()
         elif self._ahead or self.capacity <= 0 or (row := self._input.next_at_once()) is None:
             return None
         else:
@@ -120,7 +131,7 @@ class Backlog:
 
     def _update_demand(self) -> None:
         """Request rows if fewer are ready than workers wait, or under half a batch."""
-        if self._ready.qsize() < max(self._waiting, self._ahead // 2):
+        if len(self._ready.rows) < max(self._waiting, self._ahead // 2):
             self._wanted.set()
         else:
             self._wanted.clear()
@@ -138,7 +149,7 @@ class Backlog:
         else:
             while self.capacity <= 0:
                 await self._results.freed()
-            rows = await self._input.take(min(self.capacity, max(1, self._waiting - self._ready.qsize())))
+            rows = await self._input.take(min(self.capacity, max(1, self._waiting - len(self._ready.rows))))
         self.is_exhausted = not (rows or self._input.was_interrupted)
         self._under_way += len(rows)
         return rows
@@ -149,7 +160,7 @@ class Backlog:
         rows = await self._input.take(self._ahead)
         if rows:
             await self._ledger.admit(rows)
-        if self._waiting > self._ready.qsize() and len(rows) == self._ahead:
+        if self._waiting > len(self._ready.rows) and len(rows) == self._ahead:
             self._ahead = min(2 * self._ahead, _MOST_AHEAD)
         return rows
 
@@ -160,6 +171,11 @@ class Backlog:
     def put(self, row: Row) -> None:
         """Make a row that is under way available to the workers."""
         self._ready.put_nowait(row)
+        self._update_demand()
+
+    def put_all(self, rows: Sequence[Row]) -> None:
+        """Make new rows that are under way available to the workers."""
+        self._ready.put_all(rows, self._waiting)
         self._update_demand()
 
     def send(self, rows: Iterable[Row]) -> None:
@@ -214,8 +230,8 @@ class Backlog:
         for timer in self._later.values():
             timer.cancel()
         self._later.clear()
-        while self._ready.rows:
-            rows.append(self._ready.get_nowait())
+        rows += self._ready.rows
+        self._ready.rows.clear()
         for _ in rows:
             self.end()
         return rows + self.take_kept()

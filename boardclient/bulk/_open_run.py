@@ -244,8 +244,7 @@ class OpenRun:
             rows: Sequence[Row] | None = None
             while rows != [] and not (self._backlog.is_exhausted or self._doubts.is_full or self._halt.is_set):
                 rows = await self._backlog.take()
-                for row in rows:
-                    self._direct(row)
+                self._backlog.put_all([row for row in rows if self._is_to_be_sent(row)])
         finally:
             if watch is not None:
                 watch.cancel()
@@ -263,9 +262,13 @@ class OpenRun:
             await self._backlog.idle()
         self._input.interrupt()
 
-    def _direct(self, row: Row) -> None:
-        """Pass a new row to the workers, settle it, or add it to those in doubt."""
-        if row.action == "done":
+    def _is_to_be_sent(self, row: Row) -> bool:
+        """Return whether a new row is to be sent. If not, settle it, or add it to those in doubt."""
+        if row.action == "send":
+            if (problem := self._reconciler.problem(row)) is None:
+                return True
+            self._finish(row, failed(row, problem))
+        elif row.action == "done":
             self._reconciler.note_known(row, row.detail or "")
             self._finish(row, CardResult(index=row.index, draft=row.draft, card=Card(row.detail or ""), state="already"))
         elif row.action == "failed":
@@ -274,14 +277,10 @@ class OpenRun:
             why = row.detail or "an earlier run has sent it, and ended before the response came"
             row.error = BoardClientError(why, Effect.UNKNOWN)
             if self._options.unknown == "resend":
-                self._backlog.put(row)
-            else:
-                self._doubts.add(row, row.error)
-                self._backlog.end()
-        elif (problem := self._reconciler.problem(row)) is not None:
-            self._finish(row, failed(row, problem))
-        else:
-            self._backlog.put(row)
+                return True
+            self._doubts.add(row, row.error)
+            self._backlog.end()
+        return False
 
     def _finish(self, row: Row, result: CardResult) -> None:
         """Settle a row that this run did not send."""

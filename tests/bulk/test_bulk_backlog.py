@@ -19,6 +19,15 @@ async def test_results_that_wait_slow_a_run_with_a_journal_down(path: Path) -> N
         assert len(service.begun) <= 9
 
 
+async def test_one_worker_sends_the_next_row_before_its_result_is_taken(path: Path) -> None:
+    """A run with a journal is as far ahead of its consumer as one without: two rows for each worker."""
+    service = Service()
+    async with service.open_run(drafts("list", 10), concurrency=1, journal=path) as run:
+        assert (await anext(run)).index == 0
+        await let_run()
+        assert len(service.begun) == 3
+
+
 async def test_a_batch_of_the_journal_has_at_most_256_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches double while workers wait for rows, up to 256: so many rows at most are in doubt after a power failure."""
     sizes: list[int] = []
