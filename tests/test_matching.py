@@ -351,6 +351,12 @@ def test_empty_looks_are_compared_by_what_they_are() -> None:
         ("party 🎉 at ten", "party :tada: at ten"),
         ("A card", "a card"),
         ("a card", "A CARD!"),
+        ("a\ncard", "a"),
+        ("a 🎉 b 🎉 c", "a"),
+        ("a 🎉 b 🎉 c", "a 🎉 b"),
+        ("🎉 a", ""),
+        ("a card", "a card (2)"),
+        ("a card", "a card-12"),
     ],
 )
 def test_a_card_that_may_be_a_row_blocks_it(name: str, shown: str) -> None:

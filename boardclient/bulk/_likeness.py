@@ -24,8 +24,10 @@ _SHORTEST_CUT: Final = 8
 """The least number of letters and digits at which a common beginning suggests that a text was cut."""
 _ELLIPSIS: Final = re.compile(r"\s*(?:&#?\w{0,8})?(?:…|\.{2,3}|\[…\]|\[\.\.\.\])?\s*\Z")
 """What may end a text that was cut: part of an HTML escape, and an ellipsis."""
+_NUMBER: Final = re.compile(r"\s*(?:\(\d{1,4}\)|\[\d{1,4}\]|[-_#]\s?\d{1,4})\s*\Z")
 _TAG: Final = re.compile(r"</?[^\W\d_][^<>]*>")
 """An HTML tag, which services add and remove."""
+_LINE_ENDS: Final = frozenset("\n\r\v\f\x85\u2028\u2029")
 _WIDE_SPACE: Final = re.compile(r"\s{2,}|[^\S ]")
 
 Kinds: TypeAlias = frozenset[Hashable]
@@ -115,6 +117,11 @@ def is_beginning(sent: str, shown: str) -> bool:
     return _SHORTEST_CUT <= len(shown) < len(sent) and sent.startswith(shown)
 
 
+def without_number(text: str) -> str:
+    """Return a text without a number that a service adds, such as ` (2)`."""
+    return _NUMBER.sub("", text)
+
+
 def without_ellipsis(text: str) -> str:
     """Return a text without an ellipsis at its end."""
     return _ELLIPSIS.sub("", text)
@@ -166,12 +173,26 @@ class TextRule:
         The whole is shown if all its kinds of characters were seen.
         Services drop characters of unseen kinds, or replace them with a question mark or a name. ASCII letters and digits stay.
         """
-        unknown = {char for char in set(text) if is_special(char) and kind_of(char) not in self.seen}
+        unknown = self._unknown(text)
         if not unknown:
             return None
         if "<" in unknown:
             text = _TAG.sub("\0", text)  # services that take tags away take their names too
         return [bare(piece) for piece in "".join("\0" if char in unknown else char for char in text).split("\0")]
+
+    def beginnings(self, text: str) -> set[str]:
+        """Return what may be shown of a text that is cut off.
+
+        It ends before a character of an unseen kind.
+        Services cut titles off at the end of a line, and databases at characters that they can't store, such as emoji in the
+        three-byte utf8 of MySQL.
+        """
+        unknown = self._unknown(text)
+        return {bare(text[:place]) for place, char in enumerate(text) if char in unknown}
+
+    def _unknown(self, text: str) -> set[str]:
+        """Return the characters of unseen kinds that services may change."""
+        return {char for char in set(text) if (is_special(char) or char in _LINE_ENDS) and kind_of(char) not in self.seen}
 
 
 def has_pieces(look: str, pieces: Sequence[str]) -> bool:

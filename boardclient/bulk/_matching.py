@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from boardclient.bulk._likeness import TextRule, bare, has_pieces, is_beginning, untagged, without_ellipsis
+from boardclient.bulk._likeness import TextRule, bare, has_pieces, is_beginning, untagged, without_ellipsis, without_number
 from boardclient.bulk._shown import TELLING, Content, Shown
 from boardclient.models import Card
 
@@ -215,7 +215,7 @@ class Suspects:
                 (card.desc, self._descs, self._desc_lengths),
             ):
                 if text is not None:
-                    for look in {bare(text), bare(without_ellipsis(text)), untagged(text)}:
+                    for look in {bare(text), bare(without_ellipsis(text)), bare(without_number(text)), untagged(text)}:
                         index.setdefault(look, card.id)
                         lengths[len(look)] += 1
 
@@ -245,7 +245,7 @@ class Suspects:
 def _like(rule: TextRule, sent: str, looks: dict[str, str], lengths: Iterable[int]) -> str | None:
     """Return the identifier of a card whose text may be what was sent, or None."""
     whole = bare(sent)
-    for look in (whole, untagged(sent)):
+    for look in (whole, untagged(sent), *rule.beginnings(sent)):
         if look in looks:
             return looks[look]
     if rule.may_cut(sent):

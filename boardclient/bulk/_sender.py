@@ -22,9 +22,10 @@ from boardclient.bulk._results import CardResult, make_result
 from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._tally import Tally
-from boardclient.errors import BoardClientError, Effect, RateLimitError
-from boardclient.models import Card
+from boardclient.errors import BoardClientError, DecodeError, Effect, InvalidIdentifierError, RateLimitError
+from boardclient.models import Card, check_identifier
 
+_LINE: Final = "POST /1/cards"
 _PUT_OFF_SECONDS: Final = 0.05
 """The pause before a row that could not be sent is tried again. It doubles each time, up to 128 times its length."""
 _MOST_PUT_OFF: Final = 20
@@ -141,6 +142,9 @@ class Sender:
             options.history.clear()
         else:
             self._tally.requests += 1
+        if not (card.id.isalnum() or _is_usable(card.id)):
+            self._note_failure(row, DecodeError(f"{_LINE}: no call can name a card {card.id!a:.60}", "id", _LINE))
+            return
         if self._hold.is_disturbed:
             self._hold.note_success()
         if self._reads_board:
@@ -204,3 +208,11 @@ class Sender:
             self._ledger.withdraw([row])
         else:
             self._doubts.rows.append(row)
+
+
+def _is_usable(card_id: str) -> bool:
+    """Return True if later calls can name a card by an identifier."""
+    try:
+        return bool(check_identifier(card_id, "id").strip())
+    except InvalidIdentifierError:
+        return False

@@ -1,6 +1,7 @@
 """Bulk creation: laziness, order, back-pressure, errors as results, and progress."""
 
 import asyncio
+import json
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from boardclient import (
     BulkRun,
     CardDraft,
     DecodeError,
+    Effect,
     StaticCredentials,
     TransportError,
 )
@@ -168,6 +170,27 @@ async def test_errors_of_cards_are_results(service: BoardService, session: Async
     assert isinstance(results[4].error, DecodeError)
     report = run.report
     assert (report.created, report.failed, report.unknown, report.requests, report.rejected) == (1, 4, 5, 10, 0)
+
+
+@pytest.mark.parametrize("identifier", ["", " ", ".", "a/b", "\n", "\ud83d"])
+async def test_an_identifier_that_names_no_card_leaves_a_row_in_doubt(
+    identifier: str, service: BoardService, session: AsyncSession
+) -> None:
+    """No later call could name the card, and a journal could not keep it: the row is looked for on the board."""
+    board = await session.boards.create("Board", default_lists=True)
+    (list_id, *_) = [item.id for item in await session.boards.lists(board.id)]
+    body = json.dumps({"id": identifier}).encode()
+    service.faults.add(faults.foreign_body(body), "cards.create", call=1)
+    async with session.cards.create_many(drafts(list_id, 3), concurrency=1) as run:
+        results = [result async for result in run]
+    assert [result.state for result in results] == ["unknown", "created", "created"]
+    assert isinstance(results[0].error, DecodeError)
+    assert (results[0].error.path, results[0].error.effect) == ("id", Effect.DONE)
+    assert run.report.requests == 3
+    service.faults.add(faults.foreign_body(body), "cards.create", call=4)
+    report = await session.cards.create_many(drafts(list_id, 3), concurrency=1, board_id=board.id, settle=0.0).wait()
+    assert (report.created, report.unknown) == (3, 0)
+    assert len(service.rules.cards) == 6
 
 
 async def test_a_refusal_is_the_affair_of_the_pace(service: BoardService, list_id: str) -> None:
