@@ -16,7 +16,8 @@ def check_url(url: object, name: str, *, allow_insecure: bool) -> str:
     """
     parsed = _parsed(url)
     if parsed is None or parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise ValueError(f"{name} must be an absolute http or https URL, such as https://board.example")
+        given = "" if isinstance(url, str) else f", not {type(url).__name__}"
+        raise ValueError(f"{name} must be an absolute http or https URL, such as https://board.example{given}")
     if parsed.user is not None or parsed.password is not None or parsed.query_string or parsed.fragment:
         raise ValueError(f"{name} must hold no user, password, query or fragment")
     if parsed.scheme == "http" and not allow_insecure and not _is_loopback(parsed.host):
@@ -36,16 +37,19 @@ def check_root(url: object, name: str, *, allow_insecure: bool) -> str:
     return root
 
 
-def check_proxy(proxy: str | None, root: str, *, allow_insecure: bool) -> None:
-    """Check that no proxy on another host gets credentials over plain http.
+def check_proxy(proxy: object, root: str, *, allow_insecure: bool) -> None:
+    """Check that requests may go through a proxy. None means that there is none.
 
     Raises:
-        ValueError: one would. The message shows nothing of the URL.
+        ValueError: it is no http or https URL, or is on another host and would get the credentials of plain http. The message
+            shows nothing of the URL.
     """
-    if proxy is None or allow_insecure or root.startswith("https:"):
+    if proxy is None:
         return
     parsed = _parsed(proxy)
-    if parsed is None or not parsed.host or not _is_loopback(parsed.host):
+    if parsed is None or parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise ValueError("proxy must be an http or https URL, such as http://proxy.example:3128")
+    if not (allow_insecure or root.startswith("https:") or _is_loopback(parsed.host)):
         raise ValueError("proxy would be sent the credentials of plain http unencrypted: use https or allow_insecure=True")
 
 
@@ -56,7 +60,7 @@ def host_of(url: str) -> str:
 
 def _parsed(url: object) -> URL | None:
     try:
-        return URL(url) if isinstance(url, str) and url.isprintable() else None
+        return URL(url) if isinstance(url, str | URL) and str(url).isprintable() else None
     except ValueError:
         return None
 

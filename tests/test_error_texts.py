@@ -95,6 +95,9 @@ async def test_no_connection_names_the_host(raw_server: Any) -> None:
     async with AsyncSession(StaticCredentials("t"), "https://no-such-host.invalid", retry=None) as session:
         error = await error_of(session.members.me())
     assert "no connection to no-such-host.invalid: the host name does not resolve" in str(error)
+    async with AsyncSession(StaticCredentials("t"), "https://board.example", proxy=url, retry=None) as session:
+        error = await error_of(session.members.me())
+    assert "no connection to board.example: the proxy can't be reached, check proxy= or the proxy" in str(error)
 
 
 async def test_a_passed_deadline_names_what_took_so_long(service: BoardService, loop_clock: Clock) -> None:

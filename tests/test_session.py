@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from session_helpers import ANY, TOKEN, counted, requests, session_of
+from yarl import URL
 
 import boardclient.retry
 from boardclient import (
@@ -201,6 +202,7 @@ async def test_plain_http_with_allow_insecure(wire: Any) -> None:
         ({"headers": {1: "x"}}, ValueError),
         ({"user_agent": "a\nb"}, ValueError),
         ({"retry": "often"}, TypeError),
+        ({"ssl": "/etc/ssl/ca.pem"}, TypeError),
         ({"credentials": TOKEN}, TypeError),
     ],
 )
@@ -258,17 +260,31 @@ async def test_a_cancelled_call_keeps_no_credentials(board_service: Any) -> None
     assert [context["credentials"] for context in held] == [None]
 
 
-@pytest.mark.parametrize("proxy", ["http://proxy.example:3128", "proxy.example", "http://\x00"])
-async def test_a_remote_proxy_gets_no_plain_http(proxy: str) -> None:
+@pytest.mark.parametrize("proxy", ["proxy.example:3128", "socks5://proxy.example", "http://", "http://\x00", 3128])
+def test_a_proxy_that_is_no_url_is_refused(proxy: Any) -> None:
+    """A proxy without a scheme, or of a kind that aiohttp can't use, is refused before anything is sent."""
+    for root in ("https://board.example", "http://127.0.0.1:9"):
+        with pytest.raises(ValueError, match=r"proxy must be an http or https URL, such as http://proxy\.example:3128"):
+            AsyncSession(StaticCredentials(TOKEN), root, proxy=proxy, allow_insecure=True)
+
+
+def test_arguments_in_the_wrong_order_are_named() -> None:
+    """A base URL of another type is named by its type, and a yarl.URL is taken."""
+    with pytest.raises(ValueError, match=r"base_url must be .*, not StaticCredentials$"):
+        AsyncSession("https://board.example", StaticCredentials(TOKEN))  # type: ignore[arg-type]  # -- what is tested
+    AsyncSession(StaticCredentials(TOKEN), URL("https://board.example"))._discard()  # type: ignore[arg-type]  # -- httpx takes one
+
+
+async def test_a_remote_proxy_gets_no_plain_http() -> None:
     """Plain http to this machine does not allow credentials to go unencrypted to a proxy elsewhere."""
-    provider, root = StaticCredentials(TOKEN), "http://127.0.0.1:9"
-    with pytest.raises(ValueError, match="proxy") as caught:
+    provider, root, proxy = StaticCredentials(TOKEN), "http://127.0.0.1:9", "http://proxy.example:3128"
+    with pytest.raises(ValueError, match="proxy would be sent the credentials") as caught:
         AsyncSession(provider, root, proxy=proxy)
     assert proxy not in str(caught.value)
     for options in ({"proxy": proxy, "allow_insecure": True}, {"proxy": "http://user:word@localhost:3128"}):
         await AsyncSession(provider, root, **options).aclose()
     async with AsyncSession(provider, "https://board.example", proxy=proxy) as session:
-        with pytest.raises(ValueError, match="proxy"):
+        with pytest.raises(ValueError, match="proxy would be sent the credentials"):
             session.exchange.check_url("http://127.0.0.1:9", "auth_url")
 
 

@@ -29,6 +29,7 @@ _WHY: Final[tuple[tuple[type[Exception], str], ...]] = (
     (aiohttp.ClientConnectorDNSError, "the host name does not resolve, check the address and the network"),
     (aiohttp.ClientConnectorSSLError, "TLS failed"),
     (aiohttp.ServerFingerprintMismatch, "the certificate's fingerprint is another, check the one in ssl="),
+    (aiohttp.ClientProxyConnectionError, "the proxy can't be reached, check proxy= or the proxy of the environment"),
     (aiohttp.ClientHttpProxyError, "the proxy refused, check proxy= or the proxy of the environment"),
     (ssl.SSLCertVerificationError, "the certificate was refused"),
     (ssl.SSLError, "TLS failed"),

@@ -36,6 +36,8 @@ class Settings:
     def __attrs_post_init__(self) -> None:
         if self.ssl is False and not self.allow_insecure:
             raise ValueError("ssl=False turns certificate checks off: it needs allow_insecure=True")
+        if self.ssl is not None and not isinstance(self.ssl, bool):
+            _check_ssl(self.ssl)
         for name, limit in (("max_connections", self.max_connections), ("max_answer_bytes", self.max_answer_bytes)):
             if not isinstance(limit, int):
                 raise TypeError(f"{name} must be a whole number, not {type(limit).__name__}")
@@ -48,6 +50,15 @@ class Settings:
                 raise ValueError("headers must be printable strings")
         if not (isinstance(self.user_agent, str) and self.user_agent.isprintable()):
             raise ValueError("user_agent must be a printable string")
+
+
+def _check_ssl(value: object) -> None:
+    import ssl
+
+    import aiohttp
+
+    if not isinstance(value, ssl.SSLContext | aiohttp.Fingerprint):
+        raise TypeError(f"ssl must be an SSLContext, an aiohttp.Fingerprint, a bool or None, not {type(value).__name__}")
 
 
 class Progress:
