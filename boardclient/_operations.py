@@ -302,7 +302,7 @@ def _json(value: JsonValue) -> JsonValue:
         return check_text(value, "json")
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise ValueError(f"json holds a {type(value).__name__} that JSON can't express")
+    raise ValueError(f"json holds a {type(value).__name__} object that JSON can't express")
 
 
 def _parameters(values: object) -> list[str]:

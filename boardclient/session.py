@@ -269,7 +269,12 @@ class AsyncSession:
     def __del__(self) -> None:
         core = getattr(self, "_core", None)  # absent where __init__ refused its arguments
         if core is not None and self._owns_core and not core.in_flight.is_closed:
-            warnings.warn("an AsyncSession was never closed", ResourceWarning, stacklevel=2, source=self)
+            warnings.warn(
+                "an AsyncSession was never closed: use `async with`, or await its aclose()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     def __repr__(self) -> str:
         state = "closed" if self._core.in_flight.is_closed else "open"

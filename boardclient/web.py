@@ -329,7 +329,7 @@ class SignIn:
         ended = self._cookies.keep_flows(flows.end(found))
         error, code = given.get("error"), given.get("code")
         if error is not None and error not in SERVICE_ERRORS:
-            raise SignInError("the user refused, or the service in the user's name", "refused", (ended,))
+            raise SignInError("the user or the service refused access", "refused", (ended,))
         if error is not None:
             raise SignInError(f"the service's consent page failed ({error})", "failed", (ended,))
         if not code:

@@ -202,7 +202,7 @@ async def test_without_itsdangerous(service: BoardService, monkeypatch: pytest.M
     """Without the extra the error says what to install."""
     monkeypatch.setitem(sys.modules, "itsdangerous", None)
     async with service.session() as session:
-        with pytest.raises(ModuleNotFoundError, match=r"pip install boardclient\[web\]"):
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'boardclient\[web\]'"):
             sign_in_of(service, session)
 
 

@@ -83,7 +83,7 @@ class Signer:
         try:
             from itsdangerous import URLSafeSerializer
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("sign-ins need itsdangerous: pip install boardclient[web]", name=error.name) from error
+            raise ModuleNotFoundError("sign-ins need itsdangerous: pip install 'boardclient[web]'", name=error.name) from error
         self._keys = tuple(keys)
         self._flows = _serializer(URLSafeSerializer, keys, "boardclient.flows")
         self._account = _serializer(URLSafeSerializer, keys, "boardclient.account")

@@ -114,7 +114,7 @@ class BulkRun:
 
     def _running(self) -> OpenRun:
         if self._open is None or self._life != "open":
-            raise RuntimeError("use a BulkRun within its `async with` block")
+            raise RuntimeError("use a BulkRun within its `async with` block, or await its wait() without one")
         return self._open
 
     @property

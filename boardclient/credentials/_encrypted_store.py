@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore, text_of_end
 
 if TYPE_CHECKING:
-    from cryptography.fernet import MultiFernet
+    from cryptography.fernet import Fernet, MultiFernet
 
 _logger: Final = logging.getLogger("boardclient")
 
@@ -44,10 +44,13 @@ class EncryptedTokenStore:
 
     @staticmethod
     def generate_key() -> str:
-        """Return a new key."""
-        from cryptography.fernet import Fernet
+        """Return a new key.
 
-        return Fernet.generate_key().decode()
+        Raises:
+            ModuleNotFoundError: the extra `crypto` is not installed.
+        """
+        fernet, _ = _fernet_classes()
+        return fernet.generate_key().decode()
 
     async def read(self, account: str) -> StoredToken | None:
         """Return the token of the account, None if none is stored or no key opens it."""
@@ -105,19 +108,24 @@ class EncryptedTokenStore:
         return f"EncryptedTokenStore({self._inner!r})"
 
 
-def _fernet_of(keys: Sequence[str | bytes]) -> MultiFernet:
+def _fernet_classes() -> tuple[type[Fernet], type[MultiFernet]]:
     try:
         from cryptography.fernet import Fernet, MultiFernet
     except ModuleNotFoundError as error:
-        why = "EncryptedTokenStore needs cryptography: pip install boardclient[crypto]"
+        why = "EncryptedTokenStore needs cryptography: pip install 'boardclient[crypto]'"
         raise ModuleNotFoundError(why, name=error.name) from error
+    return Fernet, MultiFernet
+
+
+def _fernet_of(keys: Sequence[str | bytes]) -> MultiFernet:
+    one_key, many_keys = _fernet_classes()
     fernets = []
     for key in keys:
         try:
-            fernets.append(Fernet(key))
+            fernets.append(one_key(key))
         except (ValueError, TypeError):
             fernets.clear()
             break
     if not fernets:
         raise ValueError("keys must be Fernet keys, such as EncryptedTokenStore.generate_key() makes, and at least one")
-    return MultiFernet(fernets)
+    return many_keys(fernets)

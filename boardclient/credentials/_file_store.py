@@ -69,7 +69,8 @@ class FileTokenStore(AccountStore):
 
     Raises:
         CredentialError: the file can't be used, or other users may read it. Each method may raise it. The message says what to
-        do. ValueError: the home folder is not known.
+            do.
+        ValueError: the home folder is not known.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time) -> None:

@@ -132,7 +132,8 @@ class Recording:
         try:
             return cls(tuple(_interactions(json.loads(Path(path).read_text(encoding="utf-8")))))
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{os.fspath(path)} can't be replayed: {error}") from None
+            why = f"it is not JSON: {error}" if isinstance(error, json.JSONDecodeError) else error
+            raise ValueError(f"{os.fspath(path)} can't be replayed: {why}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file. An existing one is replaced, and never left half written.

@@ -352,6 +352,6 @@ async def test_waiting_without_a_block(service: BoardService, session: AsyncSess
     """`wait()` opens a run that was not entered, and closes it; a second time it can't be used."""
     run = session.cards.create_many(drafts(list_id, 5))
     assert (await run.wait()).created == 5
-    with pytest.raises(RuntimeError, match="within its `async with` block"):
+    with pytest.raises(RuntimeError, match="within its `async with` block, or await its wait"):
         await run.wait()
     assert run.take_ready() == []

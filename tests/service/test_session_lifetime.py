@@ -81,7 +81,7 @@ async def test_a_session_never_closed_warns(service: BoardService) -> None:
         service.session()
         gc.collect()
 
-    with pytest.warns(ResourceWarning, match="AsyncSession was never closed"):
+    with pytest.warns(ResourceWarning, match="AsyncSession was never closed: use `async with`"):
         forget()
     session = service.session()
     await session.aclose()

@@ -281,7 +281,7 @@ def test_what_json_would_change_is_text(text: bytes, kind: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "can't be replayed: Expecting"),
+        ("{", "can't be replayed: it is not JSON: Expecting"),
         ("[]", "it is no recording"),
         ('{"log": {}}', "it is no recording"),
         ('{"log": {"entries": [{}]}}', "entry 1 is incomplete or wrong"),
