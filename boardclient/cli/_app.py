@@ -107,7 +107,12 @@ app = Group(
         "_serve.serve",
         "Run the embedded service in memory until SIGINT or SIGTERM, for trials and development.",
         Option(
-            "--port", type=WholeNumber(0, 65535), default=0, metavar="N", help="The port on 127.0.0.1; 0 means any free port."
+            "--port",
+            type=WholeNumber(0, 65535),
+            default=0,
+            metavar="N",
+            help="The port on 127.0.0.1.",
+            otherwise="0, which means any free port",
         ),
         Option(
             "--member",

@@ -8,6 +8,7 @@ import attrs
 
 from boardclient import AsyncSession, Board, BoardList, Card, Member
 from boardclient.cli import _rows, _text
+from boardclient.cli._errors import UsageError
 from boardclient.cli._running import with_session
 from boardclient.cli._settings import Options
 
@@ -114,7 +115,10 @@ def card_create(
 
     async def work(session: AsyncSession) -> Card:
         zone = None if timezone is None else _rows.zone_of(timezone)
-        due_at = None if due is None else _rows.parse_due(due, zone)
+        try:
+            due_at = None if due is None else _rows.parse_due(due, zone)
+        except ValueError as error:
+            raise UsageError(f"--due: {error}") from None
         return await session.cards.create(name, list_id=list_id, desc=desc, due=due_at, pos=pos)
 
     _call(options, "card created", work, as_json=as_json)

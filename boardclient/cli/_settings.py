@@ -38,8 +38,8 @@ class Settings:
     @property
     def advice(self) -> str:
         """What the user can do when the service refuses the token."""
-        where = "" if self.auth_url is None else f" (tokens are exchanged at {self.auth_url})"
-        return f"get a new token{where} and set {TOKEN}"
+        where = "" if self.auth_url is None else f", tokens are exchanged at {self.auth_url}"
+        return f"they are read from {KEY} and {TOKEN}{where}"
 
     def session(self) -> AsyncSession:
         """Build a session with these settings; the caller closes it.

@@ -203,7 +203,7 @@ def test_a_token_that_is_refused_during_an_import_ends_it(cli, board_service: Bo
     assert code == 1
     found = summary(out)
     assert (found["created"], found["failed"], found["unknown"], found["not_sent"]) == (1, 1, 0, 1)
-    assert "get a new token" in err
+    assert "obtain a new token" in err
 
 
 @pytest.mark.parametrize(
