@@ -155,8 +155,9 @@ class Protocol(ResponseHandler):
     ) -> None:
         """End the response that is awaited, and the body that is being read."""
         if isinstance(exc, HttpProcessingError):
-            if self.transport is not None:
-                self.transport.abort()  # while it closes, TLS would pass on more bytes, which fail too
+            transport, self.transport = self.transport, None  # aiohttp closes it each time that it parses, see `close`
+            if transport is not None:
+                transport.abort()  # while it closes, TLS would pass on more bytes, which fail too
             self._read_before_junk()
         if self.is_refused and cause and isinstance(cause[0], ConnectionError):  # other errors may follow a part that was sent
             exc = NothingSentError(*cause[0].args)

@@ -102,3 +102,27 @@ async def test_a_response_that_is_not_http(raw_server: Any, server_context: ssl.
         async with asyncio.timeout(20):
             await lost.wait()
     assert (caught.value.phase, caught.value.effect) == ("receive", Effect.UNKNOWN)
+
+
+@pytest.mark.parametrize("size", [2**17, 2**20])
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_a_large_response_with_more_behind_it_counts(
+    raw_server: Any, server_context: ssl.SSLContext, certificate: Path, size: int, is_closed: bool
+) -> None:
+    """What follows a whole response makes aiohttp close the connection several times, which asyncio's TLS does not survive."""
+
+    async def handler(reader: Any, writer: Any) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%bjunk" % (size, b"x" * size))
+        if is_closed:
+            writer.close()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+
+    context = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
+    async with (
+        raw_server.run(handler, server_context) as url,
+        AsyncSession(StaticCredentials("t"), url, ssl=context, retry=None) as session,
+    ):
+        response = await session.request("GET", "/1/cards/c")
+    assert (response.status, len(response.body)) == (200, size)
