@@ -27,9 +27,6 @@ _logger: Final = logging.getLogger("boardclient")
 _prefix: Final = os.urandom(3).hex()
 _numbers: Final = itertools.count(1)
 
-REQUEST_ID_HEADERS: Final = ("X-Request-Id", "Request-Id", "X-Correlation-Id", "X-Amzn-RequestId", "X-Trace-Id", "CF-Ray")
-"""The headers in which services and proxies identify a request. The interface names none."""
-
 
 def new_call_id() -> str:
     """Return an identifier of a call, unique in this process and unlikely in others."""
@@ -72,11 +69,6 @@ class ShownHeaders(Mapping[str, str]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CIMultiDict, (list(self.shown.items()),)
-
-
-def request_id_of(headers: Mapping[str, str]) -> str | None:
-    """Return the service's identifier of a request, from the headers of its response."""
-    return next((headers[name] for name in REQUEST_ID_HEADERS if name in headers), None)
 
 
 class Instrument:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, Literal, TextIO
 
-from boardclient._activities import INSTALLED, Activity, Instrument, request_id_of
+from boardclient._activities import INSTALLED, Activity, Instrument
 from boardclient.errors import BoardClientError, Effect
 from boardclient.events import CredentialsRenewed, Event, RetryScheduled
 
@@ -21,6 +22,8 @@ __all__ = ["log_to_stderr"]
 _root: Final = logging.getLogger("boardclient")
 _root.addHandler(logging.NullHandler())
 _calls: Final = logging.getLogger("boardclient.calls")
+_REQUEST_ID_HEADERS: Final = ("X-Request-Id", "Request-Id", "X-Correlation-Id", "X-Amzn-RequestId", "X-Trace-Id", "CF-Ray")
+"""The headers in which services and proxies identify a request. The interface names none. The first one is logged."""
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO}
 
 is_info_logged: Final = partial(_calls.isEnabledFor, logging.INFO)
@@ -110,7 +113,7 @@ def _log(level: int, activity: Activity, message: str, *values: object) -> None:
         "status": activity.status,
         "seconds": round(activity.seconds, 6),
         "effect": activity.effect.value,
-        "request_id": request_id_of(activity.response_headers),
+        "request_id": _request_id_of(activity.response_headers),
     }
     parts = ["%s", "(%s)"] if activity.call_id else ["%s"]
     ends = [f"{name} {extra[name]}" for name in ("status", "account", "request_id") if extra[name] is not None]
@@ -121,6 +124,11 @@ def _log(level: int, activity: Activity, message: str, *values: object) -> None:
     named = [activity.operation, activity.call_id] if activity.call_id else [activity.operation]
     text = " ".join([*parts, message, *(["[%s]"] if ends else [])])
     _calls.log(level, text, *named, *values, *([", ".join(ends)] if ends else []), extra=extra)
+
+
+def _request_id_of(headers: Mapping[str, str]) -> str | None:
+    """Return the service's identifier of a request, from the headers of its response."""
+    return next((headers[name] for name in _REQUEST_ID_HEADERS if name in headers), None)
 
 
 def _configure() -> None:
