@@ -8,9 +8,9 @@ from typing import Literal
 
 import attrs
 
-from boardclient import CardDraft, JournalError
+from boardclient import CardDraft
 from boardclient.bulk import IdSet, digest
-from boardclient.bulk.journal import RowKey, read_journal, read_rows
+from boardclient.bulk.journal import RowKey, check_identity, read_journal, read_rows
 from boardclient.cli._signals import in_steps
 
 Key = RowKey
@@ -54,7 +54,7 @@ async def read_earlier(path: Path | None, identity: Mapping[str, str]) -> Earlie
     earlier = Earlier()
     if path is None or not _is_there(path):
         return earlier
-    _check_identity(path, read_journal(path).identity, identity)
+    check_identity(path, read_journal(path).identity, identity)
     earlier.exists = True
     sets = {"done": earlier.done, "failed": earlier.failed, "logged": earlier.doubtful, "unknown": earlier.doubtful}
     with closing(read_rows(path, "done", "failed", "logged", "unknown")) as rows:
@@ -66,13 +66,6 @@ async def read_earlier(path: Path | None, identity: Mapping[str, str]) -> Earlie
 
 def _is_there(path: Path) -> bool:
     return os.path.exists(path)  # unlike Path.exists it does not raise without permission
-
-
-def _check_identity(path: Path, made_for: Mapping[str, str], given: Mapping[str, str]) -> None:
-    parts = [name for name in {**made_for, **given} if made_for.get(name) != given.get(name)]
-    if parts:
-        differences = ", ".join(f"{name} {made_for.get(name)} (now {given.get(name)})" for name in parts)
-        raise JournalError(f"{path} belongs to another import: {differences}. Give this import a journal of its own (--journal)")
 
 
 def doubtful_keys(path: Path) -> set[Key]:

@@ -234,7 +234,7 @@ def test_the_journal_of_another_board_is_refused(
     other = list(board_service.rules.boards)[-1]
     code, out, err = cli("import", path, "--board", other, "--list", "Done", *extra)
     assert (code, out) == (2, "")
-    assert f"belongs to another import: board {board.board} (now {other})" in err
+    assert f"belongs to another import: board {board.board!r} (now {other!r})" in err
     assert names(board_service) == ALL_NINE
 
 
