@@ -15,7 +15,7 @@ from boardclient.models import Board, BoardList, Card, CardDraft, Member, Positi
 
 if TYPE_CHECKING:
     from boardclient.bulk import BulkRun
-    from boardclient.bulk._finding import FoundCards
+    from boardclient.bulk.reconciliation._card_search import FoundCards
 
 # The bulk package is imported when it is first used: it is a third of what importing this package takes.
 
@@ -210,7 +210,7 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
             TypeError, ValueError: a value could not have been sent.
         """
-        from boardclient.bulk._finding import find_cards
+        from boardclient.bulk.reconciliation._card_search import find_cards
 
         draft = CardDraft(name, list_id, desc=desc, due=due)
         cards = await self._runner.call(operations.BOARD_CARDS.request(board_id))

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from boardclient import Card, CardDraft, NotFoundError
 from boardclient._operations import Request
 from boardclient.bulk._ledger import MemoryLedger
-from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._results import CardResult
 from boardclient.bulk._rows import Row
+from boardclient.bulk.reconciliation._reconciler import Reconciler
 from boardclient.models import BoardList
 
 DUE = datetime(2027, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

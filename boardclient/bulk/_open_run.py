@@ -19,14 +19,14 @@ from boardclient.bulk._input import AsyncInput, Drafts, open_input
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._queue import ResultQueue
-from boardclient.bulk._reader import PatientReader
-from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._recorder import Listener, Recorder
 from boardclient.bulk._results import CardResult, State
 from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._sender import Sender
 from boardclient.bulk._tally import Tally
+from boardclient.bulk.reconciliation._reader import PatientReader
+from boardclient.bulk.reconciliation._reconciler import Reconciler
 from boardclient.errors import BoardClientError, Effect
 from boardclient.events import WaitReason
 from boardclient.logs import followers

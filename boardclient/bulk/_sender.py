@@ -16,12 +16,12 @@ from boardclient.bulk._halt import Halt
 from boardclient.bulk._hold import PATIENCE_SECONDS, Hold
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._options import BulkOptions
-from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._recorder import Recorder
 from boardclient.bulk._results import CardResult, make_result
 from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._tally import Tally
+from boardclient.bulk.reconciliation._reconciler import Reconciler
 from boardclient.errors import BoardClientError, DecodeError, Effect, InvalidIdentifierError, RateLimitError
 from boardclient.models import Card, check_identifier
 

@@ -9,8 +9,9 @@ from bulk_helpers import Moments, World
 from boardclient import (
     AsyncSession,
 )
-from boardclient.bulk import _backlog, _doubts, _hold, _open_run, _reader, _reconcile, _sender
+from boardclient.bulk import _backlog, _doubts, _hold, _open_run, _sender
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
+from boardclient.bulk.reconciliation import _board, _reader, _reconciler
 from boardclient.testing import BoardService
 
 
@@ -35,7 +36,7 @@ async def world(service: BoardService, session: AsyncSession, path: Path) -> Wor
 @pytest.fixture
 def moments(monkeypatch: pytest.MonkeyPatch) -> Moments:
     time = Moments()
-    for module in (_backlog, _doubts, _hold, _open_run, _reader, _reconcile, _sender):
+    for module in (_backlog, _doubts, _hold, _open_run, _reader, _board, _reconciler, _sender):
         monkeypatch.setattr(module, "asyncio", time)
     return time
 

@@ -17,8 +17,8 @@ from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
 from boardclient.bulk import CardResult
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._reconcile import Reconciler, RowFinding
 from boardclient.bulk._rows import Row
+from boardclient.bulk.reconciliation._reconciler import Reconciler, RowFinding
 from boardclient.models import BoardList
 
 

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from reconcile_helpers import Board, begun, card, note, row, settled, verdicts
 
 from boardclient import Card
-from boardclient.bulk._affixes import Affixes, learn_affixes
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._likeness import TextRule, learn_text, untagged
-from boardclient.bulk._matching import match
-from boardclient.bulk._shown import Content, Shown
+from boardclient.bulk.reconciliation._affixes import Affixes, learn_affixes
+from boardclient.bulk.reconciliation._likeness import TextRule, learn_text, untagged
+from boardclient.bulk.reconciliation._matching import match
+from boardclient.bulk.reconciliation._shown import Content, Shown
 
 NAMES = [f"card {number}" for number in range(6)]
 WAYS = {

@@ -18,9 +18,9 @@ from boardclient import (
 )
 from boardclient.bulk import CardResult
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
-from boardclient.bulk._listing import IdSet
-from boardclient.bulk._markers import markers
 from boardclient.bulk.journal._view import read_rows
+from boardclient.bulk.reconciliation._listing import IdSet
+from boardclient.bulk.reconciliation._markers import markers
 from boardclient.models import BoardList
 
 # --- the audit
@@ -80,7 +80,7 @@ async def test_the_audit_by_marker(ledger: Ledger) -> None:
 
 async def test_the_audit_names_at_most_a_thousand(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a flood of cards the first are named."""
-    monkeypatch.setattr("boardclient.bulk._auditor._NAMED", 3)
+    monkeypatch.setattr("boardclient.bulk.reconciliation._auditor._NAMED", 3)
     rows = [row(0)]
     board = Board()
     reconciler = await begun(ledger, board, rows)
@@ -93,7 +93,7 @@ async def test_the_audit_names_at_most_a_thousand(ledger: Ledger, monkeypatch: p
 
 async def test_the_audit_names_cards_of_rows_that_were_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service may create a card and refuse it all the same. So many rows are kept as cards are named."""
-    monkeypatch.setattr("boardclient.bulk._auditor._NAMED", 2)
+    monkeypatch.setattr("boardclient.bulk.reconciliation._auditor._NAMED", 2)
     board = Board()
     reconciler = await begun(ledger, board, [])
     for index, name in enumerate("abc"):
@@ -152,7 +152,7 @@ async def test_a_card_that_cannot_be_read_counts_as_hidden(ledger: Ledger) -> No
 
 async def test_a_hundred_missing_cards_are_read_at_most(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next time others are read."""
-    monkeypatch.setattr("boardclient.bulk._missing._MOST_ASKED", 2)
+    monkeypatch.setattr("boardclient.bulk.reconciliation._missing._MOST_ASKED", 2)
     rows = [row(0, "n0")]
     board = Board()
     reconciler = await begun(ledger, board, rows)
@@ -181,7 +181,7 @@ async def test_missing_cards_whose_rows_are_not_in_the_input(ledger: Ledger) -> 
 
 async def test_a_few_missing_cards_are_taken_from_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If those that are read are deleted, so are the others."""
-    monkeypatch.setattr("boardclient.bulk._missing._MOST_ASKED", 1)
+    monkeypatch.setattr("boardclient.bulk.reconciliation._missing._MOST_ASKED", 1)
     ledger = await JournalLedger.open(tmp_path / "journal", {"board": "b1"}, 8)
     board, rows = Board(), [row(number, f"n{number}") for number in range(3)]
     reconciler = await begun(ledger, board, [])

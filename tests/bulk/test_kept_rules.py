@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from reconcile_helpers import Board, card, confirm, note, row, verdicts
 
 from boardclient import Card
-from boardclient.bulk._affixes import Affixes
-from boardclient.bulk._kept import FACT, KeptRules
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
-from boardclient.bulk._likeness import DateRule, TextRule
-from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._rows import Row
-from boardclient.bulk._shown import Content, Shown
+from boardclient.bulk.reconciliation._affixes import Affixes
+from boardclient.bulk.reconciliation._kept_rules import FACT, KeptRules
+from boardclient.bulk.reconciliation._likeness import DateRule, TextRule
+from boardclient.bulk.reconciliation._reconciler import Reconciler
+from boardclient.bulk.reconciliation._shown import Content, Shown
 
 LONG = "a name that is longer than what the listing shows"
 

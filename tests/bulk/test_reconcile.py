@@ -22,8 +22,8 @@ from boardclient import (
     TransportError,
 )
 from boardclient.bulk._ledger import JournalLedger, Ledger
-from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk._rows import Row
+from boardclient.bulk.reconciliation._reconciler import Reconciler
 
 # --- what is read beforehand
 
@@ -214,7 +214,7 @@ async def test_a_service_that_changes_texts_is_learned(ledger: Ledger) -> None:
 
 async def test_the_first_and_the_last_known_cards_teach(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a million cards a few hundred are kept, from both ends of the run."""
-    monkeypatch.setattr("boardclient.bulk._samples.SAMPLES", 2)
+    monkeypatch.setattr("boardclient.bulk.reconciliation._samples.SAMPLES", 2)
     reconciler = Board().reconciler(ledger)
     for index in range(7):
         reconciler.note_known(row(index), f"c{index}")
@@ -312,7 +312,7 @@ async def test_a_listing_that_lags_is_read_again(ledger: Ledger, monkeypatch: py
             waited.append(seconds)
             board.cards.append(hidden)
 
-    monkeypatch.setattr("boardclient.bulk._reconcile.asyncio.sleep", sleep)
+    monkeypatch.setattr("boardclient.bulk.reconciliation._board.asyncio.sleep", sleep)
     assert verdicts(await settled(ledger, board, reconciler, rows)) == {0: "absent"}
     assert len(waited) == 1
     assert 59 < waited[0] <= 60

@@ -8,8 +8,8 @@ from reconcile_helpers import DUE, Board, begun, card, confirm, marker_of, note,
 
 from boardclient import Card, JournalError
 from boardclient.bulk._ledger import Ledger, MemoryLedger
-from boardclient.bulk._renamed import FACT
 from boardclient.bulk._rows import Row
+from boardclient.bulk.reconciliation._renamed import FACT
 
 LATER = DUE.replace(year=2028)
 
@@ -108,7 +108,7 @@ async def test_a_later_run_names_renamed_cards(ledger: Ledger) -> None:
 
 async def test_a_thousand_renamed_cards_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many cards some are kept, which suffices for an audit that is not sound."""
-    monkeypatch.setattr("boardclient.bulk._renamed._MOST", 3)
+    monkeypatch.setattr("boardclient.bulk.reconciliation._renamed._MOST", 3)
     ledger, one, board = MemoryLedger(), row(0, "first"), Board()
     reconciler = await with_samples(ledger, board, [one])
     for number in range(3):

@@ -23,8 +23,8 @@ from typing import Any
 import boardclient.bulk.journal._file as journal_file
 from boardclient import AsyncSession, AuthorizationRequest, CardDraft, OAuthCredentials
 from boardclient._transport._pool import Pool
-from boardclient.bulk._reconcile import Reconciler
 from boardclient.bulk.journal._file import JournalFile
+from boardclient.bulk.reconciliation._reconciler import Reconciler
 
 _SUMS = ("created", "already", "failed", "unknown", "requests", "rejected")
 LONGEST_SECONDS = 300.0

@@ -13,8 +13,8 @@ from typing import Any, Final
 import attrs
 
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._listing import Extent, Listing
 from boardclient.bulk._rows import Row
+from boardclient.bulk.reconciliation._listing import Extent, Listing
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft
 

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from boardclient.bulk._rows import Row
-from boardclient.bulk._shown import Content
+from boardclient.bulk.reconciliation._shown import Content
 from boardclient.models import Card
 
 SAMPLES: Final = 512

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from boardclient.bulk._listing import FIELDS, find_limit
-from boardclient.bulk._matching import Suspects
-from boardclient.bulk._shown import Content, Shown
+from boardclient.bulk.reconciliation._listing import FIELDS, find_limit
+from boardclient.bulk.reconciliation._matching import Suspects
+from boardclient.bulk.reconciliation._shown import Content, Shown
 from boardclient.models import Card, CardDraft
 
 

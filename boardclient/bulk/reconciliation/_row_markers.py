@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TypeAlias
 
-from boardclient.bulk._likeness import is_rule
-from boardclient.bulk._listing import IdSet
-from boardclient.bulk._markers import check_marker, markers, normal, secret_marker, with_marker
-from boardclient.bulk._matching import MatchResult
 from boardclient.bulk._rows import Row
-from boardclient.bulk._samples import Sample
-from boardclient.bulk._shown import Content, digest
+from boardclient.bulk.reconciliation._likeness import is_rule
+from boardclient.bulk.reconciliation._listing import IdSet
+from boardclient.bulk.reconciliation._markers import check_marker, markers, normal, secret_marker, with_marker
+from boardclient.bulk.reconciliation._matching import MatchResult
+from boardclient.bulk.reconciliation._samples import Sample
+from boardclient.bulk.reconciliation._shown import Content, digest
 from boardclient.models import Card, CardDraft
 
 Marking: TypeAlias = bool | Callable[[CardDraft], str] | None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from boardclient.bulk._listing import Listing
-from boardclient.bulk._matching import resembling
-from boardclient.bulk._missing import Missing
 from boardclient.bulk._results import BulkAudit
-from boardclient.bulk._row_markers import RowMarkers
 from boardclient.bulk._rows import Row
-from boardclient.bulk._samples import Sample
-from boardclient.bulk._shown import Shown
+from boardclient.bulk.reconciliation._listing import Listing
+from boardclient.bulk.reconciliation._matching import resembling
+from boardclient.bulk.reconciliation._missing import Missing
+from boardclient.bulk.reconciliation._row_markers import RowMarkers
+from boardclient.bulk.reconciliation._samples import Sample
+from boardclient.bulk.reconciliation._shown import Shown
 from boardclient.models import Card, CardDraft
 
 _NAMED: Final = 1000

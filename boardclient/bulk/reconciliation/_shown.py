@@ -9,7 +9,7 @@ from typing import Final
 
 import attrs
 
-from boardclient.bulk._likeness import DateRule, TextRule, bare, fit_often, is_rule, learn_dates, learn_text, tidy
+from boardclient.bulk.reconciliation._likeness import DateRule, TextRule, bare, fit_often, is_rule, learn_dates, learn_text, tidy
 from boardclient.models import Card, CardDraft
 
 TELLING: Final = 8

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Container
 
 from boardclient import _operations as operations
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._listing import IdSet, Listing
-from boardclient.bulk._reader import Reader
+from boardclient.bulk.reconciliation._listing import IdSet, Listing
+from boardclient.bulk.reconciliation._reader import Reader
 from boardclient.models import Card
 
 

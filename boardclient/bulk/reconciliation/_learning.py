@@ -6,13 +6,13 @@ from collections import deque
 from itertools import chain
 from typing import Final
 
-from boardclient.bulk._kept import FACT, KeptRules
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._listing import Listing
-from boardclient.bulk._row_markers import RowMarkers
 from boardclient.bulk._rows import Row
-from boardclient.bulk._samples import SAMPLES, Sample, Samples
-from boardclient.bulk._shown import Shown
+from boardclient.bulk.reconciliation._kept_rules import FACT, KeptRules
+from boardclient.bulk.reconciliation._listing import Listing
+from boardclient.bulk.reconciliation._row_markers import RowMarkers
+from boardclient.bulk.reconciliation._samples import SAMPLES, Sample, Samples
+from boardclient.bulk.reconciliation._shown import Shown
 
 _FEW: Final = 64
 """From about so many samples the rules are learned that are only kept."""

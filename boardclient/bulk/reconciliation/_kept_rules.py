@@ -10,9 +10,9 @@ from typing import Any, Final, Self
 
 import attrs
 
-from boardclient.bulk._affixes import Affixes
-from boardclient.bulk._likeness import LEVELS, ROUNDINGS, DateRule, TextRule
-from boardclient.bulk._shown import Shown
+from boardclient.bulk.reconciliation._affixes import Affixes
+from boardclient.bulk.reconciliation._likeness import LEVELS, ROUNDINGS, DateRule, TextRule
+from boardclient.bulk.reconciliation._shown import Shown
 
 FACT: Final = "how cards are shown"
 """The name under which the ledger keeps it."""

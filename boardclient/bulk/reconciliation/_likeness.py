@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from boardclient.bulk._affixes import Affixes, learn_affixes
+from boardclient.bulk.reconciliation._affixes import Affixes, learn_affixes
 
 _MISFITS: Final = 4
 """One card in this many may differ from what was sent without following a rule, because people edit cards."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._matching import find_renamed
-from boardclient.bulk._shown import Content, Shown
+from boardclient.bulk.reconciliation._matching import find_renamed
+from boardclient.bulk.reconciliation._shown import Content, Shown
 from boardclient.errors import JournalError
 from boardclient.models import Card
 

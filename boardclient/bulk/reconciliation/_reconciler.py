@@ -13,21 +13,21 @@ from typing import Final, NamedTuple
 import attrs
 
 from boardclient._statuses import RUN_ENDING_ERRORS
-from boardclient.bulk._auditor import Auditor
-from boardclient.bulk._board import RunBoard
-from boardclient.bulk._learning import Learning
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._listing import Listing, find_limit
-from boardclient.bulk._matching import MatchResult, match, recognise
-from boardclient.bulk._missing import Missing, MissingCards
-from boardclient.bulk._reader import Reader
-from boardclient.bulk._renamed import RenamedCards
 from boardclient.bulk._results import BulkAudit
-from boardclient.bulk._row_markers import Marking, RowMarkers
 from boardclient.bulk._rows import Row
-from boardclient.bulk._samples import Sample
-from boardclient.bulk._shown import Shown, digest
-from boardclient.bulk._unproven import UnprovenRows
+from boardclient.bulk.reconciliation._auditor import Auditor
+from boardclient.bulk.reconciliation._board import RunBoard
+from boardclient.bulk.reconciliation._learning import Learning
+from boardclient.bulk.reconciliation._listing import Listing, find_limit
+from boardclient.bulk.reconciliation._matching import MatchResult, match, recognise
+from boardclient.bulk.reconciliation._missing import Missing, MissingCards
+from boardclient.bulk.reconciliation._reader import Reader
+from boardclient.bulk.reconciliation._renamed import RenamedCards
+from boardclient.bulk.reconciliation._row_markers import Marking, RowMarkers
+from boardclient.bulk.reconciliation._samples import Sample
+from boardclient.bulk.reconciliation._shown import Shown, digest
+from boardclient.bulk.reconciliation._unproven import UnprovenRows
 from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card
 

@@ -11,8 +11,16 @@ from typing import Final
 
 import attrs
 
-from boardclient.bulk._likeness import TextRule, bare, has_pieces, is_beginning, untagged, without_ellipsis, without_number
-from boardclient.bulk._shown import TELLING, Content, Shown
+from boardclient.bulk.reconciliation._likeness import (
+    TextRule,
+    bare,
+    has_pieces,
+    is_beginning,
+    untagged,
+    without_ellipsis,
+    without_number,
+)
+from boardclient.bulk.reconciliation._shown import TELLING, Content, Shown
 from boardclient.models import Card
 
 _MOST_PAIRS: Final = 200_000

@@ -10,8 +10,8 @@ import attrs
 from boardclient import _operations as operations
 from boardclient._statuses import RUN_ENDING_ERRORS
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._listing import Listing
-from boardclient.bulk._reader import Reader
+from boardclient.bulk.reconciliation._listing import Listing
+from boardclient.bulk.reconciliation._reader import Reader
 from boardclient.errors import BoardClientError, NotFoundError
 
 _MOST_ASKED: Final = 100
