@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from multidict import CIMultiDict
 
 from boardclient.errors import Effect
-from boardclient.events import Event
+
+if TYPE_CHECKING:
+    from boardclient.events import Event
 
 Kind: TypeAlias = Literal["call", "attempt", "renewal", "run"]
 

@@ -23,11 +23,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from boardclient._curl import ShownRequest
+if TYPE_CHECKING:
+    from boardclient._curl import ShownRequest
+
 
 Phase = Literal["connect", "send", "receive", "deadline"]
 

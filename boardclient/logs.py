@@ -11,11 +11,13 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 from boardclient._activities import INSTALLED, Activity, Instrument
 from boardclient.errors import BoardClientError, Effect
-from boardclient.events import CredentialsRenewed, Event, RetryScheduled
+
+if TYPE_CHECKING:
+    from boardclient.events import Event
 
 __all__ = ["log_to_stderr"]
 
@@ -41,6 +43,8 @@ class LogInstrument(Instrument):
 
     def note(self, activity: Activity, event: Event | str) -> None:
         """Log a retry, a renewal or a phase."""
+        from boardclient.events import CredentialsRenewed, RetryScheduled  # for calls that are followed
+
         if isinstance(event, RetryScheduled):
             _log(logging.INFO, activity, "pause of %.3f s after attempt %d: %s", event.pause_seconds, event.attempt, event.why)
         elif isinstance(event, CredentialsRenewed):

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal
 from boardclient import _operations as operations
 from boardclient._convert import with_sent
 from boardclient._pipeline._options import CallRunner
-from boardclient.events import BulkProgress
 from boardclient.models import Board, BoardList, Card, CardDraft, Member, Position
 
 if TYPE_CHECKING:
     from boardclient.bulk import BulkRun
     from boardclient.bulk.reconciliation._card_search import FoundCards
+    from boardclient.events import BulkProgress
 
 # The bulk package is imported when it is first used: it is a third of what importing this package takes.
 

@@ -17,7 +17,6 @@ from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import Response
 from boardclient._transport import Settings
 from boardclient.credentials import CredentialProvider, CredentialsIn, Exchange, StaticCredentials
-from boardclient.events import Observer
 from boardclient.models import JsonValue
 from boardclient.resources import Boards, Cards, Lists, Members
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from boardclient._pace import Limiter
     from boardclient._stats import SessionStats
+    from boardclient.events import Observer
 
 
 class _Unset:

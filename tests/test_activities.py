@@ -9,7 +9,8 @@ import pytest
 from boardclient import logs
 from boardclient._activities import Activity
 from boardclient._curl import ShownRequest
-from boardclient._pipeline._reporting import ObserverInstrument, end_form
+from boardclient._pipeline._observers import ObserverInstrument
+from boardclient._pipeline._reporting import end_form
 from boardclient._responses import Response
 from boardclient._transport import TransportFailure
 from boardclient.credentials._code_exchange import read_token

@@ -97,7 +97,7 @@ def test_import_of_the_session_costs_little_beyond_its_libraries() -> None:
     )
     loaded = json.loads(done.stdout)
     assert loaded["foreign"] == []
-    assert 0 < loaded["classes"] <= 34
+    assert 0 < loaded["classes"] <= 26
 
 
 def test_import_opens_nothing(imported: dict[str, list[object]]) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
 
-from boardclient._activities import SOURCES
+from boardclient._activities import SOURCES, Instrument
 from boardclient._pipeline._in_flight import InFlightCalls
-from boardclient._pipeline._reporting import ObserverInstrument, begin_form, end_form
+from boardclient._pipeline._reporting import begin_form, end_form
 from boardclient._pipeline._slots import ConnectionSlots
 from boardclient._responses import Response, response_of
 from boardclient._transport import RawResponse, Settings
@@ -57,7 +57,7 @@ class SessionCore:
         self.timeout = timeout
         self.limiter: object = None
         """The session's limiter, whose pace `stats` shows."""
-        self.observers: ObserverInstrument | None = None
+        self.observers: Instrument | None = None
         """The session's observers, for what no call waits for."""
         self.retries = self.replays = self.renewals = self.forms = 0
         SOURCES.add(self)

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from boardclient._activities import PARENT
 from boardclient.credentials import CredentialObserver, CredentialProvider, Credentials
 from boardclient.errors import AuthenticationError, CredentialError, Effect
-from boardclient.events import Event, Observer
 
 if TYPE_CHECKING:
     from boardclient._pace import Limiter
     from boardclient._pipeline._core import SessionCore
     from boardclient._pipeline._in_flight import CallContext
+    from boardclient.events import Event, Observer
 
 T = TypeVar("T")
 

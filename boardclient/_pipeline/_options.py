@@ -12,11 +12,11 @@ from boardclient._operations import Request
 from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._pipeline._slots import ConnectionSlots
 from boardclient.errors import Attempt
-from boardclient.events import Event
 
 if TYPE_CHECKING:
     from boardclient._pace import Limiter
     from boardclient._pipeline._in_flight import CallContext
+    from boardclient.events import Event
 
 T = TypeVar("T")
 

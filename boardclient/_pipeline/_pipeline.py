@@ -13,14 +13,13 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from boardclient import retry as _retry
-from boardclient._activities import INSTALLED
+from boardclient._activities import INSTALLED, Instrument
 from boardclient._operations import Request, error_of, interpret_in_steps, unreadable
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._guards import GuardedLimiter, GuardedProvider, checked_observers, notify_all
 from boardclient._pipeline._in_flight import CallContext
 from boardclient._pipeline._options import CallOptions
 from boardclient._pipeline._reporting import (
-    ObserverInstrument,
     begin_attempt,
     begin_call,
     complete,
@@ -37,11 +36,11 @@ from boardclient._statuses import SUCCESSES, is_throttling
 from boardclient._transport import RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn
 from boardclient.errors import AuthenticationError, BoardClientError, CredentialError, DecodeError
-from boardclient.events import Event, Observer
 from boardclient.logs import is_info_logged
 
 if TYPE_CHECKING:
     from boardclient._pace import Limiter
+    from boardclient.events import Event, Observer
 
 T = TypeVar("T")
 
@@ -84,7 +83,7 @@ class Pipeline:
         self._root: Final = core.base_url
         self._provider: Final = GuardedProvider(provider, core)
         self._limiter = None if limiter is None else GuardedLimiter(limiter)
-        self.follower = ObserverInstrument(self.observers) if self.observers else None
+        self.follower = _follower(self.observers) if self.observers else None
         self._note_success = _nothing if policy is None else policy.note_success
         self._enters_policy_first = policy is not None and policy.needs_first_attempt
 
@@ -355,6 +354,12 @@ class Pipeline:
     def _account(self) -> str | None:
         account = getattr(self.provider, "account", None)
         return account if isinstance(account, str) else None
+
+
+def _follower(observers: Iterable[Observer]) -> Instrument:
+    from boardclient._pipeline._observers import ObserverInstrument  # with the classes of events, for sessions with observers
+
+    return ObserverInstrument(observers)
 
 
 def _nothing() -> None:

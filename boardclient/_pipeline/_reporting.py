@@ -6,25 +6,23 @@ A first attempt that succeeds is recorded only if something asks for it (`CallCo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from time import time
 from typing import Any
 
 from boardclient import retry as _retry
 from boardclient._activities import PARENT, Activity, Instrument, ShownHeaders, new_call_id
-from boardclient._curl import ShownRequest
 from boardclient._operations import Request
-from boardclient._pipeline._guards import GuardedLimiter, notify_all
+from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._pipeline._in_flight import CallContext
 from boardclient._statuses import is_throttling, status_of
 from boardclient._transport import RawResponse, TransportResult
 from boardclient.credentials import Credentials, CredentialsIn
 from boardclient.errors import ApiError, Attempt, BoardClientError, Effect, SessionClosedError
-from boardclient.events import CredentialsRenewed, Event, Observer, RequestSent, ResponseReceived, RetryScheduled
 from boardclient.logs import followers
 
 
-def begin_call(request: Request[Any], root: str, account: str | None, observers: ObserverInstrument | None) -> Activity:
+def begin_call(request: Request[Any], root: str, account: str | None, observers: Instrument | None) -> Activity:
     """Begin the activity of a call, and return it."""
     definition = request.definition
     return Activity(
@@ -90,6 +88,8 @@ def note_closed(context: CallContext) -> SessionClosedError:
 def note_renewal(context: CallContext, *, is_news: bool) -> None:
     """Notify the observers of renewed credentials, once for each renewal."""
     if is_news and (call := context.activity) is not None:
+        from boardclient.events import CredentialsRenewed  # for calls that are followed
+
         call.note(CredentialsRenewed(operation=call.operation, call_id=call.call_id, account=call.account))
 
 
@@ -104,6 +104,8 @@ def note_pause(context: CallContext, pause: float) -> None:
     context.note_pause(pause)
     context.waits_for = _repeat
     if (call := context.activity) is not None:
+        from boardclient.events import RetryScheduled  # as above
+
         call.note(
             RetryScheduled(
                 operation=call.operation,
@@ -171,6 +173,8 @@ def complete(error: BoardClientError, request: Request[Any], context: CallContex
     error.effect = Effect.worst([error.effect, *(attempt.effect for attempt in context.attempts)])
     error.attempts = context.attempts
     if context.credentials is None:  # nothing was signed, so there are no credentials to redact
+        from boardclient._curl import ShownRequest  # for errors only
+
         error.shown_request = ShownRequest(method=request.method, url=root + request.path)
     else:
         error.shown_request = context.credentials.show(request, root, place, *_rejected(context))
@@ -200,7 +204,7 @@ def _rejected(context: CallContext) -> list[Credentials]:
 # --- forms of credential providers, which belong to no attempt of a call
 
 
-def begin_form(url: str, observers: ObserverInstrument | None) -> Activity:
+def begin_form(url: str, observers: Instrument | None) -> Activity:
     """Begin the activity of a form that a credential provider sends, and return it.
 
     If no call caused it, the session's observers are notified.
@@ -239,49 +243,6 @@ def end_form(activity: Activity, outcome: TransportResult, http_version: tuple[i
 # --- who is notified
 
 
-def _instruments(observers: ObserverInstrument | None) -> tuple[Instrument, ...]:
+def _instruments(observers: Instrument | None) -> tuple[Instrument, ...]:
     """Return the instruments that observe an activity which begins now."""
     return followers() if observers is None else (*followers(), observers)
-
-
-class ObserverInstrument(Instrument):
-    """Passes the attempts and events of calls to a session's observers."""
-
-    def __init__(self, observers: Iterable[Observer]) -> None:
-        self._observers = tuple(observers)
-
-    def begin(self, activity: Activity) -> None:
-        """Notify the observers of a request."""
-        if activity.kind == "attempt":
-            event = RequestSent(
-                operation=activity.operation,
-                method=activity.method,
-                path=activity.path,
-                attempt=activity.number,
-                call_id=activity.call_id,
-                account=activity.account,
-            )
-            notify_all(self._observers, event)
-
-    def note(self, activity: Activity, event: Event | str) -> None:
-        """Notify the observers of an event."""
-        if not isinstance(event, str):
-            notify_all(self._observers, event)
-
-    def end(self, activity: Activity) -> None:
-        """Notify the observers of an attempt's end."""
-        if activity.kind == "attempt":
-            event = ResponseReceived(
-                operation=activity.operation,
-                method=activity.method,
-                path=activity.path,
-                attempt=activity.number,
-                status=activity.status,
-                seconds=activity.seconds,
-                effect=activity.effect,
-                why=activity.why,
-                call_id=activity.call_id,
-                account=activity.account,
-                headers=activity.response_headers,
-            )
-            notify_all(self._observers, event)
