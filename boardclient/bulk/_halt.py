@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+ENDS_TASK: Final = (asyncio.CancelledError, GeneratorExit)
+"""What ends a task from outside: it is cancelled, or its event loop was closed."""
 
 
 class Halted(Exception):  # noqa: N818 -- it is no error, and never leaves the package

@@ -88,7 +88,7 @@ class SyncInput:
         try:
             while len(rows) < most and (row := self.next_at_once()) is not None:
                 rows.append(row)
-        except Exception as error:
+        except BaseException as error:
             if not rows:
                 raise
             self._error = error

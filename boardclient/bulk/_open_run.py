@@ -13,7 +13,7 @@ from boardclient._pipeline._options import CallRunner
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._concurrency import make_limiter
 from boardclient.bulk._doubts import MOST_SENDS, Doubts, failed, unknown
-from boardclient.bulk._halt import Halt, Halted, to_the_end
+from boardclient.bulk._halt import ENDS_TASK, Halt, Halted, to_the_end
 from boardclient.bulk._hold import Hold
 from boardclient.bulk._input import AsyncInput, Drafts, open_input
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
@@ -174,7 +174,9 @@ class OpenRun:
         workers = [asyncio.create_task(self._sender.work()) for _ in range(self._options.workers)]
         try:
             await self._phases(followed)
-        except Exception as error:  # raised to the owner of the run after the last result
+        except ENDS_TASK:
+            raise
+        except BaseException as error:  # raised to the owner of the run after the last result
             self._halt.set(error)
         finally:
             self._sender.is_over = True
@@ -223,7 +225,9 @@ class OpenRun:
         """
         try:
             await self._halt.unless_set(phase)
-        except Exception as error:
+        except ENDS_TASK:
+            raise
+        except BaseException as error:
             if not isinstance(error, Halted):
                 self._halt.set(error)
             raise Halted from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -46,5 +47,7 @@ class Recorder:
         try:
             for listener in self._listeners:
                 listener(progress)
-        except Exception as error:  # a faulty listener ends the run and is raised to its owner
+        except asyncio.CancelledError:  # a plain function can't be cancelled, so the function itself raised this
+            self._halt.set(RuntimeError("on_progress raised CancelledError"))
+        except BaseException as error:  # a faulty listener ends the run and is raised to its owner
             self._halt.set(error)

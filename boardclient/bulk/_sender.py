@@ -102,7 +102,9 @@ class Sender:
                 if not self.is_over:
                     halt.set(RuntimeError("a card was cancelled by something other than its run"))
                 raise
-            except Exception as error:  # a faulty limiter or marker ends the run and is raised to its owner
+            except GeneratorExit:  # the event loop was closed during the run
+                raise
+            except BaseException as error:  # a faulty limiter or marker ends the run and is raised to its owner
                 self._give_back_unsent(row)
                 halt.set(error)
             finally:
@@ -115,7 +117,7 @@ class Sender:
         while not (self._doubts.rows and self._doubts.is_full):
             try:
                 row = self._backlog.take_at_once()
-            except Exception as error:  # an error of the input ends the run and is raised to its owner
+            except BaseException as error:  # an error of the input ends the run and is raised to its owner
                 self._halt.set(error)
                 return None
             if row is None or not self._checks_rows or (problem := self._reconciler.problem(row)) is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,6 +169,64 @@ async def test_foreign_exception_of_a_call_ends_the_run() -> None:
         with pytest.raises(LookupError, match="limiter 0"):
             await run.wait()
     assert len(service.begun) == 3
+
+
+class Quit(BaseException):
+    """An exception that is no `Exception`, as those of `pytest.fail` and `sys.exit` are."""
+
+
+class QuittingLimiter:
+    """A limiter that can't be entered."""
+
+    async def __aenter__(self) -> None:
+        raise Quit
+
+    async def __aexit__(self, *arguments: object) -> None: ...
+
+
+def quit_now(*arguments: object) -> Any:
+    raise Quit
+
+
+def quitting_rows(list_id: str) -> Iterator[CardDraft]:
+    yield from drafts(list_id, 3)
+    raise Quit
+
+
+async def quitting_arows(list_id: str) -> AsyncIterator[CardDraft]:
+    for draft in quitting_rows(list_id):
+        yield draft
+
+
+@pytest.mark.parametrize("has_journal", [False, True])
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("place", ["on_progress", "marker", "input", "asynchronous input", "limiter"])
+async def test_whatever_the_application_raises_ends_the_run(
+    place: str, concurrency: int, has_journal: bool, session: AsyncSession, list_id: str, path: Path
+) -> None:
+    """What the code of an application raises ends the run and is raised, also if it is no `Exception`."""
+    sources: dict[str, Any] = {"input": quitting_rows(list_id), "asynchronous input": quitting_arows(list_id)}
+    options: dict[str, Any] = {"on_progress": {"on_progress": quit_now}, "marker": {"marker": quit_now}}.get(place, {})
+    view = session.with_options(limiter=QuittingLimiter()) if place == "limiter" else session
+    rows = sources.get(place, drafts(list_id, 10))
+    journal = path if has_journal else None
+    async with view.cards.create_many(rows, concurrency=concurrency, journal=journal, **options) as run:
+        with pytest.raises(Quit):
+            async with asyncio.timeout(60):
+                await run.wait()
+    assert session.stats().in_flight == 0
+
+
+async def test_a_listener_that_raises_a_cancellation_is_named() -> None:
+    """A CancelledError of `on_progress` ends the run with an error, which does not cancel the task of its owner."""
+
+    def cancel(progress: BulkProgress) -> None:
+        raise asyncio.CancelledError
+
+    async with Service().run(drafts("list", 5), 1, cancel) as run:
+        with pytest.raises(RuntimeError, match="on_progress raised CancelledError"):
+            await run.wait()
+    assert run.report.created == 1
 
 
 async def test_failing_on_progress_ends_the_run_and_keeps_the_result() -> None:
