@@ -268,6 +268,10 @@ def build_request(
     verb = check_text(method, "method").upper()
     if not _METHOD.fullmatch(verb):
         raise ValueError("method must be an HTTP method")
+    if not isinstance(params, Mapping | None):
+        raise TypeError(f"params must be a mapping, not {type(params).__name__}")
+    if not isinstance(repeatable, bool | None):
+        raise TypeError(f"repeatable must be a bool or None, not {type(repeatable).__name__}")
     pairs = {check_text(name, "params"): _parameters(value) for name, value in (params or {}).items()}
     named = pairs.keys() | (json.keys() if isinstance(json, dict) else ())
     if _CREDENTIAL_NAMES & named:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_address
+from typing import Final
 
 from yarl import URL
+
+_HOST: Final = re.compile(r"[0-9A-Za-z._~!$&'()*+,;=:%-]+")
+"""An encoded host, IPv6 addresses included (RFC 3986, section 3.2.2)."""
 
 
 def check_url(url: object, name: str, *, allow_insecure: bool) -> str:
@@ -15,12 +20,12 @@ def check_url(url: object, name: str, *, allow_insecure: bool) -> str:
             one. The message shows nothing of the URL.
     """
     parsed = _parsed(url)
-    if parsed is None or parsed.scheme not in {"http", "https"} or not parsed.host:
+    if parsed is None or not _has_host(parsed):
         given = "" if isinstance(url, str) else f", not {type(url).__name__}"
         raise ValueError(f"{name} must be an absolute http or https URL, such as https://board.example{given}")
     if parsed.user is not None or parsed.password is not None or parsed.query_string or parsed.fragment:
         raise ValueError(f"{name} must hold no user, password, query or fragment")
-    if parsed.scheme == "http" and not allow_insecure and not _is_loopback(parsed.host):
+    if parsed.scheme == "http" and not allow_insecure and not _is_loopback(parsed):
         raise ValueError(f"{name} is plain http, which sends credentials unencrypted: use https or allow_insecure=True")
     return str(parsed)
 
@@ -47,9 +52,9 @@ def check_proxy(proxy: object, root: str, *, allow_insecure: bool) -> None:
     if proxy is None:
         return
     parsed = _parsed(proxy)
-    if parsed is None or parsed.scheme not in {"http", "https"} or not parsed.host:
+    if parsed is None or not _has_host(parsed):
         raise ValueError("proxy must be an http or https URL, such as http://proxy.example:3128")
-    if not (allow_insecure or root.startswith("https:") or _is_loopback(parsed.host)):
+    if not (allow_insecure or root.startswith("https:") or _is_loopback(parsed)):
         raise ValueError("proxy would be sent the credentials of plain http unencrypted: use https or allow_insecure=True")
 
 
@@ -65,10 +70,15 @@ def _parsed(url: object) -> URL | None:
         return None
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
+def _has_host(url: URL) -> bool:
+    """Return whether it is an http or https URL with a host."""
+    return url.scheme in {"http", "https"} and _HOST.fullmatch(url.raw_host or "") is not None
+
+
+def _is_loopback(url: URL) -> bool:
+    if url.host == "localhost":
         return True
     try:
-        return ip_address(host).is_loopback
+        return ip_address(url.host or "").is_loopback
     except ValueError:
         return False

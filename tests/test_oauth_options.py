@@ -40,7 +40,8 @@ from boardclient.testing import assert_no_secrets
         ({"authorize": "code"}, TypeError, "^authorize must be an async function"),
         ({"parse_token": "token"}, TypeError, "parse_token a function$"),
         ({"store": object()}, TypeError, "^store must be a TokenStore"),
-        ({"store": MemoryTokenStore}, None, ""),
+        ({"store": MemoryTokenStore()}, None, ""),
+        ({"store": MemoryTokenStore}, TypeError, r"^store must be a TokenStore, such as MemoryTokenStore\(\)"),
         ({"store": SimpleNamespace(read=len, publish=len, lease=len)}, TypeError, "^store must be a TokenStore"),
         ({"store": SimpleNamespace(read=len, publish=len, lease=len, release=3)}, TypeError, "^store must be a TokenStore"),
         *[

@@ -147,6 +147,8 @@ def test_what_may_be_repeated_is_the_callers_word(method: str, given: bool | Non
         (("GET", "/1/x", {"a": "\udc00"}), ValueError),
         *((("GET", "/1/x", {"a": value}), TypeError) for value in (None, [None], [["b"]], b"c")),
         (("GET", "/1/x", {3: "a"}), TypeError),
+        *((("GET", "/1/x", params), TypeError) for params in (3, "a=b", [("a", "b")])),
+        (("GET", "/1/x", None, None, "yes"), TypeError),
         *((("POST", "/1/x", None, {name: "s", "b": 1}), ValueError) for name in ("key", "token")),
         *((("POST", "/1/x", None, value), ValueError) for value in (object(), {"a": float("nan")}, "\ud800")),
         ((None, "/1/x"), TypeError),

@@ -153,6 +153,9 @@ async def test_a_view_with_other_options(wire: Any, policy: Any) -> None:
         "https://boards.example/1/",
         "https://boards.example/\n",
         "https://boards.example:port",
+        "https://boards example",
+        "https://boards.example<",
+        "https://a^b",
         "http://boards.example",
         "http://10.0.0.1",
         None,
@@ -200,10 +203,16 @@ async def test_plain_http_with_allow_insecure(wire: Any) -> None:
         ({"headers": {"X": "a\r\nb"}}, ValueError),
         ({"headers": {"X": 1}}, ValueError),
         ({"headers": {1: "x"}}, ValueError),
+        ({"headers": {"": "x"}}, ValueError),
+        ({"headers": {"X Y": "x"}}, ValueError),
+        ({"headers": {"X:": "x"}}, ValueError),
+        ({"headers": {"Content-length": "3"}}, ValueError),
+        ({"headers": {"transfer-encoding": "chunked"}}, ValueError),
         ({"user_agent": "a\nb"}, ValueError),
         ({"retry": "often"}, TypeError),
         ({"ssl": "/etc/ssl/ca.pem"}, TypeError),
         ({"credentials": TOKEN}, TypeError),
+        ({"credentials": StaticCredentials}, TypeError),
     ],
 )
 def test_options_out_of_range(options: dict[str, Any], error: type[Exception]) -> None:
@@ -299,6 +308,8 @@ async def test_a_remote_proxy_gets_no_plain_http() -> None:
         ({"max_connections": "3"}, "max_connections must be a whole number, not str"),
         ({"headers": 3}, "headers must be a mapping of strings, not int"),
         ({"http": 3}, "http must be an aiohttp.ClientSession, not int"),
+        ({"trust_env": "no"}, "trust_env must be a bool, not str"),
+        ({"allow_insecure": "no"}, "allow_insecure must be a bool, not str"),
     ],
 )
 async def test_an_option_of_another_type_is_named(options: dict[str, Any], words: str) -> None:

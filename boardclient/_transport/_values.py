@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 import attrs
 
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     import aiohttp
+
+_FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""The name of a header (RFC 9110, section 5.1)."""
+_BODY_LENGTH: Final = frozenset({"content-length", "transfer-encoding"})
+"""The headers that say where a body ends (RFC 9112, section 6)."""
 
 Stage = Literal["idle", "handed", "connect", "write", "send", "receive"]
 
@@ -34,6 +40,9 @@ class Settings:
     max_answer_bytes: int = 256 * 2**20
 
     def __attrs_post_init__(self) -> None:
+        for name, flag in (("trust_env", self.trust_env), ("allow_insecure", self.allow_insecure)):
+            if not isinstance(flag, bool):
+                raise TypeError(f"{name} must be a bool, not {type(flag).__name__}")
         if self.ssl is False and not self.allow_insecure:
             raise ValueError("ssl=False turns certificate checks off: it needs allow_insecure=True")
         if self.ssl is not None and not isinstance(self.ssl, bool):
@@ -48,6 +57,10 @@ class Settings:
         for name, value in self.headers.items():
             if not isinstance(name, str) or not isinstance(value, str) or not (name + value).isprintable():
                 raise ValueError("headers must be printable strings")
+            if not _FIELD_NAME.fullmatch(name):
+                raise ValueError("headers must have names of letters, digits and hyphens, such as X-Request-Source")
+            if name.lower() in _BODY_LENGTH:
+                raise ValueError(f"headers must not hold {name}: each request has its own")
         if not (isinstance(self.user_agent, str) and self.user_agent.isprintable()):
             raise ValueError("user_agent must be a printable string")
 

@@ -68,7 +68,8 @@ class OAuthClientConfig:
                 check_filled(getattr(self, name), name)
         if not all(function is None or callable(function) for function in (self.authorize, self.parse_token)):
             raise TypeError("authorize must be an async function or None, and parse_token a function")
-        if not all(callable(getattr(self.store, name, None)) for name in ("read", "publish", "lease", "release")):
+        steps = ("read", "publish", "lease", "release")
+        if isinstance(self.store, type) or not all(callable(getattr(self.store, name, None)) for name in steps):
             raise TypeError("store must be a TokenStore, such as MemoryTokenStore() or FileTokenStore(path)")
         if not self.authorize_timeout > 0 or not self.lease_seconds > 0 or not self.cooldown >= 0:
             raise ValueError("authorize_timeout and lease_seconds must be more than 0 seconds, cooldown at least 0")
