@@ -122,6 +122,8 @@ class GuardedProvider:
     """
 
     def __init__(self, provider: CredentialProvider, core: SessionCore) -> None:
+        if isinstance(provider, type):
+            raise TypeError(f"credentials must be a CredentialProvider, not the class {provider.__name__}")
         if not callable(getattr(provider, "acquire", None)) or not callable(getattr(provider, "renew", None)):
             raise TypeError("credentials must be a CredentialProvider, such as StaticCredentials(token=…)")
         self._provider = provider
@@ -177,11 +179,15 @@ class GuardedProvider:
         self.accepted = credentials
         guarded("note_accepted of the credentials", self._optional.note_accepted, credentials)
 
-    async def note_refused(self, credentials: Credentials, outcome: AuthenticationError) -> AuthenticationError:
+    async def note_refused(
+        self, context: CallContext, credentials: Credentials, outcome: AuthenticationError
+    ) -> AuthenticationError:
         """Notify the provider of a 401 that ends its call, and return the error."""
         try:
             await self._optional.note_refused(credentials, self._core)
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and context.is_cancelled:
+                raise
             log_failure("note_refused of the credentials")
         return outcome
 

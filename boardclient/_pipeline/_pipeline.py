@@ -287,7 +287,7 @@ class Pipeline:
         refused = context.credentials
         assert refused is not None  # noqa: S101 -- the 401 is the response to a request that was signed with them
         if context.is_renewed:
-            return await self._provider.note_refused(refused, outcome)
+            return await self._provider.note_refused(context, refused, outcome)
         context.is_renewed = True
         renewed = await self._provider.obtain(context, refused)
         if isinstance(renewed, CredentialError):
@@ -299,7 +299,7 @@ class Pipeline:
         self._core.replays += 1
         again = await self._attempt(request, context, renewed)
         if isinstance(again, AuthenticationError):
-            return await self._provider.note_refused(context.credentials or renewed, again)
+            return await self._provider.note_refused(context, context.credentials or renewed, again)
         return again
 
     async def _retried(
