@@ -116,7 +116,7 @@ class Activity:
     status: int | None = None
     effect = Effect.NOT_SENT
     why = ""
-    response_headers: Mapping[str, str] = MappingProxyType({})
+    response_headers: Mapping[str, str] = ShownHeaders(CIMultiDict)
     http_version: tuple[int, int] | None = None
     """The HTTP version of the response, such as (1, 1), None if it is not known."""
     seconds = 0.0

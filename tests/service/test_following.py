@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import pickle
 import subprocess
@@ -160,6 +161,17 @@ async def test_headers_of_events(service: BoardService) -> None:
     assert (read["x-kind"], read["X-Echo"], len(read)) == ("canned", "***", len(list(read)))
     assert "canned" in repr(read)
     assert pickle.loads(pickle.dumps(unread))["x-kind"] == "canned"
+
+
+async def test_an_event_without_a_response_can_be_pickled_and_copied(service: BoardService) -> None:
+    """An attempt that got no response has no headers. Its event, too, goes to another process."""
+    seen: list[Any] = []
+    service.faults.add(faults.drop())
+    async with service.session(observers=[seen.append], retry=None) as session:
+        with pytest.raises(BoardClientError):
+            await session.members.me()
+    assert (len(seen), dict(seen[1].headers)) == (2, {})
+    assert pickle.loads(pickle.dumps(seen)) == copy.deepcopy(seen) == seen
 
 
 class Failing(Instrument):
