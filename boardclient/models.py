@@ -249,7 +249,8 @@ def utc_timestamp(value: object, name: str = "due", /) -> str:
     if value.utcoffset() is None:
         raise ValueError(f"{name} must be timezone-aware")
     try:
-        return value.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
+        # Of datetime itself: a subclass may write dates in another form.
+        return datetime.isoformat(value.astimezone(UTC)).removesuffix("+00:00") + "Z"
     except OverflowError:
         pass
     raise ValueError(f"{name} lies outside the years that UTC can express")

@@ -181,6 +181,13 @@ class NoOffset(tzinfo):
         return None
 
 
+class WrittenWithZ(datetime):
+    """A date-time of another library, which writes UTC as Z."""
+
+    def isoformat(self, sep: str = "T", timespec: str = "auto") -> str:
+        return super().isoformat(sep, timespec).replace("+00:00", "Z")
+
+
 @pytest.mark.parametrize(
     ("moment", "written"),
     [
@@ -191,6 +198,7 @@ class NoOffset(tzinfo):
         (datetime(2026, 12, 31, 23, 0, tzinfo=timezone(timedelta(hours=-3))), "2027-01-01T02:00:00Z"),
         (datetime(2027, 1, 2, tzinfo=timezone(timedelta(seconds=1))), "2027-01-01T23:59:59Z"),
         (datetime(1, 1, 1, tzinfo=UTC), "0001-01-01T00:00:00Z"),
+        (WrittenWithZ(2027, 1, 2, 3, 4, 5, tzinfo=UTC), "2027-01-02T03:04:05Z"),
     ],
 )
 def test_a_due_date_is_sent_in_utc(moment: datetime, written: str) -> None:
