@@ -140,7 +140,7 @@ class DirectTransport:
                 if protocol.has_refused():
                     protocol.is_refused = True
             message, content = await protocol.read()
-            while 100 <= message.code < 200 and message.code != 101:
+            while message.code < 200 and (message.code == 100 or message.code > 101):
                 message, content = await protocol.read()
             progress.stage = "receive"
             progress.http_version = message.version
