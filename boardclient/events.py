@@ -48,12 +48,12 @@ class _AttemptEvent(_CallEvent):
 
 @attrs.frozen(kw_only=True, slots=False)
 class RequestSent(_AttemptEvent):
-    """Tell that a request is about to be sent."""
+    """Report that a request is about to be sent."""
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class ResponseReceived(_AttemptEvent):
-    """Tell how an attempt ended.
+    """Report how an attempt ended.
 
     Attributes:
         status: The HTTP status, None if no whole response came.
@@ -76,7 +76,7 @@ AnswerReceived = ResponseReceived
 
 @attrs.frozen(kw_only=True, slots=False)
 class RetryScheduled(_AttemptEvent):
-    """Tell that the retry policy repeats a call after a pause.
+    """Report that the retry policy repeats a call after a pause.
 
     Attributes:
         pause_seconds: How long the pause is.
@@ -89,7 +89,7 @@ class RetryScheduled(_AttemptEvent):
 
 @attrs.frozen(kw_only=True, slots=False)
 class CredentialsRenewed(_CallEvent):
-    """Tell that new credentials replace those which the service refused with 401."""
+    """Report that new credentials replace those which the service refused with 401."""
 
 
 WaitReason: TypeAlias = Literal["outage", "consent", "retry-after", "settling"]
@@ -102,7 +102,7 @@ WaitReason: TypeAlias = Literal["outage", "consent", "retry-after", "settling"]
 
 @attrs.frozen(kw_only=True)
 class BulkProgress:
-    """Tell how far a bulk run is.
+    """Report how far a bulk run is.
 
     Attributes:
         done: The rows that are done, in whatever way.

@@ -61,15 +61,16 @@ class SessionCore:
         """The session's observers, for what no call waits for."""
         self.retries = self.replays = self.renewals = self.forms = 0
         SOURCES.add(self)
-        self._announced: weakref.WeakSet[Credentials] = weakref.WeakSet()
+        self._renewed: weakref.WeakSet[Credentials] = weakref.WeakSet()
         self._background: set[asyncio.Task[Any]] = set()
 
-    def announce(self, renewed: Credentials) -> bool:
-        """Return True if these credentials are new here. Many calls may share one renewal."""
-        is_news = renewed not in self._announced
-        self.renewals += is_news
-        self._announced.add(renewed)
-        return is_news
+    def count_renewal(self, renewed: Credentials) -> bool:
+        """Count a renewal, and return True. Return False if another call that shared it was faster."""
+        if renewed in self._renewed:
+            return False
+        self._renewed.add(renewed)
+        self.renewals += 1
+        return True
 
     def stats(self) -> SessionStats:
         """Return the counts of the session and its views, and their connections."""

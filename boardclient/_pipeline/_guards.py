@@ -79,11 +79,8 @@ class GuardedLimiter:
         self._report = getattr(limiter, "report", None)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether attempts may skip the limiter now.
-
-        They may while its `needs_every_result` is False.
-        """
+    def may_be_skipped(self) -> bool:
+        """Whether attempts may skip it now: its `needs_every_result` is False."""
         return not getattr(self._limiter, "needs_every_result", True)
 
     @property

@@ -114,7 +114,7 @@ class CallContext(Progress):
         self._began = began
         self._cancelling = task.cancelling()
 
-    def take(self, options: CallOptions) -> None:
+    def apply(self, options: CallOptions) -> None:
         """Apply the options of the call."""
         self.options, options.context = options, self
         if options.activity is not None:
@@ -275,7 +275,7 @@ class InFlightCalls:
         now = loop.time()
         context = CallContext(request, task, now, seconds)
         if options is not None:
-            context.take(options)
+            context.apply(options)
         self._under_way.add(context)
         if seconds is not None:
             deadline = context.deadline = now + seconds

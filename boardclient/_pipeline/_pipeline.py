@@ -169,7 +169,7 @@ class Pipeline:
     ) -> Coroutine[Any, Any, T | BoardClientError]:
         """Send the request once, at once if it need not wait for anything."""
         limiter = context.options.limiter or self._limiter
-        if credentials is None or not (limiter is None or limiter.is_idle):
+        if credentials is None or not (limiter is None or limiter.may_be_skipped):
             return self._attempt_after_waiting(request, context, credentials, limiter)
         return self._send(request, context, credentials)
 
@@ -183,7 +183,7 @@ class Pipeline:
                 if isinstance(obtained, CredentialError):
                     return obtained
                 credentials = obtained
-            if limiter is None or limiter.is_idle:
+            if limiter is None or limiter.may_be_skipped:
                 return await self._send(request, context, credentials)
             outcome = await self._send_within(limiter, request, context, credentials)
             if not isinstance(outcome, _Unsent):
@@ -196,7 +196,7 @@ class Pipeline:
         """Send the request inside the limiter, unless its credentials are outdated."""
         outcome: T | BoardClientError | _Unsent = _Unsent.OUTDATED
         self._in_flight.suspend(context)
-        context.waits_for = _limiter
+        context.waits_for = _waiting_for_limiter
         try:
             async with limiter:
                 self._in_flight.resume(context)
@@ -295,7 +295,8 @@ class Pipeline:
         if renewed == refused:
             return outcome
         context.rejected = refused
-        note_renewal(context, is_news=self._core.announce(renewed))
+        if self._core.count_renewal(renewed):
+            note_renewal(context)
         self._core.replays += 1
         again = await self._attempt(request, context, renewed)
         if isinstance(again, AuthenticationError):
@@ -366,7 +367,7 @@ def _nothing() -> None:
     """Do nothing after a success: there is no policy."""
 
 
-def _limiter() -> str:
+def _waiting_for_limiter() -> str:
     return "the limiter"
 
 

@@ -85,9 +85,9 @@ def note_closed(context: CallContext) -> SessionClosedError:
     return closed
 
 
-def note_renewal(context: CallContext, *, is_news: bool) -> None:
-    """Notify the observers of renewed credentials, once for each renewal."""
-    if is_news and (call := context.activity) is not None:
+def note_renewal(context: CallContext) -> None:
+    """Notify the observers of renewed credentials."""
+    if (call := context.activity) is not None:
         from boardclient.events import CredentialsRenewed  # for calls that are followed
 
         call.note(CredentialsRenewed(operation=call.operation, call_id=call.call_id, account=call.account))
@@ -102,7 +102,7 @@ def note_pause(context: CallContext, pause: float) -> None:
     if not _retry.is_pause_possible(pause, remaining):
         raise _beyond_deadline(context, pause, remaining or 0.0)
     context.note_pause(pause)
-    context.waits_for = _repeat
+    context.waits_for = _waiting_for_pause
     if (call := context.activity) is not None:
         from boardclient.events import RetryScheduled  # as above
 
@@ -120,7 +120,7 @@ def note_pause(context: CallContext, pause: float) -> None:
         )
 
 
-def _repeat() -> str:
+def _waiting_for_pause() -> str:
     return "the pause before the next attempt"
 
 

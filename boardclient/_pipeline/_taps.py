@@ -1,4 +1,7 @@
-"""Where a recorder stands between sessions and their connections. None of it runs until one is open."""
+"""Hooks through which recorders and replays get the requests of all pools.
+
+`testing`, which must not import the transport, imports them from here. While no tap is open, requests pass none of this.
+"""
 
 from __future__ import annotations
 

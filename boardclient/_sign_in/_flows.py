@@ -35,7 +35,7 @@ PROBLEM_WORDS: Final[Mapping[Problem, str]] = {
 class Flow:
     """One sign-in in one browser tab, from the redirect until the browser is back.
 
-    `hint` is the beginning of the code challenge, which tells the secret of its verifier; "" if none was sent.
+    `hint` is the beginning of the code challenge, by which the secret of its verifier is found; "" if none was sent.
     """
 
     state: str = attrs.field(repr=False)

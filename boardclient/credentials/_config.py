@@ -15,7 +15,7 @@ from boardclient.models import check_filled
 
 @attrs.frozen(kw_only=True)
 class AuthorizationRequest:
-    """Tell the application why it is asked for an authorization code. Nothing in it is secret.
+    """Say why the application is asked for an authorization code. Nothing in it is secret.
 
     Args:
         account: the account that the code is for.
