@@ -12,7 +12,7 @@ from boardclient._activities import PARENT, Activity
 from boardclient._pipeline._options import CallRunner
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._concurrency import make_limiter
-from boardclient.bulk._doubts import MOST_SENDS, Doubts, failed, unknown
+from boardclient.bulk._doubts import Doubts, failed, unknown
 from boardclient.bulk._halt import ENDS_TASK, Halt, Halted, to_the_end
 from boardclient.bulk._hold import Hold
 from boardclient.bulk._input import AsyncInput, Drafts, open_input
@@ -20,10 +20,11 @@ from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._queue import ResultQueue
 from boardclient.bulk._recorder import Listener, Recorder
-from boardclient.bulk._results import CardResult, State
+from boardclient.bulk._results import CardResult
 from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._sender import Sender
+from boardclient.bulk._settling import Settling
 from boardclient.bulk._tally import Tally
 from boardclient.bulk.reconciliation._reader import PatientReader
 from boardclient.bulk.reconciliation._reconciler import Reconciler
@@ -66,6 +67,7 @@ class OpenRun:
         self._limiter = RunLimiter(make_limiter(caller, options, tally), caller.limiter, self._hold, caller.slots)
         reader = PatientReader(caller, self._limiter, self._hold)
         self._reconciler = Reconciler(reader, options.board_id, ledger, options.marker, options.settle_seconds)
+        self._settling = Settling(self._input, self._backlog, self._doubts, self._reconciler, self._recorder)
         self._sender = Sender(
             caller,
             options,
@@ -80,7 +82,6 @@ class OpenRun:
             halt=halt,
         )
         self._slots = caller.slots
-        self._is_settling = False
         self._conductor: asyncio.Task[None] | None = None
         tally.reason = self._waiting_for
         halt.on_set(self._input.give_up)
@@ -163,7 +164,7 @@ class OpenRun:
     def _waiting_for(self) -> WaitReason | None:
         if self._hold.reason is not None:
             return self._hold.reason
-        if self._is_settling:
+        if self._settling.is_under_way:
             return "settling"
         return "retry-after" if self._limiter.is_held else None
 
@@ -197,7 +198,7 @@ class OpenRun:
             while self._doubts.rows:
                 is_doubted = True
                 followed.note(f"rows in doubt: {len(self._doubts.rows)}, the board is read")
-                await self._unless_halted(self._settle_doubts())
+                await self._unless_halted(self._settling.run())
                 await self._unless_halted(self._feed())
             # The response of a proxy that repeated a POST looks like any other: only the board shows the second card.
             if is_doubted or (self._options.journal is not None and self._options.unknown == "reconcile"):
@@ -248,7 +249,7 @@ class OpenRun:
             rows: Sequence[Row] | None = None
             while rows != [] and not (self._backlog.is_exhausted or self._doubts.is_full or self._halt.is_set):
                 rows = await self._backlog.take()
-                self._backlog.put_all([row for row in rows if self._is_to_be_sent(row)])
+                self._backlog.put_all(self._select(rows))
         finally:
             if watch is not None:
                 watch.cancel()
@@ -266,88 +267,34 @@ class OpenRun:
             await self._backlog.idle()
         self._input.interrupt()
 
-    def _is_to_be_sent(self, row: Row) -> bool:
-        """Return whether a new row is to be sent. If not, settle it, or add it to those in doubt."""
-        if row.action == "send":
-            if (problem := self._reconciler.problem(row)) is None:
-                return True
-            self._finish(row, failed(row, problem))
-        elif row.action == "done":
-            self._reconciler.note_known(row, row.detail or "")
-            self._finish(row, CardResult(index=row.index, draft=row.draft, card=Card(row.detail or ""), state="already"))
-        elif row.action == "failed":
-            self._finish(row, failed(row, BoardClientError(f"refused in an earlier run: {row.detail}", Effect.REJECTED)))
-        elif row.action == "doubtful":
-            why = row.detail or "an earlier run has sent it, and ended before the response came"
-            row.error = BoardClientError(why, Effect.UNKNOWN)
-            if self._options.unknown == "resend":
-                return True
-            self._doubts.add(row, row.error)
-            self._backlog.end()
-        return False
+    def _select(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows to send. Settle the others, or add them to those in doubt."""
+        selected: list[Row] = []
+        for row in rows:
+            if row.action == "send":
+                if (problem := self._reconciler.problem(row)) is None:
+                    selected.append(row)
+                else:
+                    self._finish(row, failed(row, problem))
+            elif row.action == "done":
+                self._reconciler.note_known(row, row.detail or "")
+                self._finish(row, CardResult(index=row.index, draft=row.draft, card=Card(row.detail or ""), state="already"))
+            elif row.action == "failed":
+                self._finish(row, failed(row, BoardClientError(f"refused in an earlier run: {row.detail}", Effect.REJECTED)))
+            else:
+                why = row.detail or "an earlier run has sent it, and ended before the response came"
+                row.error = BoardClientError(why, Effect.UNKNOWN)
+                if self._options.unknown == "resend":
+                    selected.append(row)
+                else:
+                    self._doubts.add(row, row.error)
+                    self._backlog.end()
+        return selected
 
     def _finish(self, row: Row, result: CardResult) -> None:
         """Settle a row that this run did not send."""
         self._recorder.settle(row, result)
         self._backlog.end()
-
-    async def _settle_doubts(self) -> None:
-        """Read the board once every card that was sent must be listed. Settle the rows in doubt, or send them again."""
-        rows = list(self._doubts.rows)
-        self._is_settling = True
-        self._recorder.announce()
-        try:
-            await asyncio.sleep(self._doubts.settle_seconds)
-            matches = await self._reconciler.settle(rows)
-        finally:
-            self._is_settling = False
-        self._doubts.rows.clear()
-        absent: list[Row] = []
-        for row, card, error, is_open in matches:
-            if is_open:
-                self._doubts.rows.append(row)
-            elif card is not None:
-                state: State = "already" if row.is_earlier else "created"
-                self._recorder.settle(row, CardResult(index=row.index, draft=row.draft, card=card, state=state))
-            elif error is not None:
-                self._recorder.settle(row, unknown(row, error))
-            elif row.sends >= MOST_SENDS:
-                why = f"sent {row.sends} times, and not on the board: {row.error}"
-                self._recorder.settle(row, failed(row, BoardClientError(why, Effect.REJECTED)))
-            else:
-                row.is_earlier, row.error = False, None
-                absent.append(row)
-        self._doubts.open = len(self._doubts.rows)
-        await self._send_next(absent)
-        self._recorder.announce()
-
-    async def _send_next(self, absent: list[Row]) -> None:
-        """Send the rows that are absent, or another one.
-
-        The card of the latter shows whether those in doubt are absent.
-        """
-        is_over = self._backlog.is_exhausted or self._input.was_interrupted
-        if not self._doubts.rows:
-            absent += self._backlog.take_kept()
-            if self._backlog.is_exhausted and len(absent) > 1:
-                self._backlog.keep(absent.pop())  # others may be lost again
-        elif is_over and not absent:
-            absent = self._backlog.take_kept() or await self._without_proof()
-        self._backlog.send(absent)
-
-    async def _without_proof(self) -> list[Row]:
-        """Choose the row in doubt that is sent again though nothing proves it absent. If none may be, all are unknown."""
-        rows = self._doubts.rows
-        chosen = self._reconciler.choose(rows)
-        if isinstance(chosen, Row):
-            await self._reconciler.note_unproven(chosen)
-            rows.remove(chosen)
-            chosen.is_earlier = False
-            return [chosen]
-        for row, _, error, _ in self._reconciler.give_up(rows, chosen):
-            self._recorder.settle(row, unknown(row, error))
-        rows.clear()
-        return []
 
 
 async def _open_ledger(caller: CallRunner, options: BulkOptions) -> Ledger:

@@ -9,7 +9,7 @@ from bulk_helpers import Moments, World
 from boardclient import (
     AsyncSession,
 )
-from boardclient.bulk import _backlog, _doubts, _hold, _open_run, _sender
+from boardclient.bulk import _backlog, _doubts, _hold, _open_run, _put_off, _sender, _settling
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk.reconciliation import _board, _reader, _reconciler
 from boardclient.testing import BoardService
@@ -36,7 +36,7 @@ async def world(service: BoardService, session: AsyncSession, path: Path) -> Wor
 @pytest.fixture
 def moments(monkeypatch: pytest.MonkeyPatch) -> Moments:
     time = Moments()
-    for module in (_backlog, _doubts, _hold, _open_run, _reader, _board, _reconciler, _sender):
+    for module in (_backlog, _doubts, _hold, _open_run, _reader, _board, _reconciler, _put_off, _sender, _settling):
         monkeypatch.setattr(module, "asyncio", time)
     return time
 
