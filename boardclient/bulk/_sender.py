@@ -13,23 +13,20 @@ from boardclient._statuses import ends_run, is_throttling
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._doubts import Doubts, failed, unknown
 from boardclient.bulk._halt import Halt
-from boardclient.bulk._hold import PATIENCE_SECONDS, Hold
+from boardclient.bulk._hold import Hold
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._options import BulkOptions
+from boardclient.bulk._put_off import pause_before
 from boardclient.bulk._recorder import Recorder
 from boardclient.bulk._results import CardResult, make_result
 from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._tally import Tally
 from boardclient.bulk.reconciliation._reconciler import Reconciler
-from boardclient.errors import BoardClientError, DecodeError, Effect, InvalidIdentifierError, RateLimitError
+from boardclient.errors import BoardClientError, DecodeError, Effect, InvalidIdentifierError
 from boardclient.models import Card, check_identifier
 
 _LINE: Final = "POST /1/cards"
-_PUT_OFF_SECONDS: Final = 0.05
-"""The pause before a row that could not be sent is tried again. It doubles each time, up to 128 times its length."""
-_MOST_PUT_OFF: Final = 20
-"""How often a row may be put off while others are accepted, before the time since the first refusal counts."""
 
 
 class Sender:
@@ -65,7 +62,6 @@ class Sender:
         self._limiter = limiter
         self._hold = hold
         self._halt = halt
-        self._loop = asyncio.get_running_loop()
         self._calls: list[CallOptions] = []
 
     def withdraw_unsent(self) -> None:
@@ -164,7 +160,12 @@ class Sender:
         if is_nothing_done and isinstance(failure, CallWithdrawn):
             row.sends -= 1
             self._give_back(row)
-        elif not self._halt.is_set and is_nothing_done and (pause := self._pause(row, failure, is_held=is_held)) is not None:
+        elif (
+            is_nothing_done
+            and (is_held or is_throttling(failure))
+            and not self._halt.is_set
+            and (pause := pause_before(row, failure, self._hold)) is not None
+        ):
             row.sends -= 1
             self._backlog.begin()
             self._backlog.put_later(row, pause)
@@ -179,25 +180,6 @@ class Sender:
             # The failure of this request does not settle an earlier one, which is in doubt.
             row.error.add_note(f"sent again: {failure}")
             self._recorder.settle(row, unknown(row, row.error))
-
-    def _pause(self, row: Row, failure: BoardClientError, *, is_held: bool) -> float | None:
-        """Return the seconds until a row is sent again, or None if it fails instead."""
-        if not (is_held or is_throttling(failure)):
-            return None
-        now = self._loop.time()
-        if row.put_off_at is None:
-            row.put_off_at = now
-        if isinstance(failure, RateLimitError):
-            pause = failure.retry_after or 0.0
-        elif self._hold.reason == "consent":
-            return 0.0
-        else:
-            pause = _PUT_OFF_SECONDS * 2 ** min(row.put_off, 7)
-        row.put_off += 1
-        # At a slow service any row may be refused for long. It is the row itself only if it is refused again and again.
-        is_unlucky = row.put_off < _MOST_PUT_OFF
-        since = max(row.put_off_at, self._hold.accepted_at) if is_unlucky else row.put_off_at
-        return pause if now + pause - since < PATIENCE_SECONDS else None
 
     def _give_back_unsent(self, row: Row) -> None:
         """Give back a row whose call did not end, unless it may have been sent."""
