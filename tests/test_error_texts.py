@@ -129,6 +129,27 @@ async def test_a_passed_deadline_names_what_took_so_long(service: BoardService, 
     assert "passed, waiting for the user's consent (the authorize callback of account 'default')" in str(error)
 
 
+MAY_BE_DONE = "; it may have been done, check before you repeat it"
+
+
+async def test_a_creation_that_may_have_been_done_says_so(service: BoardService, loop_clock: Clock) -> None:
+    """An error of unknown effect warns of repeating, unless a second request does no more than the first."""
+    service.sleep = loop_clock.sleep
+    faults_of_posts = (faults.drop(), faults.status(503), faults.hang(seconds=1), faults.status(404))
+    texts = []
+    async with service.session(timeout=0.2, retry=None) as session:
+        for fault in faults_of_posts:
+            service.faults.add(fault)
+            created = await error_of(session.boards.create("Party"))
+            read = await error_of(session.cards.get("c"))
+            service.faults.clear()
+            assert (created.repeatable, read.repeatable) == (False, True)
+            assert MAY_BE_DONE not in str(read)
+            assert str(pickle.loads(pickle.dumps(created))) == created.args[0] == str(created)
+            texts.append(str(created))
+    assert [text.endswith(MAY_BE_DONE) for text in texts] == [True, True, True, False]
+
+
 async def test_a_pause_longer_than_the_deadline_is_named(service: BoardService, loop_clock: Clock) -> None:
     """A 429 that asks for more time than the call has says both."""
     service.faults.add(faults.status(429, headers={"Retry-After": "30"}))

@@ -131,9 +131,13 @@ def _beyond_deadline(context: CallContext, pause: float, remaining: float) -> Bo
         return BoardClientError(f"{context.line}: the next pause would pass the deadline", Effect.DONE)
     asked = error.retry_after if isinstance(error, ApiError) else None
     what = f"a pause of {pause:.2g} s" if asked is None else f"it asked for {asked:g} s, which"
-    error.message += f"; {what} is beyond the {max(0.0, remaining):.2g} s that are left of the timeout of {context.seconds:g} s"
-    error.args = (error.message, *error.args[1:])
+    _add(error, f"{what} is beyond the {max(0.0, remaining):.2g} s that are left of the timeout of {context.seconds:g} s")
     return error
+
+
+def _add(error: BoardClientError, words: str) -> None:
+    error.message += f"; {words}"
+    error.args = (error.message, *error.args[1:])
 
 
 def end_early(context: CallContext, host: str) -> BoardClientError | None:
@@ -172,6 +176,9 @@ def complete(error: BoardClientError, request: Request[Any], context: CallContex
     """Add the history and the request of its call to an error."""
     error.effect = Effect.worst([error.effect, *(attempt.effect for attempt in context.attempts)])
     error.attempts = context.attempts
+    error.repeatable = request.repeatable
+    if error.effect is Effect.UNKNOWN and not request.repeatable:
+        _add(error, "it may have been done, check before you repeat it")
     if context.credentials is None:  # nothing was signed, so there are no credentials to redact
         from boardclient._curl import ShownRequest  # for errors only
 

@@ -51,8 +51,8 @@ def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
 
 def _in_words(error: BoardClientError, *, writes: bool) -> str:
     text = str(error) or type(error).__name__
-    if writes and error.effect is Effect.UNKNOWN:
-        return f"{text}; effect unknown: it may or may not have been carried out, check before repeating it"
+    if writes and error.effect is Effect.UNKNOWN and error.repeatable:
+        return f"{text}; it may have been done, repeat it to be sure"
     if writes and error.effect is Effect.DONE:
         return f"{text}; it was carried out, only the response can't be used"
     return text
