@@ -45,9 +45,9 @@ class SignInError(BoardClientError):
     """Report a redirect that signs nobody in. Respond with status 400 and `set_cookies`.
 
     Attributes:
-        reason: "refused": by the user. "expired": begun more than ten minutes ago. "replayed": completed before. "foreign": not
-            begun in this browser. "failed": anything else, such as an exchange that the service refuses. Only with "failed" a
-            request may have been sent to the service.
+        reason: "refused": by the user or the service. "expired": begun more than ten minutes ago. "replayed": completed before.
+            "foreign": not begun in this browser. "failed": anything else, such as an exchange that the service refuses. Only
+            with "failed" a request may have been sent to the service.
         set_cookies: The values of `Set-Cookie` headers to send.
     """
 
