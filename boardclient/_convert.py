@@ -10,7 +10,6 @@ twice as long, and finds the place of an error.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache, lru_cache, partial
@@ -149,11 +148,13 @@ def _hook_of_many(struct: type[msgspec.Struct], construct: _Construct, careful: 
     read: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list[struct]).decode  # type: ignore[valid-type]  # -- no annotation
 
     def structure(part: Part, model: object) -> Iterator[Any]:
-        if part.array is not None:
-            with contextlib.suppress(*UNREADABLE):
-                values = map(_values, read(part.array))
-                return starmap(construct, map(add, values, zip(part.elements, strict=False)))  # adds the text as `extra`
-        return one_by_one(part.elements, model)
+        if part.array is None:
+            return one_by_one(part.elements, model)
+        try:
+            values = map(_values, read(part.array))
+        except UNREADABLE:
+            return one_by_one(part.elements, model)
+        return starmap(construct, map(add, values, zip(part.elements, strict=False)))  # adds the text as `extra`
 
     def one_by_one(elements: Sequence[bytes | msgspec.Raw], model: object) -> Iterator[Any]:
         for index, text in enumerate(elements):
@@ -223,13 +224,18 @@ def _one(converter: Converter, model: type[T]) -> Callable[[object], T]:
 SLICE_ELEMENTS: Final = 256
 
 
-def _slices(model: type[T], body: bytes) -> Iterator[list[T]]:
+@cache  # finding the hook takes as long as reading a card
+def _hook_of_slices(model: type) -> Callable[[Part, type], Iterator[Any]]:
+    return _lenient.get_structure_hook(Iterator[model])  # type: ignore[valid-type]  # -- no annotation
+
+
+def _slices(model: type, body: bytes) -> Iterator[list[Any]]:
     """Yield the models of an array in slices of at most `SLICE_ELEMENTS`.
 
     After an element that is not as documented, slices are empty. Its error is raised at the end, since a body that is not JSON is
     reported as that.
     """
-    structure = cast("Callable[[Part, type[T]], Iterator[T]]", _lenient.get_structure_hook(Iterator[model]))  # type: ignore[valid-type]  # -- no annotation
+    structure = _hook_of_slices(model)
     misfit: DecodeError | None = None
     before = 0
     for part in split_array(body):

@@ -89,9 +89,12 @@ def _not_json() -> DecodeError:
 Elements: TypeAlias = "Sequence[msgspec.Raw | bytes]"
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Part:
-    """Some consecutive elements of an array. `array` is their text as an array, if msgspec can read it."""
+    """Some consecutive elements of an array. `array` is their text as an array, if msgspec can read it.
+
+    It is never changed: `attrs.define` and not `frozen` makes it in half the time.
+    """
 
     elements: Elements = ()
     array: bytes | None = None

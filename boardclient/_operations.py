@@ -72,7 +72,8 @@ class Operation(Generic[T]):
         if not self._identifier:
             return Request(self, self.path, body)
         named = check_identifier(identifier, self._identifier)
-        return Request(self, self._before + quote(named, safe="") + self._after, body, named)
+        quoted = named if named.isascii() and named.isalnum() else quote(named, safe="")  # nearly all are: quoting takes 2 µs
+        return Request(self, self._before + quoted + self._after, body, named)
 
     def request_with(self, fields: Mapping[str, JsonValue]) -> Request[T]:
         """Build a request from checked fields, if its path has no identifier."""
@@ -358,18 +359,6 @@ def error_of(
             return request.definition.read(response, request.identifier)
     error.repeatable = request.repeatable
     return error
-
-
-def interpret_in_steps(request: Request[T], response: RawResponse) -> Generator[None, None, T]:
-    """Return the value of a success. A long list is read in steps of one or two milliseconds.
-
-    Raises:
-        DecodeError: it can't be read.
-    """
-    steps = request.definition.read_in_steps
-    if steps is None or len(response.body) <= AT_ONCE_BYTES:
-        return request.definition.read(response, request.identifier)
-    return (yield from steps(response))
 
 
 def unreadable(request: Request[T], error: DecodeError, response: RawResponse, host: str = "the service") -> DecodeError:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Generator, Iterable, Mapping
 from time import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from boardclient import retry as _retry
 from boardclient._activities import INSTALLED, Instrument
-from boardclient._operations import Request, error_of, interpret_in_steps, unreadable
+from boardclient._operations import AT_ONCE_BYTES, Request, error_of, unreadable
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._guards import GuardedLimiter, GuardedProvider, checked_observers, notify_all
 from boardclient._pipeline._in_flight import CallContext
@@ -231,10 +231,10 @@ class Pipeline:
         if credentials is not self._provider.accepted:
             self._provider.note_accepted(credentials)
         try:
-            if definition.read_in_steps is None:
+            if definition.read_in_steps is None or len(response.body) <= AT_ONCE_BYTES:
                 value = definition.read(response, request.identifier)
             else:
-                value = await _read_in_steps(request, context, response)
+                value = await _read(definition.read_in_steps(response), context)
         except DecodeError as error:
             shown = without_secrets(context, response)
             return self._record_attempt(context, response, unreadable(request, error, shown, self._core.host))
@@ -371,9 +371,8 @@ def _waiting_for_limiter() -> str:
     return "the limiter"
 
 
-async def _read_in_steps(request: Request[T], context: CallContext, response: RawResponse) -> T:
+async def _read(steps: Generator[None, None, T], context: CallContext) -> T:
     """Read a response in steps, and let other tasks run in between."""
-    steps = interpret_in_steps(request, response)
     context.stage = "receive"
     while True:
         try:
