@@ -82,6 +82,10 @@ class Ledger(Protocol):
         """Return up to `most` of these identifiers for which a condition holds."""
         ...
 
+    async def has_other_doubts(self) -> bool:
+        """Return whether earlier runs left rows in doubt that this one did not get."""
+        ...
+
     async def aclose(self) -> None:
         """Close the ledger."""
         ...
@@ -135,6 +139,10 @@ class MemoryLedger:
         """Return nothing: only hashes are kept."""
         return set()
 
+    async def has_other_doubts(self) -> bool:
+        """Return False: there are no earlier runs."""
+        return False
+
     async def aclose(self) -> None:
         """Do nothing."""
 
@@ -146,6 +154,8 @@ class JournalLedger:
         self.batch = batch
         self.released = journal.released
         self._journal = journal
+        self._doubtful: set[int] = set()
+        """The numbers of the rows of this run that earlier runs left in doubt."""
 
     @classmethod
     async def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str], batch: int) -> JournalLedger:
@@ -177,6 +187,8 @@ class JournalLedger:
             row.seq = seq
             if action != "send":
                 row.action, row.detail, row.is_earlier = action, detail, action == "doubtful"
+                if row.is_earlier:
+                    self._doubtful.add(seq)
 
     def release(self, row: Row) -> None:
         """Note that a row may be sent. A row that was logged and never released was certainly not sent.
@@ -247,6 +259,14 @@ class JournalLedger:
                 if len(found) >= most:
                     break
         return found
+
+    async def has_other_doubts(self) -> bool:
+        """Return whether earlier runs left rows in doubt that this one did not get."""
+        async with aclosing(self._journal.rows("logged", "unknown")) as rows:
+            async for row in rows:
+                if row.run < self._journal.run and row.seq not in self._doubtful:
+                    return True
+        return False
 
     async def aclose(self) -> None:
         """Write what was recorded, and close the journal so that another run can open it."""

@@ -280,6 +280,7 @@ class OpenRun:
                 self._reconciler.note_known(row, row.detail or "")
                 self._finish(row, CardResult(index=row.index, draft=row.draft, card=Card(row.detail or ""), state="already"))
             elif row.action == "failed":
+                self._reconciler.note_refused(row)
                 self._finish(row, failed(row, BoardClientError(f"refused in an earlier run: {row.detail}", Effect.REJECTED)))
             else:
                 why = row.detail or "an earlier run has sent it, and ended before the response came"

@@ -214,6 +214,11 @@ class JournalFile:
         self.facts[name] = value
 
     @property
+    def run(self) -> int:
+        """The number of the run that has the journal open, from 1."""
+        return self._run
+
+    @property
     def last(self) -> int:
         """The number of the last row that was logged, or 0."""
         return self._next - 1

@@ -160,6 +160,11 @@ class Journal:
             after = page[-1].seq
 
     @property
+    def run(self) -> int:
+        """The number of this run, from 1."""
+        return self._file.run
+
+    @property
     def facts(self) -> Mapping[str, str]:
         """What earlier runs and this one have learned, as texts by name."""
         return self._file.facts

@@ -46,6 +46,17 @@ class MatchResult:
     unclear: dict[int, str] = attrs.field(factory=dict)
     left_over: list[Card] = attrs.field(factory=list)
 
+    def keep(self, count: int) -> None:
+        """Remove what is said about rows from this index on."""
+        self.found = {place: card for place, card in self.found.items() if place < count}
+        self.unclear = {place: why for place, why in self.unclear.items() if place < count}
+        self.absent = [place for place in self.absent if place < count]
+
+    def doubt(self, why: str) -> None:
+        """Leave the rows unclear that were found."""
+        self.unclear.update(dict.fromkeys(self.found, why))
+        self.found.clear()
+
 
 def match(rows: Sequence[Content], wholes: Sequence[Hashable], cards: Sequence[Card], shown: Shown) -> MatchResult:
     """Match rows in doubt with cards, each card with at most one row.

@@ -37,6 +37,14 @@ _NO_BASELINE: Final = (
 )
 
 
+_UNMARKED: Final = "a card that looks like the row's shows no marker, and may belong to others"
+_OTHERS: Final = (
+    "earlier runs left other rows in doubt, and the listing does not show all that was sent: import them together with this one"
+)
+_MOST_UNKNOWN: Final = 1000
+"""How many rows that stayed unknown are matched again, since the cards of later rows may be theirs."""
+
+
 class RowFinding(NamedTuple):
     """What a listing says about a row in doubt.
 
@@ -74,6 +82,7 @@ class Reconciler:
     def __init__(
         self, reader: Reader, board_id: str | None, ledger: Ledger, marking: Marking, settle_seconds: float = 0.0
     ) -> None:
+        self._ledger = ledger
         self._board = RunBoard(reader, board_id, ledger, settle_seconds)
         self._markers = RowMarkers(marking, ledger.secret)
         self._learning = Learning(ledger, self._markers)
@@ -146,7 +155,8 @@ class Reconciler:
             return _unsettled(rows, f"the board could not be read: {error.message}")
         self._auditor.doubted += rows
         samples, shown = await self._learning.learn(listing)
-        result = self._match(rows, listing, samples, shown)
+        has_others = bool(listing.unaccounted) and await self._ledger.has_other_doubts()
+        result = self._match(rows, listing, samples, shown, has_others=has_others)
         self._auditor.recovered += len(result.found)
         findings = [RowFinding(rows[place], card) for place, card in result.found.items()]
         for row, card, _, _ in findings:
@@ -167,21 +177,49 @@ class Reconciler:
         self._auditor.unresolved += [finding.row for finding in findings if finding.error is not None]
         return findings
 
-    def _match(self, rows: Sequence[Row], listing: Listing, samples: Sequence[Sample], shown: Shown) -> MatchResult:
-        """Match rows with cards by their markers, the others by what was sent."""
+    def _match(
+        self, rows: Sequence[Row], listing: Listing, samples: Sequence[Sample], shown: Shown, *, has_others: bool
+    ) -> MatchResult:
+        """Match rows with cards.
+
+        Rows that stayed unknown before may have some of the cards. So may those of earlier runs that are not in the input, if
+        `has_others` is set.
+        """
+        known = {id(row) for row in rows}
+        unknown = [row for row in self._auditor.unresolved[-_MOST_UNKNOWN:] if id(row) not in known]
+        every = [*rows, *unknown]
+        sent = [self._markers.content(row) for row in every] + [sample.sent for sample in samples]
+        is_vague = has_others and not shown.shows_all(sent)
+        result = self._match_all(every, listing, samples, shown, is_vague=is_vague)
+        result.keep(len(rows))
+        return result
+
+    def _match_all(
+        self, rows: Sequence[Row], listing: Listing, samples: Sequence[Sample], shown: Shown, *, is_vague: bool
+    ) -> MatchResult:
+        """Match rows with cards by their markers, the others by what was sent.
+
+        With `is_vague` set, what was sent is not enough to find a row.
+        """
         cards, places = listing.unaccounted, [*range(len(rows))]
         result = MatchResult()
         if self._markers.are_used:
             self._markers.match(rows, cards, result)
             given = {card.id for card in result.found.values()}
             cards = [card for card in cards if card.id not in given]
-            places = [place for place in places if place not in result.found and place not in result.unclear]
             if self._markers.are_listed(samples):
+                self._markers.match_remains({place: rows[place] for place in places if place not in result.found}, cards, result)
+            if self._markers.are_always_listed(samples):
                 cards = []  # cards without a marker belong to others
+            places = [place for place in places if place not in result.found and place not in result.unclear]
         if cards and not listing.has_baseline:
             result.unclear.update(dict.fromkeys(places, _NO_BASELINE))
             return result
         by_content = self._match_contents([rows[place] for place in places], cards, shown)
+        if self._markers.are_listed(samples):
+            by_content.doubt(_UNMARKED)
+        if is_vague:
+            by_content.doubt(_OTHERS)
         result.found.update((places[place], card) for place, card in by_content.found.items())
         result.unclear.update((places[place], why) for place, why in by_content.unclear.items())
         result.absent = [places[place] for place in by_content.absent]

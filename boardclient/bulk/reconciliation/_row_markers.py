@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from boardclient.bulk._rows import Row
-from boardclient.bulk.reconciliation._likeness import is_rule
+from boardclient.bulk.reconciliation._likeness import bare, is_rule, tidy
 from boardclient.bulk.reconciliation._listing import IdSet
 from boardclient.bulk.reconciliation._markers import check_marker, markers, normal, secret_marker, with_marker
 from boardclient.bulk.reconciliation._matching import MatchResult
@@ -17,6 +18,13 @@ from boardclient.models import Card, CardDraft
 
 Marking: TypeAlias = bool | Callable[[CardDraft], str] | None
 """The option `marker`: a function of the caller that makes them, True for secret ones, otherwise there are none."""
+
+
+_PIECE: Final = 6
+"""How many characters of a secret marker show whose card it is. Equal pieces of two markers are one in a billion."""
+_END: Final = 100
+"""In how many letters, digits or words at each end of a description parts of markers are looked for."""
+_WORD: Final = re.compile(r"[^\W_]+")
 
 
 class RowMarkers:
@@ -62,10 +70,21 @@ class RowMarkers:
 
     def are_listed(self, samples: Sequence[Sample]) -> bool:
         """Return True if the listing shows the markers of known cards. People may have edited a few descriptions."""
-        if not self.are_used:
-            return False
-        shown = [normal(sample.marker or "") in markers(sample.card.desc) for sample in samples]
+        shown = self._shown(samples)
         return any(shown) and is_rule(shown)
+
+    def are_always_listed(self, samples: Sequence[Sample]) -> bool:
+        """Return True if the listing shows the markers of all known cards.
+
+        A card without one belongs to others then.
+        """
+        shown = self._shown(samples)
+        return any(shown) and all(shown)
+
+    def _shown(self, samples: Sequence[Sample]) -> list[bool]:
+        if not self.are_used:
+            return []
+        return [normal(sample.marker or "") in markers(sample.card.desc) for sample in samples]
 
     def cards_of(self, rows: Iterable[Row], cards: Iterable[Card]) -> set[str]:
         """Return the identifiers of the cards that have the marker of one of the rows."""
@@ -98,3 +117,33 @@ class RowMarkers:
                 result.found.update(zip(places[marker], found, strict=False))
             else:
                 result.unclear.update(dict.fromkeys(places[marker], "rows of other content have the same marker"))
+
+    def match_remains(self, rows: Mapping[int, Row], cards: Iterable[Card], result: MatchResult) -> None:
+        """Leave rows unclear whose markers are shown in part, or joined with other text.
+
+        Services mask numbers, and put other characters between words.
+        """
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        lengths: set[int] = set()
+        for place, row in rows.items():
+            units = self._units(self.of(row) or "")
+            length = _PIECE if self.are_secret else len(units)
+            lengths.add(length)
+            for piece in _pieces(units, {length}):
+                places[piece].append(place)
+        for card in cards:
+            units = self._units(card.desc or "")
+            for piece in (_pieces(units[:_END], lengths) | _pieces(units[-_END:], lengths)) & places.keys():
+                why = f"the card {card.id} may be the row's: it shows a part of its marker"
+                result.unclear.update(dict.fromkeys(places[piece], why))
+
+    def _units(self, text: str) -> Sequence[str]:
+        """Return the parts that markers consist of.
+
+        They are characters if the markers are secret, words if the caller made them.
+        """
+        return bare(text) if self.are_secret else _WORD.findall(tidy(text))
+
+
+def _pieces(units: Sequence[str], lengths: Iterable[int]) -> set[str]:
+    return {" ".join(units[start : start + length]) for length in lengths for start in range(len(units) - length + 1) if length}

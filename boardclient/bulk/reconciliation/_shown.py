@@ -133,6 +133,15 @@ class Shown:
         """Return True if the listing shows a text that identifies a card."""
         return self.name.is_usable or (self.desc.is_usable and len(bare(content.desc or "")) >= TELLING)
 
+    def shows_all(self, sent: Sequence[Content]) -> bool:
+        """Return True if a listing shows each field that was sent, in any form. Names are always sent."""
+        return (
+            self.name.is_usable
+            and (self.desc.is_usable or not any(content.desc for content in sent))
+            and (self.due.is_usable or not any(content.due for content in sent))
+            and (self.has_lists or len({content.list_id for content in sent}) <= 1)
+        )
+
     def may_be(self, row: Content, card: Card) -> bool:
         """Return True if a card with the same coarse key may be the row's."""
         names = row.name, card.name or ""
