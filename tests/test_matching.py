@@ -526,6 +526,23 @@ def test_finding_prefers_what_is_exact() -> None:
     assert find_cards(draft("nothing like it"), cards) == []
 
 
+@pytest.mark.parametrize(
+    ("shown", "is_alike"),
+    [
+        ("Card one (imported)", True),
+        ("BOARD-7: card-one", True),
+        ("<p>card one</p> 10:15", True),
+        ("card onerous", False),
+        ("one card", False),
+        ("", False),
+    ],
+)
+def test_finding_a_card_whose_name_has_other_words_around_it(shown: str, is_alike: bool) -> None:
+    """Services add numbers, dates and notes. Nothing else on the board shows whether this one does."""
+    found = find_cards(draft("card one"), [card("1", shown, list_id="l2")])
+    assert (len(found), found.is_exact) == (is_alike, False)
+
+
 def test_finding_reports_what_it_does_not_know() -> None:
     """A listing without names, or of a round number of cards, may hold the card although it is not found."""
     nameless = find_cards(draft("card", "text of it"), [card("1", None, "text of it")])

@@ -262,6 +262,8 @@ class JournalLedger:
 
     async def has_other_doubts(self) -> bool:
         """Return whether earlier runs left rows in doubt that this one did not get."""
+        if self._journal.run == 1:
+            return False
         async with aclosing(self._journal.rows("logged", "unknown")) as rows:
             async for row in rows:
                 if row.run < self._journal.run and row.seq not in self._doubtful:

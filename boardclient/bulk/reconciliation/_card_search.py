@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 import attrs
 
+from boardclient.bulk.reconciliation._likeness import tidy
 from boardclient.bulk.reconciliation._listing import FIELDS, find_limit
 from boardclient.bulk.reconciliation._matching import Suspects
 from boardclient.bulk.reconciliation._shown import Content, Shown
 from boardclient.models import Card, CardDraft
+
+_WORD: Final = re.compile(r"[^\W_]+")
 
 
 class FoundCards(list[Card]):
@@ -45,7 +50,12 @@ def find_cards(draft: CardDraft, cards: Sequence[Card]) -> FoundCards:
     # Nothing can be learned from one listing, so any known way of changing texts is taken to be possible.
     rule = attrs.evolve(Shown.learn([], fields), is_learned=True)
     others = [card for card in cards if not (fields and is_exact(card))]
-    alike = [card for card in others if Suspects([card], rule).find(row) is not None]
+    words = _words(row.name)
+
+    def is_alike(card: Card) -> bool:
+        return (words in _words(card.name or "") and words.strip() != "") or Suspects([card], rule).find(row) is not None
+
+    alike = [card for card in others if is_alike(card)]
     return FoundCards(exact, alike, _doubt(len(cards), fields))
 
 
@@ -55,3 +65,8 @@ def _doubt(count: int, fields: Sequence[str]) -> str | None:
     if "name" not in fields:
         return "the listing shows no names"
     return find_limit(count)
+
+
+def _words(text: str) -> str:
+    """Return the words of a text between spaces. Services put other words before and after names."""
+    return f" {' '.join(_WORD.findall(tidy(text)))} "
