@@ -27,7 +27,7 @@ from boardclient.errors import (
 
 
 @attrs.frozen(eq=False)
-class Status:
+class StatusMeaning:
     """The meaning of one status (interface section 7).
 
     Args:
@@ -53,41 +53,41 @@ class Status:
     is_final: bool = attrs.field(default=False, kw_only=True)
 
 
-_TABLE: Final[Mapping[int, Status]] = {
-    400: Status(BadRequestError, "a required parameter is missing or wrong", advice="check what is sent", is_final=True),
-    401: Status(
+_TABLE: Final[Mapping[int, StatusMeaning]] = {
+    400: StatusMeaning(BadRequestError, "a required parameter is missing or wrong", advice="check what is sent", is_final=True),
+    401: StatusMeaning(
         AuthenticationError, "the key or token is invalid or expired", advice="check both, or obtain a new token", ends_run=True
     ),
-    403: Status(
+    403: StatusMeaning(
         PermissionDeniedError,
         "the credentials lack a permission or scope",
         advice="obtain a token with the scopes read and write",
     ),
-    404: Status(
+    404: StatusMeaning(
         NotFoundError,
         "an identifier does not exist or is not accessible",
         advice="check the identifiers and whose token it is",
         is_final=True,
     ),
-    408: Status(ApiError, "the service waited too long for the request", Effect.UNKNOWN),
-    425: Status(ApiError),
-    429: Status(
+    408: StatusMeaning(ApiError, "the service waited too long for the request", Effect.UNKNOWN),
+    425: StatusMeaning(ApiError),
+    429: StatusMeaning(
         RateLimitError,
         "too many requests",
         advice="send fewer at a time, with limiter=Pace()",
         is_throttling=True,
         is_overload=True,
     ),
-    503: Status(ServerError, "the service failed", Effect.UNKNOWN, is_transient=True, is_overload=True),
+    503: StatusMeaning(ServerError, "the service failed", Effect.UNKNOWN, is_transient=True, is_overload=True),
 }
-_CLASSES: Final[Mapping[int, Status]] = {
-    2: Status(ApiError, effect=Effect.DONE, is_final=True),
-    3: Status(ApiError, "a redirect, which is not followed", advice="check base_url", is_final=True),
-    4: Status(ApiError, is_final=True),
-    5: Status(ServerError, "the service failed", Effect.UNKNOWN, is_transient=True),
+_CLASSES: Final[Mapping[int, StatusMeaning]] = {
+    2: StatusMeaning(ApiError, effect=Effect.DONE, is_final=True),
+    3: StatusMeaning(ApiError, "a redirect, which is not followed", advice="check base_url", is_final=True),
+    4: StatusMeaning(ApiError, is_final=True),
+    5: StatusMeaning(ServerError, "the service failed", Effect.UNKNOWN, is_transient=True),
 }
 """By the first digit, for other statuses: https://www.rfc-editor.org/rfc/rfc9110#section-15 treats unknown ones as x00."""
-_UNASSIGNED: Final = Status(ApiError, effect=Effect.UNKNOWN)
+_UNASSIGNED: Final = StatusMeaning(ApiError, effect=Effect.UNKNOWN)
 
 SUCCESSES: Final = frozenset(range(200, 300))
 """The statuses of responses that are read for their value."""
@@ -101,7 +101,7 @@ RUN_ENDING_ERRORS: Final[tuple[type[BoardClientError], ...]] = (
 """Errors that every further call would raise too."""
 
 
-def status_of(status: int) -> Status:
+def status_of(status: int) -> StatusMeaning:
     """Return the meaning of a status. One that is not in the table has the meaning of its first digit."""
     return _TABLE.get(status) or _CLASSES.get(status // 100, _UNASSIGNED)
 

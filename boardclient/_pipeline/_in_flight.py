@@ -28,7 +28,7 @@ from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect,
 INSIST_SECONDS: Final = 0.5
 """How long application code, such as a limiter's `__aexit__`, may delay a cancellation before the task is cancelled again."""
 
-Reason: TypeAlias = Literal["deadline", "closed", "withdrawn"]
+InterruptionReason: TypeAlias = Literal["deadline", "closed", "withdrawn"]
 
 
 class CallWithdrawn(BoardClientError):  # noqa: N818 -- withdrawing is no failure
@@ -47,8 +47,8 @@ class HasLine(Protocol):
 class Interruption:
     """Ends a call early by cancelling its task. Owned by the call."""
 
-    def __init__(self, reason: Reason, task: asyncio.Task[object]) -> None:
-        self.reason: Reason = reason
+    def __init__(self, reason: InterruptionReason, task: asyncio.Task[object]) -> None:
+        self.reason: InterruptionReason = reason
         self.error: BoardClientError | None = None
         """The error of the call, once it was made."""
         self._task = task
@@ -141,7 +141,7 @@ class CallContext(Progress):
         """The worst effect of all attempts, including the current one."""
         return Effect.worst([self.effect_under_way, *(attempt.effect for attempt in self.attempts)])
 
-    def interrupt(self, reason: Reason) -> None:
+    def interrupt(self, reason: InterruptionReason) -> None:
         """End the call early, unless it is being ended already."""
         if self.interruption is None:
             self.is_tracked = True
@@ -180,7 +180,7 @@ class CallContext(Progress):
         error.attempts = self.attempts
         return error
 
-    def _error_of(self, reason: Reason, host: str) -> BoardClientError:
+    def _error_of(self, reason: InterruptionReason, host: str) -> BoardClientError:
         if reason == "deadline":
             words = f"{self.line}: the deadline of {self.seconds:g} s passed"
             if waited_for := self._waited_for(host):

@@ -19,7 +19,7 @@ from boardclient._transport._failures import failure_of
 from boardclient._transport._headers import RequestHeaders
 from boardclient._transport._instruments import Traces
 from boardclient._transport._reading import read_whole
-from boardclient._transport._requests import LARGE_BODY_BYTES, Prototype, SignedRequest
+from boardclient._transport._requests import LARGE_BODY_BYTES, OutgoingRequest, Prototype
 from boardclient._transport._shown_response import ShownResponse
 from boardclient._transport._values import Progress, RawResponse, TransportResult
 from boardclient._transport._writes import Writes
@@ -53,7 +53,7 @@ def serves(http: aiohttp.ClientSession, headers: Mapping[str, str]) -> bool:
         _FRAMING.isdisjoint(name.lower() for name in headers)
         and not (http.trust_env or http._default_proxy)
         and not (http._middlewares or http.headers or http._default_auth)
-        and (http._request_class, http._response_class) == (SignedRequest, ShownResponse)
+        and (http._request_class, http._response_class) == (OutgoingRequest, ShownResponse)
     )
 
 

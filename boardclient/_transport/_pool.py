@@ -16,7 +16,7 @@ from boardclient._transport._connections import FIELD_BYTES, NO_TIMEOUT, Connect
 from boardclient._transport._direct import DirectTransport
 from boardclient._transport._headers import RequestHeaders
 from boardclient._transport._instruments import SESSION_CLASS, Traces, is_wrapped
-from boardclient._transport._requests import SignedRequest
+from boardclient._transport._requests import OutgoingRequest
 from boardclient._transport._shown import secrets_of
 from boardclient._transport._shown_response import ShownResponse
 from boardclient._transport._values import Progress, Settings, TransportResult
@@ -176,7 +176,7 @@ def _own_session(connector: Connector, *, trust_env: bool, proxy: str | None) ->
     http = aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
-        request_class=SignedRequest,
+        request_class=OutgoingRequest,
         response_class=ShownResponse,
         timeout=NO_TIMEOUT,
         trust_env=trust_env,

@@ -73,7 +73,7 @@ class Outgoing:
 OUTGOING: Final[ContextVar[Outgoing | None]] = ContextVar("boardclient_outgoing", default=None)
 
 
-class SignedRequest(aiohttp.ClientRequest):
+class OutgoingRequest(aiohttp.ClientRequest):
     """A request that gets its credentials below `ClientSession`.
 
     Whatever wraps or traces the session sees neither credentials nor the body.

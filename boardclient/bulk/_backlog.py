@@ -122,7 +122,7 @@ class Backlog:
 
     def _keep_last(self, row: Row) -> Row | None:
         """Keep a new row back. Return the one that was kept until now."""
-        if row.is_let_go:
+        if row.is_never_kept:
             return row
         kept, self._kept = self._kept, row
         if kept is None:
@@ -181,7 +181,7 @@ class Backlog:
     def send(self, rows: Iterable[Row]) -> None:
         """Let rows be sent that are not under way, whatever is in doubt."""
         for row in rows:
-            row.is_let_go = True
+            row.is_never_kept = True
             self.begin()
             self.put(row)
 

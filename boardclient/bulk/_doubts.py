@@ -7,7 +7,7 @@ from typing import Final
 
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._options import BulkOptions
-from boardclient.bulk._recorder import Recorder
+from boardclient.bulk._recorder import ResultRecorder
 from boardclient.bulk._results import CardResult
 from boardclient.bulk._rows import Row
 from boardclient.errors import BoardClientError
@@ -23,7 +23,7 @@ _RESEND_SECONDS: Final = 0.25
 class Doubts:
     """Treats rows in doubt as the option `unknown` says. Owned by the run."""
 
-    def __init__(self, options: BulkOptions, backlog: Backlog, recorder: Recorder, rows: list[Row]) -> None:
+    def __init__(self, options: BulkOptions, backlog: Backlog, recorder: ResultRecorder, rows: list[Row]) -> None:
         self.rows = rows
         """The rows that are kept until the board is read."""
         self.open = 0

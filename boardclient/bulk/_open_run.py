@@ -19,7 +19,7 @@ from boardclient.bulk._input import AsyncInput, Drafts, open_input
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._queue import ResultQueue
-from boardclient.bulk._recorder import Listener, Recorder
+from boardclient.bulk._recorder import Listener, ResultRecorder
 from boardclient.bulk._results import CardResult
 from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
@@ -59,7 +59,7 @@ class OpenRun:
         self._tally = tally
         self._halt = halt
         self._input = open_input(drafts)
-        self._recorder = Recorder(ledger, self.results, tally, listeners, halt)
+        self._recorder = ResultRecorder(ledger, self.results, tally, listeners, halt)
         doubted: list[Row] = []
         self._backlog = Backlog(self._input, ledger, options.workers, self.results, doubted)
         self._doubts = Doubts(options, self._backlog, self._recorder, doubted)

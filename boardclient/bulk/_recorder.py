@@ -17,7 +17,7 @@ from boardclient.events import BulkProgress
 Listener: TypeAlias = Callable[[BulkProgress], object]
 
 
-class Recorder:
+class ResultRecorder:
     """Records the results of rows. Owned by a run."""
 
     def __init__(self, ledger: Ledger, queue: ResultQueue, tally: Tally, listeners: Sequence[Listener], halt: Halt) -> None:

@@ -34,8 +34,8 @@ class Row:
     """When its effect became unknown in this run, on the loop's clock."""
     absent_at: Extent | None = None
     """How many cards a listing showed that lacked its card, since it was last sent."""
-    is_let_go = False
-    """Whether it is sent though rows are in doubt and no other is left to be kept back."""
+    is_never_kept = False
+    """Whether it is sent at once, although rows are in doubt. Others may be kept back then."""
     put_off = 0
     """How often it was put off because it was refused with 429 or could not be sent."""
     put_off_at: float | None = None

@@ -17,7 +17,7 @@ from boardclient.bulk._hold import Hold
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._put_off import pause_before
-from boardclient.bulk._recorder import Recorder
+from boardclient.bulk._recorder import ResultRecorder
 from boardclient.bulk._results import CardResult, make_result
 from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
@@ -41,7 +41,7 @@ class Sender:
         reconciler: Reconciler,
         backlog: Backlog,
         doubts: Doubts,
-        recorder: Recorder,
+        recorder: ResultRecorder,
         tally: Tally,
         limiter: RunLimiter,
         hold: Hold,

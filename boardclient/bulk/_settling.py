@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._doubts import MOST_SENDS, Doubts, failed, unknown
 from boardclient.bulk._input import Input
-from boardclient.bulk._recorder import Recorder
+from boardclient.bulk._recorder import ResultRecorder
 from boardclient.bulk._results import CardResult, State
 from boardclient.bulk._rows import Row
 from boardclient.bulk.reconciliation._reconciler import Reconciler, RowFinding
@@ -18,7 +18,7 @@ from boardclient.errors import BoardClientError, Effect
 class Settling:
     """Settles the rows in doubt by what the board shows. Owned by the run."""
 
-    def __init__(self, source: Input, backlog: Backlog, doubts: Doubts, reconciler: Reconciler, recorder: Recorder) -> None:
+    def __init__(self, source: Input, backlog: Backlog, doubts: Doubts, reconciler: Reconciler, recorder: ResultRecorder) -> None:
         self.is_under_way = False
         """Whether the board is being read, or will be once all cards that were sent must be listed."""
         self._source = source

@@ -43,7 +43,7 @@ class Source:
     default_list_id: str | None
     layout: _rows.Layout = _rows.PLAIN
 
-    def rows(self) -> Iterator[_rows.Row | _rows.Problem]:
+    def rows(self) -> Iterator[_rows.FileRow | _rows.Problem]:
         """Yield the file's rows from its start."""
         return _rows.read(self.file, self.form, self.lists, self.default_list_id, self.layout)
 
@@ -58,7 +58,7 @@ class FailedRow:
 
 
 @attrs.define
-class Outcome:
+class ImportOutcome:
     """The counts of one import, which are complete once it has ended."""
 
     on_failed_row: Callable[[FailedRow], None]
@@ -69,7 +69,7 @@ class Outcome:
     _begun: int = 0
     _under_way: dict[int, tuple[int, Key]] = attrs.field(factory=dict)
 
-    def begin(self, index: int, row: _rows.Row) -> None:
+    def begin(self, index: int, row: _rows.FileRow) -> None:
         """Note that a row's draft was passed to the run."""
         self._under_way[index] = row.number, key_of(index, row.draft)
         self._begun += 1
@@ -183,7 +183,7 @@ def _add_problem(problems: list[str], problem: _rows.Problem) -> None:
 async def send(
     session: AsyncSession,
     source: Source,
-    outcome: Outcome,
+    outcome: ImportOutcome,
     options: SendOptions,
     *,
     graceful_stop: GracefulStop,
@@ -217,7 +217,7 @@ async def send(
         outcome.close(options.rows)
 
 
-async def _follow(run: BulkRun, outcome: Outcome, graceful_stop: GracefulStop) -> None:
+async def _follow(run: BulkRun, outcome: ImportOutcome, graceful_stop: GracefulStop) -> None:
     async with AsyncExitStack() as opened_run:
         try:
             await opened_run.enter_async_context(run)
@@ -245,7 +245,7 @@ class _Drafts:
     """The drafts of a file, read lazily. There are as many as the check has counted."""
 
     source: Source
-    outcome: Outcome
+    outcome: ImportOutcome
     rows: int
 
     def __len__(self) -> int:

@@ -81,7 +81,7 @@ async def _send(
         if options.as_json:
             failed.append(row)
 
-    outcome = _import.Outcome(report)
+    outcome = _import.ImportOutcome(report)
     send_options = _import.SendOptions(
         rows=rows,
         board_id=options.board_id,
@@ -107,7 +107,7 @@ async def _send(
     _check_complete(outcome, graceful_stop)
 
 
-def _check_complete(outcome: _import.Outcome, graceful_stop: GracefulStop) -> None:
+def _check_complete(outcome: _import.ImportOutcome, graceful_stop: GracefulStop) -> None:
     """Check that a finished import created every row. If a signal stopped it, the signal is reported instead.
 
     Raises:
@@ -119,7 +119,7 @@ def _check_complete(outcome: _import.Outcome, graceful_stop: GracefulStop) -> No
         raise IncompleteError("not every row exists as a card exactly once")
 
 
-def _show_end(outcome: _import.Outcome, failed: list[_import.FailedRow], *, as_json: bool) -> None:
+def _show_end(outcome: _import.ImportOutcome, failed: list[_import.FailedRow], *, as_json: bool) -> None:
     audit = outcome.report.audit
     for text in [] if audit is None else _audit_lines(audit):
         note(text, fg="red")
@@ -153,7 +153,7 @@ def _audit_lines(audit: BulkAudit) -> list[str]:
     return found
 
 
-def _in_words(outcome: _import.Outcome) -> str:
+def _in_words(outcome: _import.ImportOutcome) -> str:
     shown = [state for state in _import.STATES if state != "already" or outcome.counts[state]]
     text, report = ", ".join(f"{state} {outcome.counts[state]}" for state in shown), outcome.report
     if outcome.not_sent:
@@ -161,7 +161,7 @@ def _in_words(outcome: _import.Outcome) -> str:
     return f"{text} in {report.seconds:.1f} s ({report.rate:.0f} cards/s, {report.requests} requests)"
 
 
-def _as_json(outcome: _import.Outcome, failed: list[_import.FailedRow]) -> dict[str, object]:
+def _as_json(outcome: _import.ImportOutcome, failed: list[_import.FailedRow]) -> dict[str, object]:
     report = outcome.report
     values: dict[str, object] = {
         **{state: outcome.counts[state] for state in _import.STATES},

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from boardclient.cli._rows import Problem, Row
+from boardclient.cli._rows import FileRow, Problem
 
 _BUCKETS = 256
 
@@ -26,12 +26,12 @@ class References:
         return frozenset(value for bucket in self._buckets for value, other in pairwise(sorted(bucket)) if value == other)
 
 
-def repeated_references(rows: Iterable[Row | Problem], suspects: frozenset[int]) -> Iterator[Problem | None]:
+def repeated_references(rows: Iterable[FileRow | Problem], suspects: frozenset[int]) -> Iterator[Problem | None]:
     """Yield for each row the problem of a repeated reference, or None."""
     first: dict[str, int] = {}
     for row in rows:
         problem = None
-        if isinstance(row, Row) and (reference := row.draft.reference) is not None and hash(reference) in suspects:
+        if isinstance(row, FileRow) and (reference := row.draft.reference) is not None and hash(reference) in suspects:
             before = first.setdefault(reference, row.number)
             if before != row.number:
                 problem = Problem(row.number, "reference", f"is also that of row {before}; each row needs its own")

@@ -55,7 +55,7 @@ class Problem:
 
 
 @attrs.frozen
-class Row:
+class FileRow:
     """A row's number, and the draft that was made from it."""
 
     number: int
@@ -203,7 +203,7 @@ def parse_due(text: str, zone: tzinfo | None = None) -> datetime:
 
 def read(
     file: BinaryIO, form: Format, lists: ListIndex, default_list_id: str | None, layout: Layout = PLAIN
-) -> Iterator[Row | Problem]:
+) -> Iterator[FileRow | Problem]:
     """Yield each row of `file`, or its problems, from the start.
 
     Only one row is held in memory. After a problem that makes the rest unreadable, such as a bad header or an unclosed quote, the
@@ -347,7 +347,7 @@ def check(
     lists: ListIndex,
     default_list_id: str | None,
     zone: tzinfo | None = None,
-) -> Iterator[Row | Problem]:
+) -> Iterator[FileRow | Problem]:
     """Yield the row that is made from these cells, or the problem of each of them.
 
     None means that a cell is absent.
@@ -377,4 +377,4 @@ def check(
         yield from problems
         return
     reference = cells.get("reference")
-    yield Row(number, CardDraft(name=name, list_id=list_id, desc=cells.get("desc"), due=due, pos=pos, reference=reference))
+    yield FileRow(number, CardDraft(name=name, list_id=list_id, desc=cells.get("desc"), due=due, pos=pos, reference=reference))

@@ -25,7 +25,7 @@ class Options:
 
 
 @attrs.frozen(kw_only=True)
-class Settings:
+class CliSettings:
     """The settings of the session that a command uses."""
 
     base_url: str
@@ -55,7 +55,7 @@ class Settings:
         )
 
 
-def load(options: Options, environment: Mapping[str, str]) -> Settings:
+def load(options: Options, environment: Mapping[str, str]) -> CliSettings:
     """Return the settings. An option overrides its variable, and an empty variable counts as unset.
 
     Raises:
@@ -67,7 +67,7 @@ def load(options: Options, environment: Mapping[str, str]) -> Settings:
     token = environment.get(TOKEN)
     if not token:
         raise UsageError(f"no access token is set: set {TOKEN} (credentials are never options)")
-    return Settings(
+    return CliSettings(
         base_url=base_url,
         token=token,
         key=environment.get(KEY) or None,

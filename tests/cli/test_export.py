@@ -66,7 +66,7 @@ def read(path: Path) -> list[dict[str, str | None]]:
     with path.open("rb") as file:
         lists = ListIndex([BoardList("To Do"), BoardList("Doing"), BoardList("Done")])
         found = list(_rows.read(file, _rows.detect(path), lists, None))
-    assert all(isinstance(row, _rows.Row) for row in found)
+    assert all(isinstance(row, _rows.FileRow) for row in found)
     return [
         {"name": row.draft.name, "desc": row.draft.desc, "due": str(row.draft.due), "reference": row.draft.reference}
         for row in found

@@ -246,7 +246,7 @@ async def test_a_file_that_becomes_unreadable_stops_the_import(board_service: Bo
     async with board_service.session() as session:
         board = await session.boards.create("B", default_lists=True)
         source = await _import.prepare(session, Failing(b"name\nA\n"), _rows.Format.CSV, board.id, "Done")
-        outcome = _import.Outcome(lambda row: None)
+        outcome = _import.ImportOutcome(lambda row: None)
         rows = (await _import.check(source, Earlier())).total()
         options = _import.SendOptions(rows=rows, board_id=board.id)
         await _import.send(session, source, outcome, options, graceful_stop=GracefulStop())
@@ -290,10 +290,10 @@ async def test_what_is_ready_when_it_is_cancelled_counts_and_the_rest_is_unknown
     (tmp_path / "journal").write_text("no journal")
     journal = tmp_path / "journal" if has_journal else None
     told: list[_import.FailedRow] = []
-    outcome = _import.Outcome(told.append)
+    outcome = _import.ImportOutcome(told.append)
     cards = SimpleNamespace(create_many=lambda drafts, **options: Run())
     for index in range(3):
-        outcome.begin(index, _rows.Row(index + 2, CardDraft("x", "l")))
+        outcome.begin(index, _rows.FileRow(index + 2, CardDraft("x", "l")))
     options = _import.SendOptions(rows=5, board_id="b", journal=journal)
     task = asyncio.create_task(_import.send(SimpleNamespace(cards=cards), None, outcome, options, graceful_stop=GracefulStop()))
     await asyncio.sleep(0)
@@ -327,7 +327,7 @@ async def test_what_is_ready_when_it_is_cancelled_counts_and_the_rest_is_unknown
     ],
 )
 def test_the_findings_of_the_audit_are_printed(capsys, audit: BulkAudit, lines: list[str], is_complete: bool) -> None:
-    outcome = _import.Outcome(lambda row: None)
+    outcome = _import.ImportOutcome(lambda row: None)
     outcome.report = BulkReport(audit=audit)
     _import_view._show_end(outcome, [], as_json=True)
     out, err = capsys.readouterr()
@@ -356,7 +356,7 @@ def test_two_references_with_one_hash_are_not_taken_for_the_same() -> None:
         def __hash__(self) -> int:
             return 7
 
-    rows = [_rows.Row(number, CardDraft("x", "l", reference=Text(f"r-{number}"))) for number in (1, 2)]
+    rows = [_rows.FileRow(number, CardDraft("x", "l", reference=Text(f"r-{number}"))) for number in (1, 2)]
     references = References()
     for row in rows:
         references.add(Text(row.draft.reference))
@@ -366,7 +366,7 @@ def test_two_references_with_one_hash_are_not_taken_for_the_same() -> None:
 
 def test_an_import_whose_board_cannot_be_read_at_the_end_is_incomplete(capsys) -> None:
     """If the board can't be read at the end, the import is reported as incomplete."""
-    outcome = _import.Outcome(lambda row: None)
+    outcome = _import.ImportOutcome(lambda row: None)
     outcome.report = BulkReport(audit_error=TransportError("reset"))
 
     _import_view._show_end(outcome, [], as_json=True)

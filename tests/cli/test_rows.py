@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from boardclient import BoardList, CardDraft, Position
 from boardclient.cli._errors import FileError
-from boardclient.cli._rows import Format, ListIndex, Problem, Row, detect, parse_due, read
+from boardclient.cli._rows import FileRow, Format, ListIndex, Problem, detect, parse_due, read
 
 LISTS = ListIndex(
     [
@@ -32,7 +32,7 @@ LISTS = ListIndex(
 )
 
 
-def rows_of(text: str | bytes, form: Format = Format.CSV, default: str | None = "l2") -> list[Row | Problem]:
+def rows_of(text: str | bytes, form: Format = Format.CSV, default: str | None = "l2") -> list[FileRow | Problem]:
     raw = text if isinstance(text, bytes) else text.encode()
     return list(read(io.BytesIO(raw), form, LISTS, default))
 
@@ -112,8 +112,8 @@ def test_an_invalid_due_date_is_refused(text: str, message: str) -> None:
 def test_a_csv_row_becomes_a_draft_whatever_the_order_of_the_columns() -> None:
     text = 'list,pos,reference,due,desc,name\r\nTo Do,top,r-1,2027-01-02T03:04:05Z,"a, b\nc",Ship it\r\n,,,,,Plain\r\n'
     assert rows_of(text) == [
-        Row(2, CardDraft("Ship it", "l1", "a, b\nc", datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC), Position.TOP, "r-1")),
-        Row(3, CardDraft("Plain", "l2")),
+        FileRow(2, CardDraft("Ship it", "l1", "a, b\nc", datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC), Position.TOP, "r-1")),
+        FileRow(3, CardDraft("Plain", "l2")),
     ]
 
 
@@ -124,8 +124,8 @@ def test_a_json_row_becomes_a_draft_and_null_is_not_sent() -> None:
         '{"name": "B", "due": "", "pos": "", "list": "", "reference": "", "desc": null}',
     ]
     assert rows_of("\n".join(lines), Format.JSON_LINES) == [
-        Row(1, CardDraft("A", "l2", "", pos=Position.BOTTOM, reference="7")),
-        Row(3, CardDraft("B", "l2")),
+        FileRow(1, CardDraft("A", "l2", "", pos=Position.BOTTOM, reference="7")),
+        FileRow(3, CardDraft("B", "l2")),
     ]
 
 
@@ -209,7 +209,7 @@ def test_without_a_default_every_row_needs_a_list() -> None:
 
 def test_a_large_cell_is_read() -> None:
     (row,) = rows_of(f'name,desc\nA,"{"x" * 200_000}"\n')
-    assert isinstance(row, Row)
+    assert isinstance(row, FileRow)
     assert row.draft.desc == "x" * 200_000
 
 
@@ -244,17 +244,17 @@ def test_a_csv_file_gives_back_what_was_written(written: list[CardDraft], column
     writer.writeheader()
     writer.writerows(map(as_cells, written))
     found = rows_of(text.getvalue().encode("utf-8-sig" if bom else "utf-8"))
-    assert found == [Row(number, draft) for number, draft in enumerate(written, 2)]
+    assert found == [FileRow(number, draft) for number, draft in enumerate(written, 2)]
 
 
 @given(st.lists(drafts, max_size=5), st.booleans(), st.booleans())
 def test_a_json_lines_file_gives_back_what_was_written(written: list[CardDraft], ascii_only: bool, with_nulls: bool) -> None:
     objects = [{k: v for k, v in as_cells(draft).items() if with_nulls or v is not None} for draft in written]
     text = "\n".join(json.dumps(item, ensure_ascii=ascii_only) for item in objects)
-    assert rows_of(text, Format.JSON_LINES) == [Row(number, draft) for number, draft in enumerate(written, 1)]
+    assert rows_of(text, Format.JSON_LINES) == [FileRow(number, draft) for number, draft in enumerate(written, 1)]
 
 
 @given(st.binary(max_size=200) | st.text(string.printable, max_size=200).map(str.encode), st.sampled_from(Format))
 def test_no_bytes_make_it_fail(raw: bytes, form: Format) -> None:
     """Any bytes are read as rows or as named problems, never as an unexpected error."""
-    assert all(isinstance(item, Row | Problem) for item in rows_of(b"name,list\n" + raw if form is Format.CSV else raw, form))
+    assert all(isinstance(item, FileRow | Problem) for item in rows_of(b"name,list\n" + raw if form is Format.CSV else raw, form))

@@ -157,7 +157,7 @@ def _with_auth(http: Any) -> None:
 @pytest.mark.parametrize("change", [_with_middleware, _with_a_proxy, _with_headers, _with_a_request_class, _with_auth])
 async def test_a_session_that_was_changed_is_not_served(change: Callable[[Any], None]) -> None:
     """What an instrumentation adds to every new session turns the direct transport off."""
-    async with aiohttp.ClientSession(request_class=_direct.SignedRequest, response_class=_direct.ShownResponse) as http:
+    async with aiohttp.ClientSession(request_class=_direct.OutgoingRequest, response_class=_direct.ShownResponse) as http:
         assert _direct.serves(http, {})
         change(http)
         assert not _direct.serves(http, {})

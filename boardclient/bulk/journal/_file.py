@@ -16,7 +16,7 @@ from boardclient.bulk.journal import _location as location
 from boardclient.bulk.journal import _opening as opening
 from boardclient.bulk.journal import _parts as parts
 from boardclient.bulk.journal._format import Entry, JournalRow, Meta, RowDecision, RowKey, RowOutcome, RowState
-from boardclient.bulk.journal._lock import Mark, RunLock
+from boardclient.bulk.journal._lock import RunLock, RunMark
 from boardclient.bulk.journal._statements import insert, padded, select_each
 from boardclient.errors import JournalError
 
@@ -115,7 +115,7 @@ class JournalFile:
             journal._opened = opened.pop_all()
             return journal
 
-    def _begin(self, meta: Meta, mark: Mark | None) -> None:
+    def _begin(self, meta: Meta, mark: RunMark | None) -> None:
         """Record that a run has opened the journal.
 
         Rows that the last run logged and did not release are recorded as not sent.

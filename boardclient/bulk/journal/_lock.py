@@ -16,7 +16,7 @@ _MAGIC: Final = b"bcJLmrk1"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Mark(NamedTuple):
+class RunMark(NamedTuple):
     """How far the last run released rows.
 
     No row above the number `released` was sent. `is_sure` says whether this is reliable: the mark is written without a sync, so
@@ -70,7 +70,7 @@ class RunLock:
         """Release the lock."""
         os.close(self._descriptor)
 
-    def read(self, secret: bytes) -> Mark | None:
+    def read(self, secret: bytes) -> RunMark | None:
         """Return the mark of the journal with this secret, or None if there is none."""
         try:
             os.lseek(self._descriptor, 0, os.SEEK_SET)
@@ -80,7 +80,7 @@ class RunLock:
         if (magic, name) != (_MAGIC, _name(secret)):
             return None
         is_sure = boot == _boot() != bytes(16) and inode == os.fstat(self._descriptor).st_ino
-        return Mark(run, released, is_sure)
+        return RunMark(run, released, is_sure)
 
     def begin(self, secret: bytes, run: int, released: int) -> None:
         """Write the first mark of a run, and remember the files of journal and lock.

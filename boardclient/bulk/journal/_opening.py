@@ -14,7 +14,7 @@ from boardclient.bulk.journal import _format as form
 from boardclient.bulk.journal import _location as location
 from boardclient.bulk.journal import _parts as parts
 from boardclient.bulk.journal._format import Meta
-from boardclient.bulk.journal._lock import Mark
+from boardclient.bulk.journal._lock import RunMark
 from boardclient.errors import JournalError
 
 
@@ -84,7 +84,7 @@ def last_row(connection: sqlite3.Connection) -> int:
     return int(last)
 
 
-def check_rows(connection: sqlite3.Connection, path: Path, meta: Meta, mark: Mark | None) -> None:
+def check_rows(connection: sqlite3.Connection, path: Path, meta: Meta, mark: RunMark | None) -> None:
     """Check that no logged row is missing.
 
     Raises:
