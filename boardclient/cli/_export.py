@@ -89,15 +89,15 @@ async def export(session: AsyncSession, options: ExportOptions) -> None:
 
 def rows_of(cards: Iterable[Card], lists: Sequence[BoardList], *, with_archived: bool) -> Iterator[Cells | LeftOut]:
     """Yield the cells of each card, or why it is left out, in the listing's order."""
-    index, homes = ListIndex(lists), {item.id: item for item in lists}
+    index, by_id = ListIndex(lists), {item.id: item for item in lists}
     for card in cards:
-        home = None if card.list_id is None else homes.get(card.list_id)
-        if home is None:
+        card_list = None if card.list_id is None else by_id.get(card.list_id)
+        if card_list is None:
             yield LeftOut(card, "the service does not show which of the board's lists it is in")
-        elif home.closed and not with_archived:
+        elif card_list.closed and not with_archived:
             yield LeftOut(card)
         else:
-            cells = _cells(card, index.name_of(home))
+            cells = _cells(card, index.name_of(card_list))
             problem = _problem(card, cells, index)
             yield cells if problem is None else LeftOut(card, problem)
 

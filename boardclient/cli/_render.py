@@ -113,15 +113,15 @@ class _Panels:
     def __init__(self, limit: int | None, with_ids: bool, now: datetime) -> None:
         self._limit, self._with_ids, self._now = limit, with_ids, now
 
-    def panel(self, name: str, cards: Sequence[Card], home: BoardList | None = None) -> Panel:
+    def panel(self, name: str, cards: Sequence[Card], card_list: BoardList | None = None) -> Panel:
         """Draw a list, or the cards that belong to no list."""
-        is_archived = home is not None and home.closed is True
+        is_archived = card_list is not None and card_list.closed is True
         title = Text(escape(name), style="dim" if is_archived else "bold")
         title.append(f" (archived, {len(cards)})" if is_archived else f" ({len(cards)})")
         shown = [self._card(card) for card in cards[: self._limit]] or [Text("no cards", style="dim")]
         if self._limit is not None and len(cards) > self._limit:
             shown.append(Text(f"… and {len(cards) - self._limit} more", style="dim"))
-        subtitle = Text(escape(home.id), style="dim") if self._with_ids and home is not None else None
+        subtitle = Text(escape(card_list.id), style="dim") if self._with_ids and card_list is not None else None
         return Panel(Group(*shown), title=title, subtitle=subtitle, border_style="dim" if is_archived else "")
 
     def _card(self, card: Card) -> RenderableType:

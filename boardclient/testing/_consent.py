@@ -91,7 +91,7 @@ def _broken(message: str) -> Answer:
 
 
 def _page(grants: Grants, query: Mapping[str, str], scopes: frozenset[str]) -> Answer:
-    home = urlsplit(grants.redirect_uri).netloc
+    host = urlsplit(grants.redirect_uri).netloc
     hidden = "".join(f'<input type=hidden name="{name}" value="{escape(query[name])}">' for name in _PARAMETERS if name in query)
     wanted = "".join(f"<li>{escape(_WORDS.get(scope, scope))}</li>" for scope in sorted(scopes))
     choices = "".join(
@@ -100,7 +100,7 @@ def _page(grants: Grants, query: Mapping[str, str], scopes: frozenset[str]) -> A
         for member in grants.members
     )
     body = (
-        f"<main class=card><h1>Allow access to your boards?</h1><p><b>{escape(home)}</b> would like to:</p><ul>{wanted}</ul>"
+        f"<main class=card><h1>Allow access to your boards?</h1><p><b>{escape(host)}</b> would like to:</p><ul>{wanted}</ul>"
         f"<form method=post action=authorize>{hidden}{choices}"
         f'<button name=member value="{_REFUSED}" class=refuse>Refuse</button></form>'
         "<p class=quiet>This is a service for trials. Its members have no passwords.</p></main>"

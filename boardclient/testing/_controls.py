@@ -137,7 +137,7 @@ class ServiceControls(ServiceEndpoint, Protocol):
         with self._lock:  # the service's own thread may be handling requests
             cards = [*self.rules.cards.values()]
         counts = collections.Counter((card.list_id, card.name, card.desc, card.due) for card in cards)
-        twice = [f"{number} x {name!r} in list {home}" for (home, name, _, _), number in counts.items() if number > 1]
+        twice = [f"{number} x {name!r} in list {card_list}" for (card_list, name, _, _), number in counts.items() if number > 1]
         if twice:
             raise AssertionError(f"cards exist more than once: {'; '.join(twice)}")
 

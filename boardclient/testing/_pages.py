@@ -88,8 +88,8 @@ def _readable(due: str) -> str:
 
 
 def _card(rules: BoardRules, card: CardRecord) -> str:
-    board, home = rules.boards[card.board_id], rules.lists[card.list_id]
-    facts = {"List": home.name, "Due": _readable(card.due or ""), "Labels": ", ".join(card.labels), "ID": card.id}
+    board, card_list = rules.boards[card.board_id], rules.lists[card.list_id]
+    facts = {"List": card_list.name, "Due": _readable(card.due or ""), "Labels": ", ".join(card.labels), "ID": card.id}
     rows = "".join(
         f"<dt>{name}</dt><dd{' class=id' * (name == 'ID')}>{escape(value)}</dd>" for name, value in facts.items() if value
     )

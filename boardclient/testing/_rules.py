@@ -163,9 +163,9 @@ class BoardRules(Grants):
         """
         board = BoardRecord(id=self._new_id(), name=name, organization_id=None)
         self.boards[board.id] = board
-        homes = {title: self._add_list(board, title, "bottom") for title in lists}
-        cards = {text: self._add_card(homes[title], text).id for title, texts in lists.items() for text in texts}
-        return SeededBoard(board.id, name, self.board_url(board.id), {title: home.id for title, home in homes.items()}, cards)
+        added = {title: self._add_list(board, title, "bottom") for title in lists}
+        cards = {text: self._add_card(added[title], text).id for title, texts in lists.items() for text in texts}
+        return SeededBoard(board.id, name, self.board_url(board.id), {title: made.id for title, made in added.items()}, cards)
 
     def board_url(self, board_id: str) -> str:
         """Return the address of a board's page."""
@@ -181,9 +181,9 @@ class BoardRules(Grants):
 
     def cards_of(self, board_id: str) -> list[CardRecord]:
         """Return the cards of a board in their order, including those of archived lists."""
-        homes = {record.id: record.pos for record in self.lists.values() if record.board_id == board_id}
-        cards = [card for card in self.cards.values() if card.list_id in homes]
-        return sorted(cards, key=lambda card: (homes[card.list_id], card.pos))
+        positions = {record.id: record.pos for record in self.lists.values() if record.board_id == board_id}
+        cards = [card for card in self.cards.values() if card.list_id in positions]
+        return sorted(cards, key=lambda card: (positions[card.list_id], card.pos))
 
     def _refusal(self, status: int, message: str) -> Answer:
         if self.errors == "text":
@@ -221,8 +221,8 @@ class BoardRules(Grants):
     def _apply_to_card(self, operation: str, card: CardRecord, fields: Fields) -> Json:
         match operation:
             case "cards.move":
-                home = self._list(required(fields, "idList"))
-                card.list_id, card.board_id = home.id, home.board_id
+                card_list = self._list(required(fields, "idList"))
+                card.list_id, card.board_id = card_list.id, card_list.board_id
             case "cards.add_label":
                 value = required(fields, "value")
                 if not value:
@@ -258,21 +258,21 @@ class BoardRules(Grants):
 
     def _create_card(self, fields: Fields) -> Json:
         name, list_id, desc = required(fields, "name"), required(fields, "idList"), text_of(fields, "desc")
-        due, pos, home = _due(fields), _position(fields), self._list(list_id)
-        card = self._add_card(home, name, "" if desc is None else desc, due, pos)
+        due, pos, card_list = _due(fields), _position(fields), self._list(list_id)
+        card = self._add_card(card_list, name, "" if desc is None else desc, due, pos)
         return card.face(self.card_url(card.id))
 
     def _add_card(
-        self, home: ListRecord, name: str, desc: str = "", due: str | None = None, pos: str | float = "bottom"
+        self, card_list: ListRecord, name: str, desc: str = "", due: str | None = None, pos: str | float = "bottom"
     ) -> CardRecord:
         card = CardRecord(
             id=self._new_id(),
             name=name,
-            list_id=home.id,
-            board_id=home.board_id,
+            list_id=card_list.id,
+            board_id=card_list.board_id,
             desc=desc,
             due=due,
-            pos=home.order.place(pos),
+            pos=card_list.order.place(pos),
         )
         self.cards[card.id] = card
         return card
