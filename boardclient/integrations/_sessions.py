@@ -32,7 +32,8 @@ _NOT_OPEN: Final = (
 class _Opened:
     session: AsyncSession
     sign_in: SignIn | None
-    lives: int = 1
+    times: int = 1
+    """How often it was opened and not closed again."""
 
 
 class BoardSessions:
@@ -74,7 +75,7 @@ class BoardSessions:
                 self._opened[loop] = opened
                 return
             await opened.session.aclose()  # another task was faster
-        self._opened[loop].lives += 1
+        self._opened[loop].times += 1
 
     async def aclose(self) -> None:
         """Close the session when it was closed as often as it was opened."""
@@ -82,8 +83,8 @@ class BoardSessions:
         opened = self._opened.get(loop)
         if opened is None:
             return
-        opened.lives -= 1
-        if not opened.lives:
+        opened.times -= 1
+        if not opened.times:
             del self._opened[loop]
             await opened.session.aclose()
 
