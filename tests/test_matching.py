@@ -355,6 +355,8 @@ def test_empty_looks_are_compared_by_what_they_are() -> None:
         ("a 🎉 b 🎉 c", "a"),
         ("a 🎉 b 🎉 c", "a 🎉 b"),
         ("🎉 a", ""),
+        ("see https://example.com/a?b=1 now", "see [link] now"),
+        ("ask ann@example.com", "ask [email protected]"),
         ("a card", "a card (2)"),
         ("a card", "a card-12"),
     ],

@@ -27,6 +27,7 @@ _ELLIPSIS: Final = re.compile(r"\s*(?:&#?\w{0,8})?(?:…|\.{2,3}|\[…\]|\[\.\.\
 _NUMBER: Final = re.compile(r"\s*(?:\(\d{1,4}\)|\[\d{1,4}\]|[-_#]\s?\d{1,4})\s*\Z")
 _TAG: Final = re.compile(r"</?[^\W\d_][^<>]*>")
 """An HTML tag, which services add and remove."""
+_ADDRESS: Final = re.compile(r"\S*(?:://|@)\S*")
 _LINE_ENDS: Final = frozenset("\n\r\v\f\x85\u2028\u2029")
 _WIDE_SPACE: Final = re.compile(r"\s{2,}|[^\S ]")
 
@@ -174,10 +175,12 @@ class TextRule:
         Services drop characters of unseen kinds, or replace them with a question mark or a name. ASCII letters and digits stay.
         """
         unknown = self._unknown(text)
-        if not unknown:
-            return None
         if "<" in unknown:
             text = _TAG.sub("\0", text)  # services that take tags away take their names too
+        if "@" in unknown or ("://" in text and "address" not in self.seen):
+            text, unknown = _ADDRESS.sub("\0", text), unknown | {"\0"}  # some shorten addresses, or hide them
+        if not unknown:
+            return None
         return [bare(piece) for piece in "".join("\0" if char in unknown else char for char in text).split("\0")]
 
     def beginnings(self, text: str) -> set[str]:
