@@ -1,4 +1,4 @@
-"""aiohttp.web: the session's life, the routes, a middleware, and a view per user."""
+"""aiohttp.web: a cleanup context, the routes, a middleware, and a view per user."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AiohttpBoards(BoardSessions):
     """
 
     def install(self, app: web.Application) -> None:
-        """Add the session's life, the middleware and the routes. These are `/login`, `/callback` and `/logout` (POST)."""
+        """Add the cleanup context, the middleware and the routes. These are `/login`, `/callback` and `/logout` (POST)."""
         app.cleanup_ctx.append(self.cleanup_context)
         app.middlewares.append(self.middleware)
         app.router.add_get(self.login_path, _handler(self.log_in), allow_head=False)
@@ -46,7 +46,7 @@ class AiohttpBoards(BoardSessions):
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Respond to errors of this package. Raise others again, and those amid a response."""
+        """Respond to errors of this package. Raise others again, and all once a response has begun."""
         try:
             return await handler(request)
         except HANDLED as error:

@@ -43,7 +43,7 @@ _CALLS_OF_A_RUN: Final = 100
 """How many calls of each operation have spans in a bulk run."""
 _PORTS: Final = {"https": 443, "http": 80}
 _GAUGES: Final = (
-    ("in_flight", "{call}", "Calls under way."),
+    ("in_flight", "{call}", "Calls in flight."),
     ("pool_open", "{connection}", "Open connections."),
     ("pool_idle", "{connection}", "Open connections that no request uses."),
     ("pool_waiting", "{request}", "Requests that wait for a connection."),

@@ -1,4 +1,4 @@
-"""Quart: the session's life, the routes, the error handlers, and a view per user."""
+"""Quart: the lifespan, the routes, the error handlers, and a view per user."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class QuartBoards(BoardSessions):
     """
 
     def install(self, app: Quart) -> None:
-        """Add the session's life, the error handlers and the routes. These are `/login`, `/callback` and `/logout` (POST)."""
+        """Add the lifespan, the error handlers and the routes. These are `/login`, `/callback` and `/logout` (POST)."""
         app.before_serving(self.open)
         app.after_serving(self.aclose)
         for kind in HANDLED:
