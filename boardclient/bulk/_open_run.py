@@ -197,7 +197,9 @@ class OpenRun:
             await self._unless_halted(self._feed())
             while self._doubts.rows:
                 is_doubted = True
-                followed.note(f"rows in doubt: {len(self._doubts.rows)}, the board is read in {self._doubts.settle_seconds:.1f} s")
+                followed.note(
+                    f"rows in doubt: {len(self._doubts.rows)}, the board is read in {self._doubts.settle_seconds:.1f} s"
+                )
                 await self._unless_halted(self._settling.run())
                 await self._unless_halted(self._feed())
             # The response of a proxy that repeated a POST looks like any other: only the board shows the second card.
