@@ -7,7 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable
 from contextvars import copy_context
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Final, Protocol, TypeAlias
 
 from boardclient.bulk._rows import Row
@@ -86,13 +86,19 @@ class SyncInput:
             raise self._error
         rows: list[Row] = []
         try:
-            while len(rows) < most and (row := self.next_at_once()) is not None:
-                rows.append(row)
+            self._run(self._move, most, rows)
         except BaseException as error:
             if not rows:
                 raise
             self._error = error
         return rows
+
+    def _move(self, most: int, rows: list[Row]) -> None:
+        try:
+            for row in islice(self._rows, most):
+                rows.append(row)  # noqa: PERF402 -- those before an error are kept
+        except _CONTROL_EXCEPTIONS as error:
+            raise _runtime_error_of(error) from error
 
     def interrupt(self) -> None:
         """Do nothing: nothing waits in a synchronous input."""

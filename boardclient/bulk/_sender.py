@@ -50,7 +50,8 @@ class Sender:
         self.is_over = False
         """Set by the run before it cancels the workers."""
         self._caller = caller
-        self._checks_rows = options.board_id is not None
+        # With a journal they are checked before the workers get them.
+        self._checks_rows = options.board_id is not None and options.journal is None
         self._marks_cards = bool(options.marker)
         self._reads_board = options.unknown == "reconcile"
         self._ledger = ledger

@@ -175,8 +175,10 @@ class JournalFile:
         decisions: list[RowDecision] = []
         with self._transaction():
             self._record(outcomes)
-            known = self._find(entries)
-            refusal = self._refusal(entries, known)
+            keys = [key for key, _ in entries]
+            known = self._find(keys)
+            # Rarely any key is known: a run has given each row a key of its own.
+            refusal = self._refusal(entries, known) if known or len(set(keys)) < len(keys) else None
             if refusal is None:
                 decisions = self._log(entries, known)
         if refusal is not None:
@@ -233,22 +235,18 @@ class JournalFile:
         with self._guarded():
             return [card_id for (card_id,) in self._connection.execute("SELECT card_id FROM baseline")]
 
-    def _find(self, entries: Sequence[Entry]) -> dict[RowKey, _Known]:
+    def _find(self, keys: Sequence[RowKey]) -> dict[RowKey, _Known]:
         """Look up rows by key. Those whose keys are still in memory belong to this run."""
-        keys = [key for key, _ in entries]
         known: dict[RowKey, _Known] = {}
         if self._has_index:
             for key, *values in select_each(self._connection, _FIND, keys):
                 known[key] = _Known(*values)
-        # In C, since rarely any key is found: a run has given each row a key of its own.
         for key in chain(filter(self._recent.__contains__, keys), filter(self._merging.__contains__, keys)):
             known[key] = _Known(0, b"", self._run, "logged", None)
         return known
 
     def _refusal(self, entries: Sequence[Entry], known: Mapping[RowKey, _Known]) -> str | None:
         """Return why the rows can't be accepted, or None if they can."""
-        if not known and len({key for key, _ in entries}) == len(entries):
-            return None
         seen: set[RowKey] = set()
         for key, digest in entries:
             row = known.get(key)

@@ -42,7 +42,7 @@ class RunLock:
         self._path = journal.with_name(f"{journal.name}-lock")
         self._descriptor = descriptor
         self._head = (b"", b"", 0)
-        self._files: dict[Path, tuple[int, int]] = {}
+        self._files: dict[str, tuple[int, int]] = {}
 
     @classmethod
     def acquire(cls, journal: Path) -> Self:
@@ -90,8 +90,8 @@ class RunLock:
         """
         self._head = (_name(secret), _boot(), run)
         self._files = {
-            self._journal: _identity(self._journal.lstat()),
-            self._path: _identity(os.fstat(self._descriptor)),
+            str(self._journal): _identity(self._journal.lstat()),
+            str(self._path): _identity(os.fstat(self._descriptor)),
         }
         self.release_to(released)
 
@@ -103,7 +103,7 @@ class RunLock:
         """
         self.check_files()
         name, boot, run = self._head
-        values = _LAYOUT.pack(_MAGIC, name, boot, self._files[self._path][1], run, released)
+        values = _LAYOUT.pack(_MAGIC, name, boot, self._files[str(self._path)][1], run, released)
         try:
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             os.write(self._descriptor, values)
@@ -118,7 +118,7 @@ class RunLock:
         """
         for path, identity in self._files.items():
             try:
-                is_there = _identity(path.lstat()) == identity
+                is_there = _identity(os.lstat(path)) == identity
             except OSError:
                 is_there = False
             if not is_there:
