@@ -160,7 +160,10 @@ class SessionCore:
             self.in_flight.end(context)
             followed.end(asyncio.CancelledError())
             del fields, body
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # it would be in a reference cycle with this frame
 
     async def aclose(self) -> None:
         """End the calls in flight and close the pool. Calling it again does nothing."""

@@ -190,6 +190,14 @@ class CallContext(Progress):
             return SessionClosedError(f"{self.line}: the session was closed during the call", self.effect)
         return CallWithdrawn(f"{self.line}: the call was taken back", self.effect)
 
+    def release(self) -> None:
+        """Drop the credentials and the error at the end of the call.
+
+        A frame of an exception may keep the context, and so may the connection that the call opened: asyncio keeps the context
+        variables of whatever added a reader.
+        """
+        self.credentials = self.rejected = self.last_error = self._ended_by = None
+
     def _waited_for(self, host: str) -> str:
         if self.waits_for is not None:
             return guarded("waiting_for of the credentials", self.waits_for) or "credentials"
