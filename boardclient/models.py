@@ -216,6 +216,19 @@ def check_filled(value: object, name: str, /) -> str:
     raise ValueError(f"{name} must not be empty")
 
 
+def check_seconds(value: float, name: str, expected: str = "a number of seconds", /) -> float:
+    """Return the number if clocks can add it. Errors call it `name`.
+
+    Raises:
+        TypeError: it is no number, or a Decimal, which can't be added to a float.
+    """
+    try:
+        return 0.0 + value
+    except TypeError:
+        pass
+    raise TypeError(f"{name} must be {expected}, not {type(value).__name__}")
+
+
 def check_identifier(value: object, name: str, /) -> str:
     """Return the identifier if it can be one segment of a path. Errors call it `name`.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +53,11 @@ from boardclient.testing import assert_no_secrets
                 "cooldown": (-0.1, float("nan")),
             }.items()
             for value in values
+        ],
+        *[
+            ({name: value}, TypeError, f"^{name} must be a number of seconds, not {type(value).__name__}$")
+            for name in ("authorize_timeout", "lease_seconds", "cooldown", "renew_before_expiry")
+            for value in ("3", Decimal(3), timedelta(seconds=3))
         ],
         *[({"renew_before_expiry": value}, ValueError, "^renew_before_expiry must be more") for value in (0, -1.0, float("nan"))],
         *[

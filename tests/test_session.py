@@ -7,6 +7,8 @@ import logging
 import pickle
 import re
 import time
+from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import aiohttp
@@ -301,6 +303,8 @@ async def test_a_remote_proxy_gets_no_plain_http() -> None:
     ("options", "words"),
     [
         ({"timeout": "3"}, "timeout must be a number of seconds or None, not str"),
+        ({"timeout": Decimal(3)}, "timeout must be a number of seconds or None, not Decimal"),
+        ({"timeout": timedelta(seconds=3)}, "timeout must be a number of seconds or None, not timedelta"),
         ({"timeout": aiohttp.ClientTimeout(3)}, "timeout must be a number of seconds or None, not ClientTimeout"),
         ({"limiter": 3}, r"limiter must be an async context manager, such as Pace\(\), not int"),
         ({"observers": print}, r"observers must be an iterable of functions, such as \[print\]"),

@@ -37,6 +37,7 @@ from boardclient._transport import RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn
 from boardclient.errors import AuthenticationError, BoardClientError, CredentialError, DecodeError
 from boardclient.logs import is_info_logged
+from boardclient.models import check_seconds
 
 if TYPE_CHECKING:
     from boardclient._pace import Limiter
@@ -67,11 +68,8 @@ class Pipeline:
         observers: Iterable[Observer],
         credentials_in: CredentialsIn,
     ) -> None:
-        try:
-            if timeout is not None and not timeout > 0:
-                raise ValueError("timeout must be more than 0 seconds, or None")
-        except TypeError:
-            raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}") from None
+        if timeout is not None and not check_seconds(timeout, "timeout", "a number of seconds or None") > 0:
+            raise ValueError("timeout must be more than 0 seconds, or None")
         self.provider = provider
         self.policy = policy
         self.timeout = timeout
@@ -117,11 +115,11 @@ class Pipeline:
         except BaseException as error:
             ended = end_early(context, self._core.host)
             if ended is None:
-                context.credentials = context.rejected = None  # this frame stays with the exception
+                context.release()  # this frame stays with the exception
                 # The same exception; a cancellation without the frames that hold the signed request.
                 raise error.with_traceback(None) if isinstance(error, asyncio.CancelledError) else error  # noqa: B904 -- it is being handled
             error.__traceback__ = None  # a trace config may keep the cancellation
-            outcome = ended
+            outcome, ended = ended, None
         finally:
             self._in_flight.end(context)
             if options is not None:
@@ -129,8 +127,12 @@ class Pipeline:
         if context.is_tracked:  # as are all failures and interruptions
             outcome = self._final_outcome(request, context, outcome)
             if isinstance(outcome, BoardClientError) and not context.returns_error:
-                del context  # it holds credentials, and this frame stays with the error
-                raise outcome
+                context.release()
+                del context  # this frame stays with the error
+                try:
+                    raise outcome
+                finally:
+                    del outcome  # it would be in a reference cycle with this frame
             if options is not None:
                 options.history.extend(context.attempts)
         return outcome  # type: ignore[return-value]  # -- an error of ours only where a callback returned it as the value

@@ -10,7 +10,7 @@ import attrs
 from boardclient._urls import check_root
 from boardclient.credentials._guards import StoreSteps
 from boardclient.credentials._tokens import Consent, ParseToken, RenewalFailure, TokenStore
-from boardclient.models import check_filled
+from boardclient.models import check_filled, check_seconds
 
 
 @attrs.frozen(kw_only=True)
@@ -71,6 +71,10 @@ class OAuthClientConfig:
         steps = ("read", "publish", "lease", "release")
         if isinstance(self.store, type) or not all(callable(getattr(self.store, name, None)) for name in steps):
             raise TypeError("store must be a TokenStore, such as MemoryTokenStore() or FileTokenStore(path)")
+        for name in ("authorize_timeout", "lease_seconds", "cooldown"):
+            check_seconds(getattr(self, name), name)
+        if self.renew_before_expiry is not None:
+            check_seconds(self.renew_before_expiry, "renew_before_expiry")
         if not self.authorize_timeout > 0 or not self.lease_seconds > 0 or not self.cooldown >= 0:
             raise ValueError("authorize_timeout and lease_seconds must be more than 0 seconds, cooldown at least 0")
         if self.renew_before_expiry is not None and not self.renew_before_expiry > 0:
