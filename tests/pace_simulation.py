@@ -17,7 +17,7 @@ import attrs
 
 if TYPE_CHECKING:  # the benchmark also runs with versions of the package that have these elsewhere
     from boardclient._pace._controller import Controller
-    from boardclient._pace._search import Attempt
+    from boardclient._pace._evidence import Attempt
 
 
 class Service(Protocol):

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boardclient._pace._controller import Controller
-from boardclient._pace._evidence import Evidence, judge
+from boardclient._pace._evidence import Attempt, Evidence, judge
 from boardclient._pace._phases import HIGHEST, LOWEST, Block, Settle
 from boardclient._pace._schedule import LONGEST_HOLD
-from boardclient._pace._search import Attempt
 from boardclient._pace._window import Span, Window, usual_lengths, windows_between
 
 # --- refusals

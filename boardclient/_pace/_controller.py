@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from boardclient._pace._evidence import Attempt
 from boardclient._pace._failures import Failures
 from boardclient._pace._latency import Latency
 from boardclient._pace._phases import HIGHEST, LOWEST, Open
 from boardclient._pace._schedule import Schedule
-from boardclient._pace._search import Attempt, Search
+from boardclient._pace._search import Search
 from boardclient._statuses import status_of
 from boardclient.errors import Effect
 

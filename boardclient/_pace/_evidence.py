@@ -19,6 +19,19 @@ _MEMORY_SECONDS: Final = 60.0
 """For how long a rate that was accepted counts as possible."""
 
 
+class Attempt:
+    """An attempt that was started. Owned by the task that started it, until its end."""
+
+    __slots__ = ("outer", "rate", "serial", "started_at")
+
+    def __init__(self, serial: int, started_at: float, rate: float) -> None:
+        self.serial = serial
+        self.started_at = started_at
+        self.rate = rate
+        self.outer: Attempt | None = None
+        """The attempt of the same task that encloses this one, if the pace is entered twice."""
+
+
 class Mark(NamedTuple):
     """One attempt: its number, when it started, and how many were refused before."""
 

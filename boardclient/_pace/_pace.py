@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from boardclient._pace._controller import Controller
+from boardclient._pace._evidence import Attempt
 from boardclient._pace._phases import HIGHEST, LOWEST
-from boardclient._pace._search import Attempt
 
 _Waiter = asyncio.Future[Attempt]
 

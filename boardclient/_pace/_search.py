@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from boardclient._pace._evidence import Evidence, judge
+from boardclient._pace._evidence import Attempt, Evidence, judge
 from boardclient._pace._noise import HIGH, LOW, Noisy
 from boardclient._pace._phases import (
     HIGHEST,
@@ -58,19 +58,6 @@ _ASKED: Final = 0.9
 """The part of the time between the ends of two blocks from which a `Retry-After` alone explains it, and no window."""
 _OVERLOAD: Final = 0.2
 """A share of refusals above this is an overload, whatever an experiment shows."""
-
-
-class Attempt:
-    """An attempt that was started. Owned by the task that started it, until its end."""
-
-    __slots__ = ("outer", "rate", "serial", "started_at")
-
-    def __init__(self, serial: int, started_at: float, rate: float) -> None:
-        self.serial = serial
-        self.started_at = started_at
-        self.rate = rate
-        self.outer: Attempt | None = None
-        """The attempt of the same task that encloses this one, if the pace is entered twice."""
 
 
 class Search:
