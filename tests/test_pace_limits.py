@@ -253,6 +253,13 @@ def test_long_windows_are_recognised_by_their_ends(limit: float, seconds: float,
     """Windows of several seconds are used, and refuse few in the first minutes."""
     outcome = served(Window(limit, seconds=seconds), 120.0, tells=tells)
     assert outcome.accepted(40, 120) >= 0.9 * limit
+@pytest.mark.parametrize(("seed", "changed_at"), [(2, 36.82), (23, 48.43)])
+def test_more_refusals_than_before_at_a_lower_rate_are_an_overload(seed: int, changed_at: float) -> None:
+    """A low limit that fell below the rate of an experiment is searched from that rate, not from the former limit."""
+    outcome = served(Bucket(5), changed_at + 45, seed=seed, latency=0.2, changes=[(changed_at, 2.5)])
+    assert outcome.refused(changed_at + 20, changed_at + 45) <= 0.13
+
+
     assert outcome.refused(15, 75) <= 0.035
     assert outcome.refused(60, 120) <= 0.03
 

@@ -57,6 +57,8 @@ _REST: Final = 0.25
 _ASKED: Final = 0.9
 """The part of the time between the ends of two blocks from which a `Retry-After` alone explains it, and no window."""
 _OVERLOAD: Final = 0.2
+_MORE: Final = 3.0
+"""Refusals in an experiment that are so many times as frequent as before have to do with the rate, which is still too high."""
 """A share of refusals above this is an overload, whatever an experiment shows."""
 
 
@@ -351,14 +353,15 @@ class Search:
             self.phase = Open(self._first_places) if phase.limit is None else Approach(self.aim, 0.03)
             self._begin_block(attempt, now)
         elif phase.score > _ODDS and (attempt.serial - phase.serial) * phase.share >= 1:
-            self._begin_noise(phase, min(share, _OVERLOAD))
+            is_more = share > _MORE * phase.share
+            self._begin_noise(self.aim if is_more else phase.limit or phase.accepted, min(share, _OVERLOAD))
         elif phase.score < -_ODDS:
             self._believe(phase.accepted)
 
-    def _begin_noise(self, phase: Experiment, share: float) -> None:
+    def _begin_noise(self, accepted: float, share: float) -> None:
         """Return to the rate before the experiment, and raise it from there."""
         self._lowered = self.serial
-        self.limit = limit = bounded((phase.limit or phase.accepted) / (1 - share))
+        self.limit = limit = bounded(accepted / (1 - share))
         self.phase = noisy = Noisy(limit, share, self.serial, LOW if share > 0.1 else HIGH)
         self.aim = bounded(noisy.aim)
 
