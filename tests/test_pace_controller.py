@@ -229,6 +229,6 @@ def test_a_known_window_that_accepts_another_number_is_given_up() -> None:
     for attempt in burst(controller, 8, 0.0):
         accept(controller, attempt, 0.1)
     search._window = Window(10.0, Span(9.9, 10.0))
-    block = Block(Settle(), 9, 9.0, 50.0, 50.0, is_measured=True, asks=True)
+    block = Block(Settle(1.5), 9, 9.0, 50.0, 50.0, is_measured=True, asks=True)
     assert not search._fill_window(search._window, block, measured=40.0, serial=9)
     assert search._window is None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pace_simulation import AtATime, Bucket, Erratic, Open, Outcome, Service, Shut, SlidingWindow, Window, simulate
+from pace_simulation import AtATime, Bucket, Erratic, Open, Outcome, Service, Shut, SlidingWindow, Together, Window, simulate
 
 from boardclient._pace._controller import Controller
 from boardclient._pace._noise import LOW, Noisy
@@ -121,6 +121,23 @@ def test_the_rate_comes_back_after_a_long_retry_after(limit: float, latency: flo
     assert outcome.accepted(45, 75) >= 0.95 * limit
 
 
+@pytest.mark.parametrize("seed", [9, 11])
+def test_tokens_saved_during_a_retry_after_are_no_rate(seed: int) -> None:
+    """A Retry-After in whole seconds is too long, so a bucket fills meanwhile. What it then accepts at once is no limit."""
+    outcome = served(Bucket(5, burst=5.0), latency=0.02, tells=True, seed=seed)
+    assert outcome.accepted(15, 75) >= 0.95 * 5
+    assert outcome.refused(15, 75) <= 0.01
+
+
+@pytest.mark.parametrize(("limit", "refused"), [(0.2, 0.17), (1, 0.08), (2, 0.02)])
+@pytest.mark.parametrize("tells", [False, True], ids=["silent", "Retry-After"])
+def test_a_low_limit_is_confirmed_by_a_number_of_attempts(limit: float, refused: float, tells: bool) -> None:
+    """At a few requests per second or minute a probe every few seconds would be refused each time."""
+    outcome = simulate(Controller(None, 8), Bucket(limit, max(1.0, 1 / limit)), 300.0, latency=0.2, tells=tells)
+    assert outcome.accepted(60, 300) >= 0.77 * limit
+    assert outcome.refused(60, 300) <= refused
+
+
 # --- refusals with another cause
 
 
@@ -149,7 +166,7 @@ def test_a_share_that_is_refused_at_any_rate_does_not_slow_down(share: float, li
 def test_a_pause_without_acceptances_is_no_limit_of_nothing() -> None:
     """A block of few attempts in which nothing was accepted leaves a part of the rate."""
     search = Controller(None, 16)._search
-    search._refine(Block(Settle(), 9, 9.0, 50.0, 40.0, is_measured=True, asks=True), measured=0.0, count=0, period=1.0)
+    search._refine(Block(Settle(1.5), 9, 9.0, 50.0, 40.0, is_measured=True, asks=True), measured=0.0, count=0, period=1.0)
     assert search.limit == 10.0
 
 
@@ -236,6 +253,13 @@ def test_a_low_limit_that_is_halved_is_no_background(limit: int, changed_at: flo
     assert outcome.refused(changed_at + 20, changed_at + 45) <= 0.1
 
 
+@pytest.mark.parametrize(("seed", "changed_at"), [(2, 36.82), (23, 48.43)])
+def test_more_refusals_than_before_at_a_lower_rate_are_an_overload(seed: int, changed_at: float) -> None:
+    """A low limit that fell below the rate of an experiment is searched from that rate, not from the former limit."""
+    outcome = served(Bucket(5), changed_at + 45, seed=seed, latency=0.2, changes=[(changed_at, 2.5)])
+    assert outcome.refused(changed_at + 20, changed_at + 45) <= 0.13
+
+
 def test_an_overload_is_not_taken_for_refusals_at_any_rate() -> None:
     """At a plain limit no share of refusals is ever believed to be usual."""
     for service in (Bucket(20), Window(50), Bucket(100, burst=5.0), SlidingWindow(20)):
@@ -246,6 +270,21 @@ def test_an_overload_is_not_taken_for_refusals_at_any_rate() -> None:
 # --- other kinds of limits
 
 
+@pytest.mark.parametrize("phase", [10.0, 20.0, 35.0])
+def test_a_quota_of_a_minute_above_a_limit_of_a_second_is_used_evenly(phase: float) -> None:
+    """What a known window has left after a late beginning does not count as a limit that has risen."""
+    outcome = served(Together(Bucket(50), Window(20, 60.0, phase)), 300.0)
+    assert outcome.accepted(120, 300) >= 0.95 * 20
+    assert outcome.refused(120, 300) <= 0.0075
+
+
+@pytest.mark.parametrize("seed", [1, 2, 4, 5])
+def test_an_outage_is_no_window(seed: int) -> None:
+    """After 10 s of nothing but 503 the limit is what it was, and not what was accepted on average."""
+    outcome = served(Bucket(100), 60.0, seed=seed, status=lambda now: 503 if 20 < now < 30 else 200)
+    assert outcome.accepted(45, 60) >= 0.9 * 100
+
+
 @pytest.mark.parametrize("tells", [False, True], ids=["silent", "Retry-After"])
 @pytest.mark.parametrize("seconds", [3.0, 10.0])
 @pytest.mark.parametrize("limit", [10, 20, 100])
@@ -253,13 +292,6 @@ def test_long_windows_are_recognised_by_their_ends(limit: float, seconds: float,
     """Windows of several seconds are used, and refuse few in the first minutes."""
     outcome = served(Window(limit, seconds=seconds), 120.0, tells=tells)
     assert outcome.accepted(40, 120) >= 0.9 * limit
-@pytest.mark.parametrize(("seed", "changed_at"), [(2, 36.82), (23, 48.43)])
-def test_more_refusals_than_before_at_a_lower_rate_are_an_overload(seed: int, changed_at: float) -> None:
-    """A low limit that fell below the rate of an experiment is searched from that rate, not from the former limit."""
-    outcome = served(Bucket(5), changed_at + 45, seed=seed, latency=0.2, changes=[(changed_at, 2.5)])
-    assert outcome.refused(changed_at + 20, changed_at + 45) <= 0.13
-
-
     assert outcome.refused(15, 75) <= 0.035
     assert outcome.refused(60, 120) <= 0.03
 

@@ -109,7 +109,7 @@ class Controller:
         elif status < _REDIRECTION or (not (meaning := status_of(status)).is_overload and meaning.effect is not Effect.UNKNOWN):
             self._note_accepted(attempt, now, seconds)
         elif meaning.is_overload:
-            self._search.note_refusal(attempt, now, retry_after)
+            self._search.note_refusal(attempt, now, retry_after, is_throttling=meaning.is_throttling)
             self._apply(now)
         else:
             self._failures.note_failure(attempt.serial, self._search.serial)

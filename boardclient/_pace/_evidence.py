@@ -38,6 +38,8 @@ class Mark(NamedTuple):
     serial: int
     moment: float
     refused: int
+    since: float
+    """The earliest time at which the service can have been exhausted, if the moment is a guess, or else the moment."""
 
 
 class Evidence:
@@ -49,7 +51,7 @@ class Evidence:
     __slots__ = ("_best", "_best_at", "_marks", "_refusals", "begun", "last_refused", "refused")
 
     def __init__(self) -> None:
-        self.begun = Mark(0, 0.0, 0)
+        self.begun = Mark(0, 0.0, 0, 0.0)
         """The beginning of the measurement: the first start, or the end of a time in which nothing was accepted."""
         self.last_refused: Mark | None = None
         self.refused = 0
@@ -60,14 +62,14 @@ class Evidence:
 
     def begin(self, serial: int, now: float) -> None:
         """Begin the measurement anew."""
-        self.begun = Mark(serial, now, self.refused)
+        self.begun = Mark(serial, now, self.refused, now)
         self.last_refused = None
         self._refusals.clear()
 
     def note_start(self, serial: int, now: float) -> None:
         """Record how many attempts were started by now, at most ten times per second."""
         if not self._marks or now - self._marks[-1].moment >= 0.1:
-            self._marks.append(Mark(serial, now, self.refused))
+            self._marks.append(Mark(serial, now, self.refused, now))
 
     def note_refused(self, serial: int, started_at: float, *, is_usual: bool) -> None:
         """Record a refused attempt. A usual refusal, which has another cause, does not show that the limit was reached."""
@@ -75,11 +77,14 @@ class Evidence:
         if is_usual:
             return
         if self.last_refused is None or serial > self.last_refused.serial:
-            self.last_refused = Mark(serial, started_at, self.refused)
+            self.last_refused = Mark(serial, started_at, self.refused, started_at)
 
-    def end_block(self, serial: int, moment: float) -> None:
-        """Record when the service was exhausted, after the attempt with this number."""
-        self.last_refused = Mark(serial, moment, self.refused)
+    def end_block(self, serial: int, moment: float, since: float) -> None:
+        """Record when the service was exhausted, and since when at the earliest.
+
+        `serial` is the number of the last attempt before that.
+        """
+        self.last_refused = Mark(serial, moment, self.refused, since)
         self._refusals.append(self.last_refused)
 
     @property
@@ -148,7 +153,7 @@ class Evidence:
     def note_possible(self, serial: int, now: float) -> None:
         """Measure the rate that was accepted since the first of the recorded exhaustions."""
         first = self._refusals[0] if self._refusals else self.begun
-        count, seconds = serial - first.serial - (self.refused - first.refused), now - first.moment
+        count, seconds = serial - first.serial - (self.refused - first.refused), now - first.since
         if self._refusals and count >= _FEW and seconds >= 0.3 and (count - 1) / seconds >= self.possible(now):
             self._best, self._best_at = (count - 1) / seconds, now
 

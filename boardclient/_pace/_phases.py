@@ -32,6 +32,12 @@ _PROBE_SECONDS: Final = 5.0
 """About how many seconds a probe lasts until it is refused."""
 _LONG_PAUSE: Final = 10.0
 """The seconds from which a `Retry-After` makes what was accepted before and during it a poor measure of the limit."""
+_LOW: Final = 2.3
+"""Up to this limit, in requests per second, a limit is confirmed by a number of attempts instead of seconds."""
+_CONFIRMING: Final = 24.0
+"""That number: fewer say too little, and each higher rate costs refusals."""
+_SHORT: Final = 6.0
+"""The seconds of a window up to which a rate above the limit is refused soon enough."""
 _LEFT: Final = 0.2
 """The part of a limit's refusals that remains during an experiment, because of the rest of a burst or other clients."""
 
@@ -44,6 +50,11 @@ def bounded(rate: float) -> float:
 def cruise(limit: float) -> float:
     """Return the rate between two probes. It leaves more margin at low limits, since jitter fills small windows early."""
     return limit * min(0.985, max(0.98, 0.97 + 0.0003 * limit))
+
+
+def settling(limit: float) -> float:
+    """Return the seconds until a limit that was measured once is probed."""
+    return 1.5 if limit > _LOW else _CONFIRMING / limit
 
 
 def climb(rate: float, speed: float, step: float) -> float:
@@ -97,14 +108,16 @@ class Approach:
 class Settle:
     """The limit was measured once without saved tokens. Soon try a slightly higher rate to confirm it."""
 
-    patience: float = 1.5
+    patience: float
+    window: float = 0.0
+    """The seconds of a known window: in a long one the growth is slower, since a refusal comes late."""
     progress: float = 0.0
 
     def grow(self, rate: float, step: float) -> float:
         """Return the rate after `step` seconds."""
         self.progress += step
         late = self.progress - self.patience
-        return climb(rate, max(0.02, 0.01 * late), step) if late > 0 else rate
+        return climb(rate, max(0.02, 0.01 * late) * _SHORT / max(_SHORT, self.window), step) if late > 0 else rate
 
 
 @attrs.define
@@ -188,6 +201,8 @@ class Block:
     """The accepted attempts that were in flight together with the first refused one, and started after it."""
     retry_at: float = -math.inf
     """The time until which the block lasts according to its last `Retry-After`, which is in whole seconds."""
+    is_outage: bool = False
+    """Whether an attempt was refused with 503, which is no sign of a limit on the number of requests."""
 
     @property
     def has_long_pause(self) -> bool:

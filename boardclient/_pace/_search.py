@@ -26,6 +26,7 @@ from boardclient._pace._phases import (
     Steady,
     bounded,
     cruise,
+    settling,
 )
 from boardclient._pace._schedule import LONGEST_HOLD, Schedule
 from boardclient._pace._window import Span, Window, usual_lengths, windows_between
@@ -56,9 +57,9 @@ _REST: Final = 0.25
 """The largest part of a known window for which attempts wait after a refusal. A known window is used evenly up to its end."""
 _ASKED: Final = 0.9
 """The part of the time between the ends of two blocks from which a `Retry-After` alone explains it, and no window."""
-_OVERLOAD: Final = 0.2
 _MORE: Final = 3.0
 """Refusals in an experiment that are so many times as frequent as before have to do with the rate, which is still too high."""
+_OVERLOAD: Final = 0.2
 """A share of refusals above this is an overload, whatever an experiment shows."""
 
 
@@ -93,6 +94,10 @@ class Search:
 
     def _is_risen(self, limit: float, now: float, in_flight: int) -> bool:
         """Return True if more was accepted than the limit and all saved tokens allow."""
+        window = self._window
+        if window is not None:
+            begin = window.next_end(now) - window.seconds
+            return self.evidence.accepted_between(begin, self.serial - in_flight) > 1.03 * limit * window.seconds + 2.0
         anchor = self.evidence.anchor
         accepted = self.serial - in_flight - anchor.serial
         savings = limit * (now - anchor.moment) - accepted
@@ -118,14 +123,16 @@ class Search:
 
     # --- refusals
 
-    def note_refusal(self, attempt: Attempt, now: float, retry_after: float | None) -> None:
-        """Note a refused attempt.
+    def note_refusal(self, attempt: Attempt, now: float, retry_after: float | None, *, is_throttling: bool = True) -> None:
+        """Note a refused attempt. `is_throttling` says that the service named the number of requests as the cause.
 
         The first refusal of a burst lowers the rate. If attempts that were started later are refused too, all attempts are held.
         """
         block, phase = self.block, self.phase
         is_usual = block is None and isinstance(phase, Noisy)
         self.evidence.note_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
+        if block is not None and not is_throttling:
+            block.is_outage = True
         if attempt.serial <= self._lowered:
             if block is not None:
                 block.refused += 1
@@ -185,7 +192,7 @@ class Search:
         elif is_sure and limit > 0.9 * known:
             self.phase = Steady(limit, 1)
         else:
-            self.phase = Settle()
+            self.phase = Settle(settling(limit))
         self.aim = cruise(limit)
 
     def _prolong(self, block: Block, attempt: Attempt, now: float, retry_after: float | None) -> None:
@@ -216,6 +223,7 @@ class Search:
             span,
             is_full=block.asks or not (block.is_isolated or block.accepted),
             is_long=block.asks
+            and not block.is_outage
             and span.low - block.since > max(_LONG, 4 / (block.limit or HIGHEST))
             and (self._last_end is None or block.retry_at - block.since < _ASKED * (span.high - self._last_end.low)),
         )
@@ -237,7 +245,8 @@ class Search:
             self._refine(block, measured, count, end - anchor.moment)
         elif isinstance(self.phase, Steady):
             self.phase.refused = block.refused
-        evidence.end_block(attempt.serial - 1 if block.asks else evidence.anchor.serial, end)
+        since = end if block.retry_at == -math.inf else span.low
+        evidence.end_block(attempt.serial - 1 if block.asks else evidence.anchor.serial, end, since)
 
     def _end_early(self, block: Block, attempt: Attempt, now: float) -> None:
         """End a block early, as attempts that were started in it are accepted."""
@@ -288,7 +297,7 @@ class Search:
             return False
         self.limit = limit = bounded(limit)
         is_close = window.end.high - window.end.low < 0.05 * window.seconds
-        self.phase = Steady(limit, min(block.refused, 3)) if is_close else Settle(1.2 * window.seconds)
+        self.phase = Steady(limit, min(block.refused, 3)) if is_close else Settle(1.2 * window.seconds, window.seconds)
         self.aim = cruise(limit)
         return True
 
@@ -385,4 +394,4 @@ class Search:
         self.evidence.forget_possible()
         self._lowered = self.serial
         self.limit = limit = bounded(limit)
-        self.phase, self.aim = Settle(), cruise(limit)
+        self.phase, self.aim = Settle(settling(limit)), cruise(limit)
