@@ -7,6 +7,7 @@ import attrs
 
 from boardclient import AsyncSession, BulkProgress, Card, JournalError
 from boardclient.bulk import BulkAudit, journal_identity
+from boardclient.bulk.journal import was_used
 from boardclient.cli import _import, _render, _rows
 from boardclient.cli._errors import FileError, IncompleteError, UsageError
 from boardclient.cli._import_journal import RowPlan, read_earlier
@@ -46,6 +47,8 @@ async def import_file(
             earlier = await read_earlier(options.journal, journal_identity(session.identity, options.board_id))
         except JournalError as error:
             raise FileError(str(error)) from None
+        if not earlier.exists and options.journal is not None and was_used(options.journal):
+            note(f"{options.journal} is gone, though an import has used it: its rows are created again unless you put it back")
         plans = await _import.check(source, earlier)
         if options.is_dry_run:
             _show_plan(plans, options, has_journal=earlier.exists)

@@ -10,6 +10,7 @@ from boardclient import (
     Pace,
     RateLimitError,
 )
+from boardclient.bulk.journal import read_journal
 from boardclient.testing import faults
 
 
@@ -46,6 +47,16 @@ async def test_refused_cards_are_sent_before_others(moments: Moments, path: Path
     memory.script = {"a": [RateLimitError("429", 429)], "b": [RateLimitError("429", 429)]}
     await memory.results("abcdefgh", journal=path, concurrency=2)
     assert sorted(name for name, _ in memory.sent[:6]) == ["a", "a", "b", "b", "c", "d"]
+
+
+async def test_the_next_run_sends_a_card_whose_retry_after_was_too_long(moments: Moments, path: Path) -> None:
+    """A card with a Retry-After of an hour fails at once, and the next run with the journal sends it."""
+    memory = Memory(moments)
+    memory.script = {"b": [RateLimitError("429", 429, retry_after=3600.0)]}
+    assert [result.state for result in await memory.results("abc", journal=path)] == ["created", "failed", "created"]
+    assert read_journal(path).counts["waiting"] == 1
+    again = {result.draft.name: result.state for result in await memory.results("abc", journal=path)}
+    assert again == {"a": "already", "b": "created", "c": "already"}
 
 
 async def test_a_card_that_is_refused_for_too_long_fails(moments: Moments) -> None:

@@ -181,6 +181,19 @@ def test_a_killed_process_leaves_a_journal_that_can_be_resumed(cli, board_servic
 # --- what the journal says before anything is sent
 
 
+def test_an_import_whose_journal_is_gone_says_so(cli, board, csv_file) -> None:
+    """Rows that the journal held are created again, which may be meant, but not by a person who cleaned up the folder."""
+    path = csv_file("name,list\nA,To Do\n")
+    assert cli("import", path, *into(board)).err == ""
+    journal_of(path).unlink()
+    note = f"{journal_of(path)} is gone, though an import has used it: its rows are created again unless you put it back"
+    assert note in cli("import", path, *into(board), "--dry-run").err
+    code, out, err = cli("import", path, *into(board))
+    assert (code, out.split(",")[0]) == (0, "created 1")
+    assert note in err
+    assert "is gone" not in cli("import", path, *into(board)).err
+
+
 def test_a_dry_run_sends_nothing_and_makes_no_journal(cli, board_service: BoardService, board, csv_file) -> None:
     path = csv_file(NINE)
     assert cli("import", path, *into(board), "--dry-run") == (0, "would create 9; nothing was sent\n", "")

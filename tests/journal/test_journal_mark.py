@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,7 @@ from journal_helpers import IDENTITY, entries, states
 from boardclient import JournalError
 from boardclient.bulk.journal import _lock
 from boardclient.bulk.journal._file import JournalFile
-from boardclient.bulk.journal._lock import RunLock
+from boardclient.bulk.journal._lock import RunLock, was_used
 
 UNSENT = ("waiting", "logged, and not sent: the run was killed")
 
@@ -35,6 +36,26 @@ def test_only_rows_up_to_the_mark_are_in_doubt(path: Path, released: int | None,
     """Rows above the mark were not sent, and are sent now."""
     run(path, *"abcd", released=released)
     assert actions(path, "abcd") == [{"s": "send", "d": "doubtful"}[letter] for letter in expected]
+
+
+@pytest.mark.parametrize("released", [None, 1])
+def test_a_journal_that_is_gone_is_missed(path: Path, released: int | None, caplog: pytest.LogCaptureFixture) -> None:
+    """The lock shows that rows may have been sent. The new journal begins all the same, with a warning: it may be meant."""
+    run(path, "a", released=released)
+    path.unlink()
+    caplog.set_level(logging.WARNING, "boardclient")
+    assert actions(path, "a") == ["send"]
+    assert [f"{path} is gone" in text for text in caplog.messages] == [True] * (released is not None)
+    caplog.clear()
+    assert actions(path, "b") == ["send"]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("lock", [b"", b"x" * 64, None])
+def test_a_lock_of_another_kind_says_nothing_of_a_journal(path: Path, lock: bytes | None) -> None:
+    if lock is not None:
+        path.with_name(f"{path.name}-lock").write_bytes(lock)
+    assert not was_used(path)
 
 
 def test_rows_of_earlier_runs_stay_in_doubt(path: Path) -> None:

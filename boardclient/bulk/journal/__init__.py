@@ -5,7 +5,18 @@ docs/design/journal.md.
 """
 
 from boardclient.bulk.journal._format import JournalRow, RowKey, RowState
+from boardclient.bulk.journal._lock import was_used
 from boardclient.bulk.journal._opening import check_identity
 from boardclient.bulk.journal._view import STATES, JournalSummary, read_journal, read_rows
 
-__all__ = ["STATES", "JournalRow", "JournalSummary", "RowKey", "RowState", "check_identity", "read_journal", "read_rows"]
+__all__ = [
+    "STATES",
+    "JournalRow",
+    "JournalSummary",
+    "RowKey",
+    "RowState",
+    "check_identity",
+    "read_journal",
+    "read_rows",
+    "was_used",
+]

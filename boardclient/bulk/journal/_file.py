@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,9 +17,11 @@ from boardclient.bulk.journal import _location as location
 from boardclient.bulk.journal import _opening as opening
 from boardclient.bulk.journal import _parts as parts
 from boardclient.bulk.journal._format import Entry, JournalRow, Meta, RowDecision, RowKey, RowOutcome, RowState
-from boardclient.bulk.journal._lock import RunLock, RunMark
+from boardclient.bulk.journal._lock import RunLock, RunMark, was_used
 from boardclient.bulk.journal._statements import insert, padded, select_each
 from boardclient.errors import JournalError
+
+_logger: Final = logging.getLogger("boardclient")
 
 _RECENT: Final = 1 << 15
 """The number of keys that are kept in memory before they are added to the index in sorted order. With references in random order,
@@ -95,11 +98,13 @@ class JournalFile:
         """
         target = location.find_location(path)
         with contextlib.ExitStack() as opened, form.translated(target):
-            location.exists(target)  # raises for a directory, before a lock is created beside it
+            is_gone = not location.exists(target) and was_used(target)  # a directory is refused before it gets a lock
             lock = opened.enter_context(contextlib.closing(RunLock.acquire(target)))
             location_exists = location.exists(target)
             parts.check_companions(target, exists=location_exists)
             if not location_exists:
+                if is_gone:
+                    _logger.warning("%s is gone, though a run has used it: its rows are sent again unless it is put back", target)
                 opening.create(target, identity)
             had_rollback = parts.has_rollback(target)
             connection = opened.enter_context(contextlib.closing(form.connect(target, "rw", _LOCK_SECONDS)))

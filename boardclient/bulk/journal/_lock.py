@@ -14,6 +14,7 @@ from boardclient.errors import JournalError
 _LAYOUT: Final = struct.Struct("<8s16s16sQQQ")
 _MAGIC: Final = b"bcJLmrk1"
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 class RunMark(NamedTuple):
@@ -53,8 +54,7 @@ class RunLock:
         """
         path = journal.with_name(f"{journal.name}-lock")
         try:
-            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-            descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
         except OSError as error:
             raise JournalError(
                 f"the lock {path} can't be opened ({error.strerror}): check the path and its permissions"
@@ -126,6 +126,21 @@ class RunLock:
                     f"{path} was moved, removed or replaced while a run was using it: nothing more is sent."
                     " Put the file back before the next run; without it, rows would be sent again"
                 )
+
+
+def was_used(journal: Path) -> bool:
+    """Return True if a run has released rows here, even if the journal is gone."""
+    try:
+        descriptor = os.open(journal.with_name(f"{journal.name}-lock"), os.O_RDONLY | _FLAGS)
+    except OSError:
+        return False
+    try:
+        magic, *_, released = _LAYOUT.unpack(os.read(descriptor, _LAYOUT.size))
+    except (OSError, struct.error):
+        return False
+    finally:
+        os.close(descriptor)
+    return bool(magic == _MAGIC and released > 0)
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
