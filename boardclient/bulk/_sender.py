@@ -99,7 +99,7 @@ class Sender:
                 if not self.is_over:
                     halt.set(RuntimeError("a card was cancelled by something other than its run"))
                 raise
-            except GeneratorExit:  # the event loop was closed during the run
+            except GeneratorExit:  # pragma: no cover -- only if the event loop is closed during the run
                 raise
             except BaseException as error:  # a faulty limiter or marker ends the run and is raised to its owner
                 self._give_back_unsent(row)
