@@ -108,8 +108,7 @@ async def test_waiters_fail_with_their_renewal(service: BoardService, consent: C
             clock.now += 61
 
     consent.error = LookupError("no consent")
-    provider = service.oauth_credentials(authorize=consent, store=Slow(clock=clock))
-    provider._token_state.clock = clock
+    provider = timed(service, consent, clock, store=Slow(clock=clock))
     async with service.session(provider, timeout=1.0) as session:
         errors = await asyncio.gather(*(session.members.me() for _ in range(5)), return_exceptions=True)
     assert {type(error) for error in errors} == {CredentialError}
@@ -306,8 +305,7 @@ async def test_a_store_that_fails(service: BoardService, consent: Consent, clock
             await super().release(account, holder, cooldown)
 
     store = Failing(clock=clock)
-    provider = service.oauth_credentials(authorize=consent, store=store)
-    provider._token_state.clock = clock
+    provider = timed(service, consent, clock, store=store)
     async with service.session(provider) as session:
         errors = await asyncio.gather(*(session.members.me() for _ in range(5)), return_exceptions=True)
         failed = [error for error in errors if isinstance(error, BaseException)]
