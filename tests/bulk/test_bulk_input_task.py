@@ -174,6 +174,17 @@ async def test_an_odd_exception_is_an_error(kind: str, error: type[BaseException
     await source.aclose()
 
 
+@pytest.mark.parametrize("kind", ["generator", "iterator"])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, StopAsyncIteration])
+def test_an_odd_exception_is_an_error_of_a_row_that_is_taken_at_once(kind: str, error: type[BaseException]) -> None:
+    """Rows that a worker takes without waiting end in the same RuntimeError."""
+    source = open_input(getattr(Cancelling(error()), kind)())
+    rows = [source.next_at_once(), source.next_at_once()]
+    assert [row.index for row in rows if row is not None] == [0, 1]
+    with pytest.raises(RuntimeError):
+        source.next_at_once()
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_an_exit_of_an_input_leaves_the_loop(error: type[BaseException]) -> None:
     """KeyboardInterrupt and SystemExit end the program, and do not stay in a task."""

@@ -11,6 +11,7 @@ import pytest
 
 import boardclient
 from boardclient.cli import main
+from boardclient.cli._settings import CliSettings
 from boardclient.testing import BoardService, assert_no_secrets
 
 
@@ -170,6 +171,14 @@ def test_a_write_whose_effect_is_unknown_says_so(cli, board_service: BoardServic
     assert (code, out) == (1, "")
     assert err.endswith("; it may have been done, check before you repeat it\n")
     assert len(board_service.calls_of("cards.create")) == 1
+
+
+def test_a_repeatable_write_whose_effect_is_unknown_may_be_repeated(cli, board_service: BoardService, board, monkeypatch) -> None:
+    monkeypatch.setattr(CliSettings, "session", lambda self: board_service.session(retry=None))
+    board_service.faults.add(board_service.faults.drop(commit=True), "lists.archive")
+    code, _, err = cli("list", "archive", board.todo)
+    assert code == 1
+    assert err.endswith("; it may have been done, repeat it to be sure\n")
 
 
 def test_a_write_that_took_effect_says_so(cli, board_service: BoardService, board) -> None:
