@@ -144,7 +144,7 @@ def trace_configs(folder: Path) -> Iterator[Foreign]:
     try:
         yield Foreign(seen, lambda: [taken], ("traceparent",))
     finally:
-        aiohttp.ClientSession.__init__ = before  # type: ignore[method-assign]
+        aiohttp.ClientSession.__init__ = before  # type: ignore[method-assign]  # -- what an instrument replaced is put back
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ def secrets(service: BoardService) -> list[str]:
         found.append(give(*args, **options))
         return found[-1]
 
-    service.new_code = new_code  # type: ignore[method-assign]
+    service.new_code = new_code  # type: ignore[method-assign]  # -- the codes it gives are noted
     return found
 
 
