@@ -158,7 +158,7 @@ class Pace:
 
         Args:
             status: The status of the response, or None without a response.
-            retry_after: The seconds for which the service asked to wait, or None. It is used with status 429 only.
+            retry_after: The seconds for which the service asked to wait, or None. Used while it continues to refuse (429, 503).
             seconds: The duration of the attempt in seconds.
 
         Raises:
