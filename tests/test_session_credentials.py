@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from typing import Any
 
 import aiohttp
@@ -206,3 +207,13 @@ async def test_a_form_never_goes_over_plain_http() -> None:
     async with session_of() as session:
         with pytest.raises(ValueError, match="plain http"):
             await session._core.post_form("http://auth.example/token", {})
+
+
+async def test_a_form_that_cannot_be_encoded_is_refused_before_it_begins() -> None:
+    """A lone surrogate is a ValueError without the field's value, and closing the session does not wait for the form."""
+    async with session_of() as session:
+        with pytest.raises(ValueError, match="lone surrogate") as caught:
+            await asyncio.create_task(session.exchange.post_form("https://auth.example/token", {"code": "s3cret\ud800"}))
+        assert session.stats().in_flight == 0
+    kept = [frame.f_locals for frame, _ in traceback.walk_tb(caught.value.__traceback__)][1:]
+    assert "s3cret" not in f"{kept}{caught.value}{caught.value.__context__!r}"

@@ -37,6 +37,15 @@ class _Form:
 _FORM: Final = _Form()
 
 
+def _encoded(fields: Mapping[str, str]) -> bytes:
+    """Return the body of a form."""
+    try:
+        return urlencode(fields, quote_via=quote_plus).encode()
+    except UnicodeEncodeError:
+        del fields  # the frame stays in the error's traceback, and so would what the error of the codec holds
+    raise ValueError("the form can't be sent: a field holds a lone surrogate")
+
+
 class SessionCore:
     """What a session and its views share: the pool and the calls in flight. Owned by the session."""
 
@@ -127,15 +136,16 @@ class SessionCore:
             TransportError: no response was received.
             DeadlineError: the deadline passed.
             SessionClosedError: the session is closed, or was closed meanwhile.
-            ValueError: requests may not be sent to the URL.
+            ValueError: requests may not be sent to the URL, or a field can't be sent.
         """
+        body = b""
         try:
             target = self.check_url(url, "the URL of the form")
+            body = _encoded(fields)
             context = self.in_flight.begin(_FORM, timeout)
         except Exception:
-            del fields  # the frame stays in the error's traceback, and must not hold credentials
+            del fields, body  # the frame stays in the error's traceback, and must not hold credentials
             raise
-        body = urlencode(fields, quote_via=quote_plus).encode()
         context.started = time.time()
         self.forms += 1
         followed = begin_form(target, self.observers)

@@ -162,7 +162,7 @@ class Exchange(Protocol):
 
         Raises:
             TransportError: no whole response came. Its `effect` says whether the form was sent.
-            ValueError: the URL is neither https nor plain http that the session allows.
+            ValueError: the URL is neither https nor plain http that the session allows, or a field holds a lone surrogate.
         """
         ...
 
