@@ -250,7 +250,10 @@ class SignIn:
             return outcome
         if isinstance(outcome, SessionClosedError):
             raise SessionClosedError("the session was closed during the sign-in")
-        raise outcome
+        try:
+            raise outcome
+        finally:
+            del outcome, finishing  # the error would be in a reference cycle with this frame
 
     # --- accounts
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import weakref
 from random import Random
 from string import ascii_letters
 from typing import Any
@@ -347,6 +349,31 @@ async def test_failures_midway(service: BoardService) -> None:
         assert "the token store failed: OSError" in str(error)
         state = browser.begin(sign_in)["state"]
         await refused(browser, sign_in, "failed", code="\udcff", state=state)
+
+
+@pytest.mark.parametrize("operation", ["token.exchange", "members.me"])
+async def test_the_error_of_a_sign_in_is_in_no_reference_cycle(service: BoardService, operation: str) -> None:
+    """An error that is no longer referenced is freed at once, without the garbage collector."""
+    service.faults.add(faults.status(400), operation)
+    browser = Browser()
+    async with service.session(retry=None) as session:
+        sign_in = sign_in_of(service, session)
+        state = browser.begin(sign_in)["state"]
+
+        async def failed() -> weakref.ref[SignInError]:
+            try:
+                await sign_in.complete({"code": service.new_code(), "state": state}, browser.cookies)
+            except SignInError as error:
+                return weakref.ref(error)
+            raise AssertionError
+
+        gc.collect()
+        gc.disable()
+        try:
+            freed = await failed()
+            assert freed() is None
+        finally:
+            gc.enable()
 
 
 async def test_an_exchange_that_was_not_sent_may_be_repeated(service: BoardService) -> None:
