@@ -13,6 +13,7 @@ _FLOOR = {
     "_stats",
     "logs",
     "_environment",
+    "_optional_imports",
     "errors",
     "_statuses",
     "events",

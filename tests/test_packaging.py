@@ -1,5 +1,6 @@
 """What importing the package does, and what it must not do."""
 
+import importlib
 import importlib.metadata
 import importlib.resources
 import json
@@ -98,6 +99,21 @@ def test_import_of_the_session_costs_little_beyond_its_libraries() -> None:
     loaded = json.loads(done.stdout)
     assert loaded["foreign"] == []
     assert 0 < loaded["classes"] <= 26
+
+
+@pytest.mark.parametrize("extra", ["fastapi", "litestar", "opentelemetry", "quart", "starlette"])
+def test_an_integration_without_its_extra_names_it(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what to install, also where an adapter stands on another one."""
+    needed = "starlette" if extra == "fastapi" else extra
+    for name in {extra, needed}:
+        monkeypatch.delitem(sys.modules, f"boardclient.integrations.{name}", raising=False)
+        for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+            monkeypatch.delitem(sys.modules, module)
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModuleNotFoundError, match=rf"pip install 'boardclient\[{extra}\]'$") as caught:
+        importlib.import_module(f"boardclient.integrations.{extra}")
+    assert str(caught.value).startswith(f"boardclient.integrations.{extra} needs {needed}: ")
+    assert str(caught.value.name).partition(".")[0] == needed
 
 
 def test_import_opens_nothing(imported: dict[str, list[object]]) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import attrs
 
+from boardclient._optional_imports import requires_extra
+
 if TYPE_CHECKING:
     from itsdangerous import URLSafeSerializer
 
@@ -80,10 +82,8 @@ class Signer:
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        try:
+        with requires_extra("web", "SignIn"):
             from itsdangerous import URLSafeSerializer
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("sign-ins need itsdangerous: pip install 'boardclient[web]'", name=error.name) from error
         self._keys = tuple(keys)
         self._flows = _serializer(URLSafeSerializer, keys, "boardclient.flows")
         self._account = _serializer(URLSafeSerializer, keys, "boardclient.account")

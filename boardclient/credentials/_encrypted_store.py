@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from boardclient._optional_imports import requires_extra
 from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore, text_of_end
 
 if TYPE_CHECKING:
@@ -109,11 +110,8 @@ class EncryptedTokenStore:
 
 
 def _fernet_classes() -> tuple[type[Fernet], type[MultiFernet]]:
-    try:
+    with requires_extra("crypto", "EncryptedTokenStore"):
         from cryptography.fernet import Fernet, MultiFernet
-    except ModuleNotFoundError as error:
-        why = "EncryptedTokenStore needs cryptography: pip install 'boardclient[crypto]'"
-        raise ModuleNotFoundError(why, name=error.name) from error
     return Fernet, MultiFernet
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from boardclient.integrations.starlette import StarletteBoards as FastAPIBoards
+from boardclient._optional_imports import requires_extra
+
+with requires_extra("fastapi", __name__):
+    from boardclient.integrations.starlette import StarletteBoards as FastAPIBoards
 
 __all__ = ["FastAPIBoards"]

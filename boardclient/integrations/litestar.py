@@ -6,18 +6,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from litestar import Litestar, Request, Response, get, post
-from litestar.config.app import AppConfig
-from litestar.connection import ASGIConnection
-from litestar.di import Provide
-from litestar.handlers import HTTPRouteHandler
-from litestar.plugins import InitPlugin
-from litestar.response.base import ASGIResponse
-
+from boardclient._optional_imports import requires_extra
 from boardclient.integrations._requests import IncomingRequest
 from boardclient.integrations._responses import OutgoingResponse, response_to
 from boardclient.integrations._sessions import HANDLED, BoardSessions
 from boardclient.session import AsyncSession
+
+with requires_extra("litestar", __name__):
+    from litestar import Litestar, Request, Response, get, post
+    from litestar.config.app import AppConfig
+    from litestar.connection import ASGIConnection
+    from litestar.di import Provide
+    from litestar.handlers import HTTPRouteHandler
+    from litestar.plugins import InitPlugin
+    from litestar.response.base import ASGIResponse
 
 __all__ = ["LitestarBoards"]
 

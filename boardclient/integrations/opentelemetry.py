@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 import attrs
-from opentelemetry import context as otel_context
-from opentelemetry import metrics, propagate, trace
-from opentelemetry.metrics import CallbackOptions, Observation
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from boardclient._activities import INSTALLED, SOURCES, Activity, Instrument
+from boardclient._optional_imports import requires_extra
 from boardclient._statuses import is_http_error
 from boardclient.errors import ApiError, BoardClientError
 from boardclient.events import CredentialsRenewed, Event, RetryScheduled
+
+with requires_extra("opentelemetry", __name__):
+    from opentelemetry import context as otel_context
+    from opentelemetry import metrics, propagate, trace
+    from opentelemetry.metrics import CallbackOptions, Observation
+    from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from quart import Quart, Response, has_request_context, request, websocket
-
+from boardclient._optional_imports import requires_extra
 from boardclient.integrations._requests import IncomingRequest
 from boardclient.integrations._responses import OutgoingResponse, response_to
 from boardclient.integrations._sessions import HANDLED, BoardSessions
 from boardclient.session import AsyncSession
+
+with requires_extra("quart", __name__):
+    from quart import Quart, Response, has_request_context, request, websocket
 
 __all__ = ["QuartBoards"]
 

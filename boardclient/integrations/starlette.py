@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from starlette.applications import Starlette
-from starlette.requests import HTTPConnection, Request
-from starlette.responses import Response
-from starlette.routing import Route
-
+from boardclient._optional_imports import requires_extra
 from boardclient.integrations._requests import IncomingRequest
 from boardclient.integrations._responses import OutgoingResponse, response_to
 from boardclient.integrations._sessions import HANDLED, BoardSessions
 from boardclient.session import AsyncSession
+
+with requires_extra("starlette", __name__):
+    from starlette.applications import Starlette
+    from starlette.requests import HTTPConnection, Request
+    from starlette.responses import Response
+    from starlette.routing import Route
 
 __all__ = ["StarletteBoards"]
 
