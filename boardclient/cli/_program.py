@@ -32,8 +32,9 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
         if error.errno not in OUTPUT_ERRORS:
             raise
         _drop_output()
-        note(f"boardclient: error: can't write the output: {error.strerror}")
-        code = 1
+        if error.errno != errno.EPIPE:  # the reader, such as `head`, has what it wants
+            note(f"boardclient: error: can't write the output: {error.strerror}")
+        code = 1  # also for a pipe: https://docs.python.org/3/library/signal.html#note-on-sigpipe
     sys.exit(code)
 
 
@@ -53,7 +54,7 @@ def _exit_code(argv: Sequence[str] | None) -> int:
             raise  # raised by shell completion
         # click exits after a broken pipe, and replaces the streams: https://github.com/pallets/click/blob/8.4.0/src/click/core.py
         sys.stdout, sys.stderr = streams
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
+        raise BrokenPipeError(errno.EPIPE, "the reader has closed the pipe") from None
     except click.Abort:
         note("boardclient: ended by SIGINT")
         return 130

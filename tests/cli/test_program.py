@@ -173,7 +173,8 @@ def test_a_full_disk_is_reported_on_one_line() -> None:
     assert done.stderr == "boardclient: error: can't write the output: No space left on device\n"
 
 
-def test_a_closed_pipe_is_reported_on_one_line() -> None:
+def test_a_closed_pipe_ends_a_program_silently() -> None:
+    """A reader that has what it wants, such as `head`, is no error to report."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -182,8 +183,7 @@ def test_a_closed_pipe_is_reported_on_one_line() -> None:
         )
     finally:
         os.close(writer)
-    assert done.returncode == 1
-    assert done.stderr == "boardclient: error: can't write the output: Broken pipe\n"
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_a_closed_output_is_refused_before_anything_is_done(monkeypatch, capsys) -> None:
@@ -313,7 +313,7 @@ def test_a_directory_as_journal_is_bad_usage(cli, board, csv_file, tmp_path: Pat
     assert str(tmp_path) in err
 
 
-def test_a_broken_pipe_is_reported_on_one_line_and_not_written_to_again(monkeypatch, capsys) -> None:
+def test_a_broken_pipe_is_not_written_to_again(monkeypatch, capsys) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w", encoding="utf-8") as stream:
@@ -323,7 +323,7 @@ def test_a_broken_pipe_is_reported_on_one_line_and_not_written_to_again(monkeypa
         assert sys.stdout is stream
         stream.write("what is left goes nowhere")
     assert caught.value.code == 1
-    assert capsys.readouterr().err == "boardclient: error: can't write the output: Broken pipe\n"
+    assert capsys.readouterr().err == ""
 
 
 def test_completion_names_the_commands_that_fit(bare_cli, monkeypatch) -> None:
