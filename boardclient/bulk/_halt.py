@@ -65,8 +65,8 @@ class Halt:
         return task.result()
 
 
-async def to_the_end(task: asyncio.Task[T]) -> T:
-    """Wait until a task is done, and return its result. A cancellation of the caller is raised afterwards."""
+async def to_the_end(task: asyncio.Future[T]) -> T:
+    """Wait until a task or future is done, and return its result. A cancellation of the caller is raised afterwards."""
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:

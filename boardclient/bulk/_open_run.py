@@ -52,8 +52,10 @@ class OpenRun:
         ledger: Ledger,
         tally: Tally,
         halt: Halt,
+        activity: Activity,
     ) -> None:
         self.results = ResultQueue()
+        self._activity = activity
         self._options = options
         self._ledger = ledger
         self._tally = tally
@@ -105,32 +107,32 @@ class OpenRun:
             JournalError: the journal can't be used.
             BoardClientError: the board could not be read.
         """
-        followed = Activity(kind="run", operation="cards.create_many", instruments=followers(), parent=PARENT.get())
+        activity = Activity(kind="run", operation="cards.create_many", instruments=followers(), parent=PARENT.get())
         # One context for all tasks of the run: a context variable can be reset only in the context in which it was set.
         context = contextvars.copy_context()
-        context.run(lambda: PARENT.set(followed.begin()))
+        context.run(lambda: PARENT.set(activity.begin()))
         try:
             ledger = await _open_ledger(caller, options)
             try:
-                run = cls(caller, drafts, options, listeners, ledger=ledger, tally=tally, halt=halt)
+                run = cls(caller, drafts, options, listeners, ledger=ledger, tally=tally, halt=halt, activity=activity)
                 with contextlib.suppress(Halted):
-                    await halt.unless_set(run._prepare(followed), context)
+                    await halt.unless_set(run._prepare(), context)
             except BaseException:
                 await to_the_end(asyncio.create_task(ledger.aclose()))
                 raise
         except BaseException as error:
-            context.run(followed.end, error)
+            context.run(activity.end, error)
             raise
         tally.begin()
         caller.slots.wanted += options.workers
-        run._conductor = asyncio.create_task(run._conduct(followed), name="boardclient bulk run", context=context)
+        run._conductor = asyncio.create_task(run._conduct(), name="boardclient bulk run", context=context)
         # Not in the task, which may be cancelled before it begins.
-        run._conductor.add_done_callback(lambda task: run._end(followed), context=context)
+        run._conductor.add_done_callback(lambda task: run._end(), context=context)
         return run
 
-    async def _prepare(self, followed: Activity) -> None:
+    async def _prepare(self) -> None:
         if self._options.board_id is not None:
-            followed.note("the board is read")
+            self._activity.note("the board is read")
         await self._reconciler.prepare(reads_cards=self._options.unknown == "reconcile")
 
     async def aclose(self) -> None:
@@ -170,11 +172,11 @@ class OpenRun:
 
     # --- phases
 
-    async def _conduct(self, followed: Activity) -> None:
+    async def _conduct(self) -> None:
         # A task per worker, not per card: this saves 10 microseconds per card, and memory does not grow with the input.
         workers = [asyncio.create_task(self._sender.work()) for _ in range(self._options.workers)]
         try:
-            await self._phases(followed)
+            await self._phases()
         except ENDS_TASK:
             raise
         except BaseException as error:  # raised to the owner of the run after the last result
@@ -186,28 +188,28 @@ class OpenRun:
             await asyncio.wait(workers)
             self.results.close()
 
-    def _end(self, followed: Activity) -> None:
-        followed.counts = self._tally.counts
-        followed.end(self._halt.error)
+    def _end(self) -> None:
+        self._activity.counts = self._tally.counts
+        self._activity.end(self._halt.error)
 
-    async def _phases(self, followed: Activity) -> None:
+    async def _phases(self) -> None:
         is_doubted = False
         try:
-            followed.note("rows are sent")
+            self._activity.note("rows are sent")
             await self._unless_halted(self._feed())
             while self._doubts.rows:
                 is_doubted = True
-                followed.note(
+                self._activity.note(
                     f"rows in doubt: {len(self._doubts.rows)}, the board is read in {self._doubts.settle_seconds:.1f} s"
                 )
                 await self._unless_halted(self._settling.run())
                 await self._unless_halted(self._feed())
             # The response of a proxy that repeated a POST looks like any other: only the board shows the second card.
             if is_doubted or (self._options.journal is not None and self._options.unknown == "reconcile"):
-                followed.note("the board is read for the audit")
+                self._activity.note("the board is read for the audit")
                 await self._audit()
         except Halted:
-            followed.note("the run is stopped")
+            self._activity.note("the run is stopped")
             self._doubts.rows += self._withdraw()
             await self._backlog.drained()
             for row in self._doubts.rows:
@@ -301,14 +303,8 @@ class OpenRun:
 
 
 async def _open_ledger(caller: CallRunner, options: BulkOptions) -> Ledger:
-    """Open the journal, or make a ledger in memory. A cancellation meanwhile closes the journal again."""
+    """Open the journal, or make a ledger in memory."""
     if options.journal is None:
         return MemoryLedger(keeps_cards=options.unknown == "reconcile")
     identity = journal_identity(caller.identity, options.board_id, options.marker)
-    opening = asyncio.create_task(JournalLedger.open(options.journal, identity, options.batch))
-    try:
-        return await to_the_end(opening)
-    except asyncio.CancelledError:
-        if not opening.cancelled() and opening.exception() is None:
-            await to_the_end(asyncio.create_task(opening.result().aclose()))
-        raise
+    return await JournalLedger.open(options.journal, identity, options.batch)

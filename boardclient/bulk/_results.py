@@ -14,7 +14,7 @@ from boardclient.errors import (
 )
 from boardclient.models import Card, CardDraft, WeaklyReferenceable, constructor_of
 
-State: TypeAlias = Literal["created", "already", "failed", "unknown"]
+ResultState: TypeAlias = Literal["created", "already", "failed", "unknown"]
 
 
 @attrs.frozen(kw_only=True)
@@ -34,7 +34,7 @@ class CardResult(WeaklyReferenceable):
     draft: CardDraft
     card: Card | None = None
     error: BoardClientError | None = None
-    state: State = "created"
+    state: ResultState = "created"
 
     @classmethod
     def of_error(cls, index: int, draft: CardDraft, error: BoardClientError) -> CardResult:
@@ -49,7 +49,7 @@ class CardResult(WeaklyReferenceable):
         return cls(index=index, draft=draft, error=error, state="unknown" if is_open else "failed")
 
 
-make_result: Final[Callable[[int, CardDraft, Card | None, BoardClientError | None, State], CardResult]] = constructor_of(
+make_result: Final[Callable[[int, CardDraft, Card | None, BoardClientError | None, ResultState], CardResult]] = constructor_of(
     CardResult
 )
 """Makes a result faster than the class, for each card that is created."""

@@ -9,7 +9,7 @@ from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._doubts import MOST_SENDS, Doubts, failed, unknown
 from boardclient.bulk._input import Input
 from boardclient.bulk._recorder import ResultRecorder
-from boardclient.bulk._results import CardResult, State
+from boardclient.bulk._results import CardResult, ResultState
 from boardclient.bulk._rows import Row
 from boardclient.bulk.reconciliation._reconciler import Reconciler, RowFinding
 from boardclient.errors import BoardClientError, Effect
@@ -50,7 +50,7 @@ class Settling:
             if is_open:
                 self._doubts.rows.append(row)
             elif card is not None:
-                state: State = "already" if row.is_earlier else "created"
+                state: ResultState = "already" if row.is_earlier else "created"
                 self._recorder.settle(row, CardResult(index=row.index, draft=row.draft, card=card, state=state))
             elif error is not None:
                 self._recorder.settle(row, unknown(row, error))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from boardclient._statuses import status_of
-from boardclient.bulk._results import BulkAudit, BulkReport, State
+from boardclient.bulk._results import BulkAudit, BulkReport, ResultState
 from boardclient.errors import Attempt, BoardClientError, Effect
 from boardclient.events import BulkProgress, WaitReason
 
@@ -25,14 +25,14 @@ class Tally:
         """Returns why the run waits. Set while the run is open."""
         self._rejected = 0
         self._total = total
-        self._states: Counter[State] = Counter()
+        self._states: Counter[ResultState] = Counter()
         self.begin()
 
     def begin(self) -> None:
         """Start measuring the time of the run."""
         self._started = self._ended = time.monotonic()
 
-    def add_result(self, state: State) -> None:
+    def add_result(self, state: ResultState) -> None:
         """Count a result."""
         self._states[state] += 1
         self._ended = time.monotonic()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from operator import attrgetter
 from typing import Final, Self, TypeVar
 
+from boardclient.bulk._halt import to_the_end
 from boardclient.bulk.journal._file import JournalFile
 from boardclient.bulk.journal._format import Entry, JournalRow, RowDecision, RowOutcome, RowState, SettledState
+from boardclient.errors import JournalError
 
 T = TypeVar("T")
 
@@ -69,8 +72,9 @@ class Journal:
             file = await _ended(opening)
         except asyncio.CancelledError:
             if opening.exception() is None:
-                thread.submit(opening.result().close)
-            thread.shutdown()
+                with contextlib.suppress(JournalError, asyncio.CancelledError):  # the first cancellation is raised
+                    await _ended(thread.submit(opening.result().close))
+            thread.shutdown()  # it has nothing left to do, so this blocks nothing
             raise
         except BaseException:
             thread.shutdown(wait=False)
@@ -241,17 +245,7 @@ async def _result(job: Future[T]) -> T:
 
 async def _ended(job: Future[T]) -> T:
     """Wait for a job of the thread. A cancellation is raised after the end of the job."""
-    waiter = asyncio.wrap_future(job)
-    cancelled: asyncio.CancelledError | None = None
-    while not waiter.done():
-        try:
-            await asyncio.wait({waiter})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        waiter.exception()  # retrieved, so that asyncio does not log it
-        raise cancelled
-    return waiter.result()
+    return await to_the_end(asyncio.wrap_future(job))
 
 
 def _withdraw(file: JournalFile, admission: Future[list[RowDecision]]) -> None:
