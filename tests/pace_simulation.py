@@ -17,7 +17,7 @@ import attrs
 
 if TYPE_CHECKING:  # the benchmark also runs with versions of the package that have these elsewhere
     from boardclient._pace._controller import Controller
-    from boardclient._pace._evidence import Attempt
+    from boardclient._pace._evidence import PacedAttempt
 
 
 class Service(Protocol):
@@ -149,7 +149,7 @@ def simulate_shared(
     chance = random.Random(seed)
     outcomes = [Outcome() for _ in controllers]
     numbers = iter(range(2**40))
-    events: list[tuple[float, int, Attempt | None, int, str, Any]] = [
+    events: list[tuple[float, int, PacedAttempt | None, int, str, Any]] = [
         (at, next(numbers), None, 0, "change", new) for at, new in changes
     ]
     free = [0.0] * servers

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boardclient._pace._controller import Controller
-from boardclient._pace._evidence import Attempt, Evidence, judge
+from boardclient._pace._evidence import Evidence, PacedAttempt, judge
 from boardclient._pace._phases import HIGHEST, LOWEST, Block, Settle
 from boardclient._pace._schedule import LONGEST_HOLD
 from boardclient._pace._window import Span, Window, usual_lengths, windows_between
@@ -37,7 +37,7 @@ def test_the_limit_is_between_the_accepted_and_the_refused_rate(
     assert judged == (pytest.approx(limit, rel=0.001), is_sure)
 
 
-def burst(controller: Controller, number: int, now: float) -> list[Attempt]:
+def burst(controller: Controller, number: int, now: float) -> list[PacedAttempt]:
     """Start so many attempts, each as soon as it may."""
     attempts = []
     for _ in range(number):
@@ -46,12 +46,12 @@ def burst(controller: Controller, number: int, now: float) -> list[Attempt]:
     return attempts
 
 
-def refuse(controller: Controller, attempt: Attempt, now: float, retry_after: float | None = None) -> None:
+def refuse(controller: Controller, attempt: PacedAttempt, now: float, retry_after: float | None = None) -> None:
     controller.report(attempt, now, 429, retry_after, 0.1)
     controller.end(attempt)
 
 
-def accept(controller: Controller, attempt: Attempt, now: float) -> None:
+def accept(controller: Controller, attempt: PacedAttempt, now: float) -> None:
     controller.report(attempt, now, 201, None, 0.1)
     controller.end(attempt)
 
@@ -168,7 +168,7 @@ def test_no_responses_stop_a_pace_for_good(
 ) -> None:
     """Rate and attempts in flight stay finite and in range, and with none in flight the next start has a time."""
     controller = Controller(rate, most)
-    under_way: list[Attempt] = []
+    under_way: list[PacedAttempt] = []
     now = 1000.0
     for kind, status, number, seconds in steps:
         if kind == "wait":

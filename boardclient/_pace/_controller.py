@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from boardclient._pace._evidence import Attempt
+from boardclient._pace._evidence import PacedAttempt
 from boardclient._pace._failures import Failures
 from boardclient._pace._latency import Latency
 from boardclient._pace._phases import HIGHEST, LOWEST, Open
@@ -39,7 +39,7 @@ class Controller:
         self._most = max_in_flight
         self._ticked_at = -math.inf
         self._was_full = False
-        self._trial: Attempt | None = None
+        self._trial: PacedAttempt | None = None
         self._schedule = Schedule(self.rate)
         self._search = Search(self.rate, float(self.places), self._schedule)
         self._failures = Failures()
@@ -62,7 +62,7 @@ class Controller:
         """
         self._search.serial = sent
         self._search.evidence.begin(0, began)
-        self._search.note_refusal(Attempt(sent, now, self.rate), now, retry_after)
+        self._search.note_refusal(PacedAttempt(sent, now, self.rate), now, retry_after)
         self._apply(now)
 
     # --- starts and ends
@@ -76,7 +76,7 @@ class Controller:
             return math.inf
         return self._schedule.next_at
 
-    def start(self, now: float) -> Attempt:
+    def start(self, now: float) -> PacedAttempt:
         """Start an attempt. The time of `next_start` must have passed."""
         search = self._search
         serial = search.serial = search.serial + 1
@@ -84,25 +84,25 @@ class Controller:
         if now - self._ticked_at >= _TICK:
             self._tick(now)
         self._schedule.take(now)
-        attempt = Attempt(serial, now, self.rate)
+        attempt = PacedAttempt(serial, now, self.rate)
         if self.in_flight >= self.places:
             self._was_full = True
         if search.block is not None and search.block.asks:
             self._trial = attempt
         return attempt
 
-    def end(self, attempt: Attempt) -> None:
+    def end(self, attempt: PacedAttempt) -> None:
         """Note that an attempt has ended."""
         self.in_flight -= 1
         if attempt is self._trial:
             self._trial = None
 
-    def cancel(self, attempt: Attempt) -> None:
+    def cancel(self, attempt: PacedAttempt) -> None:
         """Undo the start of an attempt that was never made."""
         self.end(attempt)
         self._schedule.give_back()
 
-    def report(self, attempt: Attempt, now: float, status: int | None, retry_after: float | None, seconds: float) -> None:
+    def report(self, attempt: PacedAttempt, now: float, status: int | None, retry_after: float | None, seconds: float) -> None:
         """Learn from the result of an attempt. `status` is None without a response."""
         if status is None:
             self._failures.note_failure(attempt.serial, self._search.serial)
@@ -114,7 +114,7 @@ class Controller:
         else:
             self._failures.note_failure(attempt.serial, self._search.serial)
 
-    def _note_accepted(self, attempt: Attempt, now: float, seconds: float) -> None:
+    def _note_accepted(self, attempt: PacedAttempt, now: float, seconds: float) -> None:
         self._failures.note_success()
         search = self._search
         was_blocked = search.block is not None

@@ -19,7 +19,7 @@ _MEMORY_SECONDS: Final = 60.0
 """For how long a rate that was accepted counts as possible."""
 
 
-class Attempt:
+class PacedAttempt:
     """An attempt that was started. Owned by the task that started it, until its end."""
 
     __slots__ = ("outer", "rate", "serial", "started_at")
@@ -28,7 +28,7 @@ class Attempt:
         self.serial = serial
         self.started_at = started_at
         self.rate = rate
-        self.outer: Attempt | None = None
+        self.outer: PacedAttempt | None = None
         """The attempt of the same task that encloses this one, if the pace is entered twice."""
 
 

@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from boardclient._pace._controller import Controller
-from boardclient._pace._evidence import Attempt
+from boardclient._pace._evidence import PacedAttempt
 from boardclient._pace._phases import HIGHEST, LOWEST
 
-_Waiter = asyncio.Future[Attempt]
+_Waiter = asyncio.Future[PacedAttempt]
 
 
 class Pace:
@@ -52,7 +52,7 @@ class Pace:
             raise ValueError("max_in_flight must be a whole number of at least 1")
         self._clock = clock
         self._controller = Controller(start_rate, max_in_flight)
-        self._held: dict[asyncio.Task[Any] | None, Attempt] = {}
+        self._held: dict[asyncio.Task[Any] | None, PacedAttempt] = {}
         self._waiters: deque[_Waiter] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -169,7 +169,7 @@ class Pace:
             raise RuntimeError("report must be called inside the Pace's `async with` block, by the task that entered it")
         self._controller.report(attempt, self._clock(), status, retry_after, seconds)
 
-    async def _permit(self, loop: asyncio.AbstractEventLoop) -> Attempt:
+    async def _permit(self, loop: asyncio.AbstractEventLoop) -> PacedAttempt:
         """Wait for a permit. A cancellation returns one that was already granted."""
         waiter: _Waiter = loop.create_future()
         self._waiters.append(waiter)
@@ -213,7 +213,7 @@ class Pace:
         if self._loop is not None and not self._loop.is_closed() and (self._held or self._waiters):
             raise RuntimeError("this Pace is in use on another event loop: it serves one loop at a time, build one for each")
         for attempt in self._held.values():
-            inner: Attempt | None = attempt
+            inner: PacedAttempt | None = attempt
             while inner is not None:
                 self._controller.end(inner)
                 inner = inner.outer

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from boardclient._pace._evidence import Attempt, Evidence, judge
+from boardclient._pace._evidence import Evidence, PacedAttempt, judge
 from boardclient._pace._noise import HIGH, LOW, Noisy
 from boardclient._pace._phases import (
     HIGHEST,
@@ -87,6 +87,7 @@ class Search:
         """When the last block ended that was not isolated."""
 
     def grow(self, now: float, step: float, in_flight: int) -> None:
+        """Raise the aim after `step` seconds, as the phase says."""
         phase = self.phase
         self.aim = phase.grow(self.aim, step)
         if isinstance(phase, Steady) and self.aim > phase.limit and self._is_risen(phase.limit, now, in_flight):
@@ -106,7 +107,7 @@ class Search:
             self.evidence.last_refused = anchor._replace(moment=now - (limit + accepted) / limit)
         return savings < -max(2.0, 0.03 * limit)
 
-    def note_accepted(self, attempt: Attempt, now: float, in_flight: int) -> None:
+    def note_accepted(self, attempt: PacedAttempt, now: float, in_flight: int) -> None:
         """Note an accepted attempt."""
         block, phase = self.block, self.phase
         if block is not None:
@@ -121,9 +122,15 @@ class Search:
         elif isinstance(phase, Noisy):
             self._judge_noise(phase, attempt, now, is_refused=False)
 
+    def _set_limit(self, limit: float) -> float:
+        """Set the limit, and aim just below it. Return it within its bounds."""
+        self.limit = limit = bounded(limit)
+        self.aim = cruise(limit)
+        return limit
+
     # --- refusals
 
-    def note_refusal(self, attempt: Attempt, now: float, retry_after: float | None, *, is_throttling: bool = True) -> None:
+    def note_refusal(self, attempt: PacedAttempt, now: float, retry_after: float | None, *, is_throttling: bool = True) -> None:
         """Note a refused attempt. `is_throttling` says that the service named the number of requests as the cause.
 
         The first refusal of a burst lowers the rate. If attempts that were started later are refused too, all attempts are held.
@@ -147,7 +154,7 @@ class Search:
         else:
             self._begin_block(attempt, now)
 
-    def _begin_block(self, attempt: Attempt, now: float) -> None:
+    def _begin_block(self, attempt: PacedAttempt, now: float) -> None:
         evidence, phase = self.evidence, self.phase
         rate = evidence.recent_rate(attempt.serial, attempt.started_at, attempt.rate, self._unblocked_at)
         anchor = evidence.anchor_before(attempt.serial)
@@ -186,16 +193,15 @@ class Search:
         limit, is_agreed = judge(known, rate, measured, count, seconds, is_near=is_near, is_repeated=is_repeated)
         if is_sure and rate <= known:
             limit = min(limit, 0.98 * rate)  # it was refused below the known limit
-        self.limit = limit = bounded(limit)
+        limit = self._set_limit(limit)
         if not is_agreed:
             self.phase = Approach(rate, min(0.4, max(0.03, math.log(rate / limit) / 4)), measured=measured)
         elif is_sure and limit > 0.9 * known:
             self.phase = Steady(limit, 1)
         else:
             self.phase = Settle(settling(limit))
-        self.aim = cruise(limit)
 
-    def _prolong(self, block: Block, attempt: Attempt, now: float, retry_after: float | None) -> None:
+    def _prolong(self, block: Block, attempt: PacedAttempt, now: float, retry_after: float | None) -> None:
         """Hold all attempts, then make one at a time to see whether the block is over."""
         block.refused += 1
         if not block.asks:
@@ -209,7 +215,7 @@ class Search:
             block.retry_at = attempt.started_at + seconds
             self._schedule.hold(now + seconds)
 
-    def _unblock(self, block: Block, attempt: Attempt, now: float) -> None:
+    def _unblock(self, block: Block, attempt: PacedAttempt, now: float) -> None:
         """End a block: the service accepts again. What it accepted until then is measured as well."""
         evidence = self.evidence
         anchor = evidence.anchor_before(attempt.serial)
@@ -248,7 +254,7 @@ class Search:
         since = end if block.retry_at == -math.inf else span.low
         evidence.end_block(attempt.serial - 1 if block.asks else evidence.anchor.serial, end, since)
 
-    def _end_early(self, block: Block, attempt: Attempt, now: float) -> None:
+    def _end_early(self, block: Block, attempt: PacedAttempt, now: float) -> None:
         """End a block early, as attempts that were started in it are accepted."""
         self._schedule.release(now)
         if isinstance(block.origin, Approach) and block.accepted >= 3:
@@ -259,8 +265,7 @@ class Search:
     def _keep(self, limit: float) -> None:
         """Keep at least this limit, since a single refusal says little."""
         if self.limit is not None and self.limit < limit:
-            self.limit = limit = bounded(limit)
-            self.aim = cruise(limit)
+            limit = self._set_limit(limit)
             if isinstance(self.phase, Steady):
                 self.phase.limit = limit
 
@@ -295,13 +300,12 @@ class Search:
         if not 0.85 * min(measured, block.refused_rate) < limit < 1.1 * block.refused_rate:
             self._window = None
             return False
-        self.limit = limit = bounded(limit)
+        limit = self._set_limit(limit)
         is_close = window.end.high - window.end.low < 0.05 * window.seconds
         self.phase = Steady(limit, min(block.refused, 3)) if is_close else Settle(1.2 * window.seconds, window.seconds)
-        self.aim = cruise(limit)
         return True
 
-    def _open_block_ended(self, block: Block, attempt: Attempt, measured: float, count: int, end: float, now: float) -> None:
+    def _open_block_ended(self, block: Block, attempt: PacedAttempt, measured: float, count: int, end: float, now: float) -> None:
         """Set the first limit after the first block, if anything was accepted before it."""
         if count <= 0:
             self.evidence.begin(attempt.serial - 1, attempt.started_at)
@@ -314,25 +318,23 @@ class Search:
         seconds = end - block.since
         # The growth before a long block was slow, so the average is too low: take the fullest window that fits.
         lengths = usual_lengths(max(_LONG, seconds), end - self.evidence.begun.moment) if block.asks and seconds > _LONG else []
-        self.limit = limit = bounded(max([measured, *(self._accepted_within(length, end) for length in lengths)]))
+        limit = self._set_limit(max([measured, *(self._accepted_within(length, end) for length in lengths)]))
         if block.has_long_pause:
             self.phase = Climb()
         else:
             self.phase = Approach(1.3 * limit, min(0.06, 0.25 / max(1.0, seconds)), 2 * seconds)
-        self.aim = cruise(limit)
 
     def _refine(self, block: Block, measured: float, count: int, period: float) -> None:
         rate = block.refused_rate
         # A few say little: one long pause between them would else end the run.
         limit = measured if count >= 8 else min(rate, max(rate / 4, (measured * measured * rate) ** (1 / 3)))
-        self.limit = limit = bounded(limit)
+        limit = self._set_limit(limit)
         if block.has_long_pause and rate > 1.35 * measured:
             self.phase = Climb()
         elif count >= 8 and rate < 1.35 * measured:
             self.phase = Settle(max(1.5, 1.2 * period))
         else:
             self.phase = Approach(rate, max(0.03, math.log(max(1.0, rate / limit)) / 8), 1.2 * period)
-        self.aim = cruise(limit)
 
     # --- refusals that may have another cause than the rate
 
@@ -351,7 +353,7 @@ class Search:
         self.phase = Experiment(limit, share, accepted, self.serial)
         self.aim = bounded(_SLOWER * accepted)
 
-    def _judge_experiment(self, phase: Experiment, attempt: Attempt, now: float, *, is_refused: bool) -> None:
+    def _judge_experiment(self, phase: Experiment, attempt: PacedAttempt, now: float, *, is_refused: bool) -> None:
         """End an experiment once it has a result."""
         if attempt.serial <= phase.serial:
             return
@@ -374,7 +376,7 @@ class Search:
         self.phase = noisy = Noisy(limit, share, self.serial, LOW if share > 0.1 else HIGH)
         self.aim = bounded(noisy.aim)
 
-    def _judge_noise(self, phase: Noisy, attempt: Attempt, now: float, *, is_refused: bool) -> None:
+    def _judge_noise(self, phase: Noisy, attempt: PacedAttempt, now: float, *, is_refused: bool) -> None:
         """Note an attempt while refusals are usual."""
         if attempt.serial <= phase.serial:
             return
@@ -385,13 +387,12 @@ class Search:
             self.phase = Approach(self.aim, 0.03)
             self._begin_block(attempt, now)
         elif phase.is_over:
-            self.limit = limit = bounded(phase.rate)
+            limit = self._set_limit(phase.rate)
             self.phase = Climb() if phase.may_climb else Steady(limit, 1)
-            self.aim = cruise(limit)
 
     def _believe(self, limit: float) -> None:
         """Set the limit, since the slower rate was refused much less."""
         self.evidence.forget_possible()
         self._lowered = self.serial
-        self.limit = limit = bounded(limit)
-        self.phase, self.aim = Settle(settling(limit)), cruise(limit)
+        limit = self._set_limit(limit)
+        self.phase = Settle(settling(limit))
