@@ -68,6 +68,17 @@ def test_digest_of_one_moment_is_one() -> None:
     assert digest(CardDraft("a", "list", due=ELSEWHERE, reference="r")) == digest(CardDraft("a", "list", due=DUE))
 
 
+def test_digest_of_a_date_does_not_depend_on_its_class() -> None:
+    """A later run may get the dates of its rows from another library."""
+
+    class Written(datetime):
+        def isoformat(self, sep: str = "T", timespec: str = "auto") -> str:
+            return "the second of January"
+
+    written = Written(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert digest(CardDraft("a", "list", due=written)) == digest(CardDraft("a", "list", due=DUE))
+
+
 def test_digest_is_the_same_in_every_process() -> None:
     """A journal holds it: what it is must never change."""
     assert digest(CardDraft("näme", "list", desc="text", due=ELSEWHERE, pos="top")).hex() == DIGEST

@@ -1,14 +1,16 @@
 """Rows that are sent again without proof: which, how often, and what later runs know of them."""
 
 import math
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
+import attrs
 import pytest
 from reconcile_helpers import DUE, Board, begun, card, confirm, note, row, verdicts
 
-from boardclient import JournalError
+from boardclient import CardDraft, JournalError
 from boardclient.bulk._ledger import JournalLedger, Ledger
+from boardclient.bulk._rows import Row
 
 
 async def test_one_row_is_sent_without_proof(ledger: Ledger) -> None:
@@ -124,6 +126,25 @@ async def test_later_runs_know_the_rows_sent_without_proof(tmp_path: Path, due: 
         await ledger.aclose()
         if number == 1:
             board.cards.append(card("by hand", "a card of others"))
+
+
+async def test_drafts_of_an_application_class_are_known_later(ledger: Ledger) -> None:
+    """A draft may have fields of its own, and a date that is written in another form."""
+
+    @attrs.frozen
+    class Imported(CardDraft):
+        source: object = attrs.field(factory=object, eq=False)
+
+    class Written(datetime):
+        def isoformat(self, sep: str = "T", timespec: str = "auto") -> str:
+            return "the second of January"
+
+    board, sent = Board(card("before", "before")), Row(0, Imported("n0", "l1", due=Written(2027, 1, 2, 3, 4, 5, 678, tzinfo=UTC)))
+    reconciler = await begun(ledger, board, [sent])
+    await reconciler.settle([sent])
+    await reconciler.note_unproven(sent)
+    (known,) = (await board.reconciler(ledger).audit()).unproven
+    assert known == CardDraft("n0", "l1", due=DUE)
 
 
 async def test_rows_sent_without_proof_that_cannot_be_read_are_damage(ledger: Ledger) -> None:

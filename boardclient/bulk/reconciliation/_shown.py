@@ -41,7 +41,8 @@ def digest(draft: CardDraft) -> bytes:
     if draft.due is None and draft.pos is None:  # as most drafts are: a digest is made for each row of a run with a journal
         rest = "--"
     else:
-        rest = _part(None if draft.due is None else draft.due.astimezone(UTC).isoformat()) + _part(draft.pos)
+        # The `isoformat` of datetime itself: a subclass may write dates in another form.
+        rest = _part(None if draft.due is None else datetime.isoformat(draft.due.astimezone(UTC))) + _part(draft.pos)
     text = f"{len(name)}:{name}{'-' if desc is None else f'{len(desc)}:{desc}'}{len(list_id)}:{list_id}{rest}"
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 

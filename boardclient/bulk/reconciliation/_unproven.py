@@ -16,7 +16,7 @@ from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._rows import Row
 from boardclient.bulk.reconciliation._listing import Extent, Listing
 from boardclient.errors import JournalError
-from boardclient.models import CardDraft
+from boardclient.models import CardDraft, utc_timestamp
 
 FACT: Final = "rows sent again without proof"
 """The name under which the ledger keeps them."""
@@ -105,9 +105,9 @@ class UnprovenRows:
 
 
 def _values(row: UnprovenRow) -> dict[str, Any]:
-    draft = attrs.asdict(row.draft)
+    draft = {field.name: getattr(row.draft, field.name) for field in attrs.fields(CardDraft)}  # not those of a subclass
     if row.draft.due is not None:
-        draft["due"] = row.draft.due.isoformat()
+        draft["due"] = utc_timestamp(row.draft.due)
     return {"seq": row.seq, "draft": draft, "extent": row.extent}
 
 
