@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import json
 import pickle
@@ -264,3 +265,36 @@ def test_a_draft_that_could_not_be_sent_is_refused(values: dict[str, object], er
     """A draft is checked when it is made, and the error names the field."""
     with pytest.raises(error, match=f"^{next(iter(values))} "):
         CardDraft(**{"name": "a", "list_id": "l1", **values})  # type: ignore[arg-type]  # -- wrong types are the point
+
+
+class PlainDraft(CardDraft):
+    """A draft of an application, with a `__dict__`."""
+
+
+@attrs.frozen
+class TaggedDraft(CardDraft):
+    """A draft of an application, with a field of its own."""
+
+    tag: str = "none"
+
+
+@pytest.mark.parametrize("kind", [CardDraft, PlainDraft, TaggedDraft])
+def test_a_draft_is_a_frozen_value_of_its_class(kind: type[CardDraft]) -> None:
+    """Drafts and those of subclasses can't be changed, compare and hash by their fields, and pickle, copy and evolve."""
+    draft = kind("a", "l1", pos="top")
+    for change in (lambda: setattr(draft, "name", "b"), lambda: delattr(draft, "name")):
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            change()
+    for again in (kind("a", "l1", pos="top"), pickle.loads(pickle.dumps(draft)), copy.copy(draft), attrs.evolve(draft)):
+        assert type(again) is kind
+        assert (again, hash(again)) == (draft, hash(draft))
+    assert attrs.evolve(draft, name="b") == kind("b", "l1", pos="top") != draft
+    with pytest.raises(TypeError, match=r"^name must be a string"):
+        kind(1, "l1")  # type: ignore[arg-type]  # -- wrong types are the point
+
+
+def test_a_draft_with_an_own_field_keeps_it() -> None:
+    """A field that a subclass adds follows those of the draft."""
+    draft = TaggedDraft("a", "l1", tag="b")
+    assert attrs.astuple(draft) == ("a", "l1", None, None, None, None, "b")
+    assert [field.name for field in attrs.fields(CardDraft)] == ["name", "list_id", "desc", "due", "pos", "reference"]
