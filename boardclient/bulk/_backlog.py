@@ -97,7 +97,11 @@ class Backlog:
                 self._update_demand()
             elif len(ready) < self._ahead >> 1:
                 self._wanted.set()
-        elif self._ahead or self.capacity <= 0 or (row := self._input.next_at_once()) is None:
+        elif (
+            self._ahead
+            or self._under_way + len(self._results.untaken) >= self._most
+            or (row := self._input.next_at_once()) is None
+        ):
             return None
         else:
             self._under_way += 1

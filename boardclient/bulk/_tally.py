@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import get_args
 
 from boardclient._statuses import status_of
 from boardclient.bulk._results import BulkAudit, BulkReport, ResultState
@@ -25,7 +25,7 @@ class Tally:
         """Returns why the run waits. Set while the run is open."""
         self._rejected = 0
         self._total = total
-        self._states: Counter[ResultState] = Counter()
+        self._states: dict[ResultState, int] = dict.fromkeys(get_args(ResultState), 0)
         self.begin()
 
     def begin(self) -> None:
@@ -46,7 +46,7 @@ class Tally:
     @property
     def counts(self) -> dict[str, int]:
         """The number of results for each state."""
-        return {str(state): number for state, number in self._states.items()}
+        return {str(state): number for state, number in self._states.items() if number}
 
     @property
     def waiting_for(self) -> WaitReason | None:
@@ -75,7 +75,7 @@ class Tally:
         """How far the run is."""
         report = self.report
         return BulkProgress(
-            done=self._states.total(),
+            done=sum(self._states.values()),
             created=report.created,
             already=report.already,
             failed=report.failed,
