@@ -1,9 +1,8 @@
-"""Drive a board service (boards, lists, cards) from asyncio applications.
+"""An asynchronous client for a board service: boards, lists and cards.
 
 `AsyncSession` owns a connection pool and a credential provider; its `boards`, `lists`, `cards` and `members` hold the operations.
 
-A name is imported when it is first asked for, so that whatever only passes by (the pytest plugin, a web worker's start) does not
-pay for aiohttp.
+A name is imported when it is first used. A program that uses none, such as a pytest run with the plugin, does not import aiohttp.
 """
 
 TYPE_CHECKING = False  # instead of typing's, whose import takes longer than this module's

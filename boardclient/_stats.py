@@ -11,15 +11,15 @@ class SessionStats:
 
     Args:
         calls: How many calls have sent a request.
-        attempts: How many requests were sent for them, or tried.
+        attempts: How many requests were sent or attempted for them.
         retries: How many of these repeat one that failed.
         renewals: How often credentials were renewed.
-        in_flight: How many calls are under way.
+        in_flight: How many calls are running.
         pool_open: How many connections are open.
         pool_idle: How many open connections no request uses.
         pool_waiting: How many requests wait for a connection.
         max_connections: The most connections at a time.
-        pace: The requests per second that the session's `Pace` allows. None without one, and while it limits no rate.
+        pace: The requests per second that the session's `Pace` allows. None without a `Pace`, and while it limits no rate.
         transport: What sends the requests: "DirectTransport" or "ClientSessionTransport".
     """
 

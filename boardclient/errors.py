@@ -8,12 +8,12 @@ BoardClientError
 │   ├── NotFoundError 404
 │   ├── RateLimitError 429
 │   └── ServerError 5xx
-├── TransportError               no whole response came
+├── TransportError               no complete response arrived
 │   └── DeadlineError            also a TimeoutError
 ├── DecodeError                  a success whose body is not what the interface shows
-├── CredentialError              there are no credentials
+├── CredentialError              credentials could not be obtained
 │   └── ConsentRequired          the account's user has to sign in
-├── InvalidIdentifierError       also a ValueError: an identifier that can't stand in a path
+├── InvalidIdentifierError       also a ValueError: an identifier that can't be part of a path
 ├── JournalError                 the journal of a bulk run can't be used
 └── SessionClosedError           the session was closed before or during the call
 """
@@ -35,20 +35,20 @@ Phase = Literal["connect", "send", "receive", "deadline"]
 
 
 class Effect(enum.Enum):
-    """What a call may have done at the service, from the mildest to the gravest."""
+    """What a call may have done at the service, from the least to the most serious."""
 
     NOT_SENT = "not sent"
-    """The service never got it."""
+    """The service never got the request."""
     REJECTED = "rejected"
-    """The service refused it and did nothing."""
+    """The service refused the request and did nothing."""
     UNKNOWN = "unknown"
-    """It may have been done or not."""
+    """The service may have carried out the request."""
     DONE = "done"
-    """The service did it, but its response could not be used."""
+    """The service carried out the request, but its response could not be used."""
 
     @classmethod
     def worst(cls, effects: Iterable[Effect]) -> Effect:
-        """Return the gravest of the effects, NOT_SENT if there are none."""
+        """Return the worst of the effects, NOT_SENT if there are none."""
         return max(effects, key=_GRAVITY.__getitem__, default=cls.NOT_SENT)
 
 
@@ -65,7 +65,7 @@ class Attempt:
         seconds: How long it took.
         effect: What it may have done.
         why: Its outcome in words.
-        status: The HTTP status, None if no whole response came.
+        status: The HTTP status, None if no complete response arrived.
         pause_seconds: The pause between this attempt and the next one. None if none followed.
     """
 
@@ -195,7 +195,7 @@ class ServerError(ApiError):
 
 
 class TransportError(BoardClientError):
-    """Report that no whole response came. `phase` says how far the request got."""
+    """Report that no complete response arrived. `phase` says how far the request got."""
 
     suggested_status = 502
 

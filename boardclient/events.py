@@ -56,7 +56,7 @@ class ResponseReceived(_AttemptEvent):
     """Report how an attempt ended.
 
     Attributes:
-        status: The HTTP status, None if no whole response came.
+        status: The HTTP status, None if no complete response arrived.
         seconds: How long the attempt took.
         effect: What the attempt may have done.
         why: Its outcome in words.
@@ -96,7 +96,7 @@ WaitReason: TypeAlias = Literal["outage", "consent", "retry-after", "settling"]
 """What a bulk run waits for.
 
 "outage": no request gets through. "consent": the account's user has to sign in. "retry-after": the service asked for a pause.
-"settling": requests of unknown effect may still be on their way, and the board is read when they can't be any more.
+"settling": requests of unknown effect may still be carried out. The board is read once that is no longer possible.
 """
 
 
@@ -105,11 +105,11 @@ class BulkProgress:
     """Report how far a bulk run is.
 
     Attributes:
-        done: The rows that are done, in whatever way.
-        created: The cards that this run has created.
-        already: The rows that an earlier run of the journal has done.
-        failed: The rows that failed.
-        unknown: The rows whose effect is unknown.
+        done: The number of rows that have a result.
+        created: The number of cards that this run has created.
+        already: The number of rows whose cards an earlier run of the journal has created.
+        failed: The number of rows that failed.
+        unknown: The number of rows whose cards may exist.
         rate: Created cards per second since the start.
         seconds: Seconds since the start.
         total: The number of rows, None if the input has no length.

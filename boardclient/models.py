@@ -236,7 +236,7 @@ def check_identifier(value: object, name: str, /) -> str:
         TypeError: it is not a string.
         InvalidIdentifierError: it is empty, `.` or `..`, or holds a control character, `/`, a backslash or a lone surrogate.
     """
-    if type(value) is str and value.isalnum():  # nearly all: such a text holds nothing of what is refused
+    if type(value) is str and value.isalnum():  # most identifiers: nothing that is refused is alphanumeric
         return value
     if isinstance(value, str) and _LONE_SURROGATE.search(value):
         raise InvalidIdentifierError(f"{name} holds a lone surrogate, which can't be sent")
@@ -279,7 +279,8 @@ class CardDraft:
         desc: The description. None (default): no description.
         due: An aware date-time, which is sent in UTC. None (default): no date.
         pos: "top" or "bottom" of the list. None (default): the service decides.
-        reference: The caller's own identifier of the row, by which a journal knows it again. It is not sent.
+        reference: The caller's own identifier of the row, by which a journal recognises it. It is not sent. None (default): the
+            journal uses the row's position.
 
     Raises:
         TypeError, ValueError: a field can't be sent.

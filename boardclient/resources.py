@@ -194,9 +194,10 @@ class Cards(_Resource):
         """Look for cards that `create` may have made (interface 4.4).
 
         Return a list of the cards that show exactly what was sent, in the board's order (`is_exact` is True). If there are none,
-        the list holds the cards that may be it in another form: services trim, escape, cut and round, people move and rename.
-        `alike` holds these in both cases. `doubt` says why the card may exist although it is not listed, None if nothing suggests
-        it. Fields that no card of the board shows are not compared. Cards that existed before are in the list too.
+        the list holds the cards that may be the one that was sent, in another form: services trim, escape, cut and round, and
+        people move and rename cards. `alike` holds these in both cases. `doubt` says why the card may exist although it is not
+        listed, None if nothing suggests it. Fields that no card of the board shows are not compared. Cards that existed before
+        are in the list too.
 
         Args:
             name: The name that was sent.
@@ -245,8 +246,8 @@ class Cards(_Resource):
                 (default): "reconcile" with a `board_id`, otherwise "report".
             marker: How cards are recognised on the board. None (default): by their content. True: by a code at both ends of the
                 description. A function gets the draft and returns the code.
-            settle: The seconds after the last request until the board is read, within which the service must have carried it out
-                and list the card. None (default): twice the timeout, at least 10, or 60 without a timeout.
+            settle: How many seconds the service may take to carry out a request and list its card. The board is read that long
+                after the last request. None (default): twice the timeout, at least 10, or 60 without a timeout.
             on_progress: A function that is called with a `BulkProgress` after each result, and when the run begins to wait or
                 resumes. None (default): no function.
 

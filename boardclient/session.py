@@ -184,7 +184,16 @@ class AsyncSession:
     # --- views and life
 
     def with_credentials(self, credentials: CredentialProvider) -> AsyncSession:
-        """Return a view with other credentials on the same pool. Closing the view has no effect."""
+        """Return a view of the session with other credentials.
+
+        A view is an `AsyncSession` on the same connection pool. Closing it has no effect.
+
+        Args:
+            credentials: What signs the view's requests.
+
+        Raises:
+            TypeError: it is not a credential provider.
+        """
         return self._view(provider=credentials)
 
     def with_options(
@@ -195,9 +204,10 @@ class AsyncSession:
         limiter: Limiter | _Unset | None = UNSET,
         observers: Iterable[Observer] | _Unset = UNSET,
     ) -> AsyncSession:
-        """Return a view with other options on the same pool. Closing the view has no effect.
+        """Return a view of the session with other options.
 
-        An option that is not given is that of this session.
+        A view is an `AsyncSession` on the same connection pool. Closing it has no effect. Options that are not given are those of
+        this session.
 
         Args:
             retry: A `tenacity.AsyncRetrying`, or None for one attempt.
@@ -251,7 +261,7 @@ class AsyncSession:
         self._core.in_flight.close()
 
     async def aclose(self) -> None:
-        """Close the session. Calls under way and later ones raise `SessionClosedError`.
+        """Close the session. Running calls and later ones raise `SessionClosedError`.
 
         It may be called several times. Closing a view has no effect.
         """

@@ -32,12 +32,12 @@ _DEVIATION: Final = 0.05
 _MOST: Final = 150
 _IN_A_ROW: Final = math.log(1e-4)
 _QUIET: Final = 150
-"""Attempts without a refusal after which there is no noise any more."""
+"""The attempts without a refusal after which the noise is over."""
 
 
 @attrs.define
 class Noisy:
-    """Some are refused at any rate. Compare two rates, and climb while no larger share is refused at the higher one.
+    """Some attempts are refused at any rate. Compare two rates, and climb while no larger share is refused at the higher one.
 
     `rate` is the highest that is known to be possible, `share` is refused there, and `serial` is the last attempt before the
     present part: a low one, which measures the share, a high one, and after a failure some rests just below the rate.
@@ -66,7 +66,7 @@ class Noisy:
         return rate
 
     def note(self, serial: int, *, is_refused: bool) -> bool:
-        """Take an attempt. Return True if the rate changes, from the attempts after `serial` on."""
+        """Note an attempt. Return True if the rate changes, from the attempts after `serial` on."""
         self.count += 1
         self.refused += is_refused
         self.in_a_row = self.in_a_row + 1 if is_refused else 0
@@ -106,7 +106,7 @@ class Noisy:
 
     @property
     def is_blocked(self) -> bool:
-        """Return True if too many in a row are refused for chance."""
+        """Return True if more were refused in a row than chance explains."""
         return self.in_a_row * math.log(max(0.1, min(0.9, self.share))) < _IN_A_ROW
 
     @property
@@ -116,5 +116,5 @@ class Noisy:
 
     @property
     def is_over(self) -> bool:
-        """Return True if below the rate nothing has been refused for long."""
+        """Return True if nothing has been refused below the rate for long."""
         return self.quiet >= _QUIET

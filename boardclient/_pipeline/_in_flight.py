@@ -86,7 +86,7 @@ class CallContext(Progress):
     attempts: tuple[Attempt, ...] = ()
     last_error: BoardClientError | None = None
     options = CallOptions()
-    """What the call does otherwise than its session."""
+    """The options that differ from the session's."""
     activity: Activity | None = None
     """The call as instruments see it."""
     attempt_activity: Activity | None = None

@@ -56,7 +56,7 @@ def open_tap(tap: Tap) -> None:
 
 
 def close_tap(tap: Tap) -> None:
-    """Close a tap that is open. Requests that are under way still pass through it."""
+    """Close a tap that is open. Requests in flight still pass through it."""
     with _lock:
         _taps.remove(tap)
         if not _taps:

@@ -48,7 +48,7 @@ class Pool:
         self._settings = settings
         self._lent = lent
         self.sent = 0
-        """How many requests were sent, or were tried to be sent."""
+        """How many requests were sent or attempted."""
         self._connector: Connector | None = None
         self._sessions: list[aiohttp.ClientSession] = []
         self._usual: _Transports | None = None

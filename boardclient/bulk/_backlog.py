@@ -49,7 +49,7 @@ class Backlog:
 
     Rows in flight and untaken results together number at most two per worker, so a slow consumer slows the workers down. Rows
     that were in doubt are not counted. With a journal the next batch is logged while the workers send the last one; the batch
-    doubles when workers have to wait for it.
+    doubles when workers have to wait for it. A row is under way from when it is taken until it has a result or is in doubt.
 
     While rows are in doubt, `doubted`, the row that was taken last is kept back until there is another: its card can show that a
     listing without theirs was complete.

@@ -15,7 +15,7 @@ ENDS_TASK: Final = (asyncio.CancelledError, GeneratorExit)
 
 
 class Halted(Exception):  # noqa: N818 -- it is no error, and never leaves the package
-    """The run was halted while the work was under way."""
+    """The run was halted while the work was running."""
 
 
 class Halt:

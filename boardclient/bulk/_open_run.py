@@ -246,7 +246,7 @@ class OpenRun:
     async def _feed(self) -> None:
         """Take rows as workers ask for them, until none is left and none is under way.
 
-        Too many in doubt end it too, and any if they can be settled while the input has to be waited for.
+        It also ends when too many rows are in doubt, or when some are and the input has to be waited for.
         """
         watch = asyncio.create_task(self._interrupt_input()) if isinstance(self._input, AsyncInput) else None
         try:

@@ -20,7 +20,7 @@ _SETTLE_SECONDS: Final = 60.0
 """The default of `settle` if calls have no deadline, so that a request may take any time."""
 _LARGEST_BATCH: Final = 256
 _SMALLEST_BATCH: Final = 32
-"""Fewer rows would make each commit, whose price hardly depends on their number, the larger part of a row's."""
+"""With fewer rows, the commit would be most of a row's cost, since its price hardly depends on their number."""
 
 
 @attrs.frozen(kw_only=True)

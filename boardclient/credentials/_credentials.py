@@ -161,7 +161,7 @@ class Exchange(Protocol):
             timeout: The seconds until the exchange ends with a `DeadlineError`. None (default): no limit.
 
         Raises:
-            TransportError: no whole response came. Its `effect` says whether the form was sent.
+            TransportError: no complete response arrived. Its `effect` says whether the form was sent.
             ValueError: the URL is neither https nor plain http that the session allows, or a field holds a lone surrogate.
         """
         ...

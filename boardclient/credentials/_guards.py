@@ -19,7 +19,7 @@ _STEP_SECONDS: Final = 30.0
 _RELEASE_SECONDS: Final = 1.0
 """The limit for releasing the lease while calls wait for the renewal. If the store hangs, the lease runs out by itself."""
 _GRACE_SECONDS: Final = 0.5
-"""The limit for a step under way when the session closes: it should end, but closing must not wait for a store that hangs."""
+"""The limit for a step that is running when the session closes: it should end, but a store that hangs must not delay closing."""
 
 
 @attrs.define(eq=False)

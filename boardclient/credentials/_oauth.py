@@ -27,7 +27,7 @@ _KEEP_ATTEMPTS: Final = 10
 
 
 class HasExchange(Protocol):
-    """An `AsyncSession`, as far as credentials use one."""
+    """The part of `AsyncSession` that credentials use."""
 
     @property
     def exchange(self) -> Exchange:
@@ -130,7 +130,7 @@ class OAuthCredentials(RenewingCredentials):
     async def state(self) -> ConsentState:
         """Look into the store, and return whether it has a usable token.
 
-        "never": no token is stored. "good": one is, and nothing is known against it. "needs consent": the service has refused
+        "never": no token is stored. "good": a token is stored, and may be used. "needs consent": the service has refused
         it in this process, or its known end is over. The service is not asked.
 
         Raises:
@@ -177,7 +177,7 @@ class OAuthCredentials(RenewingCredentials):
     async def forget(self) -> None:
         """Sign the account out: delete its token here and in the store.
 
-        Other workers stop using it within 0.25 s, and a renewal under way does not bring it back. The token stays valid at the
+        Other workers stop using it within 0.25 s, and a running renewal does not bring it back. The token stays valid at the
         service, whose interface shows no way to revoke it.
 
         Raises:

@@ -172,7 +172,7 @@ class Renewal:
         try:
             yield
         finally:
-            # Wait for a step under way: cancelled, it may still run in a thread, and take the lease again after its release.
+            # Wait for a running step: cancelled, it may still run in a thread, and take the lease again after its release.
             ended.set()
             await asyncio.wait({keeper}, timeout=self._config.lease_seconds)
             keeper.cancel()

@@ -115,7 +115,7 @@ class RenewingCredentials(CredentialObserver):
                 await steps.release(holder, seconds)
 
     async def _wait_for_renewal(self, exchange: Exchange) -> Credentials:
-        """Wait for the renewal under way on this loop, or begin one. If its session closes meanwhile, begin another."""
+        """Wait for the renewal that runs on this loop, or begin one. If its session closes meanwhile, begin another."""
         state = self._token_state
         while (credentials := state.credentials) is None:
             with track_wait(self._config.store, self._config.account):
@@ -139,7 +139,7 @@ class RenewingCredentials(CredentialObserver):
         return state.credentials or credentials
 
     def _join_renewal(self, exchange: Exchange) -> asyncio.Task[RenewalFailure | None]:
-        """Return the renewal under way on this loop. Begin one if there is none."""
+        """Return the renewal that runs on this loop. Begin one if there is none."""
         loop = asyncio.get_running_loop()
         task = self._renewals.get(loop)
         if task is None or task.done():

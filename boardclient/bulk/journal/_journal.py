@@ -22,8 +22,8 @@ _SEQ: Final = attrgetter("seq")
 NOTE_SECONDS: Final = 0.5
 """How long an outcome may wait to be written together with the next rows."""
 _EARLY_OUTCOMES: Final = 64
-"""The first outcomes of a run wait less: the fewer there are, the sooner they are written. A run that is killed early so leaves
-confirmed cards, by which the next one knows how the service shows cards."""
+"""The first outcomes of a run wait less: the fewer there are, the sooner they are written. So a run that is killed early leaves
+confirmed cards, from which the next one learns how the service shows cards."""
 _MOST_PENDING: Final = 1024
 """How many outcomes may wait to be written."""
 _PAGE: Final = 1000

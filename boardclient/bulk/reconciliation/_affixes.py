@@ -18,7 +18,7 @@ Shape: TypeAlias = tuple[Parts, Parts]
 _WORDS: Final = re.compile(r"(\w+)")
 _WORD: Final = r"\w+"
 _MOST_PLACES: Final = 8
-"""How many places of a text are looked at in which what was sent may be."""
+"""The most places in a shown text at which the text that was sent is looked for."""
 _LONGEST: Final = 80
 """The greatest length of an affix."""
 

@@ -30,7 +30,7 @@ class Auditor:
         self.doubted: list[Row] = []
         """The rows that were in doubt when the board was read."""
         self.unresolved: list[Row] = []
-        """Those of which it is still not known whether their cards exist."""
+        """Those whose cards may still exist or not."""
         self.recovered = 0
         """How many cards were recognised without a response."""
         self._refused: list[Row] = []
@@ -57,7 +57,7 @@ class Auditor:
             listing: The listing.
             missing: The confirmed cards that it lacks.
             samples: Its samples.
-            shown: What they teach.
+            shown: The rules learned from them.
             renamed: The identifiers of cards that may be renamed ones of rows that were sent again.
             unproven: The drafts of the rows that were sent again without proof.
         """

@@ -17,7 +17,7 @@ class RunBoard:
 
     Args:
         reader: What reads it.
-        board_id: Its identifier. None if the run has no board, which is never read then.
+        board_id: Its identifier. None if the run has no board: then nothing is read.
         ledger: What knows the cards of the baseline and the confirmed ones.
         settle_seconds: For how many seconds a created card may be missing from the listing.
     """

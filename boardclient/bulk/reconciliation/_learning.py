@@ -15,7 +15,7 @@ from boardclient.bulk.reconciliation._samples import SAMPLES, Sample, Samples
 from boardclient.bulk.reconciliation._shown import Shown
 
 _FEW: Final = 64
-"""From about so many samples the rules are learned that are only kept."""
+"""About how many samples are enough for rules that are only kept for later runs."""
 
 
 class Learning:
@@ -41,7 +41,9 @@ class Learning:
         return {card_id for card_id, _ in chain(self.samples, self._found)}
 
     async def learn(self, listing: Listing) -> tuple[list[Sample], Shown]:
-        """Return the samples of a listing and what they teach. It is kept on return.
+        """Return the samples of a listing and the rules learned from them.
+
+        The rules are kept in the ledger on return.
 
         Raises:
             JournalError: the journal can't be written.
@@ -52,7 +54,7 @@ class Learning:
             if card_id in listing.samples
         ]
         if not listing.unaccounted:
-            samples = samples[:: max(1, len(samples) // _FEW)]  # they decide nothing, and take 50 microseconds each
+            samples = samples[:: max(1, len(samples) // _FEW)]  # rules decide nothing now, and a sample takes 50 microseconds
         pairs = [(sample.sent, sample.card) for sample in samples]
         shown = Shown.learn(pairs, listing.fields)
         kept = self.kept

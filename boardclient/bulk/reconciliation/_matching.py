@@ -47,13 +47,13 @@ class MatchResult:
     left_over: list[Card] = attrs.field(factory=list)
 
     def keep(self, count: int) -> None:
-        """Remove what is said about rows from this index on."""
+        """Remove the results of rows from this index on."""
         self.found = {place: card for place, card in self.found.items() if place < count}
         self.unclear = {place: why for place, why in self.unclear.items() if place < count}
         self.absent = [place for place in self.absent if place < count]
 
     def doubt(self, why: str) -> None:
-        """Leave the rows unclear that were found."""
+        """Turn the rows that were found into unclear ones."""
         self.unclear.update(dict.fromkeys(self.found, why))
         self.found.clear()
 
@@ -93,8 +93,8 @@ def match(rows: Sequence[Content], wholes: Sequence[Hashable], cards: Sequence[C
 def recognise(rows: Sequence[Content], wholes: Sequence[Hashable], result: MatchResult, kept: Shown) -> None:
     """Match rows that are unclear with cards that are left over.
 
-    The rules of how cards are shown were learned by an earlier run. The service may have changed since, so they prove of no row
-    that it is absent.
+    The rules of how cards are shown were learned by an earlier run. The service may have changed since, so they never prove
+    that a row is absent.
     """
     places = sorted(result.unclear)
     found = match([rows[place] for place in places], [wholes[place] for place in places], result.left_over, kept).found
@@ -308,6 +308,6 @@ def _rest(card: Card, rule: Shown) -> Hashable:
 
 
 def _rests(row: Content, rule: Shown) -> set[Hashable]:
-    """Return what `_rest` may be for the card of a row."""
+    """Return the values that `_rest` may have for the card of a row."""
     look = rule.coarse(row)
     return {(look, due) for due in (rule.due.possible(row.due) if rule.due.is_usable else {None})}

@@ -16,7 +16,7 @@ TELLING: Final = 8
 """The least number of letters and digits by which a description alone identifies a renamed card."""
 
 _CHECKED: Final = 64
-"""Of about so many samples it is checked whether rules fit them."""
+"""About how many samples are compared with rules."""
 
 
 @attrs.frozen
@@ -78,7 +78,7 @@ class Shown:
         )
 
     def without_name(self) -> Shown:
-        """Return the same rules, by which names distinguish no cards."""
+        """Return the same rules, but with names that do not distinguish cards."""
         return attrs.evolve(self, name=TextRule())
 
     def plain(self, card: Card) -> Card:

@@ -33,7 +33,7 @@ _NOT_AGAIN: Final = (
 class UnprovenRow:
     """A row that was sent again without proof.
 
-    `extent` is what the listing showed that lacked its card.
+    `extent` is the size of the listing that lacked its card.
     """
 
     seq: int
@@ -44,8 +44,8 @@ class UnprovenRow:
 class UnprovenRows:
     """Chooses rows to be sent without proof, and remembers them. Owned by a reconciler.
 
-    So at most two cards too many are created, in all runs of a journal: both for one row, and only if the listing was cut off
-    just there.
+    So at most two surplus cards are created in all runs of a journal, both for the same row, and only if the listing was cut off
+    at exactly its length.
 
     Raises:
         JournalError: what earlier runs have kept can't be read.
@@ -62,8 +62,8 @@ class UnprovenRows:
     def choose(self, rows: Sequence[Row], limit: str | None, is_outside: Callable[[Row], bool]) -> Row | str:
         """Choose the row to send again without proof, or say why none may be sent.
 
-        It is one at a time, and always the same one until the listing grows: if the listing is cut off just there, no other row
-        is created twice.
+        It is always the same row until the listing grows. So no other row is created twice if the listing is
+        cut off at exactly its length.
 
         Args:
             rows: The rows of the last reconciliation that are still open.
