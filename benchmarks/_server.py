@@ -1,6 +1,6 @@
 """A canned HTTP/1.1 server that costs little, so that a benchmark measures its client.
 
-A POST creates a card. Reading a card answers one of 1.7 KB, reading the board (or list) `b1000` a thousand of them. Some clients
+A POST creates a card. Reading a card returns one of 1.7 KB, reading the board (or list) `b1000` a thousand of them. Some clients
 refuse a new card with nothing but what the service promises; under a path of their own they get the fields that they insist on.
 """
 

@@ -1,6 +1,6 @@
 """Measures what credentials cost without failures: `OAuthCredentials` against `StaticCredentials`, and a view per user.
 
-Calls go through a whole session whose transport answers at once, so that nothing but the client is measured; the contenders take
+Calls go through a whole session whose transport responds at once, so that nothing but the client is measured; the contenders take
 turns in rounds of one process. What counts is processor time.
 """
 

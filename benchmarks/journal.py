@@ -85,7 +85,7 @@ def _in_a_process(task: Task) -> Sample:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=count, nargs="+", default=[1, 16, 64, 256], help="rows armed at a time")
+    parser.add_argument("--batches", type=count, nargs="+", default=[1, 16, 64, 256], help="rows logged at a time")
     parser.add_argument("--commits", type=count, default=1000, help="batches of each size that are measured in each round")
     parser.add_argument("--rows", type=count_or_none, default=1_000_000, help="rows of a long run; 0 leaves it out")
     parser.add_argument("--rounds", type=count, default=3)

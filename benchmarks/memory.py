@@ -1,6 +1,6 @@
 """Measure how much memory a bulk run of a million cards takes beyond one of 20,000, with and without a journal.
 
-The transport answers at once, so that nothing but the run is measured; results are taken and not kept. What counts is the most
+The transport responds at once, so that nothing but the run is measured; results are taken and not kept. What counts is the most
 memory that the process ever held.
 """
 

@@ -1,6 +1,6 @@
 """Measure what each part of a call costs while all is well, and what importing the package costs.
 
-Sessions with a part and without it create cards on a transport that answers at once, and take turns in many short rounds of one
+Sessions with a part and without it create cards on a transport that responds at once, and take turns in many short rounds of one
 process; what a part costs is the difference within a round. What counts is processor time, of all threads.
 """
 

@@ -1,4 +1,4 @@
-"""How much of a limit that it is not told a Pace uses, how often it is refused, and how it follows a limit that changes.
+"""Measure how much of an unknown limit a Pace uses, how often it is refused, and how it follows a limit that changes.
 
 The table is a simulation of discrete events on a clock of its own: the same seeds give the same figures. `--sockets` runs a
 session with a Pace against a limited server on the loopback interface, in real time.

@@ -1,7 +1,7 @@
 """Take the figures of docs/performance.md in one run: `python benchmarks/table.py --environment DIR --json FILE --markdown FILE`.
 
 Each measurement is a process of its own. In every round all contenders of all columns take turns, TLS and uvloop included, so
-that what else the machine does hits each of them alike; rounds are begun until the time is up. What fails is named, and left out.
+that other work of the machine affects all alike; rounds are begun until the time is up. What fails is named and left out.
 """
 
 import argparse

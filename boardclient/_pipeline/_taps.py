@@ -1,6 +1,6 @@
 """Hooks through which recorders and replays get the requests of all pools.
 
-`testing`, which must not import the transport, imports them from here. While no tap is open, requests pass none of this.
+`testing`, which must not import the transport, imports them from here. While no tap is open, requests don't pass through it.
 """
 
 from __future__ import annotations

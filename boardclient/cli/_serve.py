@@ -60,7 +60,7 @@ def serve(
                 on_call=_log,
             )
             _add_faults(service, fail, rate_limit)
-            words = f"Serving {', '.join(member.name for member in service.members)}"
+            words = f"Serving the members {', '.join(member.name for member in service.members)}"
         try:
             await _serve(service, words)
         except OSError as error:

@@ -25,7 +25,7 @@ from boardclient.testing._stage import Stage, read_body
 _NUMBER: Final = "X-Boardclient-Interaction"
 """The header with the number of the interaction, which requests of this process carry: `_tap` has chosen it already."""
 _UNRECORDED_STATUS: Final = 421
-"""Misdirected Request (https://www.rfc-editor.org/rfc/rfc9110#section-15.5.20): nothing repeats it, and no service means it."""
+"""Misdirected Request (https://www.rfc-editor.org/rfc/rfc9110#section-15.5.20): it is not retried, and services do not use it."""
 _MOST_BYTES: Final = 2**30
 _BODILESS: Final = (204, 304)
 

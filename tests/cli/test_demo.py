@@ -96,7 +96,7 @@ def test_serve_prints_the_environment_and_ends_on_a_signal(served) -> None:
         "export BOARDCLIENT_REDIRECT_URI=http://127.0.0.1:8000/callback",
         f"export BOARDCLIENT_AUTHORIZE_URL={service.auth_url}/authorize",
     ]
-    assert "Serving Ada Lovelace, Alan Turing until SIGINT or SIGTERM" in err
+    assert "Serving the members Ada Lovelace, Alan Turing until SIGINT or SIGTERM" in err
     assert err.endswith("ended by SIGTERM\n")
 
 
