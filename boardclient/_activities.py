@@ -90,7 +90,7 @@ INSTALLED: Final[list[Instrument]] = []
 """The instruments of all sessions of the process."""
 
 PARENT: Final[ContextVar[Activity | None]] = ContextVar("boardclient_activity", default=None)
-"""The call, renewal or bulk run that the running task works for. A call is one while it waits for credentials."""
+"""The renewal or bulk run that the running task works for, or the call for which it obtains credentials."""
 
 
 class Activity:

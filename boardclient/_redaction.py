@@ -50,7 +50,7 @@ def is_free_of(text: bytes, forms: Iterable[bytes]) -> bool:
 
 
 def masked(text: bytes, forms: frozenset[bytes], kept_bytes: int | None = None) -> bytes:
-    """Do as `redacted` does, with forms that are at hand."""
+    """Return the text with `***` in place of these forms of secrets."""
     if kept_bytes is not None:
         text = text[: kept_bytes + _LONGEST_FORM * max(map(len, forms))]
     end = len(text) if kept_bytes is None else min(len(text), kept_bytes)

@@ -36,7 +36,7 @@ class StatusMeaning:
         effect: What the service may have done.
         advice: What the caller can do about it, "" if nothing is known to help.
         is_throttling: Whether the service asks for fewer requests. Any request may be repeated after a pause.
-        is_overload: Whether the service may answer so because requests come too fast.
+        is_overload: Whether the service may respond with it because requests come too fast.
         is_transient: Whether the same request may succeed later, so that repeatable ones are retried.
         ends_run: Whether every further call would get it too, so that a bulk run ends.
         is_final: Whether the same row would get it again, so that a journal does not send the row again.

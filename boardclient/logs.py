@@ -141,7 +141,7 @@ def _configure() -> None:
     if wanted:
         log_to_stderr("debug" if wanted == "debug" else "info")
     if wanted and wanted not in _LEVELS:
-        _root.warning("BOARDCLIENT_LOG must be debug or info: taken for info")
+        _root.warning("BOARDCLIENT_LOG must be debug or info: info is used")
 
 
 _configure()

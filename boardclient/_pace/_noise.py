@@ -17,7 +17,7 @@ _COUNT: Final = 60
 """Attempts at each of two rates, which are compared."""
 _FEWEST: Final = 20
 _SECONDS: Final = 4.0
-"""At low rates, fewer are compared: so many seconds at each rate, but at least so many attempts."""
+"""At low rates, fewer are compared: those of this many seconds, but at least `_FEWEST`."""
 LOW: Final = 0.85
 _REST: Final = 0.95
 HIGH: Final = 1.0

@@ -1,6 +1,6 @@
 """Hooks through which recorders and replays get the requests of all pools.
 
-`testing`, which must not import the transport, imports them from here. While no tap is open, requests don't pass through it.
+`testing`, which must not import the transport, imports them from here. While no tap is open, requests bypass this module.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PoolRequest:
 
 Go: TypeAlias = Callable[[PoolRequest], Awaitable[TransportResult]]
 Tap: TypeAlias = Callable[[PoolRequest, Go], Awaitable[TransportResult]]
-"""Gets each request of every pool, and what sends it. It must not raise, but for a cancellation."""
+"""Gets each request of every pool, and the function that sends it. It must raise nothing but a cancellation."""
 
 _send_of_pool: Final = Pool.send
 _taps: Final[list[Tap]] = []

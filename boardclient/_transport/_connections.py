@@ -102,7 +102,7 @@ class Protocol(ResponseHandler):
     has_refused: Callable[[], bool]
     """Return True right after a write if the connection ended meanwhile."""
     is_refused = False
-    """Whether a request was written so."""
+    """Whether the connection ended while a request was written."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""

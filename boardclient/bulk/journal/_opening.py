@@ -64,7 +64,7 @@ def _initialise(path: Path, identity: Mapping[str, str]) -> None:
 def make_durable(connection: sqlite3.Connection, path: Path) -> None:
     """Make commits survive a power failure, in the journal's file itself.
 
-    A write-ahead log would need one sync per commit instead of three, but keep the latest commits in a second file
+    A write-ahead log would need one sync per commit instead of five, but keep the latest commits in a second file
     (https://www.sqlite.org/pragma.html describes these settings).
 
     Raises:

@@ -165,14 +165,14 @@ class Listing:
         return Extent(self.count, self._by_list.get(list_id, -1))
 
     def has_grown(self, since: Extent) -> bool:
-        """Return True if an earlier listing, which showed so many cards, was not cut off.
+        """Return True if this listing proves that an earlier one was not cut off.
 
-        A service that shows so many cards and no more would not show more now. It may have such a limit for each list.
+        `since` is the size of the earlier one. A service that cuts listings, or each list, off there would show no more now.
         """
         return self.count > since.total and max(self._by_list.values(), default=0) > since.of_list
 
     def lacks_evidence(self, recognised: int) -> str | None:
-        """Return why no card of the run is known to be listed. It is None where one is.
+        """Return why no card of the run is known to be listed. It is None if one is.
 
         `recognised` is how many rows in doubt were found.
         """

@@ -62,8 +62,8 @@ class UnprovenRows:
     def choose(self, rows: Sequence[Row], limit: str | None, is_outside: Callable[[Row], bool]) -> Row | str:
         """Choose the row to send again without proof, or say why none may be sent.
 
-        It is always the same row until the listing grows. So no other row is created twice if the listing is
-        cut off at exactly its length.
+        It is always the same row until the listing grows. So no other row is created twice if the listing is cut
+        off at exactly its length.
 
         Args:
             rows: The rows of the last reconciliation that are still open.
@@ -94,7 +94,7 @@ class UnprovenRows:
         await self._keep()
 
     async def review(self, listing: Listing) -> None:
-        """Remove the rows of which a listing proves that they exist only once."""
+        """Remove the rows that a listing proves to exist only once."""
         left = [row for row in self._rows if not listing.has_grown(row.extent)]
         if len(left) < len(self._rows):
             self._rows = left
