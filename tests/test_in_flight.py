@@ -79,7 +79,7 @@ async def test_the_stage_of_an_attempt_decides_the_effect(stage: Any, effect: Ef
 
 @pytest.mark.parametrize("stage", ["handed", "write", "send", "receive"])
 async def test_a_call_that_may_be_on_the_wire_is_not_withdrawn(stage: Any) -> None:
-    """A request that the next iteration of the event loop writes is not taken back, nor is one that was written."""
+    """A request that the next iteration of the event loop writes is not withdrawn, nor is one that was written."""
     calls = InFlightCalls()
     context = calls.begin(LINE, 60)
     context.stage = stage

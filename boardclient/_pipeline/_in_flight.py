@@ -188,7 +188,7 @@ class CallContext(Progress):
             return DeadlineError(words, "deadline", self.line, self.effect)
         if reason == "closed":
             return SessionClosedError(f"{self.line}: the session was closed during the call", self.effect)
-        return CallWithdrawn(f"{self.line}: the call was taken back", self.effect)
+        return CallWithdrawn(f"{self.line}: the call was withdrawn", self.effect)
 
     def release(self) -> None:
         """Drop the credentials and the error at the end of the call.

@@ -142,7 +142,7 @@ class Sender:
         else:
             self._tally.requests += 1
         if not (card.id.isalnum() or _is_usable(card.id)):
-            self._note_failure(row, DecodeError(f"{_LINE}: no call can name a card {card.id!a:.60}", "id", _LINE))
+            self._note_failure(row, DecodeError(f"{_LINE}: a later call can't send the identifier {card.id!a:.60}", "id", _LINE))
             return
         if self._hold.is_disturbed:
             self._hold.note_success()

@@ -64,7 +64,7 @@ def _exit_code(argv: Sequence[str] | None) -> int:
 def _placement(error: click.UsageError) -> str:
     """Return where an option of the program belongs, "" for any other error."""
     if isinstance(error, click.NoSuchOption) and any(error.option_name in param.opts for param in app.params):
-        return f" {error.option_name} stands before the command: boardclient {error.option_name} …"
+        return f" {error.option_name} belongs before the command: boardclient {error.option_name} …"
     return ""
 
 

@@ -189,7 +189,7 @@ def track_wait(store: TokenStore, account: str) -> Iterator[None]:
     with _lock:
         if _leads_to(awaited, waiters):
             raise CredentialError(
-                f"authorize waits for itself: it used a session whose credentials, those of account {account!r}, it is to renew"
+                f"authorize waits for itself: it used a session with the credentials of account {account!r}, which it must renew"
             )
         _waits.extend(pairs)
     try:

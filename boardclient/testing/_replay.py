@@ -91,7 +91,7 @@ class ReplayService(LoopbackServer, ServiceEndpoint):
         __tracebackhide__ = True
         unused = self.playlist.unused()
         if unused:
-            raise AssertionError(f"{len(unused)} recorded requests of {self.name} were not asked: {'; '.join(unused)}")
+            raise AssertionError(f"{len(unused)} recorded requests of {self.name} were not made: {'; '.join(unused)}")
 
     async def start(self) -> None:
         """Start listening, and intercept the requests of this process.

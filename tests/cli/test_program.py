@@ -343,7 +343,7 @@ def test_python_m_runs_the_command_line(monkeypatch, capsys) -> None:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["whoami", "--verbose"], "No such option '--verbose'. --verbose stands before the command: boardclient --verbose …"),
+        (["whoami", "--verbose"], "No such option '--verbose'. --verbose belongs before the command: boardclient --verbose …"),
         (["whoami", "--nothing"], "No such option '--nothing'.\n"),
         (["--timeout", "soon", "whoami"], "'soon' is not a valid number."),
         (["import", "c.csv", "--board", "b", "--concurrency", "many"], "'many' is not a valid whole number."),

@@ -83,7 +83,7 @@ def test_a_test_that_fails_is_not_recorded(suite: Suite) -> None:
 
 
 def test_a_test_that_asks_for_something_else_fails(suite: Suite) -> None:
-    """The words name the nearest recorded request. After a failure, requests that were not asked are no second error."""
+    """The words name the nearest recorded request. After a failure, requests that were not made are no second error."""
     suite.run()
     code, out = suite.run(is_replayed=True, name="Wedding")
     assert code == 1

@@ -178,9 +178,9 @@ async def test_a_recording_that_is_not_used_up_fails_where_it_is_strict() -> Non
     """A strict recording with interactions that were not replayed fails the test."""
     async with replay(Recording([_interaction("a")]), strict=False) as service:
         pass
-    with pytest.raises(AssertionError, match=r'1 recorded requests of the recording were not asked: POST /1/cards .*"a"'):
+    with pytest.raises(AssertionError, match=r'1 recorded requests of the recording were not made: POST /1/cards .*"a"'):
         service.assert_all_used()
-    with pytest.raises(AssertionError, match="not asked"):
+    with pytest.raises(AssertionError, match="not made"):
         async with replay(Recording([_interaction("a")])):
             pass
 
