@@ -1,4 +1,4 @@
-"""The connector of a session's own pool, and the protocol of its connections."""
+"""The connector of a session's own pool, its queue and its connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import contextlib
 import functools
 import os
 import select
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence, Sized
 from contextvars import ContextVar
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Final, cast
@@ -41,13 +42,78 @@ _HAS_POLL: Final = hasattr(select, "poll")
 _ENDS: Final = 0 if not _HAS_POLL else select.POLLIN | getattr(select, "POLLRDHUP", 0)
 
 
-class Connector(aiohttp.TCPConnector):
-    """A connector that reports when a request has its connection. Until then nothing was sent. Owned by its `Pool`."""
+class ConnectionQueue:
+    """The requests that wait for a connection, first in, first out. Owned by its `Connector`.
 
-    def __init__(self, limit: int, ssl: SSLContext | bool | aiohttp.Fingerprint, *, has_own_protocol: bool = True) -> None:
+    It replaces aiohttp's own queue (`BaseConnector.connect`), in which calls may wait until their deadlines although connections
+    are free:
+
+    - A request that begins right after a response takes its connection before those that wait. So callers that make one call
+      after another leave no connection to the others.
+    - If a request is cancelled after it was resumed and before it runs, nothing resumes the next one.
+
+    `acquired` are the connections in use, those that are being opened included; `most` is the largest number of them.
+    """
+
+    def __init__(self, acquired: Sized, most: int) -> None:
+        self._acquired: Final = acquired
+        self._most: Final = most
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._resumed = 0
+        """How many requests were resumed and have not acquired their connection yet."""
+        self.limit = most
+        """The number of connections in use from which on a request has to wait. It is 0 while others wait."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def wait(self, traces: Sequence[Trace] = ()) -> None:
+        """Wait for a free connection. The caller acquires it without waiting for anything else."""
+        entry = asyncio.get_running_loop().create_future()
+        self._waiting[entry] = None
+        self.limit = 0
+        try:
+            for trace in traces:
+                await trace.send_connection_queued_start()
+            await entry
+            for trace in traces:
+                await trace.send_connection_queued_end()
+        except BaseException:
+            if entry in self._waiting:
+                del self._waiting[entry]
+            else:
+                self._resumed -= 1
+            self.resume()
+            raise
+        self._resumed -= 1
+        self._update_limit()
+
+    def resume(self) -> None:
+        """Resume as many requests as connections are free."""
+        while self._waiting and len(self._acquired) + self._resumed < self._most:
+            entry = next(iter(self._waiting))
+            del self._waiting[entry]
+            self._resumed += 1
+            if not entry.done():  # otherwise its request was cancelled, and will resume another one
+                entry.set_result(None)
+        self._update_limit()
+
+    def _update_limit(self) -> None:
+        self.limit = 0 if self._waiting else self._most - self._resumed
+
+
+class Connector(aiohttp.TCPConnector):
+    """A connector that reports when a request has its connection. Until then nothing was sent. Owned by its `Pool`.
+
+    With `is_known` set, aiohttp works as the probe expects: connections have a protocol of our own, and requests wait in a queue
+    of our own.
+    """
+
+    def __init__(self, limit: int, ssl: SSLContext | bool | aiohttp.Fingerprint, *, is_known: bool = True) -> None:
         self._process = os.getpid()
-        super().__init__(limit=limit, keepalive_timeout=KEEP_ALIVE_SECONDS, ssl=ssl)
-        if has_own_protocol:
+        super().__init__(limit=0 if is_known else limit, keepalive_timeout=KEEP_ALIVE_SECONDS, ssl=ssl)
+        self.queue: Final = ConnectionQueue(self._acquired, limit if is_known else sys.maxsize)
+        if is_known:
             self._factory = cast("functools.partial[ResponseHandler]", functools.partial(Protocol, loop=self._loop))
 
     def abandon(self) -> None:
@@ -65,12 +131,20 @@ class Connector(aiohttp.TCPConnector):
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
         progress = PROGRESS.get()
-        if progress is None:
-            return await super().connect(req, traces, timeout)
-        progress.stage = "connect"
+        if progress is not None:
+            progress.stage = "connect"
+        if len(self._acquired) >= self.queue.limit:
+            await self.queue.wait(traces)
         connection = await super().connect(req, traces, timeout)
-        progress.stage = "send"
+        if progress is not None:
+            progress.stage = "send"
         return connection
+
+    def _release_waiter(self) -> None:
+        """Resume requests that wait. aiohttp calls this whenever a connection is no longer in use."""
+        if not self.queue.limit:
+            self.queue.resume()
+        super()._release_waiter()
 
 
 class NothingSentError(aiohttp.ClientOSError):

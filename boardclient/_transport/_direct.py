@@ -63,6 +63,7 @@ class DirectTransport:
     def __init__(self, connector: Connector, headers: RequestHeaders, limit: int) -> None:
         self._connector = connector
         self._acquired: Final = connector._acquired
+        self._queue: Final = connector.queue
         self._headers = headers
         self._limit = limit
         self._at_hand = min(limit, _AT_HAND_BYTES)
@@ -125,6 +126,8 @@ class DirectTransport:
         connection: Connection | None = None
         outcome: TransportResult
         try:
+            if len(self._acquired) >= self._queue.limit:
+                await self._queue.wait(traces)
             connection = await aiohttp.TCPConnector.connect(self._connector, prototype, traces, NO_TIMEOUT)
             protocol: Any = connection.protocol
             transport = protocol.transport

@@ -130,6 +130,8 @@ class Pool:
         """The numbers of open connections, of idle ones, and of waiting requests."""
         connector: Any = self._connector if self._lent is None else self._lent.connector
         idle, waiting = (sum(map(len, list(getattr(connector, name, {}).values()))) for name in ("_conns", "_waiters"))
+        if self._connector is not None:
+            waiting += len(self._connector.queue)
         return len(getattr(connector, "_acquired", ())) + idle, idle, waiting
 
     async def aclose(self) -> None:
@@ -169,7 +171,7 @@ class Pool:
 
 def _connector(settings: Settings) -> Connector:
     ssl = True if settings.ssl is None else settings.ssl
-    return Connector(settings.max_connections, ssl, has_own_protocol=not _probe.fault())
+    return Connector(settings.max_connections, ssl, is_known=not _probe.fault())
 
 
 def _own_session(connector: Connector, *, trust_env: bool, proxy: str | None) -> aiohttp.ClientSession:

@@ -8,6 +8,7 @@ expected, all requests take `ClientSessionTransport`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -94,7 +95,11 @@ def _try_case(direct: DirectTransport, connector: Connector, case: int) -> bool:
         protocol = transport.protocol = cast("Protocol", connector._factory())
         protocol.connection_made(transport)
         connector._acquired.add(protocol)
+        waiting = connector.queue.wait()
+        waiting.send(None)
         connector._release(plan[0].connection_key, protocol)
+        with contextlib.suppress(StopIteration):
+            waiting.send(None)  # a RuntimeError unless the release has resumed it
         if is_given_up(protocol):  # reads the future on which aiohttp waits
             return False
         for _ in range(2 if expected else 1):  # a connection that can be reused serves a second request

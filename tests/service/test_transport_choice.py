@@ -40,6 +40,7 @@ def _without_exceptions(self: Any, *args: Any) -> None:
         (_probe, "_REQUEST", b"PUT"),
         (_probe, "Connector", None),
         (_direct.DirectTransport, "plan", lambda *args: None),
+        (aiohttp.TCPConnector, "_release_acquired", lambda self, key, protocol: None),
         (_probe, "is_given_up", lambda protocol: True),
         (_probe.Protocol, "_unread", lambda self: []),
         (_probe.Protocol, "_end_body", lambda self: None),

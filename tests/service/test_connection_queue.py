@@ -1,0 +1,132 @@
+"""Requests that wait for a connection: their order, and what happens if one of them is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import aiohttp
+import pytest
+from transport_helpers import OK, read_request, send
+
+from boardclient import Effect
+from boardclient._transport import Progress, RawResponse, Settings
+from boardclient._transport._pool import Pool
+
+
+class Server:
+    """A handler that responds to each request, and notes the bodies in the order in which they arrive."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.open: asyncio.Event | None = None
+        """While it is set to an event, responses wait for it."""
+
+    async def __call__(self, reader: Any, writer: Any) -> None:
+        while True:
+            self.bodies.append((await read_request(reader)).partition(b"\r\n\r\n")[2])
+            if self.open is not None:
+                await self.open.wait()
+            writer.write(OK)
+
+
+async def until_waiting(pool: Pool, requests: int) -> None:
+    while pool.connections[2] < requests:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_callers_that_make_call_after_call_share_connections(open_pool: Any, raw_server: Any, limit: int) -> None:
+    """None of them keeps a connection to itself while others wait."""
+    server = Server()
+    async with raw_server.run(server) as url:
+        pool = open_pool(max_connections=limit)
+
+        async def caller(name: bytes) -> None:
+            for _ in range(10):
+                assert isinstance(await send(pool, "POST", url, name), RawResponse)
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(*map(caller, [b"0", b"1", b"2", b"3"]))
+        for served in (8, 16, 24, 32):
+            counts = Counter(server.bodies[:served])
+            assert max(counts.values()) - min(counts.values()) <= 1
+        assert len(counts) == 4
+        assert pool.connections == (limit, limit, 0)
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+async def test_a_cancelled_request_leaves_its_connection_to_the_next(
+    open_pool: Any, raw_server: Any, *, is_resumed: bool
+) -> None:
+    """That holds also if the connection was already its own when it was cancelled. It was not sent."""
+    server = Server()
+    async with raw_server.run(server) as url:
+        pool, progress = open_pool(), Progress()
+        assert isinstance(await send(pool, "POST", url, b"before"), RawResponse)
+
+        async def first() -> None:
+            await send(pool, "POST", url, b"first")
+            if is_resumed:
+                cancelled.cancel()  # in the step in which the connection became free
+
+        server.open = asyncio.Event()
+        one = asyncio.create_task(first())
+        await until_sent(server, b"first")
+        cancelled = asyncio.create_task(pool.send("POST", url, b"cancelled", progress))
+        last = asyncio.create_task(send(pool, "POST", url, b"last"))
+        await until_waiting(pool, 2)
+        if not is_resumed:
+            cancelled.cancel()
+        server.open.set()
+        async with asyncio.timeout(60):
+            assert isinstance(await last, RawResponse)
+            await one
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        assert server.bodies == [b"before", b"first", b"last"]
+        assert progress.effect_under_way is Effect.NOT_SENT
+        assert pool.connections == (1, 1, 0)
+
+
+async def until_sent(server: Server, body: bytes) -> None:
+    while server.bodies[-1] != body:
+        await asyncio.sleep(0)
+
+
+async def test_a_connection_that_can_not_be_opened_resumes_the_next_request(open_pool: Any, raw_server: Any) -> None:
+    """A failed attempt does not use a connection up."""
+    async with raw_server.run(Server()) as url:
+        pool = open_pool()
+        failing = [send(pool, "POST", "http://127.0.0.1:1/1/x", b"{}") for _ in range(3)]
+        async with asyncio.timeout(60):
+            outcomes = await asyncio.gather(*failing, send(pool, "POST", url, b"{}"))
+        assert [isinstance(outcome, RawResponse) for outcome in outcomes] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
+async def test_trace_configs_are_notified_of_the_wait(raw_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with aiohttp's own queue, a request that waits is announced, and its end too."""
+    noted: list[str] = []
+    config = aiohttp.TraceConfig()
+
+    async def begins(*arguments: Any) -> None:
+        noted.append("begins")
+
+    async def ends(*arguments: Any) -> None:
+        noted.append("ends")
+
+    config.on_connection_queued_start.append(begins)
+    config.on_connection_queued_end.append(ends)
+    made = aiohttp.ClientSession.__init__
+
+    def traced(self: Any, *arguments: Any, **options: Any) -> None:
+        made(self, *arguments, **{**options, "trace_configs": [config]})
+
+    monkeypatch.setattr(aiohttp.ClientSession, "__init__", traced)
+    async with raw_server.run(Server()) as url, asyncio.timeout(60):
+        pool = Pool(Settings(max_connections=1))
+        await asyncio.gather(*[send(pool, "POST", url, b"{}") for _ in range(2)])
+        await pool.aclose()
+    assert noted == ["begins", "ends"]
