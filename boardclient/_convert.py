@@ -257,7 +257,7 @@ def _many(model: type[T], body: bytes) -> list[T]:
 
 
 def _changed(model: type[T]) -> Callable[[str, bytes], T]:
-    """Make the reader of an undocumented response. Without an identifier it gets that of the call."""
+    """Make the reader of an undocumented response. The identifier of the call is used if it has none."""
     structure = _one(_lenient, model)
 
     def read(identifier: str, body: bytes) -> T:

@@ -60,7 +60,7 @@ _ASKED: Final = 0.9
 _MORE: Final = 3.0
 """Refusals in an experiment that are so many times as frequent as before have to do with the rate, which is still too high."""
 _OVERLOAD: Final = 0.2
-"""A share of refusals above this is an overload, whatever an experiment shows."""
+"""A share of refusals above this is an overload, even if an experiment shows something else."""
 
 
 class Search:

@@ -31,7 +31,7 @@ def payload_of(body: bytes | None) -> bytes | io.BytesIO | None:
 class Prototype(aiohttp.ClientRequest):
     """The common part of the requests with one method and content type to one origin.
 
-    The connector gets it in the place of each request.
+    The connector gets it in place of each request.
     """
 
     def __init__(self, method: str, origin: str, headers: CIMultiDict[str], has_body: bool) -> None:

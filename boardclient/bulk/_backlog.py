@@ -183,7 +183,7 @@ class Backlog:
         self._update_demand()
 
     def send(self, rows: Iterable[Row]) -> None:
-        """Let rows be sent that are not under way, whatever is in doubt."""
+        """Let rows be sent that are not under way, even while others are in doubt."""
         for row in rows:
             row.is_never_kept = True
             self.begin()

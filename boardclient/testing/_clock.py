@@ -39,7 +39,7 @@ class ServiceClock:
         return self.real() + self._ahead
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward, and end the sleeps that are over by then.
+        """Move the clock forward, and end the sleeps whose time has come.
 
         Raises:
             ValueError: `seconds` is negative or not a number.
