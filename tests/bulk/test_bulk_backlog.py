@@ -1,12 +1,16 @@
 """How far a run with a journal is ahead of the service, and of the task that takes its results."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from bulk_service import Service, drafts, let_run
 
-from boardclient.bulk._ledger import JournalLedger
+from boardclient.bulk._backlog import Backlog
+from boardclient.bulk._input import SyncInput, open_input
+from boardclient.bulk._ledger import JournalLedger, MemoryLedger
+from boardclient.bulk._queue import ResultQueue
 from boardclient.bulk._rows import Row
 
 
@@ -41,3 +45,60 @@ async def test_a_batch_of_the_journal_has_at_most_256_rows(path: Path, monkeypat
     report = await Service().open_run(drafts("list", 3000), concurrency=2000, journal=path).wait()
     assert report.created == 3000
     assert max(sizes) == 256
+
+
+async def test_rows_are_logged_ahead_and_more_at_once_only_for_workers_that_wait() -> None:
+    """The next rows are taken once half a batch is left, and batches grow only while workers wait for them."""
+    ledger = MemoryLedger()
+    ledger.batch = 4
+    backlog = Backlog(open_input(drafts("list", 100)), ledger, 8, ResultQueue(), [])
+    waiting = asyncio.create_task(backlog.next())
+    await let_run()
+    sizes = []
+    for _ in range(3):
+        async with asyncio.timeout(60):
+            rows = await backlog.take()
+        sizes.append(len(rows))
+        backlog.put_all(rows)
+        await waiting
+        for _ in range(len(backlog._ready.rows) - 2):
+            assert backlog.take_at_once() is not None
+    assert sizes == [4, 8, 8]
+
+
+async def test_rows_are_taken_ahead_of_workers_that_do_not_wait() -> None:
+    """Where the input gives fewer rows than half a batch, the next ones are taken at once."""
+    ledger = MemoryLedger()
+    ledger.batch = 8
+    backlog = Backlog(open_input(drafts("list", 3)), ledger, 8, ResultQueue(), [])
+    waiting = asyncio.create_task(backlog.next())
+    await let_run()
+    backlog.put_all(await backlog.take())
+    await waiting
+    async with asyncio.timeout(60):
+        assert await backlog.take() == []
+
+
+class Waited(SyncInput):
+    """An input whose next row is waited for when the test says so."""
+
+    is_waiting = False
+
+
+async def test_an_input_is_waited_for_again_after_every_row() -> None:
+    """Whether an input has to be waited for is decided anew each time it has yielded: each wait may be a short one."""
+    source, results = Waited([]), ResultQueue()
+    backlog = Backlog(source, MemoryLedger(), 1, results, [])
+    idle = asyncio.create_task(backlog.idle())
+    for _ in range(20):
+        source.is_waiting = True
+        results.note_freed()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        source.is_waiting = False
+        await let_run()
+    assert not idle.done()
+    source.is_waiting = True
+    results.note_freed()
+    await let_run()
+    assert idle.done()

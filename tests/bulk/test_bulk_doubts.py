@@ -428,11 +428,12 @@ async def test_a_faulty_marker_keeps_the_doubt_of_an_earlier_run(moments: Moment
     assert len(memory.times("a")) == 1
 
 
-async def test_refusals_do_not_count_for_cards_in_doubt(moments: Moments) -> None:
+@pytest.mark.parametrize("unknown", ["reconcile", "resend"])
+async def test_refusals_do_not_count_for_cards_in_doubt(moments: Moments, unknown: str) -> None:
     """A card that got a 429 four times and then lost once is sent again, as any other."""
     memory = Memory(moments)
     memory.script = {"a": [REFUSED] * 4 + [LOST]}
-    results = {result.draft.name: result.state for result in await memory.results("ab")}
+    results = {result.draft.name: result.state for result in await memory.results("ab", unknown=unknown)}
     assert results == {"a": "created", "b": "created"}
 
 

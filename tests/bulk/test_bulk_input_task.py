@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from bulk_service import let_run
 from input_helpers import Slow, draft, indices
 from virtual_loop import Clock
 
@@ -265,3 +266,57 @@ async def test_a_cancellation_while_an_input_is_closed_is_passed_on() -> None:
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert len(ends) == 2
+
+
+# --- a wait for the next row that is interrupted
+
+
+async def test_an_interrupted_input_continues() -> None:
+    """A wait that is interrupted gives no row and is not the end, and the next one waits for the same row and the true end."""
+    slow = Slow()
+    source = open_input(slow.drafts())
+    waiting = asyncio.create_task(source.take(1))
+    await let_run()
+    source.interrupt()
+    assert (await waiting, source.was_interrupted) == ([], True)
+    again = asyncio.create_task(source.take(1))
+    await let_run()
+    assert not again.done()
+    slow.put(draft(0), None)
+    assert (indices(await again), source.was_interrupted) == ([0], False)
+    assert (await source.take(1), source.was_interrupted) == ([], False)
+    await source.aclose()
+
+
+async def test_a_row_that_comes_at_an_interruption_is_given() -> None:
+    """A row that comes at the same moment as an interruption is returned, and the wait does not count as interrupted."""
+    slow = Slow()
+    source = open_input(slow.drafts())
+    waiting = asyncio.create_task(source.take(1))
+    await let_run()
+    slow.put(draft(0))
+    while not source._given.is_set():
+        await asyncio.sleep(0)
+    source.interrupt()
+    assert (indices(await waiting), source.was_interrupted) == ([0], False)
+    await source.aclose()
+
+
+async def test_only_a_wait_is_interrupted() -> None:
+    """Interrupting an input in which nothing waits has no effect."""
+    source = open_input(Slow().drafts())
+    source.interrupt()
+    assert not source.was_interrupted
+    await source.aclose()
+
+
+async def test_an_input_takes_no_row_that_is_not_requested() -> None:
+    """Once a request got the rows that were available, those that come later are left to the next request."""
+    slow = Slow()
+    source = open_input(slow.drafts())
+    slow.put(draft(0))
+    assert indices(await source.take(5)) == [0]
+    slow.put(draft(1), draft(2))
+    await let_run()
+    assert slow.rows.qsize() == 1  # the step that was under way has taken one
+    await source.aclose()

@@ -18,7 +18,9 @@ from boardclient import (
     Card,
     CardDraft,
     Effect,
+    logs,
 )
+from boardclient._activities import Activity, Instrument
 from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
 from boardclient.testing import BoardService, faults
@@ -257,3 +259,28 @@ async def test_consumer_in_another_task_ends_with_the_block() -> None:
         await let_run()
     with pytest.raises(RuntimeError, match="within its `async with` block"):
         await consumer
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+async def test_a_run_that_has_ended_claims_no_connections(is_left: bool) -> None:
+    """Other runs on the pool get the connections of a run that was left, or has ended by itself."""
+    service = Service(waits=is_left)
+    async with service.run(drafts("list", 10), 3) as run:
+        assert service.slots.wanted == 3
+        await (let_run() if is_left else run.wait())
+    assert service.slots.wanted == 0
+
+
+async def test_leaving_early_is_no_failure_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instruments see that a run which was left while cards were in flight ended without an error."""
+    ended: list[BaseException | None] = []
+
+    class Noting(Instrument):
+        def end(self, activity: Activity) -> None:
+            ended.append(activity.error)
+
+    monkeypatch.setattr(logs, "INSTALLED", [Noting()])
+    async with Service(waits=True).run(drafts("list", 10), 3):
+        await let_run()
+    await let_run()
+    assert ended == [None]

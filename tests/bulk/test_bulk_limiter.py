@@ -155,6 +155,50 @@ async def test_what_was_entered_is_left_again() -> None:
     assert (own.inside, shared.inside) == (0, 0)
 
 
+async def test_a_shared_pace_without_a_rate_lets_its_workers_wait() -> None:
+    """As long as a pace limits only the attempts in flight, as many attempts of a run wait in its queue."""
+    pace = Pace(max_in_flight=8)
+    limiter = RunLimiter(None, pace, held_not(), ConnectionSlots(100))
+    until = asyncio.Event()
+    tasks = [asyncio.create_task(enter(limiter, until)) for _ in range(60)]
+    await let_run()
+    assert repr(pace).endswith("8 of 8 in flight, 8 waiting>")
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def test_a_hold_is_waited_for_by_attempts_that_no_limiter_limits() -> None:
+    """While a run is held its attempts enter the limiter, in which they wait for the hold, and afterwards they don't."""
+    hold = held_not()
+    limiter = RunLimiter(None, None, hold, ConnectionSlots(100))
+    assert not limiter.needs_every_result
+    hold.note_failure(TransportError("refused", "connect", effect=Effect.NOT_SENT))
+    assert limiter.needs_every_result
+    hold.note_success()
+    assert not limiter.needs_every_result
+
+
+@virtually
+async def test_a_hold_that_begins_again_is_waited_for_again() -> None:
+    """An attempt that waited for a hold, and then for the limiter, waits for another hold that has begun meanwhile."""
+    shared, hold = Limiter(), held_not()
+    limiter = RunLimiter(None, shared, hold, ConnectionSlots(1))
+    until = asyncio.Event()
+    task = asyncio.create_task(enter(limiter, until))
+    await let_run()
+    for number in (1, 2):
+        hold.note_failure(TransportError("refused", "connect", effect=Effect.NOT_SENT))
+        shared.may_enter.release()
+        await let_run()
+        assert (shared.inside, len(shared.exits)) == (0, number)
+        hold.note_success()
+        await let_run()
+    until.set()
+    shared.may_enter.release()
+    await task
+
+
 @virtually
 async def test_a_permit_that_comes_in_a_hold_is_returned() -> None:
     """An attempt that waits for the limiter when a hold begins waits for the hold, and then for the limiter again."""

@@ -107,3 +107,21 @@ def test_a_run_that_waits_for_its_input_can_be_stopped(seconds: float) -> None:
             assert memory.cards == []
 
     body()
+
+
+@virtually
+async def test_rows_that_come_while_cards_may_still_be_created_are_sent_at_once() -> None:
+    """The board is read once a lost card must be listed. Until then the input is not interrupted, and its rows are sent."""
+
+    async def rows() -> AsyncIterator[CardDraft]:
+        yield CardDraft("a", "list")
+        await asyncio.sleep(10.0)
+        yield CardDraft("b", "list")
+        yield CardDraft("c", "list")
+
+    memory = on_the_loop()
+    memory.script = {"a": ["swallowed"]}
+    async with open_run(memory, rows(), 2) as run:
+        assert (await anext(run)).draft.name == "b"
+        assert asyncio.get_running_loop().time() < 60.0
+        assert [result.draft.name async for result in run] == ["a", "c"]
