@@ -63,7 +63,7 @@ class Backlog:
         self._ledger = ledger
         self._results = results
         self._most = 2 * workers
-        self._ahead = 0 if ledger.batch == 1 else ledger.batch
+        self._ahead = ledger.batch
         """How many rows are logged together before they are sent; 0 without a journal."""
         self._most_untaken = workers if self._ahead else sys.maxsize
         self._ready = _ReadyRows()

@@ -30,7 +30,7 @@ class Ledger(Protocol):
 
     @property
     def batch(self) -> int:
-        """How many rows to pass to one `admit`."""
+        """How many rows to pass to one `admit`. 0 if nothing is logged, so that rows need not be taken ahead."""
         ...
 
     @property
@@ -94,7 +94,7 @@ class Ledger(Protocol):
 class MemoryLedger:
     """A ledger in memory, for a run without a journal."""
 
-    batch = 1
+    batch = 0
     is_new = True
     released = sys.maxsize
 
@@ -201,10 +201,7 @@ class JournalLedger:
 
     def settle(self, row: Row, result: CardResult) -> None:
         """Record the result of a row, unless the journal has it already."""
-        if row.action == "send" and result.card is not None:
-            self._journal.note(row.seq, "done", result.card.id)
-            return
-        if row.action in {"done", "failed"} or (row.action == "doubtful" and result.state == "unknown" and not row.sends):
+        if row.action in {"done", "failed"}:
             return
         if result.card is not None:
             self._journal.note(row.seq, "done", result.card.id)

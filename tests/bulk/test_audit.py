@@ -18,6 +18,7 @@ from boardclient import (
 )
 from boardclient.bulk import CardResult
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
+from boardclient.bulk._options import BulkOptions
 from boardclient.bulk.journal._view import read_rows
 from boardclient.bulk.reconciliation._listing import IdSet
 from boardclient.bulk.reconciliation._markers import markers
@@ -279,7 +280,7 @@ async def test_what_a_journal_keeps_of_results(tmp_path: Path) -> None:
 async def test_what_memory_keeps(tmp_path: Path) -> None:
     """A ledger in memory has the cards of the run and the baseline; it is always new, and has its own secret."""
     ledger = MemoryLedger()
-    assert (ledger.is_new, ledger.batch) == (True, 1)
+    assert (ledger.is_new, ledger.batch) == (True, 0)
     assert ledger.secret != MemoryLedger().secret
     one = row(0)
     await ledger.admit([one])
@@ -310,6 +311,44 @@ async def test_a_confirmed_row_without_an_id_is_left_out(tmp_path: Path) -> None
     ledger._journal.note(one.seq, "done")
     assert len(await ledger.confirmed()) == 0
     await ledger.aclose()
+
+
+async def test_no_more_confirmed_cards_are_found_than_asked_for(tmp_path: Path) -> None:
+    """A search of the confirmed cards ends once it has as many as it asks for."""
+    ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)
+    rows = [row(index) for index in range(4)]
+    await ledger.admit(rows)
+    for one in rows:
+        note(ledger, one, card(f"c{one.index}"))
+    assert await ledger.find_confirmed(lambda card_id: card_id != "c0", 2) == {"c1", "c2"}
+    await ledger.aclose()
+
+
+async def test_a_row_that_stays_in_doubt_has_the_latest_reason(tmp_path: Path) -> None:
+    """A row that an earlier run left without a response, and that stays unknown, is kept as unknown with the reason."""
+    path = tmp_path / "journal"
+    ledger = await JournalLedger.open(path, {}, 8)
+    sent = row(0)
+    await ledger.admit([sent])
+    ledger.release(sent)
+    await ledger.aclose()
+    for why in ("not read", "not complete"):
+        ledger = await JournalLedger.open(path, {}, 8)
+        again = row(0)
+        await ledger.admit([again])
+        assert again.action == "doubtful"
+        ledger.settle(again, CardResult(index=0, draft=again.draft, error=TransportError(why), state="unknown"))
+        await ledger.aclose()
+        assert [(one.state, one.detail) for one in read_rows(path)] == [("unknown", why)]
+
+
+@pytest.mark.parametrize(("workers", "rows"), [(1, 32), (20, 80), (1000, 256)])
+def test_a_batch_of_the_journal_has_four_rows_for_each_worker(workers: int, rows: int) -> None:
+    """A batch has 32 rows at least, since its price hardly depends on their number, and 256 at most."""
+    options = BulkOptions(
+        concurrency=None, journal=None, board_id=None, unknown="report", marker=None, settle_seconds=1.0, workers=workers
+    )
+    assert options.batch == rows
 
 
 async def test_a_journal_refuses_another_content(tmp_path: Path) -> None:

@@ -305,6 +305,14 @@ async def test_refused_credentials_end_the_run_while_the_board_is_read(moments: 
     assert len(memory.sent) == 3
 
 
+async def test_a_run_without_doubts_and_without_a_journal_reads_the_board_once(moments: Moments) -> None:
+    """The audit reads the whole board, so it is left to runs that had cards in doubt, or have a journal."""
+    memory = Memory(moments)
+    async with memory.run("ab") as run:
+        assert (await run.wait()).audit is None
+    assert len(memory.read_at) == 1
+
+
 async def test_a_fault_while_the_board_is_audited_is_raised(moments: Moments) -> None:
     """The cards are settled and their results returned; errors that are not the service's are raised to the owner of the run."""
 

@@ -23,6 +23,7 @@ from boardclient import (
 )
 from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
+from boardclient.bulk._halt import Halt, Halted
 from boardclient.bulk._options import make_options
 from boardclient.bulk.journal._file import JournalFile
 from boardclient.testing import faults
@@ -310,3 +311,14 @@ async def test_a_list_of_another_board_is_not_sent(world: World) -> None:
     assert kept(world.path)["stray"][0] == "waiting"
     states, _ = await world.finish([attrs.evolve(stray, list_id=world.lists[0])])
     assert states == {"stray": "created"}
+
+
+async def test_work_that_completes_as_its_run_is_halted_counts_as_halted() -> None:
+    """Nothing follows work that was completed when the run was halted: what waits for it gets `Halted`."""
+    halt = Halt()
+
+    async def work() -> None:
+        halt.set()
+
+    with pytest.raises(Halted):
+        await halt.unless_set(work())

@@ -4,16 +4,25 @@ import asyncio
 import sqlite3
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from bulk_helpers import LOST, Memory, Moments, World, kept
+from bulk_service import Service
+from virtual_loop import Clock
 
 from boardclient import (
     BulkProgress,
     CardDraft,
     JournalError,
 )
+from boardclient.bulk import _tally
+from boardclient.bulk._halt import Halt
+from boardclient.bulk._ledger import MemoryLedger
+from boardclient.bulk._queue import ResultQueue
+from boardclient.bulk._recorder import ResultRecorder
+from boardclient.bulk._tally import Tally
 from boardclient.bulk.journal import _format
 from boardclient.testing import faults
 
@@ -158,3 +167,26 @@ async def test_a_journal_may_be_named_by_a_string(world: World) -> None:
     """A path is a string or a Path."""
     await world.finish(world.drafts(0), journal=str(world.path))
     assert (await world.finish(world.drafts(0)))[0] == {"0": "already"}
+
+
+async def test_a_reason_to_wait_is_announced_once() -> None:
+    """Listeners are notified when the reason for which a run waits changes, and not again while it stays the same."""
+    heard: list[BulkProgress] = []
+    tally = Tally(None)
+    recorder = ResultRecorder(MemoryLedger(), ResultQueue(), tally, [heard.append], Halt())
+    for reason in ("outage", "outage", None, None, "settling"):
+        tally.reason = lambda reason=reason: reason
+        recorder.announce()
+        recorder.announce()
+    assert [progress.waiting_for for progress in heard] == ["outage", None, "settling"]
+
+
+async def test_the_time_of_a_run_begins_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time between the call of `create_many` and the block does not count, so that the rate is that of the run."""
+    clock = Clock()
+    monkeypatch.setattr(_tally, "time", SimpleNamespace(monotonic=clock))
+    run = Service().run([CardDraft("a", "list")])
+    clock.advance(100.0)
+    async with run:
+        clock.advance(1.0)
+        assert (await run.wait()).seconds == 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Container
 
 from boardclient import _operations as operations
@@ -28,8 +29,8 @@ class RunBoard:
         """Its lists, None if they are not known."""
         self.open_lists: frozenset[str] | None = None
         """Those whose cards are listed."""
-        self.created_at = 0.0
-        """When the run last created a card, on the loop's clock. 0 if it has created none."""
+        self.created_at = -math.inf
+        """When the run last created a card, on the loop's clock. Minus infinity if it has created none."""
         self._reader = reader
         self._ledger = ledger
         self._settle_seconds = settle_seconds
@@ -65,7 +66,7 @@ class RunBoard:
         confirmed = await self._ledger.confirmed()
         listing = await self._read(confirmed, samples, look)
         wait = self.created_at + self._settle_seconds - asyncio.get_running_loop().time()
-        if listing.missing and self.created_at and wait > 0:
+        if listing.missing and wait > 0:
             await asyncio.sleep(wait)
             listing = await self._read(confirmed, samples, look)
         return listing
