@@ -318,5 +318,5 @@ async def test_an_input_takes_no_row_that_is_not_requested() -> None:
     assert indices(await source.take(5)) == [0]
     slow.put(draft(1), draft(2))
     await let_run()
-    assert slow.rows.qsize() == 1  # the step that was under way has taken one
+    assert slow.rows.qsize() == 1  # the unfinished step has taken one
     await source.aclose()
