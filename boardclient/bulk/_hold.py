@@ -17,7 +17,7 @@ from boardclient.errors import ApiError, BoardClientError, ConsentRequired, Deco
 HoldReason: TypeAlias = Literal["outage", "consent"]
 
 PATIENCE_SECONDS: Final = 300.0
-"""How long a read may be refused with 429 or remain unsent before it fails. For a row it counts while no other is accepted."""
+"""How long a read or row may be refused with 429 or remain unsent. A row fails after it only if no other row was accepted."""
 _FIRST_PATIENCE_SECONDS: Final = 15.0
 """The same before the first response of the service, whose address may be wrong."""
 _UNKNOWN_PATIENCE_SECONDS: Final = 30.0

@@ -120,7 +120,7 @@ class Meta:
 
 def connect(path: Path, mode: Literal["ro", "rw"], timeout: float = 5.0) -> sqlite3.Connection:
     """Connect to an existing SQLite file. `timeout` is how long to wait for locks, in seconds."""
-    # Its caller sees to it that one thread at a time uses it.
+    # Its caller lets only one thread use it at a time.
     return sqlite3.connect(
         f"{path.as_uri()}?mode={mode}", timeout=timeout, uri=True, isolation_level=None, check_same_thread=False
     )
