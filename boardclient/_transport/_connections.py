@@ -224,6 +224,11 @@ class Protocol(ResponseHandler):
             self._input.register(self.transport.get_extra_info("socket").fileno(), _ENDS)
         return self._input.poll(0)
 
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Read on after a pause. aiohttp calls this at the end of each body, also if nothing was paused."""
+        if resume_parser or self._reading_paused:
+            super().resume_reading(resume_parser)
+
     def set_exception(  # pyright: ignore[reportIncompatibleMethodOverride] -- aiohttp passes the cause by position
         self, exc: BaseException, *cause: BaseException
     ) -> None:
