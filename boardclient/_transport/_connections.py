@@ -11,16 +11,17 @@ import sys
 from collections.abc import Callable, Sequence, Sized
 from contextvars import ContextVar
 from ssl import SSLContext
-from typing import TYPE_CHECKING, Final, cast
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.http import HttpProcessingError
+from aiohttp.http import HttpProcessingError, HttpResponseParser
 
 from boardclient._transport._values import Progress
 
 if TYPE_CHECKING:
-    from aiohttp.client_reqrep import ClientRequest
+    from aiohttp.client_reqrep import ClientRequest, ConnectionKey
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
 
@@ -36,10 +37,22 @@ PROGRESS: Final[ContextVar[Progress | None]] = ContextVar("boardclient_progress"
 FIELD_BYTES: Final = 2**16
 """The longest header field that is accepted. aiohttp's default is 8 KiB, which some services' cookies and policies exceed."""
 _READ_BYTES: Final = 2**16
+_BUFFER_BYTES: Final = 2**18
+"""aiohttp's default: a connection is paused when twice as much of a body was not read yet."""
+_new_parser: Final = functools.partial(
+    HttpResponseParser,
+    limit=_BUFFER_BYTES,
+    payload_exception=aiohttp.ClientPayloadError,
+    read_until_eof=True,
+    auto_decompress=False,
+    max_line_size=FIELD_BYTES,
+    max_field_size=FIELD_BYTES,
+)
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _BODILESS: Final = (b" 204 ", b" 304 ")
 _HAS_POLL: Final = hasattr(select, "poll")
 _ENDS: Final = 0 if not _HAS_POLL else select.POLLIN | getattr(select, "POLLRDHUP", 0)
+_ENDS_OVER_TLS: Final = 0 if not _HAS_POLL else ~select.POLLIN
 
 
 class ConnectionQueue:
@@ -146,6 +159,53 @@ class Connector(aiohttp.TCPConnector):
             self.queue.resume()
         super()._release_waiter()
 
+    def take(self, key: ConnectionKey) -> Any:
+        """Acquire the next idle connection, and return its protocol.
+
+        This is what `connect` does for an idle connection that can be used, for a third of the cost. Return None if there is none
+        or if others wait. `acquire` is for all requests.
+        """
+        idle = self._conns.get(key)
+        if not idle or len(self._acquired) >= self.queue.limit:
+            return None
+        protocol, since = idle[0]
+        if monotonic() - since > KEEP_ALIVE_SECONDS or not protocol.is_connected():
+            return None  # `acquire` closes it
+        idle.popleft()
+        if not idle:
+            del self._conns[key]
+        self._acquired.add(protocol)
+        return protocol
+
+    async def acquire(self, request: ClientRequest, traces: list[Trace]) -> Any:
+        """Acquire a connection, wait for it if need be, and return its protocol.
+
+        Raises:
+            aiohttp.ClientConnectionError: there is none, or it has ended, or the peer sent something to no request.
+        """
+        if len(self._acquired) >= self.queue.limit:
+            await self.queue.wait(traces)
+        connection = await aiohttp.TCPConnector.connect(self, request, traces, NO_TIMEOUT)
+        protocol: Any = connection.protocol
+        connection._protocol = None  # else the connection would be closed with this object
+        if protocol.transport is not None and not protocol.transport.is_closing() and not protocol.has_ended():
+            return protocol
+        self.discard(request.connection_key, protocol)
+        raise aiohttp.ClientConnectionResetError
+
+    def give_back(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
+        """Keep a connection for the next request if its peer keeps it too."""
+        protocol._parser = None  # what comes now belongs to no request, and goes into `_tail`
+        if not self.queue.limit or self._closed or self._cleanup_handle is None or protocol.should_close:
+            self._release(key, protocol)
+        else:  # what `_release` does then
+            self._acquired.discard(protocol)
+            self._conns[key].append((protocol, monotonic()))
+
+    def discard(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
+        """Close a connection that was acquired."""
+        self._release(key, protocol, should_close=True)
+
 
 class NothingSentError(aiohttp.ClientOSError):
     """The system refused a request before it took a byte of it."""
@@ -168,7 +228,8 @@ class Protocol(ResponseHandler):
       https://docs.python.org/3/library/asyncio-eventloop.html), and the unsent rest of an ended call must not be sent.
     """
 
-    _input: select.poll | None = None
+    _unread: Callable[[int], list[tuple[int, int]]]
+    """Return the poll events of input that was not read yet: bytes, or an end of file. The argument is how long to wait."""
     _ends: int = ~0
     """The poll events after which no request may be written."""
     _packet = b""
@@ -182,12 +243,18 @@ class Protocol(ResponseHandler):
         """Take the transport."""
         super().connection_made(transport)
         self.has_refused = _refusal_check(transport, self._loop)
+        self._unread = _input_check(transport)
+        if transport.get_extra_info("ssl_object") is not None:
+            self._ends = _ENDS_OVER_TLS
 
-    def expect_response(self) -> None:
-        """Parse the next bytes as a response. Its body is not decoded here."""
-        self.set_response_params(
-            read_until_eof=True, auto_decompress=False, max_line_size=FIELD_BYTES, max_field_size=FIELD_BYTES
-        )
+    def write(self, wire: bytes) -> None:
+        """Write a request, and parse what comes from now on as its response. The body is not decoded here."""
+        transport: Any = self.transport
+        self._skip_payload = False
+        self._parser = _new_parser(self, self._loop)
+        transport.write(wire)
+        if self.has_refused():
+            self.is_refused = True
 
     def data_received(self, data: bytes) -> None:
         """Parse the next bytes."""
@@ -203,26 +270,15 @@ class Protocol(ResponseHandler):
         # Only what can change while a connection is idle: aiohttp checked `should_close` when the last response ended.
         if self._buffer or self._tail or self._should_close or self._exception is not None:
             return False
-        return not self._unread()
+        return not self._unread(0)
 
     def has_ended(self) -> bool:
         """Return True if no request may be written any more.
 
-        The peer has closed the connection, or has sent a response to no request. Over TLS unread bytes do not count:
+        The peer has closed the connection, or has sent something to no request. Over TLS unread bytes do not count:
         a server may send session tickets at any time (https://www.rfc-editor.org/rfc/rfc8446#section-4.6.1).
         """
-        return any(events & self._ends for _, events in self._unread())
-
-    def _unread(self) -> list[tuple[int, int]]:
-        """Return the poll events of bytes, or an end of file, that were not read yet."""
-        if self._input is None:
-            if self.transport is None or not _HAS_POLL:  # pragma: no cover -- Windows has no poll
-                return []
-            if self.transport.get_extra_info("ssl_object") is not None:
-                self._ends = ~select.POLLIN
-            self._input = select.poll()
-            self._input.register(self.transport.get_extra_info("socket").fileno(), _ENDS)
-        return self._input.poll(0)
+        return bool(self._tail or ((found := self._unread(0)) and found[0][1] & self._ends))
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         """Read on after a pause. aiohttp calls this at the end of each body, also if nothing was paused."""
@@ -254,7 +310,6 @@ class Protocol(ResponseHandler):
             if not self.is_refused:
                 self._read_rest()
             self._end_body()
-        self._input = None
         super().connection_lost(exc)
 
     def _read_before_junk(self) -> None:
@@ -270,7 +325,7 @@ class Protocol(ResponseHandler):
             if len(lengths) != 1 or not lengths[0].strip().isdigit() or b"\r\ntransfer-encoding" in head.lower():
                 return
             body = rest[: int(lengths[0])]
-        self.expect_response()
+        self._parser = _new_parser(self, self._loop)
         ResponseHandler.data_received(self, head + end + body)
 
     def _end_body(self) -> None:
@@ -285,7 +340,7 @@ class Protocol(ResponseHandler):
             return
         socket = transport.get_extra_info("socket")
         with contextlib.suppress(OSError, ValueError):
-            while self._unread() and (data := os.read(socket.fileno(), _READ_BYTES)):
+            while self._unread(0) and (data := os.read(socket.fileno(), _READ_BYTES)):
                 self.data_received(data)
 
     def close(self) -> None:
@@ -296,6 +351,16 @@ class Protocol(ResponseHandler):
         if transport is not None and not transport.is_closing() and not transport.get_write_buffer_size():
             transport.close()
         self.abort()
+
+
+def _input_check(transport: asyncio.BaseTransport) -> Callable[[int], list[tuple[int, int]]]:
+    """Return a function that asks the system for input of a connection. It takes less than a microsecond."""
+    socket = transport.get_extra_info("socket")
+    if socket is None or not _HAS_POLL:  # Windows has no poll
+        return lambda _: []
+    unread = select.poll()
+    unread.register(socket.fileno(), _ENDS)
+    return unread.poll
 
 
 def _refusal_check(transport: asyncio.BaseTransport, loop: asyncio.AbstractEventLoop) -> Callable[[], bool]:

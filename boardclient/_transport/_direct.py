@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import aiohttp
 
-from boardclient._transport._connections import NO_TIMEOUT, Connector
+from boardclient._transport._connections import Connector
 from boardclient._transport._failures import failure_of
 from boardclient._transport._headers import RequestHeaders
 from boardclient._transport._instruments import Traces
@@ -23,9 +23,6 @@ from boardclient._transport._requests import LARGE_BODY_BYTES, OutgoingRequest, 
 from boardclient._transport._shown_response import ShownResponse
 from boardclient._transport._values import Progress, RawResponse, TransportResult
 from boardclient._transport._writes import Writes
-
-if TYPE_CHECKING:
-    from aiohttp.connector import Connection
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -63,7 +60,6 @@ class DirectTransport:
     def __init__(self, connector: Connector, headers: RequestHeaders, limit: int) -> None:
         self._connector = connector
         self._acquired: Final = connector._acquired
-        self._queue: Final = connector.queue
         self._headers = headers
         self._limit = limit
         self._at_hand = min(limit, _AT_HAND_BYTES)
@@ -123,25 +119,19 @@ class DirectTransport:
     async def round_trip(self, prototype: Prototype, wire: bytes, progress: Progress, traces: Any = ()) -> TransportResult:
         """Send one request once, and return its response or the failure."""
         progress.stage = "connect"
-        connection: Connection | None = None
+        connector, key = self._connector, prototype.connection_key
+        protocol: Any = None
         outcome: TransportResult
         try:
-            if len(self._acquired) >= self._queue.limit:
-                await self._queue.wait(traces)
-            connection = await aiohttp.TCPConnector.connect(self._connector, prototype, traces, NO_TIMEOUT)
-            protocol: Any = connection.protocol
+            protocol = None if traces else connector.take(key)
+            if protocol is None:
+                protocol = await connector.acquire(prototype, traces)
             transport = protocol.transport
-            # A response that was received before the request was sent belongs to no request of ours.
-            if transport is None or transport.is_closing() or len(protocol):
-                raise aiohttp.ClientConnectionResetError
-            protocol.expect_response()
             if len(self._acquired) > 1:
                 self._writes.add(protocol, wire, progress)
             else:  # the only request: waiting for others would cost an iteration of the event loop
                 progress.stage = "send"
-                transport.write(wire)
-                if protocol.has_refused():
-                    protocol.is_refused = True
+                protocol.write(wire)
             message, content = await protocol.read()
             while message.code < 200 and (message.code == 100 or message.code > 101):
                 message, content = await protocol.read()
@@ -157,13 +147,13 @@ class DirectTransport:
             else:
                 outcome = await read_whole(message.code, message.headers, content, self._limit)
             if content.is_eof() and not transport.get_write_buffer_size():  # else something remains to be read or written
-                connection.release()
-                connection = None
+                connector.give_back(key, protocol)
+                protocol = None
         except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame
             outcome = failure_of(error, progress.stage)
         finally:
-            if connection is not None:
-                connection.close()
+            if protocol is not None:
+                connector.discard(key, protocol)
         progress.stage = "idle"
         return outcome
 

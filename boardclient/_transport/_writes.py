@@ -38,9 +38,7 @@ class Writes:
                 continue
             progress.stage = "send"
             try:
-                transport.write(wire)
-                if protocol.has_refused():
-                    protocol.is_refused = True
+                protocol.write(wire)
             except Exception:  # a foreign transport may raise: the other requests must still be written
                 transport.abort()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -14,7 +13,7 @@ from aioresponses import aioresponses as AioResponses
 from transport_helpers import OK, read_request, send
 
 from boardclient import Effect
-from boardclient._transport import RawResponse, TransportFailure, _direct, _instruments, _probe
+from boardclient._transport import RawResponse, TransportFailure, _connections, _direct, _instruments, _probe
 
 # --- what is used of aiohttp
 
@@ -32,7 +31,7 @@ def _without_exceptions(self: Any, *args: Any) -> None:
     ("owner", "name", "value"),
     [
         (aiohttp.TCPConnector, "connect", None),
-        (aiohttp.client_proto.ResponseHandler, "set_response_params", lambda self: None),
+        (_connections, "_new_parser", None),
         (aiohttp.client_proto.ResponseHandler, "set_exception", _without_exceptions),
         (aiohttp.client_proto.ResponseHandler, "data_received", lambda self, data: None),
         (aiohttp.client_proto.ResponseHandler, "should_close", True),
@@ -42,7 +41,7 @@ def _without_exceptions(self: Any, *args: Any) -> None:
         (_direct.DirectTransport, "plan", lambda *args: None),
         (aiohttp.TCPConnector, "_release_acquired", lambda self, key, protocol: None),
         (_probe, "is_given_up", lambda protocol: True),
-        (_probe.Protocol, "_unread", lambda self: []),
+        (_connections, "_input_check", lambda transport: lambda _: []),
         (_probe.Protocol, "_end_body", lambda self: None),
     ],
 )
@@ -59,15 +58,29 @@ async def test_an_aiohttp_that_differs_fails_the_probe(
     assert repr(pool) == "0/1 connections, ClientSessionTransport"
 
 
-async def test_the_parser_is_set_up_as_a_session_does() -> None:
-    """The limits that a response over the direct transport leaves at their defaults are those of a session's own requests."""
-    from aiohttp.client_proto import ResponseHandler
-
-    defaults = {name: one.default for name, one in inspect.signature(ResponseHandler.set_response_params).parameters.items()}
+async def test_the_parser_is_set_up_as_a_session_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser of the direct transport is that of a session's own requests, but for the length of fields and the decoding."""
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        aiohttp.client_proto, "HttpResponseParser", lambda *args, **options: made.append(options | {"limit": args[2]})
+    )
     async with aiohttp.ClientSession() as http:
-        for name in ("read_bufsize", "max_headers", "auto_decompress"):
-            assert defaults[name] == getattr(http, f"_{name}")
-    assert (defaults["timer"], defaults["skip_payload"], defaults["read_timeout"]) == (None, False, None)
+        aiohttp.client_proto.ResponseHandler(asyncio.get_running_loop()).set_response_params(
+            read_until_eof=True,
+            auto_decompress=http.auto_decompress,
+            read_bufsize=http._read_bufsize,
+            max_line_size=http._max_line_size,
+            max_field_size=http._max_field_size,
+            max_headers=http._max_headers,
+        )
+    ours = _connections._new_parser.keywords
+    assert {name for name, value in ours.items() if made[0][name] != value} == {
+        "auto_decompress",
+        "max_line_size",
+        "max_field_size",
+    }
+    left_out = {name: value for name, value in made[0].items() if name not in ours}
+    assert left_out == {"timer": None, "response_with_body": True, "max_headers": 128}  # the parser's defaults
 
 
 async def test_the_buffer_of_aiohttp_s_reader_holds_unread_chunks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 from typing import Any
 
@@ -142,8 +143,8 @@ async def test_the_same_outcomes_come_back(open_pool: Any, raw_server: Any, name
 # --- connections
 
 
-async def test_an_unrequested_response_ends_its_connection(open_pool: Any, raw_server: Any) -> None:
-    """A response on an idle connection is not used for the next request, which is not sent on that connection."""
+async def after_stray_bytes(pool: Any, raw_server: Any, stray: bytes) -> object:
+    """Return the outcome of a request after bytes have come on the idle connection of the one before."""
     release = asyncio.Event()
     there = asyncio.Event()
 
@@ -153,23 +154,71 @@ async def test_an_unrequested_response_ends_its_connection(open_pool: Any, raw_s
             writer.write(OK)
             if raw_server.served == 1:
                 await release.wait()
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen")
+                writer.write(stray)
                 await writer.drain()
                 there.set()
 
-    async with raw_server.run(handler) as url:
-        pool = open_pool()
+    async with raw_server.run(handler) as url, asyncio.timeout(60):
         assert isinstance(await send(pool, "GET", f"{url}/1/x"), RawResponse)
         release.set()
         await there.wait()
-        connector: Any = pool._connector
-        ((protocol, _),) = next(iter(connector._conns.values()))
-        while not len(protocol):
+        ((protocol, _),) = next(iter(pool._connector._conns.values()))
+        while not (protocol._buffer or protocol._tail):
             await asyncio.sleep(0)
-        outcome = await send(pool, "GET", f"{url}/1/x")
+        return await send(pool, "GET", f"{url}/1/x")
+
+
+async def test_an_unrequested_response_ends_its_connection(open_pool: Any, raw_server: Any) -> None:
+    """A response on an idle connection is not used for the next request, which is not sent on that connection."""
+    outcome = await after_stray_bytes(open_pool(), raw_server, b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen")
     assert isinstance(outcome, RawResponse)
     assert outcome.body == b"{}"
     assert raw_server.served == 2
+
+
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
+@pytest.mark.parametrize("stray", [b"HTTP/1.1 2", b"\r\n", b"?"])
+async def test_a_part_of_an_unrequested_response_ends_its_connection(open_pool: Any, raw_server: Any, stray: bytes) -> None:
+    """What comes on an idle connection is no part of the next response, which comes on another connection."""
+    outcome = await after_stray_bytes(open_pool(), raw_server, stray)
+    assert isinstance(outcome, RawResponse)
+    assert raw_server.served == 2
+
+
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_what_a_new_connection_brings_is_no_response(
+    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, is_read: bool
+) -> None:
+    """What a peer sends before a request, such as a refusal of the connection, answers none: nothing is sent."""
+    connect = aiohttp.TCPConnector.connect
+
+    async def connect_and_wait(self: Any, *args: Any) -> Any:
+        connection: Any = await connect(self, *args)
+        if not is_read:
+            connection.transport.pause_reading()
+        await written.wait()
+        while is_read and not connection.protocol._tail:
+            await asyncio.sleep(0)
+        return connection
+
+    async def handler(reader: Any, writer: Any) -> None:
+        writer.write(b"HTTP/1.1 503 Too Many\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        written.set()
+        with contextlib.suppress(ConnectionResetError):  # as the client closes with unread bytes
+            received.append(await reader.read())
+        closed.set()
+
+    received: list[bytes] = []
+    written, closed = asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(aiohttp.TCPConnector, "connect", connect_and_wait)
+    async with raw_server.run(handler) as url, asyncio.timeout(60):
+        outcome = await send(open_pool(), "POST", f"{url}/1/x", b"{}")
+        await closed.wait()
+    assert isinstance(outcome, TransportFailure)
+    assert outcome.effect is Effect.NOT_SENT
+    assert not any(received)
 
 
 async def test_a_connection_that_closes_before_its_use_is_not_written_to(

@@ -107,8 +107,8 @@ async def test_all_requests_of_a_loop_iteration_are_written_together() -> None:
     protocols = [Mock(_waiter=None) for _ in range(3)]
     for protocol in protocols:
         protocol.transport.is_closing.return_value = protocol.has_ended.return_value = False
-        protocol.transport.write.side_effect = written.append
-    protocols[1].transport.write.side_effect = RuntimeError
+        protocol.write.side_effect = written.append
+    protocols[1].write.side_effect = RuntimeError
     for number in range(3):
         writes.add(protocols[number], b"%d" % number, progress[number])
     assert (written, {one.stage for one in progress}) == ([], {"write"})
@@ -138,17 +138,17 @@ async def test_a_request_that_the_system_refuses_was_not_sent(
     raw_server: Any, is_tls: bool, number: int, server_context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection breaks after the last look at it, so that writing fails: a retry can do no harm."""
-    expect_response = Protocol.expect_response
+    write = Protocol.write
 
-    def break_connection(protocol: Protocol) -> None:
-        expect_response(protocol)
+    def break_connection(protocol: Protocol, wire: bytes) -> None:
         shut(protocol)
+        write(protocol, wire)
 
     service = Service()
     async with raw_server.run(service.handle, server_context if is_tls else None) as url:
         pool = Pool(Settings(ssl=False, allow_insecure=True))
         await open_connections(pool, url, number)
-        monkeypatch.setattr(Protocol, "expect_response", break_connection)
+        monkeypatch.setattr(Protocol, "write", break_connection)
         monkeypatch.setattr(Protocol, "has_ended", lambda self: False)  # else it is not even written
         outcomes = await asyncio.gather(*(pool.send("POST", f"{url}/1/x", b"later", Progress()) for _ in range(number)))
         await pool.aclose()
@@ -220,3 +220,12 @@ async def test_a_connection_that_ends_within_a_loop_iteration_is_not_written_to(
         assert protocol.has_ended() is not is_tls
         theirs.close()
         assert protocol.has_ended()
+
+
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
+async def test_a_connection_without_a_socket_is_used() -> None:
+    """A transport that has no socket to ask for input is taken as it is."""
+    protocol = Protocol(asyncio.get_running_loop())
+    protocol.connection_made(Mock(get_extra_info={}.get, is_closing=lambda: False))
+    assert protocol.is_connected()
+    assert not protocol.has_ended()
