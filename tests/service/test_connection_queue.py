@@ -12,6 +12,7 @@ from transport_helpers import OK, read_request, send
 
 from boardclient import Effect
 from boardclient._transport import Progress, RawResponse, Settings
+from boardclient._transport._connections import ConnectionQueue
 from boardclient._transport._pool import Pool
 
 
@@ -130,3 +131,23 @@ async def test_trace_configs_are_notified_of_the_wait(raw_server: Any, monkeypat
         await asyncio.gather(*[send(pool, "POST", url, b"{}") for _ in range(2)])
         await pool.aclose()
     assert noted == ["begins", "ends"]
+
+
+async def test_a_request_that_was_just_cancelled_is_passed_over() -> None:
+    """A request in the queue that has not run since its cancellation leaves the free connection to the next one as it ends."""
+    acquired, order = {"a connection"}, []
+    queue = ConnectionQueue(acquired, 1)
+
+    async def wait(name: str) -> None:
+        await queue.wait()
+        order.append(name)
+
+    one, two = asyncio.create_task(wait("one")), asyncio.create_task(wait("two"))
+    await asyncio.sleep(0)
+    assert (len(queue), queue.limit) == (2, 0)
+    one.cancel()
+    acquired.clear()
+    queue.resume()
+    async with asyncio.timeout(60):
+        await asyncio.wait({one, two})
+    assert (one.cancelled(), order, len(queue), queue.limit) == (True, ["two"], 0, 1)
