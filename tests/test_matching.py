@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -565,3 +566,14 @@ def test_finding_reports_what_it_does_not_know() -> None:
     assert find_cards(draft("card"), []).doubt is None
     bare = find_cards(draft("card"), [Card("1")])
     assert (bare, bare.is_exact) == ([Card("1")], False)
+
+
+def test_rows_that_cannot_all_have_a_card_are_not_given_those_of_others() -> None:
+    """Of rows that share a card, and cannot each have one of their own, none is found, however many cards there are."""
+    possible = {"one": "A", "two": "A", "three": "ABC"}
+    shown: Any = SimpleNamespace(may_be=lambda row, card: card.id in possible[row])
+    rows: Any = [*possible]
+    group = _matching._Group(rows, rows, shown, [0, 1, 2], [Card(card_id) for card_id in "ABC"])
+    result = MatchResult()
+    _matching._assign_possible(group, result)
+    assert (result.found, {*result.unclear}) == ({}, {0, 1, 2})

@@ -475,3 +475,11 @@ async def test_rows_of_an_earlier_run_do_not_prolong_the_wait() -> None:
     sent.sends = 1
     doubts.add(sent, LOST)
     assert (doubts.settle_seconds, sent.doubted_at) == (60.0, loop.time())
+
+
+async def test_a_card_that_is_absent_and_then_refused_has_failed(moments: Moments) -> None:
+    """Once the board has shown that a card was not created, the refusal of its next request counts."""
+    memory = Memory(moments)
+    memory.script = {"b": [LOST, BadRequestError("400", 400)]}
+    results = await memory.results("abc")
+    assert {result.draft.name: result.state for result in results} == {"a": "created", "b": "failed", "c": "created"}

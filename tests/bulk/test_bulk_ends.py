@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 import pytest
-from bulk_helpers import LOST, Memory, World, kept, names
-from bulk_service import let_run
+from bulk_helpers import LOST, REFUSED, Memory, World, kept, names
+from bulk_service import Service, let_run
 
 from boardclient import (
     AuthenticationError,
@@ -322,3 +322,20 @@ async def test_work_that_completes_as_its_run_is_halted_counts_as_halted() -> No
 
     with pytest.raises(Halted):
         await halt.unless_set(work())
+
+
+@pytest.mark.parametrize(
+    ("error", "unknown", "state"), [(REFUSED, "report", "failed"), (LOST, "resend", "unknown"), (LOST, "report", "unknown")]
+)
+async def test_a_card_that_fails_after_the_stop_is_not_sent_again(error: BaseException, unknown: str, state: str) -> None:
+    """A request in flight when the run is stopped ends it, whatever its result would else lead to."""
+    service = Service(waits=True)
+    service.errors["a"] = error
+    async with service.open_run([CardDraft("a", "list")], concurrency=1, unknown=unknown) as run:
+        await let_run()
+        run.stop()
+        await let_run()
+        service.may_end.set()
+        async with asyncio.timeout(60):
+            assert [result.state async for result in run] == [state]
+    assert service.begun == ["a"]

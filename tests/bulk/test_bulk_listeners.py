@@ -190,3 +190,13 @@ async def test_the_time_of_a_run_begins_when_it_is_opened(monkeypatch: pytest.Mo
     async with run:
         clock.advance(1.0)
         assert (await run.wait()).seconds == 1.0
+
+
+async def test_listeners_see_when_the_wait_for_the_board_is_over(moments: Moments) -> None:
+    """Progress says "settling" until the board was read, and listeners are notified at once that it no longer waits."""
+    memory, heard = Memory(moments), []
+    memory.script = {"a": [LOST]}
+    async with memory.run("a", lambda progress: heard.append((progress.done, progress.waiting_for))) as run:
+        await run.wait()
+    assert heard[:2] == [(0, "settling"), (0, None)]
+    assert heard[-1] == (1, None)
