@@ -152,24 +152,22 @@ class Reconciler:
             raise
         except BoardClientError as error:
             self._auditor.unresolved += rows
-            return _unsettled(rows, f"the board could not be read: {error.message}")
+            return [_unknown(row, f"the board could not be read: {error.message}") for row in rows]
         self._auditor.doubted += rows
         samples, shown = await self._learning.learn(listing)
         has_others = bool(listing.unaccounted) and await self._ledger.has_other_doubts()
         result = self._match(rows, listing, samples, shown, has_others=has_others)
         self._auditor.recovered += len(result.found)
+        for place, card in result.found.items():
+            self._learning.note_found(card.id, rows[place])
         findings = [RowFinding(rows[place], card) for place, card in result.found.items()]
-        for row, card, _, _ in findings:
-            assert card is not None  # noqa: S101 -- it was found
-            self._learning.note_found(card.id, row)
-        for place, why in result.unclear.items():
-            findings += _unsettled([rows[place]], why)
+        findings += [_unknown(rows[place], why) for place, why in result.unclear.items()]
         absent = [rows[place] for place in result.absent]
         missing = await self._look_for_missing(listing)
         if missing.is_incomplete:
             total = listing.confirmed + missing.deleted + missing.hidden
             why = f"the listing lacks {missing.hidden} of {total} cards that were confirmed: it is not complete"
-            findings += _unsettled(absent, why)
+            findings += [_unknown(row, why) for row in absent]
         else:
             await self._renamed.note([self._markers.content(row) for row in absent], result.left_over, shown)
             findings += [self._absence(row, listing) for row in absent]
@@ -240,7 +238,7 @@ class Reconciler:
         """
         list_id, open_lists = row.draft.list_id, self._board.open_lists
         if open_lists is not None and list_id not in open_lists:
-            return _unsettled([row], f"the list {list_id} was archived or removed, so its cards may not be listed")[0]
+            return _unknown(row, f"the list {list_id} was archived or removed, so its cards may not be listed")
         if row.absent_at is not None and listing.has_grown(row.absent_at):
             row.absent_at = None
             return RowFinding(row)
@@ -273,7 +271,7 @@ class Reconciler:
     def give_up(self, rows: Sequence[Row], why: str) -> list[RowFinding]:
         """Return findings for rows that stay open, which say why they may exist."""
         self._auditor.unresolved += rows
-        return _unsettled(rows, why)
+        return [_unknown(row, why) for row in rows]
 
     # --- the audit
 
@@ -302,7 +300,5 @@ class Reconciler:
         return await self._missing.look(listing, self._learning.known_ids, self._board.open_lists)
 
 
-def _unsettled(rows: Sequence[Row], why: str) -> list[RowFinding]:
-    return [
-        RowFinding(row, error=BoardClientError(f"whether the card exists is not known: {why}", Effect.UNKNOWN)) for row in rows
-    ]
+def _unknown(row: Row, why: str) -> RowFinding:
+    return RowFinding(row, error=BoardClientError(f"whether the card exists is not known: {why}", Effect.UNKNOWN))
