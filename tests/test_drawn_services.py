@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from boardclient import Card, CardDraft, NotFoundError
 from boardclient._operations import Request
 from boardclient.bulk._ledger import MemoryLedger
-from boardclient.bulk._results import CardResult
 from boardclient.bulk._rows import Row
 from boardclient.bulk.reconciliation._reconciler import Reconciler
 from boardclient.models import BoardList
@@ -229,7 +228,7 @@ class Run:
     def confirm(self, row: Row, card: Card) -> None:
         self.states[row.index] = "created", card.id
         self.kinds[row.index] = self.service.kind
-        self.ledger.settle(row, CardResult(index=row.index, draft=row.draft, card=card))
+        self.ledger.settle(row, "created", card)
 
     # --- what became of it
 

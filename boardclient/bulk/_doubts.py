@@ -8,7 +8,6 @@ from typing import Final
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._recorder import ResultRecorder
-from boardclient.bulk._results import CardResult
 from boardclient.bulk._rows import Row
 from boardclient.errors import BoardClientError
 
@@ -63,14 +62,4 @@ class Doubts:
             if row.sends:
                 self._sent_at = row.doubted_at = self._loop.time()
         else:
-            self._recorder.settle(row, unknown(row, error))
-
-
-def unknown(row: Row, error: BoardClientError | None) -> CardResult:
-    """Return the result of a row that stays in doubt."""
-    return CardResult(index=row.index, draft=row.draft, error=error, state="unknown")
-
-
-def failed(row: Row, error: BoardClientError) -> CardResult:
-    """Return the result of a row whose card does not exist."""
-    return CardResult(index=row.index, draft=row.draft, error=error, state="failed")
+            self._recorder.settle(row, "unknown", error=error)

@@ -13,11 +13,13 @@ from contextlib import aclosing
 from typing import Protocol
 
 from boardclient._statuses import is_final
-from boardclient.bulk._results import CardResult
+from boardclient.bulk._results import ResultState
 from boardclient.bulk._rows import Row
 from boardclient.bulk.journal._journal import Journal
 from boardclient.bulk.reconciliation._listing import IdSet
 from boardclient.bulk.reconciliation._shown import digest
+from boardclient.errors import BoardClientError
+from boardclient.models import Card
 
 
 class Ledger(Protocol):
@@ -49,7 +51,7 @@ class Ledger(Protocol):
         """Note that a row may be sent from now on. Called before its first request, if its number is above `released`."""
         ...
 
-    def settle(self, row: Row, result: CardResult) -> None:
+    def settle(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row."""
         ...
 
@@ -111,10 +113,10 @@ class MemoryLedger:
     def release(self, row: Row) -> None:
         """Do nothing: no later run needs it."""
 
-    def settle(self, row: Row, result: CardResult) -> None:
+    def settle(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Remember the card if the board may be read."""
-        if self._keeps_cards and result.card is not None:
-            self._confirmed.add(result.card.id)
+        if self._keeps_cards and card is not None:
+            self._confirmed.add(card.id)
 
     def withdraw(self, rows: Iterable[Row]) -> None:
         """Do nothing: nothing was logged."""
@@ -199,16 +201,16 @@ class JournalLedger:
         self._journal.release(row.seq)
         self.released = self._journal.released
 
-    def settle(self, row: Row, result: CardResult) -> None:
+    def settle(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, unless the journal has it already."""
         if row.action in {"done", "failed"}:
             return
-        if result.card is not None:
-            self._journal.note(row.seq, "done", result.card.id)
-        elif result.state == "unknown":
-            self._journal.note(row.seq, "unknown", str(result.error))
+        if card is not None:
+            self._journal.note(row.seq, "done", card.id)
+        elif state == "unknown":
+            self._journal.note(row.seq, "unknown", str(error))
         else:
-            self._journal.note(row.seq, "failed" if is_final(result.error) else "waiting", str(result.error))
+            self._journal.note(row.seq, "failed" if is_final(error) else "waiting", str(error))
 
     def withdraw(self, rows: Iterable[Row]) -> None:
         """Record that rows were logged and not sent."""

@@ -12,7 +12,7 @@ from boardclient._activities import PARENT, Activity
 from boardclient._pipeline._options import CallRunner
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._concurrency import make_limiter
-from boardclient.bulk._doubts import Doubts, failed, unknown
+from boardclient.bulk._doubts import Doubts
 from boardclient.bulk._halt import ENDS_TASK, Halt, Halted, to_the_end
 from boardclient.bulk._hold import Hold
 from boardclient.bulk._input import AsyncInput, Drafts, open_input
@@ -20,7 +20,7 @@ from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._queue import ResultQueue
 from boardclient.bulk._recorder import Listener, ResultRecorder
-from boardclient.bulk._results import CardResult
+from boardclient.bulk._results import ResultState
 from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._sender import Sender
@@ -213,7 +213,7 @@ class OpenRun:
             self._doubts.rows += self._withdraw()
             await self._backlog.drained()
             for row in self._doubts.rows:
-                self._recorder.settle(row, unknown(row, row.error))
+                self._recorder.settle(row, "unknown", error=row.error)
 
     async def _audit(self) -> None:
         """Compare the board with the ledger. Results stay as they are if the board can't be read."""
@@ -279,13 +279,13 @@ class OpenRun:
                 if (problem := self._reconciler.problem(row)) is None:
                     selected.append(row)
                 else:
-                    self._finish(row, failed(row, problem))
+                    self._finish(row, "failed", error=problem)
             elif row.action == "done":
                 self._reconciler.note_known(row, row.detail or "")
-                self._finish(row, CardResult(index=row.index, draft=row.draft, card=Card(row.detail or ""), state="already"))
+                self._finish(row, "already", Card(row.detail or ""))
             elif row.action == "failed":
                 self._reconciler.note_refused(row)
-                self._finish(row, failed(row, BoardClientError(f"refused in an earlier run: {row.detail}", Effect.REJECTED)))
+                self._finish(row, "failed", error=BoardClientError(f"refused in an earlier run: {row.detail}", Effect.REJECTED))
             else:
                 why = row.detail or "an earlier run has sent it, and ended before the response came"
                 row.error = BoardClientError(why, Effect.UNKNOWN)
@@ -296,9 +296,9 @@ class OpenRun:
                     self._backlog.end()
         return selected
 
-    def _finish(self, row: Row, result: CardResult) -> None:
+    def _finish(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Settle a row that this run did not send."""
-        self._recorder.settle(row, result)
+        self._recorder.settle(row, state, card, error)
         self._backlog.end()
 
 

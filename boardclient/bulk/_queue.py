@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from boardclient.bulk._results import CardResult
+from boardclient.bulk._results import CardResult, ResultValues, make_result
 
 
 class ResultQueue:
@@ -15,14 +15,14 @@ class ResultQueue:
     """
 
     def __init__(self) -> None:
-        self.untaken: deque[CardResult] = deque()
+        self.untaken: deque[ResultValues] = deque()
         self.waiters = 0
         """How many tasks wait in `freed`."""
         self._freed = asyncio.Event()
         self._changed = asyncio.Event()
         self._is_closed = False
 
-    def put(self, result: CardResult) -> None:
+    def put(self, result: ResultValues) -> None:
         """Add a result."""
         if not self.untaken:
             self._changed.set()
@@ -59,11 +59,15 @@ class ResultQueue:
         """Remove and return the oldest result. The queue must not be empty."""
         if self.waiters:
             self.note_freed()
-        return self.untaken.popleft()
+        return make_result(*self.untaken.popleft())
 
     def take_all(self) -> list[CardResult]:
         """Remove and return all results."""
-        self.note_freed()
-        results = list(self.untaken)
-        self.untaken.clear()
+        results = [make_result(*values) for values in self.untaken]
+        self.discard_all()
         return results
+
+    def discard_all(self) -> None:
+        """Remove all results."""
+        self.note_freed()
+        self.untaken.clear()

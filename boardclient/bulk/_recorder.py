@@ -9,10 +9,12 @@ from typing import TypeAlias
 from boardclient.bulk._halt import Halt
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._queue import ResultQueue
-from boardclient.bulk._results import CardResult
+from boardclient.bulk._results import ResultState
 from boardclient.bulk._rows import Row
 from boardclient.bulk._tally import Tally
+from boardclient.errors import BoardClientError
 from boardclient.events import BulkProgress
+from boardclient.models import Card
 
 Listener: TypeAlias = Callable[[BulkProgress], object]
 
@@ -28,11 +30,11 @@ class ResultRecorder:
         self._halt = halt
         self._announced = tally.waiting_for
 
-    def settle(self, row: Row, result: CardResult) -> None:
+    def settle(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, put it into the queue, and notify the listeners."""
-        self._ledger.settle(row, result)
-        self._queue.put(result)
-        self._tally.add_result(result.state)
+        self._ledger.settle(row, state, card, error)
+        self._queue.put((row.index, row.draft, card, error, state))
+        self._tally.add_result(state)
         if self._listeners:
             self._notify()
 

@@ -36,23 +36,21 @@ class CardResult(WeaklyReferenceable):
     error: BoardClientError | None = None
     state: ResultState = "created"
 
-    @classmethod
-    def of_error(cls, index: int, draft: CardDraft, error: BoardClientError) -> CardResult:
-        """Return the result for a call that failed. The state is "unknown" unless the error rules out that a card exists.
 
-        Args:
-            index: The number of the row in the input, from 0.
-            draft: What was sent, or would have been.
-            error: Why the call failed.
-        """
-        is_open = error.effect in {Effect.UNKNOWN, Effect.DONE} or isinstance(error, DecodeError)
-        return cls(index=index, draft=draft, error=error, state="unknown" if is_open else "failed")
+ResultValues: TypeAlias = tuple[int, CardDraft, "Card | None", "BoardClientError | None", ResultState]
+"""The values of a `CardResult`, which is made when it is taken: `BulkRun.wait` takes none."""
+
+make_result: Final[Callable[[*ResultValues], CardResult]] = constructor_of(CardResult)
+"""Makes a result faster than the class."""
 
 
-make_result: Final[Callable[[int, CardDraft, Card | None, BoardClientError | None, ResultState], CardResult]] = constructor_of(
-    CardResult
-)
-"""Makes a result faster than the class, for each card that is created."""
+def state_after(error: BoardClientError) -> ResultState:
+    """Return the state of a row whose request failed.
+
+    It is "unknown" unless the error rules out that the card exists.
+    """
+    is_open = error.effect in {Effect.UNKNOWN, Effect.DONE} or isinstance(error, DecodeError)
+    return "unknown" if is_open else "failed"
 
 
 @attrs.frozen(kw_only=True)

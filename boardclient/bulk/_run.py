@@ -96,7 +96,7 @@ class BulkRun:
             async with self:
                 return await self.wait()
         while await self._more():
-            self._running().results.take_all()
+            self._running().results.discard_all()
         return self.report
 
     def take_ready(self) -> list[CardResult]:

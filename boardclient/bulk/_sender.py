@@ -11,14 +11,14 @@ from boardclient._pipeline._in_flight import CallWithdrawn
 from boardclient._pipeline._options import CallOptions, CallRunner
 from boardclient._statuses import ends_run, is_throttling
 from boardclient.bulk._backlog import Backlog
-from boardclient.bulk._doubts import Doubts, failed, unknown
+from boardclient.bulk._doubts import Doubts
 from boardclient.bulk._halt import Halt
 from boardclient.bulk._hold import Hold
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._put_off import pause_before
 from boardclient.bulk._recorder import ResultRecorder
-from boardclient.bulk._results import CardResult, make_result
+from boardclient.bulk._results import state_after
 from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._tally import Tally
@@ -119,7 +119,7 @@ class Sender:
                 return None
             if row is None or not self._checks_rows or (problem := self._reconciler.problem(row)) is None:
                 return row
-            self._recorder.settle(row, failed(row, problem))
+            self._recorder.settle(row, "failed", error=problem)
             self._backlog.end()
             if self._halt.is_set:
                 return None
@@ -149,7 +149,7 @@ class Sender:
         if self._reads_board:
             self._reconciler.note_created(row, card.id)
         draft = row.draft
-        self._recorder.settle(row, make_result(row.index, draft, with_sent(card, draft.list_id, draft.due), None, "created"))
+        self._recorder.settle(row, "created", with_sent(card, draft.list_id, draft.due))
 
     def _note_failure(self, row: Row, failure: BoardClientError) -> None:
         """Record the failure of a row, keep it in doubt, or put it back to be sent again."""
@@ -171,16 +171,16 @@ class Sender:
             self._backlog.begin()
             self._backlog.put_later(row, pause)
             self._recorder.announce()
-        elif (result := CardResult.of_error(row.index, row.draft, failure)).state == "unknown" and not self._halt.is_set:
+        elif (state := state_after(failure)) == "unknown" and not self._halt.is_set:
             self._doubts.add(row, failure)
         elif row.error is None:
             if self._reads_board:
                 self._reconciler.note_refused(row)
-            self._recorder.settle(row, result)
+            self._recorder.settle(row, state, error=failure)
         else:
             # The failure of this request does not settle an earlier one, which is in doubt.
             row.error.add_note(f"sent again: {failure}")
-            self._recorder.settle(row, unknown(row, row.error))
+            self._recorder.settle(row, "unknown", error=row.error)
 
     def _give_back_unsent(self, row: Row) -> None:
         """Give back a row whose call did not end, unless it may have been sent."""

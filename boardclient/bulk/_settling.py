@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from boardclient.bulk._backlog import Backlog
-from boardclient.bulk._doubts import MOST_SENDS, Doubts, failed, unknown
+from boardclient.bulk._doubts import MOST_SENDS, Doubts
 from boardclient.bulk._input import Input
 from boardclient.bulk._recorder import ResultRecorder
-from boardclient.bulk._results import CardResult, ResultState
 from boardclient.bulk._rows import Row
 from boardclient.bulk.reconciliation._reconciler import Reconciler, RowFinding
 from boardclient.errors import BoardClientError, Effect
@@ -50,13 +49,12 @@ class Settling:
             if is_open:
                 self._doubts.rows.append(row)
             elif card is not None:
-                state: ResultState = "already" if row.is_earlier else "created"
-                self._recorder.settle(row, CardResult(index=row.index, draft=row.draft, card=card, state=state))
+                self._recorder.settle(row, "already" if row.is_earlier else "created", card)
             elif error is not None:
-                self._recorder.settle(row, unknown(row, error))
+                self._recorder.settle(row, "unknown", error=error)
             elif row.sends >= MOST_SENDS:
                 why = f"sent {row.sends} times, and not on the board: {row.error}"
-                self._recorder.settle(row, failed(row, BoardClientError(why, Effect.REJECTED)))
+                self._recorder.settle(row, "failed", error=BoardClientError(why, Effect.REJECTED))
             else:
                 row.is_earlier, row.error = False, None
                 absent.append(row)
@@ -86,6 +84,6 @@ class Settling:
             chosen.is_earlier = False
             return [chosen]
         for row, _, error, _ in self._reconciler.give_up(rows, chosen):
-            self._recorder.settle(row, unknown(row, error))
+            self._recorder.settle(row, "unknown", error=error)
         rows.clear()
         return []

@@ -15,7 +15,6 @@ from boardclient import (
 )
 from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
-from boardclient.bulk import CardResult
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._rows import Row
 from boardclient.bulk.reconciliation._reconciler import Reconciler, RowFinding
@@ -79,7 +78,7 @@ def marker_of(reconciler: Reconciler, row: Row) -> str:
 
 def note(ledger: Ledger, row: Row, made: Card) -> None:
     """Let the ledger know of a card that was created."""
-    ledger.settle(row, CardResult(index=row.index, draft=row.draft, card=made))
+    ledger.settle(row, "created", made)
 
 
 DUE = datetime(2027, 1, 2, 3, 4, 5, 678, tzinfo=UTC)

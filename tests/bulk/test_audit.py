@@ -16,7 +16,6 @@ from boardclient import (
     ServerError,
     TransportError,
 )
-from boardclient.bulk import CardResult
 from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk.journal._view import read_rows
@@ -244,12 +243,10 @@ async def test_what_a_journal_keeps_of_results(tmp_path: Path) -> None:
     assert not ledger.is_new
     for one, error in zip(rows, errors.values(), strict=True):
         made = card("c1") if error is None else None
-        ledger.settle(
-            one, CardResult(index=one.index, draft=one.draft, card=made, error=error, state="failed" if error else "created")
-        )
+        ledger.settle(one, "failed" if error else "created", made, error)
     doubtful, withdrawn = row(90, reference="doubtful"), row(91, reference="withdrawn")
     await ledger.admit([doubtful, withdrawn])
-    ledger.settle(doubtful, CardResult(index=90, draft=doubtful.draft, error=TransportError("lost"), state="unknown"))
+    ledger.settle(doubtful, "unknown", error=TransportError("lost"))
     ledger.withdraw([withdrawn])
     assert "c1" in await ledger.confirmed()
     assert len(await ledger.confirmed()) == 1
@@ -285,7 +282,7 @@ async def test_what_memory_keeps(tmp_path: Path) -> None:
     one = row(0)
     await ledger.admit([one])
     assert one.action == "send"
-    ledger.settle(one, CardResult(index=0, draft=one.draft, error=TransportError("lost"), state="unknown"))
+    ledger.settle(one, "unknown", error=TransportError("lost"))
     ledger.withdraw([one])
     assert len(await ledger.confirmed()) == 0
     note(ledger, one, card("c"))
@@ -337,7 +334,7 @@ async def test_a_row_that_stays_in_doubt_has_the_latest_reason(tmp_path: Path) -
         again = row(0)
         await ledger.admit([again])
         assert again.action == "doubtful"
-        ledger.settle(again, CardResult(index=0, draft=again.draft, error=TransportError(why), state="unknown"))
+        ledger.settle(again, "unknown", error=TransportError(why))
         await ledger.aclose()
         assert [(one.state, one.detail) for one in read_rows(path)] == [("unknown", why)]
 

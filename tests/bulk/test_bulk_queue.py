@@ -16,8 +16,12 @@ def results(*indices: int) -> list[CardResult]:
 def filled(*indices: int) -> ResultQueue:
     queue = ResultQueue()
     for result in results(*indices):
-        queue.put(result)
+        put(queue, result)
     return queue
+
+
+def put(queue: ResultQueue, result: CardResult) -> None:
+    queue.put((result.index, result.draft, result.card, result.error, result.state))
 
 
 async def test_results_are_taken_in_order() -> None:
@@ -35,11 +39,11 @@ async def test_a_result_wakes_a_waiter() -> None:
     queue.take()
     waiting = asyncio.create_task(queue.wait())
     await let_run()
-    queue.put(*results(1))
+    put(queue, *results(1))
     queue.take()
     await let_run()
     assert not waiting.done()
-    queue.put(*results(2))
+    put(queue, *results(2))
     assert await waiting
 
 
@@ -63,7 +67,7 @@ async def test_one_of_two_that_wait_is_cancelled() -> None:
     queue = ResultQueue()
     first, second = (asyncio.create_task(queue.wait()) for _ in range(2))
     await let_run()
-    queue.put(*results(0))
+    put(queue, *results(0))
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -78,7 +82,7 @@ async def test_taking_a_result_wakes_a_waiting_worker(take: object) -> None:
     worker = asyncio.create_task(queue.freed())
     await let_run()
     assert not worker.done()
-    queue.put(*results(2))
+    put(queue, *results(2))
     await let_run()
     assert not worker.done()
     assert callable(take)
