@@ -26,6 +26,7 @@ from boardclient import (
 )
 from boardclient._operations import ADD_CARD, READ_MEMBER
 from boardclient._pipeline import _in_flight
+from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._pipeline._in_flight import CallWithdrawn
 from boardclient._pipeline._options import CallOptions
 from boardclient.credentials import CredentialObserver, Exchange
@@ -120,6 +121,18 @@ async def test_a_created_card_is_not_lost(
     expected = ["a limiter's report failed"] * (report is not None) + ["leaving a limiter failed"] * isinstance(
         leave, BaseException
     )
+    assert [record.message for record in caplog.records] == expected
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+async def test_a_failing_limiter_ends_no_run(board_service: BoardService, leave: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """In a bulk run, too, what the session's limiter raises on leaving or in its report is logged, and the card counts."""
+    listed = await a_list(board_service)
+    limiter = Limiter(leave, LookupError("report"))
+    async with board_service.session(limiter=limiter) as session:
+        report = await session.cards.create_many([CardDraft("a", listed)]).wait()
+    assert (report.created, limiter.entered, limiter.reported) == (1, 1, 1)
+    expected = ["a limiter's report failed"] + ["leaving a limiter failed"] * isinstance(leave, BaseException)
     assert [record.message for record in caplog.records] == expected
 
 
@@ -364,7 +377,7 @@ async def test_a_call_that_was_not_sent_can_be_withdrawn(board_service: BoardSer
 
     listed = await a_list(board_service)
     async with board_service.session() as session:
-        options = CallOptions(Closed())
+        options = CallOptions(GuardedLimiter(Closed()))
         request = ADD_CARD.request(name="a", list_id=listed, desc=None, due=None, pos=None)
         task = asyncio.ensure_future(settled(session._pipeline.call(request, options)))
         await asyncio.sleep(0)
@@ -389,7 +402,7 @@ async def test_the_session_of_a_limiter_is_not_entered_beside_a_calls_own(board_
     """A call's own limiter replaces the session's, and receives the results."""
     limiter, own = Limiter(), Limiter()
     async with board_service.session(limiter=limiter) as session:
-        await session._pipeline.call(ADD_ME, CallOptions(own))
+        await session._pipeline.call(ADD_ME, CallOptions(GuardedLimiter(own)))
         await session.members.me()
     assert (limiter.entered, limiter.reported, own.entered, own.reported) == (1, 1, 1, 1)
 

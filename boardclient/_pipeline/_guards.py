@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from time import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 from boardclient._activities import PARENT
 from boardclient.credentials import CredentialObserver, CredentialProvider, Credentials
@@ -66,22 +66,43 @@ def notify_all(observers: Iterable[Observer], event: Event) -> None:
             log_failure("an observer")
 
 
+class AttemptLimiter(Protocol):
+    """What a call asks of a limiter. Leaving it and `report` raise no errors."""
+
+    @property
+    def needs_every_result(self) -> bool:
+        """Whether attempts must enter it now. If not, only failures are reported to it."""
+        ...
+
+    @property
+    def is_reporting(self) -> bool:
+        """Whether `report` does something."""
+        ...
+
+    def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
+        """Receive the result of an attempt."""
+        ...
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+
 class GuardedLimiter:
     """Wraps an application's limiter. Errors on leaving it and in its `report` are logged.
 
     Errors on entering it are raised to the caller, since nothing has been sent.
     """
 
+    needs_every_result = True
+
     def __init__(self, limiter: Limiter) -> None:
         if not hasattr(type(limiter), "__aenter__"):
             raise TypeError(f"limiter must be an async context manager, such as Pace(), not {type(limiter).__name__}")
         self._limiter = limiter
         self._report = getattr(limiter, "report", None)
-
-    @property
-    def may_be_skipped(self) -> bool:
-        """Whether attempts may skip it now: its `needs_every_result` is False."""
-        return not getattr(self._limiter, "needs_every_result", True)
 
     @property
     def is_reporting(self) -> bool:

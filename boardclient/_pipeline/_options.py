@@ -9,7 +9,7 @@ import attrs
 
 from boardclient._activities import Activity
 from boardclient._operations import Request
-from boardclient._pipeline._guards import GuardedLimiter
+from boardclient._pipeline._guards import AttemptLimiter
 from boardclient._pipeline._slots import ConnectionSlots
 from boardclient.errors import Attempt
 
@@ -36,7 +36,7 @@ class CallOptions:
         activity: The call as instruments see it, or None if it is not observed.
     """
 
-    limiter: GuardedLimiter | None = attrs.field(default=None, converter=attrs.converters.optional(GuardedLimiter))
+    limiter: AttemptLimiter | None = None
     leaves_throttling: bool = attrs.field(default=False, kw_only=True)
     waits_count: bool = attrs.field(default=True, kw_only=True)
     history: list[Attempt] = attrs.field(factory=list, kw_only=True)

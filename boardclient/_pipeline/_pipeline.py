@@ -16,7 +16,7 @@ from boardclient import retry as _retry
 from boardclient._activities import INSTALLED, Instrument
 from boardclient._operations import AT_ONCE_BYTES, Request, error_of, unreadable
 from boardclient._pipeline._core import SessionCore
-from boardclient._pipeline._guards import GuardedLimiter, GuardedProvider, checked_observers, notify_all
+from boardclient._pipeline._guards import AttemptLimiter, GuardedLimiter, GuardedProvider, checked_observers, notify_all
 from boardclient._pipeline._in_flight import CallContext
 from boardclient._pipeline._options import CallOptions
 from boardclient._pipeline._reporting import (
@@ -171,12 +171,12 @@ class Pipeline:
     ) -> Coroutine[Any, Any, T | BoardClientError]:
         """Send the request once, at once if it need not wait for anything."""
         limiter = context.options.limiter or self._limiter
-        if credentials is None or not (limiter is None or limiter.may_be_skipped):
+        if credentials is None or (limiter is not None and limiter.needs_every_result):
             return self._attempt_after_waiting(request, context, credentials, limiter)
         return self._send(request, context, credentials)
 
     async def _attempt_after_waiting(
-        self, request: Request[T], context: CallContext, credentials: Credentials | None, limiter: GuardedLimiter | None
+        self, request: Request[T], context: CallContext, credentials: Credentials | None, limiter: AttemptLimiter | None
     ) -> T | BoardClientError:
         """Wait for credentials and for the limiter, then send the request once."""
         while True:
@@ -185,7 +185,7 @@ class Pipeline:
                 if isinstance(obtained, CredentialError):
                     return obtained
                 credentials = obtained
-            if limiter is None or limiter.may_be_skipped:
+            if limiter is None or not limiter.needs_every_result:
                 return await self._send(request, context, credentials)
             outcome = await self._send_within(limiter, request, context, credentials)
             if not isinstance(outcome, _Unsent):
@@ -193,7 +193,7 @@ class Pipeline:
             credentials = self._provider.current()
 
     async def _send_within(
-        self, limiter: GuardedLimiter, request: Request[T], context: CallContext, credentials: Credentials
+        self, limiter: AttemptLimiter, request: Request[T], context: CallContext, credentials: Credentials
     ) -> T | BoardClientError | _Unsent:
         """Send the request inside the limiter, unless its credentials are outdated."""
         outcome: T | BoardClientError | _Unsent = _Unsent.OUTDATED

@@ -13,7 +13,7 @@ from typing import Any
 from boardclient import retry as _retry
 from boardclient._activities import PARENT, Activity, Instrument, ShownHeaders, new_call_id
 from boardclient._operations import Request
-from boardclient._pipeline._guards import GuardedLimiter
+from boardclient._pipeline._guards import AttemptLimiter
 from boardclient._pipeline._in_flight import CallContext
 from boardclient._statuses import is_throttling, status_of
 from boardclient._transport import RawResponse, TransportResult
@@ -57,7 +57,7 @@ def begin_attempt(context: CallContext, call: Activity) -> Mapping[str, str] | N
     return attempt.headers
 
 
-def note_attempt(context: CallContext, response: TransportResult, outcome: object, limiter: GuardedLimiter | None) -> None:
+def note_attempt(context: CallContext, response: TransportResult, outcome: object, limiter: AttemptLimiter | None) -> None:
     """Record an attempt in the history, and report it to limiter and observers."""
     effect = response.effect if response.status is None else status_of(response.status).effect
     attempt = context.record(context.started, outcome, response.status, effect)

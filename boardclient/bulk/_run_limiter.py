@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from boardclient._pace import Limiter, Pace
+from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._pipeline._slots import ConnectionSlots, FifoSemaphore
 from boardclient.bulk._hold import Hold
 
@@ -26,19 +27,22 @@ class RunLimiter:
     run's workers wait in its queue than it is about to serve.
     """
 
+    is_reporting = True
+
     def __init__(self, own: Pace | FixedConcurrency | None, shared: Limiter | None, hold: Hold, slots: ConnectionSlots) -> None:
         self._own = own
-        self._shared = shared
+        self._shared = None if shared is None else GuardedLimiter(shared)
+        self._limiters = (own, shared)
         self._hold = hold
         self._slots = slots
         self._queue = FifoSemaphore(self._most_queued)
-        self._report_shared = getattr(shared, "report", None)
 
     def _most_queued(self) -> int:
-        if not isinstance(self._shared, Pace):
+        _, shared = self._limiters
+        if not isinstance(shared, Pace):
             return 1
-        rate = self._shared.rate
-        return self._shared.workers if rate is None else 1 + int(rate * _QUEUED_SECONDS)
+        rate = shared.rate
+        return shared.workers if rate is None else 1 + int(rate * _QUEUED_SECONDS)
 
     @property
     def needs_every_result(self) -> bool:
@@ -53,7 +57,7 @@ class RunLimiter:
     @property
     def is_held(self) -> bool:
         """Whether a pace starts no request because the service asked for a pause."""
-        return any(getattr(limiter, "held_until", None) is not None for limiter in (self._own, self._shared))
+        return any(getattr(limiter, "held_until", None) is not None for limiter in self._limiters)
 
     async def __aenter__(self) -> None:
         await self._enter()
@@ -71,8 +75,8 @@ class RunLimiter:
         """Pass the result of an attempt to both limiters."""
         if self._own is not None:
             self._own.report(status, retry_after, seconds)
-        if self._report_shared is not None:
-            self._report_shared(status, retry_after, seconds)
+        if self._shared is not None:
+            self._shared.report(status, retry_after, seconds)
 
     async def _enter(self) -> None:
         if self._own is not None:
