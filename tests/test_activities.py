@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from boardclient import logs
-from boardclient._activities import Activity
+from boardclient._activities import Activity, Instrument
 from boardclient._curl import ShownRequest
 from boardclient._pipeline._observers import ObserverInstrument
 from boardclient._pipeline._reporting import end_form
@@ -39,6 +39,19 @@ def test_events_reach_whom_they_are_for(caplog: pytest.LogCaptureFixture) -> Non
     telemetry.end(activity)
     assert seen == [renewed, _PROGRESS]
     assert [record.getMessage() for record in caplog.records] == ["a run credentials renewed", "a run a phase"]
+
+
+def test_an_activity_that_is_over_keeps_nothing_of_its_instruments() -> None:
+    """A task or connection that outlives a call may keep its activity: a context variable refers to it."""
+
+    class Keeping(Instrument):
+        def begin(self, activity: Activity) -> None:
+            activity.state[self] = "a span"
+
+    activity = Activity(kind="call", operation="x", instruments=(Keeping(),)).begin()
+    assert list(activity.state.values()) == ["a span"]
+    activity.end(ValueError("x"))
+    assert (activity.state, activity.error) == ({}, None)
 
 
 def test_a_form_without_a_response_says_why() -> None:

@@ -154,7 +154,6 @@ class TokenState:
         """Use a token that the user has just consented to, in place of any other."""
         with self._lock:
             self._hold(stored, None)
-            self.asked = 0
             self._cooldown.end()
             self._looked_at = self.clock()
 

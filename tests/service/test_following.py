@@ -178,13 +178,13 @@ class Failing(Instrument):
     """An instrument that always raises."""
 
     def begin(self, activity: Activity) -> None:
-        raise ValueError
+        raise ValueError("at a beginning")
 
     def note(self, activity: Activity, event: object) -> None:
-        raise ValueError
+        raise ValueError("at an event")
 
     def end(self, activity: Activity) -> None:
-        raise ValueError
+        raise ValueError("at an end")
 
 
 async def test_an_instrument_that_fails_disturbs_nothing(
@@ -206,7 +206,8 @@ async def test_an_instrument_that_fails_disturbs_nothing(
                 await call
     finally:
         INSTALLED.pop()
-    assert "an instrument failed" in caplog.text
+    failed = [str(record.exc_info[1]) for record in caplog.records if record.msg == "an instrument failed" and record.exc_info]
+    assert set(failed) == {"at a beginning", "at an event", "at an end"}
 
 
 @pytest.mark.parametrize(("level", "lines"), [("info", 1), ("debug", 5), ("loud", 2), ("", 0)])

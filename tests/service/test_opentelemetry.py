@@ -145,6 +145,9 @@ async def test_one_span_for_each_attempt_beside_aiohttps_own(service: BoardServi
     assert names == ["GET", "GET /1/members/me", "POST /auth/1/OAuthGetAccessToken"]
     internal = {span.name: span for span in exported.spans(SpanKind.INTERNAL)}
     assert set(internal) == {"members.me", "credentials.renew"}
+    made = [span for span in (*clients, *internal.values()) if span.name != "GET"]
+    assert {span.status.status_code for span in made} == {StatusCode.UNSET}
+    assert [span.name for span in made if "error.type" in (span.attributes or {})] == []
     own = next(span for span in clients if span.name == "GET")
     assert own.parent is not None
     assert own.parent.span_id == internal["credentials.renew"].context.span_id

@@ -13,6 +13,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from boardclient import AsyncSession, BoardClientError, StaticCredentials
+from boardclient._pipeline import _taps
 from boardclient._transport import RawResponse
 from boardclient._transport._pool import Pool
 from boardclient.testing import BoardService, Recording, assert_no_secrets, faults, record
@@ -236,14 +237,13 @@ def test_a_path_begins_behind_the_base_url(url: str, path: str) -> None:
 
 async def test_only_the_target_is_recorded(service: BoardService) -> None:
     """A session with its views, a service, or everything; and nothing once the block has ended."""
-    plain = Pool.send
     async with service.session() as one, service.session() as other, BoardService() as second, second.session() as third:
         with record() as everything, record(target=one) as of_one, record(target=service) as of_service:
             for session in (one, one.with_options(retry=None), other, third):
                 await session.members.me()
             assert len(of_one.recording.interactions) == 2
         await one.members.me()
-    assert Pool.send is plain
+    assert Pool.send is _taps._send_of_pool
     assert [len(each.recording.interactions) for each in (everything, of_one, of_service)] == [4, 2, 3]
     assert repr(everything) == "<Recorder of 0 requests>"
 
