@@ -137,7 +137,8 @@ def fault() -> str:
     """
     if not _verdicts:
         _verdicts.append(_fault())
-        _logger.debug("requests go over aiohttp's connections directly%s", _verdicts[0] and f": no, {_verdicts[0]}")
+        if _verdicts[0]:  # else the pool logs which transport requests take
+            _logger.debug("requests can't go over aiohttp's connections directly: %s", _verdicts[0])
     return _verdicts[0]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -18,9 +19,16 @@ from boardclient._transport import RawResponse, TransportFailure, _connections, 
 # --- what is used of aiohttp
 
 
-async def test_this_aiohttp_passes_the_probe() -> None:
-    """The aiohttp installed does what the direct transport needs, the first time and from memory."""
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
+async def test_this_aiohttp_passes_the_probe(
+    open_pool: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The aiohttp installed does what the direct transport needs, the first time and from memory. One record says so."""
+    monkeypatch.setattr(_probe, "_verdicts", [])
+    caplog.set_level(logging.DEBUG, "boardclient.transport")
+    open_pool()._open()
     assert _probe.fault() == _probe.fault() == _probe._fault() == ""
+    assert [record.getMessage() for record in caplog.records] == ["requests take DirectTransport"]
 
 
 def _without_exceptions(self: Any, *args: Any) -> None:
@@ -46,14 +54,19 @@ def _without_exceptions(self: Any, *args: Any) -> None:
     ],
 )
 async def test_an_aiohttp_that_differs_fails_the_probe(
-    open_pool: Any, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any
+    open_pool: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owner: Any, name: str, value: Any
 ) -> None:
     """Whatever is missing or behaves otherwise, the probe says so instead of raising or waiting, and the session works."""
     monkeypatch.setattr(owner, name, value)
     monkeypatch.setattr(_probe, "_verdicts", [])
+    caplog.set_level(logging.DEBUG, "boardclient.transport")
     assert _probe.fault() != ""
     pool = open_pool()
     pool._open()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"requests can't go over aiohttp's connections directly: {_probe.fault()}",
+        "requests take ClientSessionTransport",
+    ]
     assert pool._usual.direct is None
     assert repr(pool) == "0/1 connections, ClientSessionTransport"
 
