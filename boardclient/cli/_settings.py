@@ -56,22 +56,25 @@ class CliSettings:
 
 
 def load(options: Options, environment: Mapping[str, str]) -> CliSettings:
-    """Return the settings. An option overrides its variable, and an empty variable counts as unset.
+    """Return the settings. An option overrides its variable.
+
+    As in `AsyncSession.from_env`, white space around a variable is removed, and an empty one counts as not set.
 
     Raises:
         UsageError: the base URL or the token is not set.
     """
-    base_url = options.base_url or environment.get(BASE_URL)
+    given = {name: environment.get(name, "").strip() or None for name in (BASE_URL, AUTH_URL, KEY, TOKEN)}
+    base_url = options.base_url or given[BASE_URL]
     if not base_url:
         raise UsageError(f"the service's address is not set: set {BASE_URL} or give --base-url")
-    token = environment.get(TOKEN)
+    token = given[TOKEN]
     if not token:
         raise UsageError(f"no access token is set: set {TOKEN} (credentials are never options)")
     return CliSettings(
         base_url=base_url,
         token=token,
-        key=environment.get(KEY) or None,
-        auth_url=options.auth_url or environment.get(AUTH_URL) or None,
+        key=given[KEY],
+        auth_url=options.auth_url or given[AUTH_URL],
         timeout_seconds=options.timeout,
         allow_insecure=options.allow_insecure,
     )

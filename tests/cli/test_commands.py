@@ -3,6 +3,7 @@
 import builtins
 import contextlib
 import io
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -165,6 +166,13 @@ def test_a_refused_token_says_where_a_new_one_comes_from(cli, board_service: Boa
     assert "stale-token-value" not in err
 
 
+def test_white_space_around_a_variable_is_removed(cli, monkeypatch) -> None:
+    """A secret that was read from a file often ends in a line feed."""
+    for name in ("BASE_URL", "KEY", "TOKEN"):
+        monkeypatch.setenv(f"BOARDCLIENT_{name}", f" {os.environ[f'BOARDCLIENT_{name}']}\n")
+    assert cli("whoami").code == 0
+
+
 def test_a_write_whose_effect_is_unknown_says_so(cli, board_service: BoardService, board) -> None:
     board_service.faults.add(board_service.faults.drop(commit=True), "cards.create")
     code, out, err = cli("card", "create", "x", "--list", board.todo)
@@ -186,6 +194,14 @@ def test_a_write_that_took_effect_says_so(cli, board_service: BoardService, boar
     code, _, err = cli("card", "create", "x", "--list", board.todo)
     assert code == 1
     assert "it was carried out, only the response can't be used" in err
+
+
+def test_a_read_whose_response_was_lost_names_no_effect(cli, board_service: BoardService, monkeypatch) -> None:
+    monkeypatch.setattr(CliSettings, "session", lambda self: board_service.session(retry=None))
+    board_service.faults.add(board_service.faults.drop(), "cards.get")
+    code, _, err = cli("card", "get", "x")
+    assert code == 1
+    assert "may have been done" not in err
 
 
 def test_a_failed_read_names_no_effect(cli, board_service: BoardService) -> None:
