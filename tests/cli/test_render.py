@@ -73,6 +73,12 @@ def test_markup_and_control_characters_of_the_service_are_escaped() -> None:
     assert "\x1b" not in text
 
 
+def test_a_line_has_its_colour_on_a_terminal() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", _environ={})
+    _render.line(console, "row 2: failed", style="red")
+    assert console.file.getvalue() == "\x1b[31mrow 2: failed\x1b[0m\n"
+
+
 def test_details_show_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     """The details of a card show each field that has a value, escaped."""
     _text.details("card\x1b", {"id": "c1", "desc": None, "name": "[b]" + "n" * 300})
