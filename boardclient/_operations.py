@@ -24,7 +24,7 @@ AT_ONCE_BYTES: Final = 256 * 2**10
 REPEATABLE_METHODS: Final = frozenset({"GET", "PUT", "DELETE"})
 
 Read: TypeAlias = "Callable[[RawResponse, str], T]"
-Fields: TypeAlias = Callable[..., Mapping[str, JsonValue]]
+MakeFields: TypeAlias = Callable[..., Mapping[str, JsonValue]]
 ReadInSteps: TypeAlias = "Callable[[RawResponse], Generator[None, None, T]]"
 
 
@@ -47,7 +47,7 @@ class Operation(Generic[T]):
     method: str
     path: str
     read: Read[T]
-    fields: Fields | None = None
+    fields: MakeFields | None = None
     read_in_steps: ReadInSteps[T] | None = None
     repeatable: bool = False
     signable_body: bool = True

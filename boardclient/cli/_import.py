@@ -10,9 +10,10 @@ from typing import BinaryIO
 import attrs
 
 from boardclient import AsyncSession, BulkProgress, BulkReport, BulkRun, CardDraft, CardResult, JournalError
+from boardclient.bulk.journal import RowKey
 from boardclient.cli import _rows
 from boardclient.cli._errors import FileError, UsageError
-from boardclient.cli._import_journal import Earlier, Key, RowPlan, doubtful_keys, key_of
+from boardclient.cli._import_journal import Earlier, RowPlan, doubtful_keys, key_of
 from boardclient.cli._references import References, repeated_references
 from boardclient.cli._signals import GracefulStop, in_steps
 
@@ -67,7 +68,7 @@ class ImportOutcome:
     stopped_by: str | None = None
     not_sent: int = 0
     _begun: int = 0
-    _under_way: dict[int, tuple[int, Key]] = attrs.field(factory=dict)
+    _under_way: dict[int, tuple[int, RowKey]] = attrs.field(factory=dict)
 
     def begin(self, index: int, row: _rows.FileRow) -> None:
         """Note that a row's draft was passed to the run."""
@@ -81,7 +82,7 @@ class ImportOutcome:
         if result.state in {"failed", "unknown"}:
             self.on_failed_row(FailedRow(row, result.state, str(result.error)))
 
-    def abandon(self, doubtful: Container[Key] | None) -> None:
+    def abandon(self, doubtful: Container[RowKey] | None) -> None:
         """Count the rows whose cards may exist after the run was cancelled.
 
         They are those in `doubtful`, or all without a result if it is None.
@@ -233,7 +234,7 @@ async def _follow(run: BulkRun, outcome: ImportOutcome, graceful_stop: GracefulS
                 outcome.settle(result)
 
 
-def _doubtful_keys(journal: Path | None) -> Container[Key] | None:
+def _doubtful_keys(journal: Path | None) -> Container[RowKey] | None:
     try:
         return None if journal is None or not journal.exists() else doubtful_keys(journal)
     except JournalError:

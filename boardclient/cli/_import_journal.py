@@ -13,12 +13,11 @@ from boardclient.bulk import IdSet, digest
 from boardclient.bulk.journal import RowKey, check_identity, read_journal, read_rows
 from boardclient.cli._signals import in_steps
 
-Key = RowKey
 RowPlan = Literal["new", "done", "failed", "doubtful", "changed"]
 """What a run does with a row: create the card; report that it exists or failed for good; look for it; refuse changed content."""
 
 
-def key_of(index: int, draft: CardDraft) -> Key:
+def key_of(index: int, draft: CardDraft) -> RowKey:
     """Return the key of a row in a journal."""
     return index if draft.reference is None else draft.reference
 
@@ -68,7 +67,7 @@ def _is_there(path: Path) -> bool:
     return os.path.exists(path)  # unlike Path.exists it does not raise without permission
 
 
-def doubtful_keys(path: Path) -> set[Key]:
+def doubtful_keys(path: Path) -> set[RowKey]:
     """Return the keys of the rows whose cards may or may not exist.
 
     Raises:

@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 from boardclient import __version__
 from boardclient.testing._recording import (
     Body,
-    Fields,
     Interaction,
+    MultiFields,
     RecordedFailure,
     RecordedResponse,
     Unanswered,
@@ -102,12 +102,12 @@ def _phrase(status: int) -> str:
     return HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""
 
 
-def _pairs(fields: Fields) -> Iterator[tuple[str, str]]:
+def _pairs(fields: MultiFields) -> Iterator[tuple[str, str]]:
     for name, value in fields.items():
         yield from ((name, one) for one in (value if isinstance(value, list) else [value]))
 
 
-def _named(fields: Fields) -> list[dict[str, str]]:
+def _named(fields: MultiFields) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in _pairs(fields)]
 
 

@@ -19,10 +19,10 @@ from boardclient.testing._rules import operation_of
 _FORMAT: Final = "boardclient_recording"
 _VERSION: Final = 1
 EXCHANGE_PATH: Final = "/1/OAuthGetAccessToken"
-Stage: TypeAlias = Literal["idle", "handed", "connect", "write", "send", "receive"]
+ProgressStage: TypeAlias = Literal["idle", "handed", "connect", "write", "send", "receive"]
 """How far a request was when it was cancelled."""
 BodyKind: TypeAlias = Literal["json", "form", "text", "base64", "left_out"]
-Fields: TypeAlias = Mapping[str, str | list[str]]
+MultiFields: TypeAlias = Mapping[str, str | list[str]]
 """Names and values of a query or of headers; a name that occurs several times has a list."""
 
 
@@ -51,7 +51,7 @@ class RecordedRequest:
 
     method: str
     path: str
-    query: Fields = attrs.field(factory=dict)
+    query: MultiFields = attrs.field(factory=dict)
     body: Body | None = None
 
     @property
@@ -70,7 +70,7 @@ class RecordedResponse:
     """A whole response, without what belongs to its connection."""
 
     status: int
-    headers: Fields = attrs.field(factory=dict)
+    headers: MultiFields = attrs.field(factory=dict)
     body: Body | None = None
 
 
@@ -87,7 +87,7 @@ class RecordedFailure:
 class Unanswered:
     """A request that its deadline or its caller cancelled, and how far it had got."""
 
-    stage: Stage = attrs.field(validator=attrs.validators.in_(get_args(Stage)))
+    stage: ProgressStage = attrs.field(validator=attrs.validators.in_(get_args(ProgressStage)))
 
 
 RecordedOutcome: TypeAlias = RecordedResponse | RecordedFailure | Unanswered
@@ -187,7 +187,7 @@ def written_outcome(outcome: RecordedFailure | Unanswered) -> dict[str, Any]:
     return {"unanswered": {"stage": outcome.stage}}
 
 
-def _optional(fields: Fields, name: str) -> dict[str, Fields]:
+def _optional(fields: MultiFields, name: str) -> dict[str, MultiFields]:
     return {name: fields} if fields else {}
 
 

@@ -19,13 +19,13 @@ from boardclient._redaction import redacted
 from boardclient.testing._parsing import body_of, fields_of, path_of, request_of, walk
 from boardclient.testing._recording import (
     Body,
-    Fields,
     Interaction,
+    MultiFields,
+    ProgressStage,
     RecordedFailure,
     RecordedOutcome,
     RecordedRequest,
     RecordedResponse,
-    Stage,
     Unanswered,
 )
 from boardclient.testing._records import Json
@@ -75,7 +75,7 @@ class Captured:
     started: float
     seconds: float = 0.0
     outcome: TransportResult | None = attrs.field(default=None, repr=False)
-    stage: Stage = "idle"
+    stage: ProgressStage = "idle"
 
     @property
     def request(self) -> RecordedRequest:
@@ -178,7 +178,7 @@ class _Redactor:
             status=outcome.status, headers=self._headers(outcome.headers), body=None if body is None else self._body(body)
         )
 
-    def _headers(self, headers: Mapping[str, str]) -> Fields:
+    def _headers(self, headers: Mapping[str, str]) -> MultiFields:
         kept = (
             (name, self.text(value))
             for name, value in headers.items()

@@ -18,9 +18,9 @@ from boardclient.testing._endpoint import ServiceEndpoint
 from boardclient.testing._loopback import LoopbackServer
 from boardclient.testing._parsing import path_of, request_of
 from boardclient.testing._playlist import Playlist
-from boardclient.testing._recording import Fields, RecordedFailure, RecordedOutcome, RecordedResponse, Unanswered
+from boardclient.testing._recording import MultiFields, RecordedFailure, RecordedOutcome, RecordedResponse, Unanswered
 from boardclient.testing._rules import AUTH_PREFIX
-from boardclient.testing._stage import Stage, read_body
+from boardclient.testing._stage import HttpStage, read_body
 
 _NUMBER: Final = "X-Boardclient-Interaction"
 """The header with the number of the interaction, which requests of this process carry: `_tap` has chosen it already."""
@@ -149,7 +149,7 @@ class ReplayService(LoopbackServer, ServiceEndpoint):
         return self.playlist.interactions[number].outcome
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
-        stage = Stage(request, asyncio.sleep)
+        stage = HttpStage(request, asyncio.sleep)
         stage.on_status = partial(self._note, request)
         stage.on_settled = partial(self._note, request, None)
         with contextlib.suppress(ConnectionError):
@@ -161,7 +161,7 @@ class ReplayService(LoopbackServer, ServiceEndpoint):
             words = self.unrecorded[-1] if status == _UNRECORDED_STATUS and self.unrecorded else ""
             self.on_request(request.method, request.path, status, words)
 
-    async def _play(self, request: web.BaseRequest, stage: Stage) -> None:
+    async def _play(self, request: web.BaseRequest, stage: HttpStage) -> None:
         asked = request_of(
             request.method,
             path_of(f"{self.base_url}{request.raw_path}"),
@@ -182,15 +182,15 @@ class ReplayService(LoopbackServer, ServiceEndpoint):
             body = b"" if outcome.body is None or outcome.status in _BODILESS else outcome.body.encode()
             await stage.reply(outcome.status, body, _multi(outcome.headers))
 
-    async def _refuse(self, stage: Stage, words: str) -> None:
+    async def _refuse(self, stage: HttpStage, words: str) -> None:
         self.unrecorded.append(words)
         await stage.reply(_UNRECORDED_STATUS, words.encode(), {"Content-Type": "text/plain; charset=utf-8"})
 
 
-async def _reset(stage: Stage) -> None:
+async def _reset(stage: HttpStage) -> None:
     stage.on_settled()
     stage.abort(reset=True)
 
 
-def _multi(headers: Fields) -> CIMultiDict[str]:
+def _multi(headers: MultiFields) -> CIMultiDict[str]:
     return CIMultiDict((name, one) for name, value in headers.items() for one in (value if isinstance(value, list) else [value]))

@@ -23,7 +23,7 @@ from boardclient.testing._grants import ExchangeAnswer
 from boardclient.testing._loopback import LoopbackServer
 from boardclient.testing._records import Json
 from boardclient.testing._rules import AUTH_PREFIX, FORMS, BoardRules, operation_of
-from boardclient.testing._stage import Stage, read_body
+from boardclient.testing._stage import HttpStage, read_body
 from boardclient.testing.faults import Faults
 
 _T = TypeVar("_T")
@@ -89,7 +89,7 @@ class BoardService(LoopbackServer, ServiceControls):
     _lock: threading.RLock = attrs.field(init=False, factory=threading.RLock)
     _time: ServiceClock = attrs.field(init=False)
     _unsettled: list[asyncio.Future[None]] = attrs.field(init=False, factory=list)
-    _stages: set[Stage] = attrs.field(init=False, factory=set)
+    _stages: set[HttpStage] = attrs.field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
         self._time = ServiceClock(self.clock, lambda seconds: self.sleep(seconds))
@@ -166,7 +166,7 @@ class BoardService(LoopbackServer, ServiceControls):
                 self._unsettled.clear()
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
-        stage = Stage(request, self._time.sleep)
+        stage = HttpStage(request, self._time.sleep)
         stage.on_settled = self._check_settled
         with self._lock:
             self._stages.add(stage)
@@ -179,7 +179,7 @@ class BoardService(LoopbackServer, ServiceControls):
             self._check_settled()
         return stage.response
 
-    async def _serve(self, request: web.BaseRequest, stage: Stage) -> None:
+    async def _serve(self, request: web.BaseRequest, stage: HttpStage) -> None:
         path = request.rel_url.raw_path
         if _pages.is_page(request.method, path):
             with self._lock:
@@ -199,7 +199,7 @@ class BoardService(LoopbackServer, ServiceControls):
             if self.on_call is not None and not stage.has_begun:
                 self.on_call(call)
 
-    async def _play(self, stage: Stage, call: Call, *, is_too_long: bool) -> None:
+    async def _play(self, stage: HttpStage, call: Call, *, is_too_long: bool) -> None:
         if self.latency:
             await stage.sleep(self.latency)
         if is_too_long:

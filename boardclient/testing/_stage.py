@@ -15,8 +15,8 @@ from boardclient.testing._answers import Answer
 
 
 @attrs.define(eq=False)
-class Stage:
-    """One request and its response. Owned by the handler of the request."""
+class HttpStage:
+    """One request and its response: what a `faults.Stage` is over HTTP. Owned by the handler of the request."""
 
     request: web.BaseRequest
     wait: Callable[[float], Awaitable[object]]
