@@ -21,9 +21,8 @@ def _record(model: Board | BoardList | Card | Member) -> dict[str, Any]:
 
     A member also has all fields that the service sent, since the interface documents none (2.5).
     """
-    fields = {field.name: getattr(model, field.name) for field in attrs.fields(type(model)) if field.init}
-    fields.pop("extra", None)
-    values = {name: _value(value) for name, value in fields.items()}
+    names = [field.name for field in attrs.fields(type(model)) if field.name != "extra"]
+    values = {name: _value(getattr(model, name)) for name in names}
     if not isinstance(model, Member):
         return values
     return {**values, **{name: value for name, value in model.extra.items() if name not in values}}
