@@ -20,12 +20,12 @@ from boardclient._sign_in._consent_page import ConsentPage
 from boardclient._sign_in._cookies import SignInCookies
 from boardclient._sign_in._flows import PROBLEM_WORDS, Flow, Signer, new_state
 from boardclient._sign_in._settings import NoCredentials, SignInOptions, options_of_environment
-from boardclient.credentials import StaticCredentials
+from boardclient.credentials import Exchange, StaticCredentials
 from boardclient.credentials._account_store import MemoryTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
 from boardclient.credentials._tokens import ParseToken, TokenStore
 from boardclient.errors import Attempt, BoardClientError, Effect, SessionClosedError, TransportError
-from boardclient.models import Member
+from boardclient.models import Member, check_text
 from boardclient.session import AsyncSession
 
 __all__ = ["Begun", "ConsentState", "NoCredentials", "SignIn", "SignInError", "SignedIn"]
@@ -149,10 +149,9 @@ class SignIn:
             login_url=login_path,
             parse_token=parse_token,
         )
-        address, mark, query = authorize_url.partition("?")
         signer = Signer(keys_of(cookie_secret, "cookie_secret"))
         self._consent_page = ConsentPage(
-            session.exchange.check_url(address, "authorize_url") + (f"{mark}{query}" if query else ""),
+            _checked_page(authorize_url, session.exchange),
             client_id=client_id,
             redirect_uri=redirect_uri,
             scope=scope,
@@ -376,3 +375,16 @@ class SignIn:
             del code, verifier  # the frame stays with an error
         failure.set_cookies = (ended,)
         return failure
+
+
+def _checked_page(url: str, exchange: Exchange) -> str:
+    """Return the URL of the consent page, which may have a query.
+
+    Raises:
+        ValueError, TypeError: browsers can't be sent there with parameters.
+    """
+    address, _, query = check_text(url, "authorize_url").partition("?")
+    checked = exchange.check_url(address, "authorize_url")
+    if "#" in query or not query.isprintable():
+        raise ValueError("authorize_url must hold no fragment and no control character")
+    return f"{checked}?{query}" if query else checked
