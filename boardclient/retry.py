@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import random as _random
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -332,4 +331,4 @@ def _last_error(state: RetryCallState) -> BoardClientError:
 
 def is_pause_possible(pause: float, remaining: float | None) -> bool:
     """Return True if a pause ends within `remaining` seconds (None: no limit)."""
-    return remaining is None or (math.isfinite(pause) and pause < remaining)
+    return remaining is None or pause < remaining

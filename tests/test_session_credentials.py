@@ -17,6 +17,7 @@ from boardclient import (
     Credentials,
     DeadlineError,
     Effect,
+    StaticCredentials,
     TransportError,
 )
 from boardclient.credentials import CredentialObserver
@@ -34,6 +35,8 @@ async def test_a_401_is_renewed_once_and_replayed_once(wire: Any) -> None:
     events: list[object] = []
     async with session_of(provider, observers=[events.append]) as session:
         assert (await session.boards.create("plans")).id == "b1"
+        stats = session.stats()
+    assert (stats.calls, stats.attempts, stats.retries, stats.renewals) == (1, 2, 0, 1)
     assert (provider.rejected, counted(wire)) == ([old], 2)
     assert (body_of(wire, 0)["token"], body_of(wire, 1)["token"]) == ("old-token", "new-token")
     assert [event for event in events if isinstance(event, CredentialsRenewed)] == [CredentialsRenewed(operation="boards.create")]
@@ -59,6 +62,19 @@ async def test_a_call_renews_once_over_all_its_attempts(wire: Any, policy: Any) 
         with pytest.raises(AuthenticationError):
             await session.members.me()
     assert (len(provider.rejected), counted(wire)) == (1, 3)
+
+
+async def test_the_own_acquire_of_a_subclass_is_called(wire: Any) -> None:
+    """An inherited `current`, which is asked first, would bypass it."""
+
+    class Rotating(StaticCredentials):
+        async def acquire(self, exchange: Any) -> Credentials:
+            return Credentials("rotated-token", KEY)
+
+    wire.post(ANY, payload=BOARD)
+    async with session_of(Rotating("first-token", KEY)) as session:
+        await session.boards.create("plans")
+    assert body_of(wire, 0)["token"] == "rotated-token"
 
 
 async def test_equal_credentials_are_final(wire: Any) -> None:
@@ -183,6 +199,7 @@ async def test_a_form_is_posted_on_the_pool(wire: Any) -> None:
     wire.post("https://auth.example/token", status=400, body=b"no")
     async with session_of() as session:
         answer = await session._core.post_form("https://auth.example/token", {"code": "a b&c", "client_id": "i"})
+        assert (session.stats().calls, session.stats().attempts) == (0, 0)  # a form is no call
     ((_, _, kwargs),) = requests(wire)
     assert (answer.status, answer.body) == (400, b"no")
     assert kwargs["data"] == b"code=a+b%26c&client_id=i"

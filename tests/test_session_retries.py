@@ -43,6 +43,17 @@ def _post(session: AsyncSession) -> Any:
 VERBS = {"GET": _get, "PUT": _put, "DELETE": _delete, "POST": _post}
 
 
+async def test_a_ping_is_sent_once(wire: Any, policy: Any) -> None:
+    """It measures one request, whatever the session's policy repeats."""
+    wire.get(ANY, status=503)
+    wire.get(ANY, payload={"id": "m1"})
+    async with session_of(retry=policy) as session:
+        with pytest.raises(ServerError):
+            await session.ping()
+        assert counted(wire) == 1
+        assert await session.ping() > 0
+
+
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("failure", [500, "drop", 429, "refused"])
 async def test_the_default_repeats_only_what_is_safe_to_repeat(

@@ -191,7 +191,10 @@ async def test_options(service: BoardService) -> None:
         for options, error in (
             ({"account_of": "name"}, TypeError),
             ({"cookie_secret": ""}, ValueError),
+            ({"authorize_url": None}, TypeError),
             ({"authorize_url": "/relative"}, ValueError),
+            ({"authorize_url": "https://board.example/authorize?a=b#c"}, ValueError),
+            ({"authorize_url": "https://board.example/authorize?a=b\r\nX: y"}, ValueError),
             ({"authorize_url": "http://board.example/authorize"}, ValueError),
             ({"auth_url": "http://board.example"}, ValueError),
             ({"client_id": ""}, ValueError),
@@ -252,6 +255,8 @@ async def test_the_account_cookie_lasts_for_its_time(service: BoardService) -> N
         assert sign_in_of(service, session, clock=clock, account_seconds=100).account_of_request(browser.cookies) == MEMBER_ID
         assert sign_in_of(service, session, cookie_secret="other").account_of_request(browser.cookies) is None
         clock.now += 1
+        assert sign_in.account_of_request(browser.cookies) is None
+        clock.now -= 103  # signed by a worker whose clock is ahead by more than a second
         assert sign_in.account_of_request(browser.cookies) is None
 
 
