@@ -44,7 +44,7 @@ VERBS = {"GET": _get, "PUT": _put, "DELETE": _delete, "POST": _post}
 
 
 async def test_a_ping_is_sent_once(wire: Any, policy: Any) -> None:
-    """It measures one request, whatever the session's policy repeats."""
+    """A ping measures one request, whatever the policy of the session repeats."""
     wire.get(ANY, status=503)
     wire.get(ANY, payload={"id": "m1"})
     async with session_of(retry=policy) as session:
