@@ -65,6 +65,14 @@ def test_a_list_is_found_by_identifier_or_name(value: str, list_id: str) -> None
     assert LISTS.find(value) == list_id
 
 
+def test_many_lists_are_not_named() -> None:
+    few, many = (ListIndex(BoardList(f"l{number}", f"List {number}") for number in range(count)) for count in (8, 9))
+    with pytest.raises(ValueError, match=r"'List 7'$"):
+        few.find("Nowhere")
+    with pytest.raises(ValueError, match=r"an open list of the board$"):
+        many.find("Nowhere")
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

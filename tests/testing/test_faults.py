@@ -144,6 +144,8 @@ async def test_rate_limit_refuses_what_its_bucket_does_not_hold(client, service,
     clock.now += 2
     assert [(await ask())[0] for _ in range(2)] == [200, 429]
     assert service.calls[-1].fault is service.faults.rate_limit
+    clock.now += 60
+    assert [(await ask())[0] for _ in range(3)] == [200, 200, 429]
     service.faults.rate_limit = faults.rate_limit(1)
     assert [await ask() for _ in range(2)] == [(200, None), (429, None)]
     service.faults.clear()

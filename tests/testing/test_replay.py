@@ -197,6 +197,14 @@ def test_stars_stand_for_any_text() -> None:
     assert playlist.take(_asked(name="a c")) is None
     assert playlist.take(_asked(name="b x b y c")) is None
     assert playlist.take(_asked(name="a 1 b 2 c")) == 0
+    doubled = Playlist([_interaction("a *** b *** b c")], [])
+    assert doubled.take(_asked(name="a x b c")) is None  # a text between stars counts once
+
+
+def test_only_the_last_of_equal_requests_repeats() -> None:
+    """Equal requests are used up in their order, and with `repeats` the last of them stays."""
+    playlist = Playlist([_interaction("a"), _interaction("a")], [], repeats=True)
+    assert [playlist.take(_asked(name="a")) for _ in range(4)] == [0, 1, 1, 1]
 
 
 def test_fields_can_be_ignored() -> None:
