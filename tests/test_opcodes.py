@@ -1,16 +1,21 @@
 """How much Python an ordinary call runs, counted in opcodes: a measure that does not depend on the machine."""
 
 import asyncio
+import socket
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from boardclient import AsyncSession, CardDraft, StaticCredentials
-from boardclient._transport import RawResponse
+from boardclient._transport import Progress, RawResponse, Settings
+from boardclient._transport._connections import Connector
+from boardclient._transport._direct import DirectTransport
+from boardclient._transport._headers import RequestHeaders
 
 _CREATED = RawResponse(200, {}, b'{"id": "c1", "name": "n", "desc": "d", "url": "u"}')
 
@@ -104,3 +109,46 @@ async def test_a_card_of_a_run_with_a_journal_runs_few_opcodes_more(tmp_path: Pa
         await run(1)
         few, many = [await opcodes(asyncio.create_task(run(cards))) for cards in (128, 256)]
     assert 0 < (many - few) / 128 <= 1150
+
+
+class CannedTransport(asyncio.Transport):
+    """A transport whose peer responds to a request as soon as it is written."""
+
+    def __init__(self, protocol: Any, end: socket.socket) -> None:
+        super().__init__({"socket": end})
+        self._protocol = protocol
+
+    def write(self, data: object) -> None:
+        self._protocol.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("in_flight", "bound"), [(1, 353), (2, 460)])
+async def test_an_exchange_runs_few_opcodes(in_flight: int, bound: int) -> None:
+    """A request over an idle connection stays within a bound, also if others in flight put off its writing."""
+    connector = Connector(in_flight, True)
+    direct = DirectTransport(connector, RequestHeaders(Settings()), 2**20)
+    protocol: Any = connector._factory()
+
+    def plan() -> tuple[Any, bytes]:
+        planned = direct.plan("POST", "http://127.0.0.1/1/cards", b"{}", "application/json")
+        assert planned is not None
+        return planned
+
+    async def exchange() -> None:
+        assert isinstance(await direct.round_trip(*plan(), Progress()), RawResponse)
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        protocol.connection_made(CannedTransport(protocol, ours))
+        connector._acquired.update([Mock() for _ in range(1, in_flight)])
+        connector.give_back(plan()[0].connection_key, protocol)
+        await exchange()
+        counted = await opcodes(exchange())
+    connector.abandon()
+    assert 0 < counted <= bound

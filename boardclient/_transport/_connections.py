@@ -139,7 +139,7 @@ class Connector(aiohttp.TCPConnector):
     def __del__(self, *held: object) -> None:
         # After a fork, parent and child share the epoll instance: closing here would unregister the parent's connections
         # (https://man7.org/linux/man-pages/man7/epoll.7.html).
-        if self._process == os.getpid():
+        if self._process == os.getpid() and not self._closed and any(self._conns.values()):
             super().__del__()
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
@@ -171,9 +171,7 @@ class Connector(aiohttp.TCPConnector):
         protocol, since = idle[0]
         if monotonic() - since > KEEP_ALIVE_SECONDS or not protocol.is_connected():
             return None  # `acquire` closes it
-        idle.popleft()
-        if not idle:
-            del self._conns[key]
+        idle.popleft()  # if it is empty now it stays: the connection comes back soon
         self._acquired.add(protocol)
         return protocol
 
@@ -268,9 +266,7 @@ class Protocol(ResponseHandler):
         if transport is None or transport.is_closing():
             return False
         # Only what can change while a connection is idle: aiohttp checked `should_close` when the last response ended.
-        if self._buffer or self._tail or self._should_close or self._exception is not None:
-            return False
-        return not self._unread(0)
+        return not (self._buffer or self._tail or self._should_close or self._unread(0))
 
     def has_ended(self) -> bool:
         """Return True if no request may be written any more.

@@ -137,8 +137,9 @@ class DirectTransport:
                 message, content = await protocol.read()
             progress.stage = "receive"
             progress.http_version = message.version
+            is_complete = content.is_eof()
             if (
-                content.is_eof()
+                is_complete
                 and 0 < content.total_bytes <= self._at_hand
                 and content.exception() is None
                 and "Content-Encoding" not in message.headers
@@ -146,7 +147,8 @@ class DirectTransport:
                 outcome = RawResponse(message.code, message.headers, b"".join(content._buffer))
             else:
                 outcome = await read_whole(message.code, message.headers, content, self._limit)
-            if content.is_eof() and not transport.get_write_buffer_size():  # else something remains to be read or written
+                is_complete = content.is_eof()
+            if is_complete and not transport.get_write_buffer_size():  # else something remains to be read or written
                 connector.give_back(key, protocol)
                 protocol = None
         except Exception as error:  # it may hold the URL, so only a TransportFailure leaves this frame

@@ -87,7 +87,7 @@ class Pool:
             plan = direct.plan(method, url, body, content_type, headers)
             if plan is not None:
                 if not transports.is_traced:
-                    return direct.round_trip(*plan, progress)
+                    return direct.round_trip(plan[0], plan[1], progress)
                 sent = self._headers.copy(None if body is None else content_type, headers)
                 traces = Traces(transports.http, method, url, sent, secrets_of(url, body, content_type))
                 return direct.traced_round_trip(traces, method, url, body, progress, content_type)
