@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
 import attrs
 
-from boardclient.models import Board, BoardList, BoardPrefs, Card, Member
+from boardclient.models import Board, BoardList, BoardPrefs, Card, Member, aware_datetime
 
 _Kinds: TypeAlias = frozenset[type]
 Fit: TypeAlias = Callable[[Any], object]
@@ -19,15 +18,6 @@ _TEXT: Final[_Kinds] = frozenset({str, NoneType})
 _FLAG: Final[_Kinds] = frozenset({bool, NoneType})
 _PLACE: Final[_Kinds] = frozenset({str, int, float, NoneType})
 _NULL: Final[_Kinds] = frozenset({NoneType})
-
-
-def _moment(text: str) -> datetime | None:
-    """Return an ISO 8601 date-time as an aware datetime. None if it is malformed or has no offset."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return None if moment.tzinfo is None else moment
 
 
 def _no_model(value: object) -> None:
@@ -44,7 +34,7 @@ class Field:
         kinds: The types whose values are used unchanged. Types must be exact: True is not accepted as a number. A field is
             required if `NoneType` is not among them.
         asked: The types whose values are passed to `fit`.
-        fit: Returns the model's value for another one, or None if it does not fit.
+        fit: Returns the model's value for one of a type in `asked`, or None if it does not fit. For None it returns None.
         documented: Whether the interface shows its type in the responses of 4.1 to 4.3, where a misfit is an error.
     """
 
@@ -92,7 +82,7 @@ FIELDS: Final[dict[type, tuple[Field, ...]]] = {
         Field("desc", "desc", _TEXT),
         Field("url", "url", _TEXT),
         Field("list_id", "idList", _TEXT, documented=False),
-        Field("due", "due", asked=frozenset({str}), fit=_moment, documented=False),
+        Field("due", "due", asked=frozenset({str}), fit=aware_datetime, documented=False),
         Field("pos", "pos", _PLACE, documented=False),
     ),
     Member: (Field("id", "id", _TEXT, documented=False),),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Generator, Iterator, Sequence
-from typing import Final, NoReturn, TypeAlias, cast
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Final, Generic, NoReturn, TypeAlias, TypeVar, cast
 
 import attrs
 import msgspec
@@ -18,6 +18,7 @@ import msgspec
 from boardclient.errors import DecodeError
 from boardclient.models import JsonValue
 
+V = TypeVar("V")
 UNREADABLE: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 """What msgspec and the standard library raise for text that they can't decode."""
 
@@ -87,26 +88,30 @@ def _not_json() -> DecodeError:
 # --- arrays
 
 Elements: TypeAlias = "Sequence[msgspec.Raw | bytes]"
+ReadArray: TypeAlias = Callable[[bytes], list[V]]
+"""Returns the values of an array, or raises one of `UNREADABLE`."""
 
 
 @attrs.define(eq=False)
-class Part:
-    """Some consecutive elements of an array. `array` is their text as an array, if msgspec can read it.
+class Part(Generic[V]):
+    """Some consecutive elements of an array.
 
-    It is never changed: `attrs.define` and not `frozen` makes it in half the time.
+    They are values, or texts if an element was refused. It is never changed: `attrs.define` and not `frozen` makes it in half the
+    time.
     """
 
-    elements: Elements = ()
-    array: bytes | None = None
+    values: list[V] = attrs.field(factory=list)
+    texts: Elements = ()
 
 
-PART_BYTES: Final = 64 * 2**10
-"""The size of a part. From 128 KiB on malloc maps memory for each part (mallopt(3), M_MMAP_THRESHOLD), which doubles the time."""
+PART_BYTES: Final = 16 * 2**10
+"""The size of a part. As long as one of its values is kept and its `extra` was not read, the whole part is kept."""
+_WINDOW_BYTES: Final = 64 * 2**10
+"""How far the most specific boundary is searched for after a wrong one was found: the element may be longer than a part."""
 _CUTS_TRIED: Final = 16
 _REST_BYTES: Final = 16 * 2**20
 _REST_ELEMENTS: Final = 256
 """How much msgspec splits in one step if no cut is found, which takes at most 30 ms."""
-_NOTHING: Final = Part()
 _SPACE: Final = rb"[ \t\n\r]*"
 _TO_NEXT_NAME: Final = _SPACE + rb":" + _SPACE + rb'"[^"\\]*"' + _SPACE + rb"," + _SPACE
 _START: Final = re.compile(_SPACE + rb"\[" + _SPACE)
@@ -114,8 +119,8 @@ _EMPTY: Final = re.compile(_START.pattern + rb"\]" + _SPACE)
 _NAMES: Final = re.compile(rb"(\{" + _SPACE + rb'"[^"]*")(?:' + _TO_NEXT_NAME + rb'("[^"]*"))?')
 
 
-def split_array(body: bytes) -> Iterator[Part]:
-    """Split an array into its elements, in parts. Other tasks can run in between.
+def split_array(body: bytes, read: ReadArray[V]) -> Iterator[Part[V]]:
+    """Split an array into parts, which `read` reads. Other tasks can run in between.
 
     A part may be empty. Elements are valid JSON, except for numbers beyond the range of a float.
 
@@ -123,7 +128,7 @@ def split_array(body: bytes) -> Iterator[Part]:
         DecodeError: the body is not a JSON array.
     """
     body = body.removeprefix(codecs.BOM_UTF8)
-    if len(body) <= 4 * PART_BYTES and (part := _read_whole(body)) is not None:
+    if len(body) <= 2 * PART_BYTES and (part := read_whole(body, read)) is not None:
         yield part
         return
     if _EMPTY.fullmatch(body):
@@ -135,23 +140,23 @@ def split_array(body: bytes) -> Iterator[Part]:
     position, tries, seams = start.end(), _CUTS_TRIED, _seams(body, start.end())
     is_rest_tried = False
     following: int | None = position
-    while len(body) - position > PART_BYTES:
-        following = yield from _cut(body, position, seams, tries)
+    while len(body) - position > 2 * PART_BYTES:  # with less there may be no boundary
+        following = yield from _cut(body, position, seams, tries, read)
         # If no cut was found, another one is unlikely.
         tries = 1 if following is None else _CUTS_TRIED
         if following is None and not is_rest_tried:
             is_rest_tried = True
             if (elements := _few_large(body, position)) is not None:
                 for element in elements:
-                    yield Part((element,), b"[%b]" % element)
+                    yield read_whole(b"[%b]" % element, read) or Part([], (element,))
                 return
         if following is None:
             following = yield from _walk(body, position)
         if following is None:
             return
         position = following
-    part = _read_whole(b"".join((b"[", memoryview(body)[position:])))
-    if part is not None and part.elements:  # without elements the array ends in a comma
+    part = read_whole(b"".join((b"[", memoryview(body)[position:])), read)
+    if part is not None and (part.values or part.texts):  # without elements the array ends in a comma
         yield part
         return
     while following is not None:
@@ -165,17 +170,35 @@ def _few_large(body: bytes, position: int) -> Elements | None:
     """
     if len(body) - position > _REST_BYTES or not body.startswith(b"{", position):
         return None
-    part = _read_whole(b"".join((b"[", memoryview(body)[position:])))
-    return part.elements if part is not None and 0 < len(part.elements) <= _REST_ELEMENTS else None
+    part = read_whole(b"".join((b"[", memoryview(body)[position:])), _split)
+    return part.values if part is not None and part.values and len(part.values) <= _REST_ELEMENTS else None
 
 
-def _read_whole(array: bytes) -> Part | None:
-    """Split an array in one step. Return None if msgspec can't read it."""
+def read_whole(array: bytes, read: ReadArray[V]) -> Part[V] | None:
+    """Read an array in one step. Return None if msgspec can't split it."""
     try:
         check_utf_8(array)
-        return Part(_split(array), array)
+        return Part(read(array))
+    except UNREADABLE:
+        pass
+    try:
+        check_utf_8(array)
+        return Part([], _split(array))
     except UNREADABLE:
         return None
+
+
+def split_whole(array: bytes) -> Elements:
+    """Split an array that msgspec has read before.
+
+    Raises:
+        DecodeError: it is nested too deep for what is left of the stack.
+    """
+    try:
+        return _split(array)
+    except UNREADABLE:
+        pass
+    raise _not_json()
 
 
 def _seams(body: bytes, start: int) -> list[re.Pattern[bytes]]:
@@ -191,26 +214,40 @@ def _seams(body: bytes, start: int) -> list[re.Pattern[bytes]]:
     return [re.compile(rb"\}" + _SPACE + rb"," + _SPACE + rb"(?=" + beginning + rb")") for beginning in beginnings]
 
 
-def _cut(body: bytes, start: int, seams: Sequence[re.Pattern[bytes]], tries: int) -> Generator[Part, None, int | None]:
-    """Yield the elements of the next `PART_BYTES` or more. Return where the rest begins.
+def _seam_after(body: bytes, position: int, seams: Sequence[re.Pattern[bytes]], window: int) -> re.Match[bytes] | None:
+    """Find what may be a boundary between elements.
 
-    A candidate boundary is real exactly when the text before it, plus a closing bracket, parses as a JSON array: within a
-    string, an object or an inner array it does not. The last of `seams` is searched for in the whole body, the others in the
-    next `PART_BYTES`. Return None if no boundary is found.
+    The first of `seams` is searched for within the window, the others within `PART_BYTES`, and at last the last of them in the
+    whole body.
     """
-    position, skipped = start + PART_BYTES, 0
+    for seam in seams:
+        if (found := seam.search(body, position, position + window)) is not None:
+            return found
+        window = PART_BYTES
+    return seams[-1].search(body, position)
+
+
+def _cut(
+    body: bytes, start: int, seams: Sequence[re.Pattern[bytes]], tries: int, read: ReadArray[V]
+) -> Generator[Part[V], None, int | None]:
+    """Yield the elements of the next `PART_BYTES` or more.
+
+    Return where the rest begins, None if no boundary is found. A candidate boundary is real exactly when the text before it, plus
+    a closing bracket, parses as a JSON array: within a string, an object or an inner array it does not.
+    """
+    position, skipped, window = start + PART_BYTES, 0, PART_BYTES
     for _ in range(tries):
-        near = (seam.search(body, position, position + PART_BYTES) for seam in seams)
-        found = next(filter(None, near), None) or seams[-1].search(body, position)
+        found = _seam_after(body, position, seams, window)
         if found is None:
             return None
-        part = _read_whole(b"".join((b"[", memoryview(body)[start : found.start() + 1], b"]")))
+        part = read_whole(b"".join((b"[", memoryview(body)[start : found.start() + 1], b"]")), read)
         if part is not None:
             yield part
             return found.end()
-        yield _NOTHING
+        yield Part()
         # It is probably in an inner array, which ends soon. After that, skip further each time.
         position, skipped = max(found.end() + skipped, body.find(b"]", found.end() + skipped)), skipped * 2 or 64
+        window = _WINDOW_BYTES
     return None
 
 
@@ -218,7 +255,7 @@ _REST: Final = re.compile(_SPACE)
 _AFTER: Final = re.compile(r"[ \t\n\r]*([,\]])[ \t\n\r]*")
 
 
-def _walk(body: bytes, start: int) -> Generator[Part, None, int | None]:
+def _walk(body: bytes, start: int) -> Generator[Part[V], None, int | None]:
     """Yield the elements of the next `PART_BYTES` or more, by the standard library.
 
     This is for elements that msgspec can't read, and if no cut is found. Return where the following element begins, None at the
@@ -237,11 +274,11 @@ def _walk(body: bytes, start: int) -> Generator[Part, None, int | None]:
         elements, end, is_closed = _scan(text)
         following = start + len(text[:end].encode())
         if elements and not (is_closed and _REST.fullmatch(body, following) is None):
-            yield Part(elements)
+            yield Part([], elements)
             return None if is_closed else following
         if is_closed or is_last:
             break
-        yield _NOTHING  # the element is longer than the window
+        yield Part()  # the element is longer than the window
         size *= 2
     raise _not_json()
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Final, TypeAlias, TypeVar, Union, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, Union, cast
 
 import attrs
 
@@ -25,22 +25,20 @@ class Position(enum.StrEnum):
     BOTTOM = "bottom"
 
 
-class RawFields(bytes):
-    """The JSON text of an object, from which `extra` is read on its first access.
+class ObjectTexts(Protocol):
+    """The JSON texts of objects, from which `extra` of their models is read.
 
-    Unlike a dict, bytes without `__dict__` are not tracked by the cyclic garbage collector, so many models don't slow it down
-    (https://docs.python.org/3/library/gc.html#gc.is_tracked).
+    A model holds a tuple of these and a position. The cyclic garbage collector stops tracking such a tuple if it does not track
+    these either, so many models don't slow it down (https://docs.python.org/3/library/gc.html#gc.is_tracked).
     """
 
-    __slots__ = ()
-
-    def read(self) -> Extra:
-        """Return the undocumented fields.
+    def read(self, position: int, /) -> Extra:
+        """Return the undocumented fields of one object.
 
         Raises:
-            DecodeError: the text is not JSON.
+            DecodeError: its text is not JSON.
         """
-        raise NotImplementedError
+        ...
 
 
 class WeaklyReferenceable:
@@ -99,16 +97,17 @@ def _extra() -> Extra:
 
 
 def _lazy_extra(cls: type[M]) -> type[M]:
-    """Let `extra` of a model be given as `RawFields`, which the first access reads.
+    """Let `extra` be given as `ObjectTexts` and a position in them.
 
-    Its setter is that of the slot which attrs made, so building a model runs no code but `__init__`.
+    The first access reads it. Its setter is that of the slot which attrs made, so building a model runs no code but `__init__`.
     """
     slot = cast("Any", cls).extra
 
     def extra(instance: object) -> object:
         fields = slot.__get__(instance)
-        if isinstance(fields, RawFields):
-            fields = fields.read()
+        if type(fields) is tuple:
+            texts, position = fields
+            fields = texts.read(position)
             slot.__set__(instance, fields)  # two threads may both read it: their mappings are equal
         return fields
 
@@ -267,6 +266,20 @@ def utc_timestamp(value: object, name: str = "due", /) -> str:
     except OverflowError:
         pass
     raise ValueError(f"{name} lies outside the years that UTC can express")
+
+
+def aware_datetime(text: str | None, /) -> datetime | None:
+    """Return an ISO 8601 date-time as an aware datetime.
+
+    It is None if the text is None, is malformed or has no offset.
+    """
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else moment
 
 
 @attrs.frozen

@@ -24,7 +24,6 @@ from boardclient.models import (
     Extra,
     Member,
     Position,
-    RawFields,
     check_identifier,
     check_text,
     utc_timestamp,
@@ -65,27 +64,23 @@ def test_models_are_frozen_slotted_values(model: type) -> None:
     assert (again, again.extra) == (value, {"limits": 1})
 
 
-def test_raw_extra_is_read_on_first_use() -> None:
-    """A model takes the text of its fields as `extra`, reads it once, and keeps a mapping as it is."""
-    asked: list[bytes] = []
+def test_texts_in_place_of_extra_are_read_on_first_use() -> None:
+    """A model takes texts and its position in them as `extra`, reads them once, and keeps a mapping as it is."""
+    asked: list[int] = []
 
-    class Text(RawFields):
-        __slots__ = ()
+    class Texts:
+        def read(self, position: int) -> Extra:
+            asked.append(position)
+            return {"position": position}
 
-        def read(self) -> Extra:
-            asked.append(bytes(self))
-            return {"size": len(self)}
-
-    text: Any = Text(b"abc")
-    card = Card("c", extra=text)
+    unread: Any = (Texts(), 3)
+    card = Card("c", extra=unread)
     assert asked == []
-    assert card.extra == {"size": 3}
+    assert card.extra == {"position": 3}
     assert card.extra is card.extra
-    assert asked == [b"abc"]
+    assert asked == [3]
     given_: Extra = {"a": 1}
     assert Card("c", extra=given_).extra is given_
-    with pytest.raises(NotImplementedError):
-        RawFields(b"{}").read()
 
 
 def test_a_model_becomes_a_dict_that_json_can_express() -> None:

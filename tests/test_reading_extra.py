@@ -9,31 +9,54 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import attrs
 import pytest
 from reading_helpers import board
 
-from boardclient import _convert
+from boardclient import DecodeError, _convert, _json
 from boardclient.models import Card
 
 RAW = b'{"id":"c1","name":"n","pos":true,"labels":[{"id":"l"}],"due":null,"extra":1}'
 EXTRA = {"pos": True, "labels": [{"id": "l"}], "extra": 1}
 
 
-def slot(card: Card) -> object:
+def slot(card: Card) -> Any:
     return vars(Card)["extra"].fset.__self__.__get__(card)
+
+
+def is_read(card: Card) -> bool:
+    return type(slot(card)) is dict
 
 
 def test_extra_is_read_on_first_use_and_then_kept() -> None:
     """The fields are read at the first access, the bytes are let go, and every later access gives the same mapping."""
     card = _convert.card(RAW)
-    assert slot(card) == RAW
+    assert not is_read(card)
     first = card.extra
     assert type(first) is dict
     assert first == EXTRA
     assert card.extra is first
     assert slot(card) is first
+
+
+def test_cards_of_an_array_share_its_text() -> None:
+    """Each card has its own fields, in whatever order they are asked for, and the text is split once."""
+    body = b"[" + b",".join(b'{"id":"c%d","n":%d}' % (number, number) for number in range(20)) + b"]"
+    cards = _convert.cards(body)
+    with mock.patch.object(_json, "_split", wraps=_json._split) as split:
+        assert [card.extra for card in cards[::-1]] == [{"n": number} for number in range(20)][::-1]
+    assert split.call_count == 1
+
+
+def test_a_text_that_can_not_be_split_any_more_is_an_error_in_extra() -> None:
+    """Where less of the stack is left than when the cards were read, splitting may fail."""
+    (card,) = _convert.cards(b'[{"id":"c1","n":1}]')
+    with mock.patch.object(_json, "_split", side_effect=RecursionError), pytest.raises(DecodeError) as caught:
+        card.extra  # noqa: B018 -- reading it is the point
+    assert caught.value.__context__ is None
+    assert card.extra == {"n": 1}
 
 
 def test_looking_at_a_card_does_not_read_extra() -> None:
@@ -42,7 +65,7 @@ def test_looking_at_a_card_does_not_read_extra() -> None:
     assert card == Card("c1", "n")
     assert hash(card) == hash(Card("c1", "n"))
     assert repr(card) == repr(Card("c1", "n"))
-    assert slot(card) == RAW
+    assert not is_read(card)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +139,13 @@ def test_one_kept_card_does_not_hold_the_body() -> None:
     assert size > 2_000_000
     assert held < 50_000
     assert len(kept.extra["text"]) == 300  # type: ignore[arg-type]  # -- a string
+
+
+def test_the_garbage_collector_does_not_track_extra_that_was_not_read() -> None:
+    """After the first collection nothing of a card but the card itself is tracked."""
+    cards = [_convert.card(RAW), *_convert.cards(b"[" + RAW + b"]"), *_convert.cards(b'[{"id":"c1","n":1}]')]
+    gc.collect()
+    assert [gc.is_tracked(slot(card)) for card in cards] == [False] * 3
 
 
 def test_many_cards_hold_little_more_than_their_bytes() -> None:

@@ -21,15 +21,18 @@ from boardclient.models import Card
 IDS = [f"c{number}" for number in range(1000)]
 
 
+def parts_of(body: bytes, read: Any = _json._split) -> list[list[bytes]]:
+    """Split an array, and return the texts of the elements of each part."""
+    return [[bytes(piece) for piece in [*part.values, *part.texts]] for part in _json.split_array(body, read)]
+
+
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n ", " : ")])
 def test_a_long_array_is_cut_into_small_parts(separators: tuple[str, str]) -> None:
     """Parts stay small whatever the white space, and inner arrays and strings that look like a seam don't break an element."""
     body = json.dumps(json.loads(board(1000)), separators=separators).encode()
-    parts = list(_json.split_array(body))
-    assert [json.loads(bytes(piece))["id"] for part in parts for piece in part.elements] == [
-        f"c{number}" for number in range(1000)
-    ]
-    assert max(sum(len(bytes(piece)) for piece in part.elements) for part in parts) < 2 * _json.PART_BYTES
+    parts = parts_of(body)
+    assert [json.loads(piece)["id"] for part in parts for piece in part] == [f"c{number}" for number in range(1000)]
+    assert max(sum(len(piece) for piece in part) for part in parts) < 2 * _json.PART_BYTES
     slices = [len(values) for values in _convert.slices_of_cards(body)]
     assert (sum(slices), max(slices) <= 256) == (1000, True)
 
@@ -37,10 +40,10 @@ def test_a_long_array_is_cut_into_small_parts(separators: tuple[str, str]) -> No
 def test_an_array_without_a_cut_to_be_found_is_walked_in_small_parts() -> None:
     """Where inner arrays look like seams time and again the elements are found one by one, and parts stay small."""
     inner = b'"x":[{"id":"1","x":1},{"id":"2","x":2}],' * 3 + b'"z":"' + b"]" * 500 + b'"'
-    with mock.patch.multiple(_json, PART_BYTES=1000, _CUTS_TRIED=0, _REST_ELEMENTS=0):
-        parts = list(_json.split_array(b"[" + b",".join(b'{"id":"%d",%s}' % (number, inner) for number in range(9)) + b"]"))
-    assert [json.loads(bytes(piece))["id"] for part in parts for piece in part.elements] == [*"012345678"]
-    assert max(len(part.elements) for part in parts) < 3
+    with mock.patch.multiple(_json, PART_BYTES=800, _CUTS_TRIED=0, _REST_ELEMENTS=0):
+        parts = parts_of(b"[" + b",".join(b'{"id":"%d",%s}' % (number, inner) for number in range(9)) + b"]")
+    assert [json.loads(piece)["id"] for part in parts for piece in part] == [*"012345678"]
+    assert max(len(part) for part in parts) < 3
 
 
 @pytest.mark.parametrize(
@@ -71,9 +74,9 @@ def test_cards_full_of_objects_that_begin_alike_are_read_in_small_parts() -> Non
     """Inner objects that begin as a card does, hundreds in each card, make no part much longer than a few cards."""
     inner = [{"id": "i", "name": "n", "due": None} for _ in range(300)]
     body = json.dumps([{"id": str(n), "name": "n", "items": inner, "more": [inner]} for n in range(200)]).encode()
-    parts = list(_json.split_array(body))
-    assert [json.loads(bytes(piece))["id"] for part in parts for piece in part.elements] == [*map(str, range(200))]
-    assert max(sum(len(bytes(piece)) for piece in part.elements) for part in parts) < 4 * _json.PART_BYTES
+    parts = parts_of(body)
+    assert [json.loads(piece)["id"] for part in parts for piece in part] == [*map(str, range(200))]
+    assert max(sum(len(piece) for piece in part) for part in parts) < 4 * _json.PART_BYTES
 
 
 def test_one_odd_escape_leaves_a_board_readable() -> None:
@@ -101,18 +104,19 @@ def test_inner_objects_with_an_id_are_not_taken_for_elements() -> None:
     """Each part is cut at the first attempt, though there are inner arrays of objects that begin with an id too."""
     labels = b'"labels":[{"id":"k","colour":"red"},{"id":"l","colour":"blue"},{"id":"m","colour":"red"}]'
     body = b"[" + b",".join(b'{"id":"%d" , "name":"n",%s}' % (number, labels) for number in range(500)) + b"]"
-    with mock.patch.object(_json, "PART_BYTES", 1000), mock.patch.object(_json, "_split", wraps=_json._split) as split:
-        parts = list(_json.split_array(body))
-    assert [json.loads(bytes(piece))["id"] for part in parts for piece in part.elements] == [str(number) for number in range(500)]
-    assert len(parts) == split.call_count > 40
+    read = mock.Mock(wraps=_json._split)
+    with mock.patch.object(_json, "PART_BYTES", 1000):
+        parts = parts_of(body, read)
+    assert [json.loads(piece)["id"] for part in parts for piece in part] == [str(number) for number in range(500)]
+    assert len(parts) == read.call_count > 40
 
 
 @pytest.mark.parametrize("first", [b'{"id":7,"name":"n"}', b'{"id":"\\"","name":"n"}', b'{"id":"c"}'])
 def test_elements_are_found_by_one_name_where_two_can_not_be_seen(first: bytes) -> None:
     """Where the first element begins with no plain string, or ends there, its first name alone finds the next ones."""
     with mock.patch.object(_json, "PART_BYTES", 100):
-        parts = list(_json.split_array(b"[" + b",".join([first] * 50) + b"]"))
-    assert [bytes(piece) for part in parts for piece in part.elements] == [first] * 50
+        parts = parts_of(b"[" + b",".join([first] * 50) + b"]")
+    assert [piece for part in parts for piece in part] == [first] * 50
     assert len(parts) > 3
 
 
@@ -123,11 +127,9 @@ def test_elements_need_not_begin_as_the_first_one_does(alike: int) -> None:
         b'{"id":"%d",%s"name":"n"}' % (number, b"" if number % alike else b'"due":null,') for number in range(1000)
     ) + b"]"  # fmt: skip
     with mock.patch.object(_json, "PART_BYTES", 1000):
-        parts = list(_json.split_array(body))
-    assert [json.loads(bytes(piece))["id"] for part in parts for piece in part.elements] == [
-        str(number) for number in range(1000)
-    ]
-    assert max(sum(len(bytes(piece)) for piece in part.elements) for part in parts) < 2500
+        parts = parts_of(body)
+    assert [json.loads(piece)["id"] for part in parts for piece in part] == [str(number) for number in range(1000)]
+    assert max(sum(len(piece) for piece in part) for part in parts) < 2500
 
 
 def test_slices_are_read_one_by_one() -> None:
@@ -144,7 +146,7 @@ def test_slices_are_read_one_by_one() -> None:
             for values in _convert.slices_of_cards(b'[{"id":7},' + good[1:] + end):
                 read.append(len(values))
         assert sum(read) == 0
-        assert len(read) > len(good) // _json.PART_BYTES  # other tasks run while the rest is checked
+        assert len(read) > len(good) // (2 * _json.PART_BYTES * _convert.SLICE_PARTS)  # other tasks run while the rest is checked
 
 
 def test_steps_give_what_one_reading_gives() -> None:
