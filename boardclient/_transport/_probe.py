@@ -25,6 +25,8 @@ _REQUEST: Final = b"POST /1/probe HTTP/1.1\r\nHost: 127.0.0.1:9\r\nAccept: appli
 _END: Final = b"Content-Length: 2\r\n\r\n{}"
 _OK: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
 _CHUNKED: Final = b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n"
+_PAUSING: Final = bytes(2**19 + 1)
+"""A body that pauses its connection, since it is larger than what the StreamReader holds."""
 _OPEN: Final = b"HTTP/1.1 200 OK\r\n\r\n["
 
 _logger: Final = logging.getLogger("boardclient.transport")
@@ -38,6 +40,7 @@ class _Canned(asyncio.Transport):
         self.responses: list[Callable[[Protocol], None]] = []
         self.written = b""
         self.protocol: Any = None
+        self.is_paused = False
         self._is_closing = False
 
     def write(self, data: Any) -> None:
@@ -46,6 +49,12 @@ class _Canned(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
 
     def is_closing(self) -> bool:
         return self._is_closing
@@ -76,6 +85,7 @@ _CASES: Final[tuple[tuple[Callable[[Protocol], None], tuple[int, bytes] | None],
     (_feeds(_OK), (200, b"[]")),
     (_feeds(b"HTTP/1.1 100 Continue\r\n\r\n", _OK[:-1], _OK[-1:]), (200, b"[]")),
     (_feeds(_CHUNKED, b"1\r\n[\r\n", b"1\r\n]\r\n0\r\n\r\n"), (201, b"[]")),
+    (_feeds(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(_PAUSING), _PAUSING), (200, _PAUSING)),
     (_feeds(_CHUNKED, b"zz\r\n"), None),
     (_feeds_then_resets(_OPEN), None),
     (_feeds(b"not HTTP\r\n\r\n"), None),
@@ -108,9 +118,12 @@ def _try_case(direct: DirectTransport, connector: Connector, case: int) -> bool:
                 return False
             if expected is None:
                 return isinstance(outcome, TransportFailure) and not protocol.is_connected()
-            if not isinstance(outcome, RawResponse) or (outcome.status, outcome.body) != expected:
+            if not isinstance(outcome, RawResponse) or (outcome.status, outcome.body) != expected or transport.is_paused:
                 return False
-        theirs.close()
+        if case:
+            theirs.close()
+        else:
+            protocol.data_received(b"H")  # which might be the start of a response, but there is no request
         is_noticed = not protocol.is_connected()
         protocol.close()
         return is_noticed

@@ -50,6 +50,8 @@ def _without_exceptions(self: Any, *args: Any) -> None:
         (aiohttp.TCPConnector, "_release_acquired", lambda self, key, protocol: None),
         (_probe, "is_given_up", lambda protocol: True),
         (_connections, "_input_check", lambda transport: lambda _: []),
+        (_connections.Connector, "give_back", lambda self, key, protocol: self._release(key, protocol)),
+        (aiohttp.client_proto.ResponseHandler, "resume_reading", lambda self, resume_parser=True: None),
         (_probe.Protocol, "_end_body", lambda self: None),
     ],
 )
