@@ -6,8 +6,10 @@ import asyncio
 import gzip
 import os
 import ssl
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -118,6 +120,24 @@ async def test_a_forked_copy_leaves_the_connections_alone(monkeypatch: pytest.Mo
         connector.__del__()
     assert not connector.closed
     connector._conns.clear()
+    await http.close()
+
+
+async def test_an_unclosed_connector_closes_its_connections() -> None:
+    """A connector that is collected with idle connections closes them and says so, one without any says nothing."""
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context["message"]))
+    said: list[str] = []
+    pool = Pool(Settings())
+    http = pool._open().http
+    connector: Any = http.connector
+    connector._conns["h"] = idle = deque[Any]()
+    connector.__del__()
+    assert (connector.closed, said) == (False, [])
+    idle.append((protocol := Mock(closed=None), 0.0))
+    with pytest.warns(ResourceWarning, match="Unclosed connector"):
+        connector.__del__()
+    assert (connector.closed, said) == (True, ["Unclosed connector"])
+    protocol.close.assert_called_once_with()
     await http.close()
 
 
