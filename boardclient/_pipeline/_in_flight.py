@@ -12,7 +12,7 @@ import os
 import time
 import weakref
 from asyncio import current_task, get_running_loop
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -113,13 +113,6 @@ class CallContext(Progress):
         self.seconds = seconds
         self._began = began
         self._cancelling = task.cancelling()
-
-    def apply(self, options: CallOptions) -> None:
-        """Apply the options of the call."""
-        self.options, options.context = options, self
-        if options.activity is not None:
-            self.activity = options.activity
-            self.is_tracked = True
 
     @property
     def line(self) -> str:
@@ -283,13 +276,21 @@ class InFlightCalls:
         now = loop.time()
         context = CallContext(request, task, now, seconds)
         if options is not None:
-            context.apply(options)
+            context.options = options
+            if options.activity is not None:
+                context.activity, context.is_tracked = options.activity, True
         self._under_way.add(context)
         if seconds is not None:
             deadline = context.deadline = now + seconds
             if deadline < self._wake_at:
                 self._schedule(deadline)
         return context
+
+    def withdraw(self, options: Collection[CallOptions]) -> None:
+        """Withdraw the calls with these options that have not been sent."""
+        for context in self._under_way:
+            if context.options in options:
+                context.withdraw()
 
     def suspend(self, context: CallContext) -> None:
         """Suspend the deadline of a call, unless its waits count."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import attrs
@@ -15,13 +15,12 @@ from boardclient.errors import Attempt
 
 if TYPE_CHECKING:
     from boardclient._pace import Limiter
-    from boardclient._pipeline._in_flight import CallContext
     from boardclient.events import Event
 
 T = TypeVar("T")
 
 
-@attrs.define(on_setattr=attrs.setters.NO_OP)  # the limiter never changes: a hook would run at each change of the others
+@attrs.define(eq=False)
 class CallOptions:
     """Options of one call that differ from its session's. The object may be reused after the call.
 
@@ -32,7 +31,6 @@ class CallOptions:
         waits_count: Whether waiting for the limiter and for credentials counts towards the deadline. True by default.
         history: Receives the attempts of a call that succeeded. It stays empty if the first attempt succeeded, unless the call
             is observed.
-        context: The call that is in flight with these options, or None between calls.
         activity: The call as instruments see it, or None if it is not observed.
     """
 
@@ -40,7 +38,6 @@ class CallOptions:
     leaves_throttling: bool = attrs.field(default=False, kw_only=True)
     waits_count: bool = attrs.field(default=True, kw_only=True)
     history: list[Attempt] = attrs.field(factory=list, kw_only=True)
-    context: CallContext | None = attrs.field(default=None, kw_only=True, repr=False)
     activity: Activity | None = attrs.field(default=None, kw_only=True, repr=False)
 
 
@@ -49,6 +46,13 @@ class CallRunner(Protocol):
 
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
         """Make one call and return its value."""
+        ...
+
+    def withdraw(self, options: Collection[CallOptions]) -> None:
+        """Withdraw the calls with these options that have not been sent.
+
+        They wait for the limiter, for a pause or for a connection.
+        """
         ...
 
     @property

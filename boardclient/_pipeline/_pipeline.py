@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Coroutine, Generator, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Generator, Iterable, Mapping
 from time import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -122,8 +122,6 @@ class Pipeline:
             outcome, ended = ended, None
         finally:
             self._in_flight.end(context)
-            if options is not None:
-                options.context = None
         if context.is_tracked:  # as are all failures and interruptions
             outcome = self._final_outcome(request, context, outcome)
             if isinstance(outcome, BoardClientError) and not context.returns_error:
@@ -327,6 +325,13 @@ class Pipeline:
         return outcome
 
     # --- what bulk runs need of a session
+
+    def withdraw(self, options: Collection[CallOptions]) -> None:
+        """Withdraw the calls with these options that have not been sent.
+
+        They wait for the limiter, for a pause or for a connection.
+        """
+        self._in_flight.withdraw(options)
 
     def notify(self, event: Event) -> None:
         """Pass an event to the observers."""

@@ -63,18 +63,16 @@ class Sender:
         self._limiter = limiter
         self._hold = hold
         self._halt = halt
-        self._calls: list[CallOptions] = []
+        self._calls: set[CallOptions] = set()
 
     def withdraw_unsent(self) -> None:
         """End the calls that wait for the limiter, a pause or a connection. None of them was sent."""
-        for call in self._calls:
-            if call.context is not None:
-                call.context.withdraw()
+        self._caller.withdraw(self._calls)
 
     async def work(self) -> None:
         """Send one row after another until the run is halted or the worker is cancelled."""
         options = CallOptions(self._limiter, leaves_throttling=True, waits_count=False)
-        self._calls.append(options)
+        self._calls.add(options)
         halt, hold, backlog, call = self._halt, self._hold, self._backlog, self._caller.call
         while not halt.is_set:
             row = self._next_at_once() or await backlog.next()

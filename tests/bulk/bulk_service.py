@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from boardclient import (
@@ -70,6 +70,8 @@ class Core:
         self.slots = ConnectionSlots(self.max_connections)
 
     def notify(self, event: object) -> None: ...
+
+    def withdraw(self, options: Collection[CallOptions]) -> None: ...
 
     async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
         raise NotImplementedError

@@ -268,7 +268,7 @@ async def test_stopping_sends_nothing_more(
         if cards:
             await service.received("cards.create", 1)
         assert run._open is not None
-        while not any(call.context for call in run._open._sender._calls):
+        while not len(session._core.in_flight):
             await asyncio.sleep(0)
         await let_run()
         sent = len(service.calls_of("cards.create"))
