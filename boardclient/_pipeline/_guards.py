@@ -69,9 +69,8 @@ def notify_all(observers: Iterable[Observer], event: Event) -> None:
 class AttemptLimiter(Protocol):
     """What a call asks of a limiter. Leaving it and `report` raise no errors."""
 
-    @property
-    def needs_every_result(self) -> bool:
-        """Whether attempts must enter it now. If not, only failures are reported to it."""
+    def must_be_entered(self) -> bool:
+        """Return True if attempts must enter it now. If not, only failures are reported to it."""
         ...
 
     @property
@@ -96,13 +95,15 @@ class GuardedLimiter:
     Errors on entering it are raised to the caller, since nothing has been sent.
     """
 
-    needs_every_result = True
-
     def __init__(self, limiter: Limiter) -> None:
         if not hasattr(type(limiter), "__aenter__"):
             raise TypeError(f"limiter must be an async context manager, such as Pace(), not {type(limiter).__name__}")
         self._limiter = limiter
         self._report = getattr(limiter, "report", None)
+
+    def must_be_entered(self) -> bool:
+        """Return True."""
+        return True
 
     @property
     def is_reporting(self) -> bool:

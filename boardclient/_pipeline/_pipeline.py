@@ -169,7 +169,7 @@ class Pipeline:
     ) -> Coroutine[Any, Any, T | BoardClientError]:
         """Send the request once, at once if it need not wait for anything."""
         limiter = context.options.limiter or self._limiter
-        if credentials is None or (limiter is not None and limiter.needs_every_result):
+        if credentials is None or (limiter is not None and limiter.must_be_entered()):
             return self._attempt_after_waiting(request, context, credentials, limiter)
         return self._send(request, context, credentials)
 
@@ -183,7 +183,7 @@ class Pipeline:
                 if isinstance(obtained, CredentialError):
                     return obtained
                 credentials = obtained
-            if limiter is None or not limiter.needs_every_result:
+            if limiter is None or not limiter.must_be_entered():
                 return await self._send(request, context, credentials)
             outcome = await self._send_within(limiter, request, context, credentials)
             if not isinstance(outcome, _Unsent):

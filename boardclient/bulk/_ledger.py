@@ -98,10 +98,10 @@ class MemoryLedger:
 
     batch = 0
     is_new = True
-    released = sys.maxsize
 
     def __init__(self, *, keeps_cards: bool = True) -> None:
         self.secret = secrets.token_bytes(16)
+        self.released = sys.maxsize
         self._keeps_cards = keeps_cards
         self._confirmed = IdSet()
         self._baseline: IdSet | None = None

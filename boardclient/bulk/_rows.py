@@ -28,8 +28,6 @@ class Row:
     """Why the row is in doubt, or None if it is not."""
     marker: str | None = None
     """The marker in its card's description, once it was made."""
-    sends = 0
-    """How often this run has sent it."""
     doubted_at = 0.0
     """When its effect became unknown in this run, on the loop's clock."""
     absent_at: Extent | None = None
@@ -48,6 +46,8 @@ class Row:
         self.draft = draft
         self.seq = index
         """The number of the row in the ledger."""
+        self.sends = 0
+        """How often this run has sent it."""
 
     @property
     def key(self) -> int | str:

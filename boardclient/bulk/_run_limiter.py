@@ -44,15 +44,13 @@ class RunLimiter:
         rate = shared.rate
         return shared.workers if rate is None else 1 + int(rate * _QUEUED_SECONDS)
 
-    @property
-    def needs_every_result(self) -> bool:
-        """Whether an attempt may have to wait here, and must report successes too."""
-        return (
-            self._shared is not None
-            or self._hold.reason is not None
-            or (self._own is not None and self._own.needs_every_result)
-            or self._slots.wanted > self._slots.number
-        )
+    def must_be_entered(self) -> bool:
+        """Return True if an attempt may have to wait here, and must report successes too."""
+        if self._shared is not None or self._hold.reason is not None:
+            return True
+        if self._own is not None and self._own.needs_every_result:
+            return True
+        return self._slots.wanted > self._slots.number
 
     @property
     def is_held(self) -> bool:

@@ -86,7 +86,7 @@ async def test_few_workers_wait_in_a_limiter_of_the_session() -> None:
     """The others wait in the run's own line, in which they keep their order."""
     shared = Limiter()
     limiter = RunLimiter(None, shared, held_not(), ConnectionSlots(100))
-    assert limiter.needs_every_result
+    assert limiter.must_be_entered()
     tasks = [asyncio.create_task(enter(limiter)) for _ in range(50)]
     await let_run()
     assert shared.waiting == 1
@@ -121,9 +121,9 @@ async def test_two_runs_on_one_pool_share_its_connections() -> None:
     until = asyncio.Event()
     one, two = (RunLimiter(None, None, held_not(), slots) for _ in range(2))
     slots.wanted = 3
-    assert not one.needs_every_result
+    assert not one.must_be_entered()
     slots.wanted = 6
-    assert one.needs_every_result
+    assert one.must_be_entered()
     tasks = [asyncio.create_task(enter(limiter, until)) for limiter in (one, two, one, two)]
     await let_run()
     tasks[3].cancel()
@@ -172,11 +172,11 @@ async def test_a_hold_is_waited_for_by_attempts_that_no_limiter_limits() -> None
     """While a run is held its attempts enter the limiter, in which they wait for the hold, and afterwards they don't."""
     hold = held_not()
     limiter = RunLimiter(None, None, hold, ConnectionSlots(100))
-    assert not limiter.needs_every_result
+    assert not limiter.must_be_entered()
     hold.note_failure(TransportError("refused", "connect", effect=Effect.NOT_SENT))
-    assert limiter.needs_every_result
+    assert limiter.must_be_entered()
     hold.note_success()
-    assert not limiter.needs_every_result
+    assert not limiter.must_be_entered()
 
 
 @virtually
