@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Final
 
 import aiohttp
@@ -17,6 +18,9 @@ from boardclient._transport._values import RawResponse, TransportFailure, Transp
 from boardclient.errors import Effect
 
 _WATCH_SECONDS: Final = 0.5
+_MEBIBYTE: Final = 2**20
+_MOST_MAPPED_BYTES: Final = 2**25 - 2**16
+"""glibc's thresholds follow no larger allocation (M_MMAP_THRESHOLD)."""
 
 
 async def read_whole(status: int, headers: Mapping[str, str], content: StreamReader | _AtHand, limit: int) -> TransportResult:
@@ -46,11 +50,25 @@ async def read_whole(status: int, headers: Mapping[str, str], content: StreamRea
     if size <= limit:
         if decoder is not None and not decoder.is_complete:
             raise aiohttp.ClientPayloadError
+        if size > _MEBIBYTE:
+            _keep_memory(size // _MEBIBYTE + 1)
         return RawResponse(status, headers, b"".join(chunks))
     if 200 <= status < 300:
         return TransportFailure("receive", Effect.DONE, f"the response is larger than {limit} bytes")
     chunks[-1] = chunks[-1][: limit - size]
     return RawResponse(status, headers, b"".join(chunks))
+
+
+@cache
+def _keep_memory(mebibytes: int) -> None:
+    """Make glibc keep the memory of a body of this size for the next one.
+
+    It returns the end of its heap to the system once that has twice the size of the largest allocation that was mapped and freed
+    (M_TRIM_THRESHOLD in https://man7.org/linux/man-pages/man3/mallopt.3.html). The chunks of a large body, the body itself and
+    the texts of its values exceed this by little, and each page that is asked for again costs a page fault. Freeing an
+    allocation that is a quarter larger than the body prevents this. It is never written to, so it needs no memory itself.
+    """
+    bytes(min(mebibytes * _MEBIBYTE * 5 // 4, _MOST_MAPPED_BYTES))
 
 
 class _AtHand:
