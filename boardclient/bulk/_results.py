@@ -7,11 +7,7 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
-from boardclient.errors import (
-    BoardClientError,
-    DecodeError,
-    Effect,
-)
+from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card, CardDraft, WeaklyReferenceable, constructor_of
 
 ResultState: TypeAlias = Literal["created", "already", "failed", "unknown"]
@@ -49,8 +45,7 @@ def state_after(error: BoardClientError) -> ResultState:
 
     It is "unknown" unless the error rules out that the card exists.
     """
-    is_open = error.effect in {Effect.UNKNOWN, Effect.DONE} or isinstance(error, DecodeError)
-    return "unknown" if is_open else "failed"
+    return "unknown" if error.effect in {Effect.UNKNOWN, Effect.DONE} else "failed"
 
 
 @attrs.frozen(kw_only=True)
