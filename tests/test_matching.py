@@ -212,6 +212,12 @@ def test_a_text_that_is_longer_than_a_cut_is_no_cut() -> None:
     assert not learn_text(pairs).is_usable
 
 
+def test_dots_that_mark_a_cut_count_to_the_length() -> None:
+    """A service that shows 15 characters shows a text of 15 whole, and 12 of a longer one with three dots."""
+    rule = learn_text([("a text of 15 ch", "a text of 15 ch"), ("a text beyond that", "a text beyon...")])
+    assert (rule.is_usable, rule.cut) == (True, 12)
+
+
 def test_texts_of_unseen_kinds_are_not_predicted() -> None:
     """What the service does to emoji is not known from plain texts, nor what it does to long ones."""
     rule = learn_text([("card 1", "card 1")])
@@ -341,6 +347,8 @@ def test_names_that_say_nothing_leave_it_to_descriptions() -> None:
     assert {place: found.id for place, found in result.found.items()} == {0: "1"}
     assert sorted(result.unclear) == [2, 3]
     assert result.absent == [1]
+    undescribed = [attrs.evolve(card("3", "always the same"), desc=None)]
+    assert match([Content.of(rows[0])], [digest(rows[0])], undescribed, shown).absent == [0]
 
 
 def test_cards_without_a_name_may_be_any_row() -> None:
@@ -420,6 +428,8 @@ def test_a_listing_sorts_cards() -> None:
     assert listing.fields == {"name", "desc", "list_id"}
     assert [one.id for one in listing.copies()] == []
     assert [one.id for one in listing_of([card("c1"), card("x")], [], ["c1"]).copies()] == ["x"]
+    bare = attrs.evolve(card("x"), desc=None)  # some responses leave out what is empty
+    assert [one.id for one in listing_of([card("c1"), bare], [], ["c1"]).copies()] == ["x"]
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,52 @@ async def test_the_audit_counts_rows_that_share_a_card(ledger: Ledger) -> None:
     assert (audit.confirmed, audit.reused, audit.is_sound) == (3, 3, False)
 
 
+async def test_a_card_that_was_found_and_then_deleted_is_lost(ledger: Ledger) -> None:
+    """The audit looks for a card that was found without a response as for any other."""
+    rows = [row(0)]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    board.cards.append(card("1"))
+    (finding,) = await reconciler.settle(rows)
+    assert finding.card is not None
+    note(ledger, rows[0], finding.card)
+    assert board.cards.pop().id == "1"
+    audit = await reconciler.audit()
+    assert (audit.confirmed, audit.lost, audit.hidden) == (1, 1, 0)
+
+
+async def test_without_a_baseline_no_card_is_a_second_one(ledger: Ledger) -> None:
+    """A card that looks like a row's may have been there before the run."""
+    board = Board()
+    reconciler = board.reconciler(ledger)
+    await reconciler.prepare(reads_cards=False)
+    await confirm(ledger, board, reconciler)
+    board.cards.append(attrs.evolve(board.cards[0], id="before", extra={}))
+    audit = await reconciler.audit()
+    assert (audit.duplicated, audit.unexpected, audit.is_sound) == ((), (), True)
+
+
+async def test_second_cards_of_rows_of_earlier_runs_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A marker shows the second card of any row, also of one that is no sample and whose card people have changed."""
+    monkeypatch.setattr("boardclient.bulk.reconciliation._samples.SAMPLES", 1)
+    board, rows = Board(), [row(index, f"n{index}") for index in range(3)]
+    for number in range(2):
+        ledger = await JournalLedger.open(tmp_path / "journal", {"board": "b1"}, 8)
+        reconciler = board.reconciler(ledger, True)
+        await reconciler.prepare(reads_cards=True)
+        await ledger.admit(rows)
+        for index, one in enumerate(rows):
+            if number == 0:
+                board.cards.append(card(f"c{index}", one.draft.name, reconciler.description(one) or ""))
+                note(ledger, one, board.cards[-1])
+            reconciler.note_known(one, f"c{index}")
+        if number == 0:
+            board.cards.append(attrs.evolve(board.cards[1], id="second", name="renamed", extra={}))
+            rows = [row(index, f"n{index}") for index in range(3)]
+        assert [one.id for one in (await reconciler.audit()).duplicated] == ["second"]
+        await ledger.aclose()
+
+
 async def test_the_audit_by_marker(ledger: Ledger) -> None:
     """A second card with a row's marker is a duplicate; one with an unknown marker is unexpected."""
     rows = [row(0)]

@@ -66,15 +66,16 @@ async def test_cards_may_belong_to_rows_that_only_earlier_runs_got(
         await run(row(0, desc="zero"), row(1, **fields), finds={0: "1", 1: "2"})
 
 
+@pytest.mark.parametrize("text", ["", "a long text of words, " * 50])
 @pytest.mark.parametrize("marking", [True, lambda draft: f"no-{draft.name}"])
-async def test_a_marker_that_is_shown_in_part_may_be_the_rows(ledger: Ledger, marking: Any) -> None:
+async def test_a_marker_that_is_shown_in_part_may_be_the_rows(ledger: Ledger, marking: Any, text: str) -> None:
     """A service masks numbers, or joins words. Another card without a marker belongs to others."""
     board = Board()
     rows = [row(0, "one"), row(1, "two"), row(2, "three")]
     reconciler = await begun(ledger, board, rows, marking)
     shown = [marker_of(reconciler, one) for one in rows]
     part = shown[0][4:13] if marking is True else f"{shown[0]}-and-text".replace("-", "_")
-    board.cards += [card("1", "renamed", f"[**{part}**"), card("2", "two", "text"), card("3", "three", f"[{shown[2]}]")]
+    board.cards += [card("1", "renamed", f"{text}[**{part}**"), card("2", "two", "text"), card("3", "three", f"[{shown[2]}]")]
     assert verdicts(await settled(ledger, board, reconciler, rows)) == {0: "unknown", 1: "absent", 2: "3"}
 
 

@@ -296,6 +296,19 @@ async def test_a_listing_that_has_shrunk_may_grow_again(ledger: Ledger) -> None:
     assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
 
 
+async def test_a_listing_that_did_not_prove_is_no_later_beginning(ledger: Ledger) -> None:
+    """A listing that grew in another list proves nothing yet. A later one is compared with the first, not with that one."""
+    rows = [row(0, "n0")]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    board.cards.append(card("before", "before"))
+    assert verdicts(await reconciler.settle(rows)) == {0: "open"}
+    await confirm(ledger, board, reconciler, "l2")
+    assert verdicts(await reconciler.settle(rows)) == {0: "open"}
+    board.cards[-1] = attrs.evolve(board.cards[-1], list_id="l1", extra={})  # moved
+    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
+
+
 async def test_a_listing_that_lags_is_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """A card that was created just now may not be listed yet: the board is read once more, when it must be."""
     waited: list[float] = []
@@ -340,6 +353,9 @@ async def test_a_board_that_cannot_be_read_leaves_rows_unknown(ledger: Ledger, e
     findings = await reconciler.settle(rows)
     assert verdicts(findings) == {0: "unknown", 1: "unknown"}
     assert str(findings[0].error) == f"whether the card exists is not known: the board could not be read: {error.message}"
+    board.error = None
+    board.cards.append(card("1"))
+    assert [one.id for one in (await reconciler.audit()).resembling] == ["1"]
 
 
 @pytest.mark.parametrize(

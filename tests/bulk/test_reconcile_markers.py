@@ -28,3 +28,22 @@ async def test_a_card_without_a_marker_that_looks_like_a_row_s_is_doubtful() -> 
         reconciler.note_created(known, shown.id)
     board.cards.append(card("c", "lost", "of others"))
     assert verdicts(await reconciler.settle([lost])) == {50: "unknown"}
+
+
+async def test_rows_that_share_a_marker_are_found_if_all_exist() -> None:
+    """As many cards show the marker as rows have it, so each of the rows exists."""
+    ledger, board, rows = MemoryLedger(), Board(), [row(0, "one"), row(1, "two")]
+    reconciler = board.reconciler(ledger, marking=lambda draft: "same")
+    await reconciler.prepare(reads_cards=True)
+    board.cards += [card("c0", "one", "[same]"), card("c1", "two", "[same]")]
+    assert verdicts(await reconciler.settle(rows)) == {0: "c0", 1: "c1"}
+
+
+async def test_cards_that_show_each_other_s_markers_are_one_row_s_each() -> None:
+    """Descriptions may refer to other rows by their markers: each row has one card all the same."""
+    ledger, board = MemoryLedger(), Board()
+    rows = [row(0, "m0", desc="see also [m1]"), row(1, "m1", desc="see also [m0]")]
+    reconciler = board.reconciler(ledger, marking=lambda draft: draft.name)
+    await reconciler.prepare(reads_cards=True)
+    board.cards += [card(f"c{one.index}", "renamed", reconciler.description(one) or "") for one in rows]
+    assert verdicts(await reconciler.settle(rows)) == {0: "c0", 1: "c1"}

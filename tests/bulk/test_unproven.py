@@ -79,7 +79,7 @@ async def test_a_listing_of_a_round_number_of_cards_may_be_cut(ledger: Ledger) -
     reconciler = await begun(ledger, board, rows)
     board.cards += [card(f"o{index}", "of others") for index in range(49)]
     reconciler._first_seq = rows[0].seq
-    rows[2].doubted_at = math.inf
+    rows[2].doubted_at = reconciler._board.created_at
     assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(3), "open")
     assert reconciler.choose(rows) is rows[1]
     outside = [rows[0], rows[2]]
@@ -94,6 +94,37 @@ async def test_a_listing_of_a_round_number_of_cards_may_be_cut(ledger: Ledger) -
     assert reconciler.choose(rows) == why
     board.cards.append(card("o50", "of others"))
     assert verdicts(await reconciler.settle(rows)) == dict.fromkeys(range(3), "absent")
+
+
+@pytest.mark.parametrize(("known", "before"), [(True, False), (False, True)])
+async def test_a_row_whose_neighbours_are_listed_is_not_cut_off(ledger: Ledger, known: bool, before: bool) -> None:
+    """A listing cut off at its length would lack an earlier card, of the run or of those before it, as well as a later one."""
+    board = Board(*([card("before", "before")] if before else []))
+    reconciler = board.reconciler(ledger)
+    await reconciler.prepare(reads_cards=True)
+    first, doubted = row(0, "first"), row(1, "between")
+    await ledger.admit([first, doubted])
+    if known:
+        board.cards.append(card("first", "first"))
+        note(ledger, first, board.cards[-1])
+        reconciler.note_created(first, "first")
+    await confirm(ledger, board, reconciler)
+    board.cards += [card(f"o{index}", "of others") for index in range(48)]
+    assert verdicts(await reconciler.settle([doubted])) == {1: "open"}
+    assert reconciler.choose([doubted]) is doubted
+
+
+async def test_growth_before_a_row_was_sent_again_proves_nothing_of_that(ledger: Ledger) -> None:
+    """Once a row was sent without proof, a listing has to lack it anew before another that has grown proves it absent."""
+    rows = [row(0, "n0")]
+    board = Board()
+    reconciler = await begun(ledger, board, rows)
+    assert verdicts(await reconciler.settle(rows)) == {0: "open"}
+    await reconciler.note_unproven(rows[0])
+    await confirm(ledger, board, reconciler)
+    assert verdicts(await reconciler.settle(rows)) == {0: "open"}
+    await confirm(ledger, board, reconciler)
+    assert verdicts(await reconciler.settle(rows)) == {0: "absent"}
 
 
 @pytest.mark.parametrize("due", [DUE, None])
