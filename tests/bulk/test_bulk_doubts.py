@@ -100,7 +100,8 @@ async def test_settle_counts_from_the_opening_for_earlier_runs(moments: Moments,
     assert memory.times("a") == [memory.read_at[0]]
 
 
-async def test_a_card_sent_by_this_run_is_created_by_it(moments: Moments, path: Path) -> None:
+@pytest.mark.parametrize("names", ["a", "abc"])
+async def test_a_card_sent_by_this_run_is_created_by_it(names: str, moments: Moments, path: Path) -> None:
     """A row of an earlier run that was absent and is resent counts for this run, also if it is found without a response."""
     memory = Memory(moments)
     memory.script = {"a": ["hang"]}
@@ -108,10 +109,10 @@ async def test_a_card_sent_by_this_run_is_created_by_it(moments: Moments, path: 
         while not memory.sent:
             await asyncio.sleep(0)
     memory.script = {"a": ["swallowed"]}
-    (result,) = await memory.results("a", journal=path)
-    assert result.state == "created"
-    assert result.card == memory.cards[0]
-    assert [card.name for card in memory.cards] == ["a"]
+    results = await memory.results(names, journal=path)
+    assert {result.state for result in results} == {"created"}
+    assert all(result.card in memory.cards for result in results)
+    assert sorted(card.name or "" for card in memory.cards) == [*names]
 
 
 async def test_a_service_that_changes_texts_gets_no_duplicates(moments: Moments) -> None:
@@ -483,3 +484,35 @@ async def test_a_card_that_is_absent_and_then_refused_has_failed(moments: Moment
     memory.script = {"b": [LOST, BadRequestError("400", 400)]}
     results = await memory.results("abc")
     assert {result.draft.name: result.state for result in results} == {"a": "created", "b": "failed", "c": "created"}
+
+
+async def test_a_row_kept_back_proves_that_another_is_absent(moments: Moments) -> None:
+    """At the end of the input one row that is absent is kept back. If another one is lost again, its card proves that absent."""
+    memory = Memory(moments)
+    memory.script = {"a": [LOST] * 4, "b": [LOST]}
+    async with memory.run("abw") as run:
+        states = {result.draft.name: result.state async for result in run}
+    assert states == dict.fromkeys("abw", "created")
+    assert "".join(name for name, _ in memory.sent) == "abwabaaa"  # two of the latter without proof, which are the most
+    assert run.report.audit is not None
+    assert run.report.audit.is_sound
+
+
+async def test_no_row_is_kept_back_while_the_input_is_waited_for(moments: Moments) -> None:
+    """The input may wait for the results of the rows that were in doubt: all of them are sent again."""
+
+    async def source() -> AsyncIterator[CardDraft]:
+        for name in "wabc":
+            yield CardDraft(name, "list")
+        await asyncio.Event().wait()
+
+    memory = Memory(moments)
+    memory.script = {name: [LOST] for name in "abc"}
+    rows = source()
+    plan = make_options(memory, rows, concurrency=1, journal=None, board_id="board", unknown=None, marker=None, settle=60.0)
+    async with BulkRun(memory, rows, plan, []) as run:
+        taken: list[CardResult] = []
+        for _ in range(5):
+            await let_run()
+            taken += run.take_ready()
+        assert sorted(result.draft.name for result in taken) == [*"abcw"]

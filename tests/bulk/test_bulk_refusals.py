@@ -1,15 +1,23 @@
 """Rows that get a 429: when they are sent again, and when they fail."""
 
+import asyncio
 from pathlib import Path
 
 import attrs
 from bulk_helpers import REFUSED, Memory, Moments, World, kept
 from bulk_service import let_run
+from virtual_loop import virtually
 
 from boardclient import (
+    CardDraft,
+    Effect,
     Pace,
     RateLimitError,
+    TransportError,
 )
+from boardclient.bulk._hold import Hold
+from boardclient.bulk._put_off import pause_before
+from boardclient.bulk._rows import Row
 from boardclient.bulk.journal import read_journal
 from boardclient.testing import faults
 
@@ -68,6 +76,19 @@ async def test_a_card_that_is_refused_for_too_long_fails(moments: Moments) -> No
     first, *_, last = memory.times("a")
     assert len(memory.times("a")) == 4
     assert 240.0 <= last - first < 300.0
+
+
+@virtually
+async def test_a_row_is_put_off_for_longer_each_time_up_to_a_bound() -> None:
+    """The pauses of a row that could not be sent double up to 6.4 s. From the 20th on its own time counts, not that of others."""
+    hold, one = Hold(None, list), Row(0, CardDraft("a", "list"))
+    failure = TransportError("refused", "connect", effect=Effect.NOT_SENT)
+    pauses = [pause_before(one, failure, hold) for _ in range(10)]
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 6.4, 6.4]
+    await asyncio.sleep(300.0)
+    hold.note_success()
+    pauses = [pause_before(one, failure, hold) for _ in range(10)]
+    assert pauses == [6.4] * 9 + [None]
 
 
 async def test_a_run_that_is_left_forgets_its_timers(moments: Moments, path: Path) -> None:
