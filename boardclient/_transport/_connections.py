@@ -160,13 +160,13 @@ class Connector(aiohttp.TCPConnector):
         super()._release_waiter()
 
     def take(self, key: ConnectionKey) -> Any:
-        """Acquire the next idle connection, and return its protocol.
+        """Acquire the next idle connection, and return its protocol. The caller has waited in the queue.
 
-        This is what `connect` does for an idle connection that can be used, for a third of the cost. Return None if there is none
-        or if others wait. `acquire` is for all requests.
+        This is what `connect` does for an idle connection that can be used, for a third of the cost. If there is none, return
+        None: `acquire` then finds a connection.
         """
         idle = self._conns.get(key)
-        if not idle or len(self._acquired) >= self.queue.limit:
+        if not idle:
             return None
         protocol, since = idle[0]
         if monotonic() - since > KEEP_ALIVE_SECONDS or not protocol.is_connected():
@@ -176,13 +176,11 @@ class Connector(aiohttp.TCPConnector):
         return protocol
 
     async def acquire(self, request: ClientRequest, traces: list[Trace]) -> Any:
-        """Acquire a connection, wait for it if need be, and return its protocol.
+        """Acquire a connection, which may be a new one, and return its protocol. The caller has waited in the queue.
 
         Raises:
             aiohttp.ClientConnectionError: there is none, or it has ended, or the peer sent something to no request.
         """
-        if len(self._acquired) >= self.queue.limit:
-            await self.queue.wait(traces)
         connection = await aiohttp.TCPConnector.connect(self, request, traces, NO_TIMEOUT)
         protocol: Any = connection.protocol
         connection._protocol = None  # else the connection would be closed with this object
@@ -194,11 +192,13 @@ class Connector(aiohttp.TCPConnector):
     def give_back(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
         """Keep a connection for the next request if its peer keeps it too."""
         protocol._parser = None  # what comes now belongs to no request, and goes into `_tail`
-        if not self.queue.limit or self._closed or self._cleanup_handle is None or protocol.should_close:
+        if self._closed or self._cleanup_handle is None or protocol.should_close:
             self._release(key, protocol)
         else:  # what `_release` does then
             self._acquired.discard(protocol)
             self._conns[key].append((protocol, monotonic()))
+            if not self.queue.limit:
+                self.queue.resume()
 
     def discard(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
         """Close a connection that was acquired."""

@@ -60,6 +60,7 @@ class DirectTransport:
     def __init__(self, connector: Connector, headers: RequestHeaders, limit: int) -> None:
         self._connector = connector
         self._acquired: Final = connector._acquired
+        self._queue: Final = connector.queue
         self._headers = headers
         self._limit = limit
         self._at_hand = min(limit, _AT_HAND_BYTES)
@@ -123,6 +124,8 @@ class DirectTransport:
         protocol: Any = None
         outcome: TransportResult
         try:
+            if len(self._acquired) >= self._queue.limit:
+                await self._queue.wait(traces)
             protocol = None if traces else connector.take(key)
             if protocol is None:
                 protocol = await connector.acquire(prototype, traces)
