@@ -38,6 +38,16 @@ def test_only_rows_up_to_the_mark_are_in_doubt(path: Path, released: int | None,
     assert actions(path, "abcd") == [{"s": "send", "d": "doubtful"}[letter] for letter in expected]
 
 
+def test_the_mark_of_an_earlier_run_says_nothing(path: Path) -> None:
+    """If a lock was put back that is older than the last run, a row may be released that lies above its mark."""
+    run(path, "a", released=1)
+    lock = path.with_name(f"{path.name}-lock")
+    older = lock.read_bytes()
+    run(path, "b", released=2)
+    lock.write_bytes(older)
+    assert actions(path, "ab") == ["doubtful", "doubtful"]
+
+
 @pytest.mark.parametrize("released", [None, 1])
 def test_a_journal_that_is_gone_is_missed(path: Path, released: int | None, caplog: pytest.LogCaptureFixture) -> None:
     """The lock shows that rows may have been sent. The new journal begins all the same, with a warning: it may be meant."""

@@ -232,6 +232,21 @@ def test_a_journal_that_is_no_longer_in_its_place_ends_its_run(path: Path, what:
     journal.close()
 
 
+def test_a_journal_that_is_moved_during_a_commit_ends_its_run(path: Path) -> None:
+    """The rows that were logged then are not in the place where the next run looks, so they must not be sent."""
+    journal = JournalFile.open(path, IDENTITY)
+
+    def trace(statement: str) -> None:
+        if statement == "COMMIT":
+            path.rename(path.with_name("elsewhere"))
+
+    journal._connection.set_trace_callback(trace)
+    with pytest.raises(JournalError, match=r"was moved, removed or replaced while a run was using it: nothing more is sent"):
+        journal.admit(entries("a"))
+    journal._connection.set_trace_callback(None)
+    journal.close()
+
+
 def test_sqlite_s_own_word_for_a_moved_file_is_understood(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A move that comes between our check and SQLite's ends the run as well."""
     journal = JournalFile.open(path, IDENTITY)
