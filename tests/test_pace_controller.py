@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from boardclient._pace._controller import Controller
 from boardclient._pace._evidence import Evidence, PacedAttempt, judge
+from boardclient._pace._failures import Failures
 from boardclient._pace._phases import HIGHEST, LOWEST, Block, Settle
-from boardclient._pace._schedule import LONGEST_HOLD
+from boardclient._pace._schedule import LONGEST_HOLD, Schedule
 from boardclient._pace._window import Span, Window, usual_lengths, windows_between
 
 # --- refusals
@@ -232,3 +233,25 @@ def test_a_known_window_that_accepts_another_number_is_given_up() -> None:
     block = Block(Settle(1.5), 9, 9.0, 50.0, 50.0, is_measured=True, asks=True)
     assert not search._fill_window(search._window, block, measured=40.0, serial=9)
     assert search._window is None
+
+
+def test_a_start_that_is_a_little_late_is_made_up_for() -> None:
+    """Timers are coarse: up to 10 ms of a late start come off the next pause, and a short hold does not shorten it."""
+    schedule = Schedule(10.0)
+    schedule.take(5.0)
+    assert schedule.next_at == pytest.approx(5.1)
+    schedule.hold(5.05)
+    assert schedule.next_at == pytest.approx(5.1)
+    schedule.take(5.15)
+    assert schedule.next_at == pytest.approx(5.24)
+
+
+def test_failures_that_were_in_flight_together_slow_down_once() -> None:
+    """Attempts that were started before the pace slowed down say nothing of the slower one."""
+    failures = Failures()
+    for serial in range(100):
+        failures.note_failure(serial + 1, 100)
+    once = failures.health
+    assert once == pytest.approx(0.7)
+    failures.note_failure(101, 200)
+    assert failures.health < once

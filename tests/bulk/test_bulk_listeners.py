@@ -74,13 +74,13 @@ async def test_no_row_is_read_after_a_listener_failed_for_an_unsendable_row(mome
             raise ZeroDivisionError
 
     memory = Memory(moments)
-    drafts = [CardDraft("a", "list"), *(CardDraft(name, "another") for name in "bcd")]
-    async with memory.run(drafts, fail, concurrency=1) as run:
+    drafts = [*(CardDraft(name, "list") for name in "abcd"), *(CardDraft(name, "another") for name in "efghijkl")]
+    async with memory.run(drafts, fail, concurrency=4) as run:
         with pytest.raises(ZeroDivisionError):
             await run.wait()
-    assert run.report.created == 1
+    assert run.report.created == 4
     assert run.report.failed < 3
-    assert [card.name for card in memory.cards] == ["a"]
+    assert [card.name for card in memory.cards] == [*"abcd"]
 
 
 async def test_a_failing_listener_loses_no_card_that_was_sent(moments: Moments, path: Path) -> None:
