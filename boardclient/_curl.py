@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-import attrs
+from typing import Final, NamedTuple
 
 _KEY: Final = '"$BOARDCLIENT_KEY"'
 _TOKEN: Final = '"$BOARDCLIENT_TOKEN"'  # noqa: S105 -- a variable of the shell, not a secret
 
 
-@attrs.frozen(kw_only=True)
-class ShownRequest:
+class ShownRequest(NamedTuple):
     """What a call sends, without its credentials.
 
     Args:

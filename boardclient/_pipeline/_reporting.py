@@ -12,6 +12,7 @@ from typing import Any
 
 from boardclient import retry as _retry
 from boardclient._activities import PARENT, Activity, Instrument, ShownHeaders, new_call_id
+from boardclient._curl import ShownRequest
 from boardclient._operations import Request
 from boardclient._pipeline._guards import AttemptLimiter
 from boardclient._pipeline._in_flight import CallContext
@@ -180,8 +181,6 @@ def complete(error: BoardClientError, request: Request[Any], context: CallContex
     if error.effect is Effect.UNKNOWN and not request.repeatable:
         _add(error, "it may have been done, check before you repeat it")
     if context.credentials is None:  # nothing was signed, so there are no credentials to redact
-        from boardclient._curl import ShownRequest  # for errors only
-
         error.shown_request = ShownRequest(method=request.method, url=root + request.path)
     else:
         error.shown_request = context.credentials.show(request, root, place, *_rejected(context))

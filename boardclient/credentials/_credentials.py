@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 from urllib.parse import quote
 
 import attrs
 from multidict import CIMultiDict
 
 from boardclient import _json
+from boardclient._curl import ShownRequest
 from boardclient._operations import Request
 from boardclient._redaction import forms_of, is_free_of, masked
 from boardclient._responses import BODY_KEPT_BYTES, Response
 from boardclient._transport import RawResponse
 from boardclient.models import check_filled
-
-if TYPE_CHECKING:
-    from boardclient._curl import ShownRequest
 
 T = TypeVar("T")
 CredentialsIn = Literal["body", "query"]
@@ -81,8 +79,6 @@ class Credentials:
 
         `***` stands in place of these and the other credentials.
         """
-        from boardclient._curl import ShownRequest  # for errors only
-
         forms = self._forms_with(others)
         body = request.body
         return ShownRequest(
