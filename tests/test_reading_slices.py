@@ -46,6 +46,14 @@ def test_an_array_without_a_cut_to_be_found_is_walked_in_small_parts() -> None:
     assert max(len(part) for part in parts) < 3
 
 
+@pytest.mark.parametrize("last", [b'{"id":"b","x":"' + b"y" * 90 + b'"}', b'{"id":"b","x":"\\ud800"}', b"7" * 9, b"7" * 90])
+def test_an_array_that_is_walked_may_end_in_any_element(last: bytes) -> None:
+    """The last element may be longer than a part, odd, or a number that a part cuts."""
+    with mock.patch.multiple(_json, PART_BYTES=12, _CUTS_TRIED=0, _REST_ELEMENTS=0):
+        parts = parts_of(b'[{"id":"a"},77777,{"id":"c"},' + last + b"]")
+    assert [piece for part in parts for piece in part] == [b'{"id":"a"}', b"77777", b'{"id":"c"}', last]
+
+
 @pytest.mark.parametrize(
     "more", ['"x": [' + ",".join(['{"id": "i"}'] * 60_000) + "]", ",".join(f'"f{n}": {n}' for n in range(60_000))]
 )
