@@ -111,6 +111,14 @@ def test_the_rollback_journal_of_another_file_is_not_played_back(path: Path, use
         assert journal.last == 300
 
 
+def test_two_new_files_have_nothing_in_common(path: Path) -> None:
+    """The first commit of any file has none before it, which does not make the rollback journal of another one its own."""
+    path.write_bytes(_parts.next_tokens())
+    beside(path, "-journal").write_bytes((b"\xd9" * 8 + _parts.next_tokens()).ljust(9000, b"\0"))
+    with pytest.raises(JournalError, match="does not belong to"):
+        _parts.check_companions(path, exists=True)
+
+
 def test_a_later_rollback_journal_of_the_same_file_is_not_played_back(path: Path) -> None:
     """An older copy that was put back does not get pages of what came after it."""
     with opened(path) as journal:

@@ -11,7 +11,7 @@ import pytest
 from journal_helpers import IDENTITY, entries, filled, opened
 
 from boardclient import JournalError
-from boardclient.bulk.journal import _view
+from boardclient.bulk.journal import _parts, _view
 from boardclient.bulk.journal._view import read_journal, read_rows
 
 # Reading
@@ -85,6 +85,16 @@ def test_a_run_that_begins_while_one_reads(path: Path, monkeypatch: pytest.Monke
         read += rows
     assert [row.seq for row in read] == list(range(1, 4001))
     assert Counter(row.state for row in read[10:]) == {"done": 1990, "logged": 2000}
+
+
+def test_a_run_that_begins_just_before_the_journal_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that saw no rollback journal looks again: a run may have begun since, and the journal is not incomplete."""
+    filled(path, 100)
+    with opened(path) as journal:
+        looks = iter([False])
+        exists = _parts.has_rollback
+        monkeypatch.setattr(_parts, "has_rollback", lambda target: next(looks, exists(target)))
+        assert read_journal(path).rows == journal.last == 100
 
 
 @pytest.mark.parametrize("read", [read_journal, lambda path: next(read_rows(path))])
