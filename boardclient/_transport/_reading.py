@@ -68,7 +68,8 @@ def _keep_memory(mebibytes: int) -> None:
     the texts of its values exceed this by little, and each page that is asked for again costs a page fault. Freeing an
     allocation that is a quarter larger than the body prevents this. It is never written to, so it needs no memory itself.
     """
-    bytes(min(mebibytes * _MEBIBYTE * 5 // 4, _MOST_MAPPED_BYTES))
+    with contextlib.suppress(MemoryError):  # the body was received: it must not be lost for this
+        bytes(min(mebibytes * _MEBIBYTE * 5 // 4, _MOST_MAPPED_BYTES))
 
 
 class _AtHand:
