@@ -83,7 +83,7 @@ async def test_an_ordinary_call_runs_few_opcodes() -> None:
     async with session_on(Pool(waits=False)) as session:
         await session.cards.create("n", list_id="l")
         counted = await opcodes(session.cards.create("n", list_id="l"))
-    assert 0 < counted <= 458
+    assert 0 < counted <= 450
 
 
 async def test_a_card_of_a_bulk_run_runs_few_opcodes() -> None:
