@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from bulk_service import Core
@@ -15,7 +16,7 @@ from boardclient import (
 )
 from boardclient._operations import Request
 from boardclient._pipeline._options import CallOptions
-from boardclient.bulk._ledger import Ledger
+from boardclient.bulk._ledger import JournalLedger, Ledger
 from boardclient.bulk._rows import Row
 from boardclient.bulk.reconciliation._reconciler import Reconciler, RowFinding
 from boardclient.models import BoardList
@@ -79,6 +80,14 @@ def marker_of(reconciler: Reconciler, row: Row) -> str:
 def note(ledger: Ledger, row: Row, made: Card) -> None:
     """Let the ledger know of a card that was created."""
     ledger.settle(row, "created", made)
+
+
+async def leave_in_flight(path: Path, sent: Row) -> None:
+    """Begin a journal with a run that ended while a row was in flight."""
+    ledger = await JournalLedger.open(path, {}, 8)
+    await ledger.admit([sent])
+    ledger.release(sent)
+    await ledger.aclose()
 
 
 DUE = datetime(2027, 1, 2, 3, 4, 5, 678, tzinfo=UTC)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from reconcile_helpers import Board, begun, card, confirm, marker_of, note, row, settled, verdicts
+from reconcile_helpers import Board, begun, card, confirm, leave_in_flight, marker_of, note, row, settled, verdicts
 
 from boardclient import (
     AuthenticationError,
@@ -370,11 +370,7 @@ async def test_no_more_confirmed_cards_are_found_than_asked_for(tmp_path: Path) 
 async def test_a_row_that_stays_in_doubt_has_the_latest_reason(tmp_path: Path) -> None:
     """A row that an earlier run left without a response, and that stays unknown, is kept as unknown with the reason."""
     path = tmp_path / "journal"
-    ledger = await JournalLedger.open(path, {}, 8)
-    sent = row(0)
-    await ledger.admit([sent])
-    ledger.release(sent)
-    await ledger.aclose()
+    await leave_in_flight(path, row(0))
     for why in ("not read", "not complete"):
         ledger = await JournalLedger.open(path, {}, 8)
         again = row(0)
@@ -396,11 +392,7 @@ def test_a_batch_of_the_journal_has_four_rows_for_each_worker(workers: int, rows
 
 async def test_a_journal_refuses_another_content(tmp_path: Path) -> None:
     """The digest of all that is sent is compared, without the reference and what a marker adds."""
-    ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)
-    sent = row(0)
-    await ledger.admit([sent])
-    ledger.release(sent)
-    await ledger.aclose()
+    await leave_in_flight(tmp_path / "journal", row(0))
     ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)
     with pytest.raises(JournalError, match=r"row at position 0 .* was sent by an earlier run with other content"):
         await ledger.admit([row(0, "b")])

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
-from reconcile_helpers import DUE, Board, begun, card, confirm, marker_of, note, row, settled, verdicts
+from reconcile_helpers import DUE, Board, begun, card, confirm, leave_in_flight, marker_of, note, row, settled, verdicts
 
 from boardclient import (
     AuthenticationError,
@@ -144,11 +144,7 @@ async def test_the_baseline_of_a_journal_is_read_before_the_first_row_only(tmp_p
 async def test_a_journal_begun_without_a_baseline_gets_none(tmp_path: Path) -> None:
     """Once rows are logged their cards can't be told apart from earlier ones by content, only by markers."""
     path = tmp_path / "journal"
-    ledger = await JournalLedger.open(path, {}, 8)
-    sent = row(0)
-    await ledger.admit([sent])
-    ledger.release(sent)
-    await ledger.aclose()
+    await leave_in_flight(path, row(0))
     board = Board(card("1"))
     ledger = await JournalLedger.open(path, {}, 8)
     reconciler = board.reconciler(ledger)
