@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boardclient import Card, CardDraft
+from boardclient.bulk._content import digest
 from boardclient.bulk.reconciliation import _matching
 from boardclient.bulk.reconciliation._card_search import find_cards
 from boardclient.bulk.reconciliation._likeness import DateRule, learn_dates, learn_text
 from boardclient.bulk.reconciliation._listing import FIELDS, IdSet, Listing
 from boardclient.bulk.reconciliation._markers import check_marker, markers, normal, secret_marker, with_marker
 from boardclient.bulk.reconciliation._matching import MatchResult, match, resembling
-from boardclient.bulk.reconciliation._shown import Content, Shown, digest
+from boardclient.bulk.reconciliation._shown import Content, Shown
 
 DUE = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
 ELSEWHERE = DUE.astimezone(timezone(timedelta(hours=5, minutes=30)))

@@ -1,9 +1,9 @@
 """Bulk creation of cards: `BulkRun`, its results and its report (interface 4.3)."""
 
+from boardclient.bulk._content import Content, EqualCards, digest
 from boardclient.bulk._options import journal_identity
 from boardclient.bulk._results import BulkAudit, BulkReport, CardResult
 from boardclient.bulk._run import BulkRun
 from boardclient.bulk.reconciliation._listing import IdSet
-from boardclient.bulk.reconciliation._shown import digest
 
-__all__ = ["BulkAudit", "BulkReport", "BulkRun", "CardResult", "IdSet", "digest", "journal_identity"]
+__all__ = ["BulkAudit", "BulkReport", "BulkRun", "CardResult", "Content", "EqualCards", "IdSet", "digest", "journal_identity"]

@@ -13,11 +13,11 @@ from contextlib import aclosing
 from typing import Protocol
 
 from boardclient._statuses import is_final
+from boardclient.bulk._content import digest
 from boardclient.bulk._results import ResultState
 from boardclient.bulk._rows import Row
 from boardclient.bulk.journal._journal import Journal
 from boardclient.bulk.reconciliation._listing import IdSet
-from boardclient.bulk.reconciliation._shown import digest
 from boardclient.errors import BoardClientError
 from boardclient.models import Card
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import attrs
 
 from boardclient._statuses import RUN_ENDING_ERRORS
+from boardclient.bulk._content import digest
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._results import BulkAudit
 from boardclient.bulk._rows import Row
@@ -26,7 +27,7 @@ from boardclient.bulk.reconciliation._reader import Reader
 from boardclient.bulk.reconciliation._renamed import RenamedCards
 from boardclient.bulk.reconciliation._row_markers import Marking, RowMarkers
 from boardclient.bulk.reconciliation._samples import Sample
-from boardclient.bulk.reconciliation._shown import Shown, digest
+from boardclient.bulk.reconciliation._shown import Shown
 from boardclient.bulk.reconciliation._unproven import UnprovenRows
 from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card

@@ -7,13 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from boardclient.bulk._content import digest
 from boardclient.bulk._rows import Row
 from boardclient.bulk.reconciliation._likeness import bare, is_rule, tidy
 from boardclient.bulk.reconciliation._listing import IdSet
 from boardclient.bulk.reconciliation._markers import check_marker, markers, normal, secret_marker, with_marker
 from boardclient.bulk.reconciliation._matching import MatchResult
 from boardclient.bulk.reconciliation._samples import Sample
-from boardclient.bulk.reconciliation._shown import Content, digest
+from boardclient.bulk.reconciliation._shown import Content
 from boardclient.models import Card, CardDraft
 
 Marking: TypeAlias = bool | Callable[[CardDraft], str] | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Sequence
 from datetime import UTC, datetime
-from hashlib import blake2b
 from typing import Final
 
 import attrs
@@ -33,22 +32,6 @@ class Content:
         """Return the content of a draft. `desc` is the description as sent, with its marker, if that differs."""
         due = None if draft.due is None else draft.due.astimezone(UTC)
         return cls(draft.name, (draft.desc if desc is None else desc) or "", draft.list_id, due)
-
-
-def digest(draft: CardDraft) -> bytes:
-    """Return a digest of 16 bytes over every field of a draft that is sent."""
-    name, desc, list_id = draft.name, draft.desc, draft.list_id
-    if draft.due is None and draft.pos is None:  # as most drafts are: a digest is made for each row of a run with a journal
-        rest = "--"
-    else:
-        # The `isoformat` of datetime itself: a subclass may write dates in another form.
-        rest = _part(None if draft.due is None else datetime.isoformat(draft.due.astimezone(UTC))) + _part(draft.pos)
-    text = f"{len(name)}:{name}{'-' if desc is None else f'{len(desc)}:{desc}'}{len(list_id)}:{list_id}{rest}"
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _part(text: str | None) -> str:
-    return "-" if text is None else f"{len(text)}:{text}"
 
 
 @attrs.frozen(kw_only=True)

@@ -1,0 +1,138 @@
+"""Which cards equal what was sent for a row."""
+
+import sys
+import unicodedata
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boardclient import Card, CardDraft
+from boardclient.bulk import Content, EqualCards, digest
+
+DUE = datetime(2027, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+TEXTS = st.text(st.characters(exclude_characters="&;\r"), max_size=12)
+
+
+def card(name: str | None = "Tea", list_id: str | None = "l1", desc: str | None = "", due: datetime | None = None) -> Card:
+    return Card("c1", name, desc, None, list_id, due)
+
+
+def equal(draft: CardDraft, *cards: Card) -> int:
+    """Return how many of the cards of a listing equal what was sent."""
+    return len(EqualCards(cards).to(Content.of(draft)))
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        (" Tea\t", "Tea"),
+        ("Tea\r\nhot\rnow", "Tea\nhot\nnow"),
+        ("Tea & <milk>", "Tea &amp; &lt;milk&gt;"),
+        ("Tea & milk", "Tea &amp;amp; milk"),
+        ("&lt;Tea&gt;", "<Tea>"),
+        ("Cafe\u0301", "Caf\u00e9"),
+        ("it's", "it&#x27;s"),
+    ],
+)
+def test_texts_are_equal_but_for_blanks_line_ends_escapes_and_composition(sent: str, shown: str) -> None:
+    assert equal(CardDraft(sent, "l1"), card(shown))
+    assert equal(CardDraft("Tea", "l1", desc=sent), card(desc=shown))
+
+
+@pytest.mark.parametrize(
+    "shown", ["tea", "Te a", "Tea!", "Tea 2", "Te", "Teé", "\uff34ea", "", None, "Tea\u200b", "T\u2026", "Tea\n\nx"]
+)
+def test_no_other_name_is_equal(shown: str | None) -> None:
+    assert not equal(CardDraft("Tea", "l1"), card(shown))
+
+
+@pytest.mark.parametrize(
+    ("draft", "other", "is_equal"),
+    [
+        ({"desc": "hot"}, {"desc": "cold"}, False),
+        ({"desc": "hot"}, {"desc": ""}, False),
+        ({"desc": ""}, {"desc": None}, True),
+        ({}, {"desc": "described by the service"}, True),
+        ({"due": DUE}, {"due": DUE.replace(microsecond=0)}, True),
+        ({"due": DUE.astimezone(timezone(timedelta(hours=9)))}, {"due": DUE}, True),
+        ({"due": DUE}, {"due": DUE + timedelta(seconds=1)}, False),
+        ({"due": DUE}, {"due": None}, False),
+        ({}, {"due": DUE}, True),
+        ({}, {"list_id": "l2"}, False),
+        ({}, {"list_id": None}, False),
+    ],
+)
+def test_each_field_that_was_sent_must_be_shown_as_it_was_sent(draft: Any, other: Any, is_equal: bool) -> None:
+    """The listing shows all fields: another card has them."""
+    everything = card("other", desc="text", due=DUE)
+    assert equal(CardDraft("Tea", "l1", **draft), attrs.evolve(card(), **other), everything) == is_equal
+
+
+@pytest.mark.parametrize("field", ["list_id", "desc", "due"])
+def test_a_field_that_the_listing_never_shows_is_not_compared(field: str) -> None:
+    draft = CardDraft("Tea", "l1", desc="hot", due=DUE)
+    shown = card(desc="hot", due=DUE)
+    assert equal(draft, attrs.evolve(shown, **{field: None}), attrs.evolve(shown, name="other", **{field: None}))
+    assert not equal(draft, attrs.evolve(shown, **{field: None}), attrs.evolve(shown, name="other"))
+
+
+def test_without_names_no_card_equals_a_row() -> None:
+    assert not equal(CardDraft("Tea", "l1"), card(None))
+
+
+@given(first=TEXTS, second=TEXTS)
+def test_texts_without_escapes_are_equal_only_if_their_composed_forms_are(first: str, second: str) -> None:
+    are_equal = unicodedata.normalize("NFC", first).strip() == unicodedata.normalize("NFC", second).strip()
+    assert equal(CardDraft("Tea", "l1", desc=first), card(desc=second), card("other", desc="x")) == are_equal
+
+
+@given(st.text(max_size=20))
+def test_every_text_is_equal_to_itself(text: str) -> None:
+    assert equal(CardDraft("Tea", "l1", desc=text), card(desc=text), card("other", desc="x"))
+
+
+def test_dates_at_the_ends_of_time_are_compared() -> None:
+    for due in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)):
+        assert equal(CardDraft("Tea", "l1", due=due), card(due=due))
+
+
+def test_looking_up_rows_takes_linear_time() -> None:
+    """Rows that differ only in punctuation cost no more than others. Calls are counted, not seconds."""
+
+    def calls(count: int) -> int:
+        names = ["." * number + "Tea" for number in range(count)]
+        made = 0
+
+        def note(*_: object) -> None:
+            nonlocal made
+            made += 1
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            cards = EqualCards([card(name) for name in names])
+            for name in names:
+                cards.to(Content.of(CardDraft(name, "l1", desc="x")))
+        finally:
+            sys.setprofile(before)
+        return made
+
+    assert calls(400) < 2.5 * calls(200)
+
+
+def test_a_digest_tells_rows_apart_that_were_not_sent_alike() -> None:
+    rows = [
+        CardDraft("a", "l1"),
+        CardDraft("a ", "l1"),
+        CardDraft("a", "l2"),
+        CardDraft("a", "l1", desc=""),
+        CardDraft("a", "l1", pos="top"),
+        CardDraft("a", "l1", due=DUE),
+        CardDraft("a", "l1", due=DUE.replace(microsecond=0)),
+    ]
+    assert len({digest(row) for row in rows}) == len(rows)
+    assert digest(attrs.evolve(rows[0], reference="other")) == digest(rows[0])
