@@ -124,7 +124,7 @@ def test_looking_up_rows_takes_linear_time() -> None:
     assert calls(400) < 2.5 * calls(200)
 
 
-def test_a_digest_tells_rows_apart_that_were_not_sent_alike() -> None:
+def test_rows_that_differ_in_anything_sent_have_different_digests() -> None:
     rows = [
         CardDraft("a", "l1"),
         CardDraft("a ", "l1"),
