@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +22,53 @@ from virtual_loop import Clock
 from boardclient import retry
 from boardclient.testing import BoardService
 
+_HERE = Path(__file__).parent
+_FULL = {
+    _HERE / path
+    for path in (
+        "campaign",
+        "examples",
+        "integrations",
+        "service/test_exported_secrets.py",
+        "service/test_foreign_instruments.py",
+        "service/test_opentelemetry.py",
+        "service/test_semantic_conventions.py",
+        "test_activities.py",
+        "test_datadog.py",
+    )
+}
+"""What only the full suite runs: it needs the group `full` of pyproject.toml or a browser, or takes minutes."""
+
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for the full suite."""
+    parser.addoption("--full", action="store_true", help="run also what needs the group `full`, a browser, or minutes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker, and run what the command line names, whatever it needs; workers get the option from here."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` ignores it, and so would each process of a test
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.addinivalue_line("markers", "full: needs the group `full` or minutes; only `--full` or its own path runs it")
+    if not hasattr(config, "workerinput") and config.args_source is pytest.Config.ArgsSource.ARGS:
+        config.option.full = True
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what only the full suite runs without importing it."""
+    return True if collection_path in _FULL and not config.option.full else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out single tests of the full suite."""
+    if not config.option.full:
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=left_out)
+
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

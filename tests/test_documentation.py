@@ -30,8 +30,10 @@ def _section(title: str) -> str:
     return _README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
+_FULL = re.compile(r"^\s*(?:from|import) (?:fastapi|httpx|litestar|opentelemetry|quart|starlette)\b", re.MULTILINE)
+
 _PROGRAMS = [
-    pytest.param(code, id=f"{page} {number}")
+    pytest.param(code, id=f"{page} {number}", marks=[pytest.mark.full] if _FULL.search(code) else [])
     for page, text in _PAGES.items()
     for number, code in enumerate(_blocks("python", text))
 ]

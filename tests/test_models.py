@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import attrs
-import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,8 +93,11 @@ def test_a_model_becomes_a_dict_that_json_can_express() -> None:
     assert board.to_dict()["prefs"]["voting"] == "disabled"  # type: ignore[index,call-overload]  # -- a dict
 
 
+@pytest.mark.full
 def test_pydantic_takes_and_writes_models() -> None:
     """A web framework's pydantic validates a model as an instance, and writes what `to_dict` returns."""
+    import pydantic
+
     adapter = pydantic.TypeAdapter(list[Card])
     cards = [Card("c", due=datetime(2027, 1, 2, 3, tzinfo=UTC))]
     assert adapter.validate_python(cards)[0] is cards[0]

@@ -10,6 +10,7 @@ from campaign import PLACES, READING_POINTS, SMALL, THRESHOLD_POINTS, Crew, Impo
 from checker import Findings
 from kinds import ABLATIONS, KINDS, SERVICES
 
+pytestmark = pytest.mark.xdist_group("campaign")  # one worker runs them three at a time
 Look = Callable[[str], Findings]
 ROWS = 40
 """With the cards that were there before, fewer than 50: a listing of exactly 50 may be cut off, and leaves rows unknown."""

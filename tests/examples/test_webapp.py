@@ -9,13 +9,10 @@ from types import ModuleType
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from webapp_helpers import COOKIE_SECRET, environment, load_app, need
+from fastapi.testclient import TestClient
+from webapp_helpers import COOKIE_SECRET, environment, load_app
 
 from boardclient.testing import BoardService, assert_no_secrets, faults
-
-need("fastapi", "jinja2", "python_multipart", "httpx2")
-
-from fastapi.testclient import TestClient  # noqa: E402 -- only where it is installed
 
 PAGE = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 JSON = {"accept": "application/json"}

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from types import ModuleType
-
-import pytest
 
 from boardclient.testing import BoardService
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "examples" / "webapp"
 COOKIE_SECRET = "cookie-secret-canary-3"
-
-
-def need(*modules: str) -> None:
-    """Skip the tests of a module where what they need is not installed; in CI that is a failure."""
-    for name in modules:
-        if os.environ.get("CI") == "true":
-            importlib.import_module(name)
-        else:
-            pytest.importorskip(name)
 
 
 def environment(service: BoardService, tokens: Path) -> dict[str, str]:

@@ -12,8 +12,6 @@ from web_apps import Browser, starlette_client
 
 from boardclient.testing import BoardService
 
-django = pytest.importorskip("django")
-
 _GUIDE = (Path(__file__).parents[2] / "docs/web.md").read_text(encoding="utf-8")
 _BLOCKS = re.findall(r"^```python\n(.*?)^```$", _GUIDE, re.MULTILINE | re.DOTALL)
 _PLACEHOLDER = re.compile(r"^async def django\(.*?\n(?=\S)", re.MULTILINE | re.DOTALL)
