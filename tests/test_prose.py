@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import functools
 import io
 import re
 import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import pytest
+from code_base import package
 
 _LONGEST = 79
 _WORDS = {
@@ -74,17 +74,15 @@ _VERBS = (
 """Verbs of the names that say the sentence of a test alone. Add one, or write a docstring."""
 
 
-def _package() -> Path:
-    spec = importlib.util.find_spec("boardclient")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent
-
-
-_PACKAGE = sorted(_package().rglob("*.py"))
+_PACKAGE = sorted(package().rglob("*.py"))
 _HERE = Path(__file__).parent
 _TESTS = sorted(path for path in _HERE.rglob("*.py") if path != Path(__file__))
 _PAGES = sorted([*(_HERE.parent / "docs").rglob("*.md"), *_HERE.parent.glob("*.md")])
+
+
+@functools.cache
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def docstrings(source: str) -> Iterator[tuple[str, str]]:
@@ -136,39 +134,36 @@ def named_tests(source: str) -> Iterator[tuple[str, str | None]]:
             yield node.name, ast.get_docstring(node)
 
 
-@pytest.mark.parametrize("path", _PACKAGE, ids=[str(path.relative_to(_package())) for path in _PACKAGE])
-def test_docstrings_begin_with_a_short_sentence(path: Path) -> None:
+def test_docstrings_begin_with_a_short_sentence() -> None:
     """The first sentence of each docstring of the package has at most 79 characters."""
-    firsts = [(name, first_sentence(text)) for name, text in docstrings(path.read_text(encoding="utf-8"))]
-    assert [(name, first) for name, first in firsts if len(first) > _LONGEST] == []
+    firsts = [(path.name, name, first_sentence(text)) for path in _PACKAGE for name, text in docstrings(_read(path))]
+    assert [first for first in firsts if len(first[2]) > _LONGEST] == []
 
 
-@pytest.mark.parametrize("path", [*_PACKAGE, *_TESTS], ids=lambda path: "/".join(path.parts[-2:]))
-def test_docstrings_and_comments_have_no_odd_words(path: Path) -> None:
+def test_docstrings_and_comments_have_no_odd_words() -> None:
     """Docstrings and comments of the package and of the tests use plain words."""
-    words = {**_WORDS, **_WORDS_OF_TEST_PROSE} if path in _TESTS else _WORDS
-    found = [(line, odd_words(text, words)) for line, text in prose(path.read_text(encoding="utf-8"))]
-    assert [one for one in found if one[1]] == []
+    of_tests = {**_WORDS, **_WORDS_OF_TEST_PROSE}
+    given = [(path, _WORDS) for path in _PACKAGE] + [(path, of_tests) for path in _TESTS]
+    found = [(path.name, line, odd_words(text, words)) for path, words in given for line, text in prose(_read(path))]
+    assert [one for one in found if one[2]] == []
 
 
-@pytest.mark.parametrize("path", _PAGES, ids=lambda path: path.name)
-def test_pages_have_no_odd_words(path: Path) -> None:
+def test_pages_have_no_odd_words() -> None:
     """Pages for users and developers use plain words, but for examples in code."""
-    text = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert odd_words(text) == []
+    texts = [(path.name, re.sub(r"```.*?```|`[^`]*`", "", _read(path), flags=re.DOTALL)) for path in _PAGES]
+    assert [(page, odd_words(text)) for page, text in texts if odd_words(text)] == []
 
 
-@pytest.mark.parametrize("path", sorted(_HERE.rglob("test_*.py")), ids=lambda path: path.name)
-def test_each_test_says_its_sentence(path: Path) -> None:
+def test_each_test_says_its_sentence() -> None:
     """The name or the docstring of each test is a sentence that can be read alone."""
-    problems = [(name, sentence_problem(name, docstring)) for name, docstring in named_tests(path.read_text(encoding="utf-8"))]
-    assert [one for one in problems if one[1]] == []
+    tests = [(path.name, *test) for path in _TESTS if path.name.startswith("test_") for test in named_tests(_read(path))]
+    assert [(page, name) for page, name, docstring in tests if sentence_problem(name, docstring)] == []
 
 
-@pytest.mark.parametrize("path", sorted(_HERE.rglob("test_*.py")), ids=lambda path: path.name)
-def test_names_of_tests_have_no_odd_words(path: Path) -> None:
+def test_names_of_tests_have_no_odd_words() -> None:
     """Names of tests and of their files use plain words, and no name of the past."""
-    names = [path.stem, *(name for name, _ in named_tests(path.read_text(encoding="utf-8")))]
+    paths = [path for path in _TESTS if path.name.startswith("test_")]
+    names = [path.stem for path in paths] + [name for path in paths for name, _ in named_tests(_read(path))]
     found = [(name, odd_words(name.replace("_", " "), {**_WORDS, **_WORDS_OF_TESTS})) for name in names]
     assert [one for one in found if one[1]] == []
 
