@@ -11,12 +11,10 @@ if TYPE_CHECKING:
     from boardclient._responses import Response
     from boardclient.bulk import BulkReport, BulkRun, CardResult
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
-    from boardclient.credentials._account_store import MemoryTokenStore
-    from boardclient.credentials._config import AuthorizationRequest
-    from boardclient.credentials._encrypted_store import EncryptedTokenStore
     from boardclient.credentials._file_store import FileTokenStore
     from boardclient.credentials._oauth import OAuthCredentials
-    from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore
+    from boardclient.credentials._stores import EncryptedTokenStore, MemoryTokenStore
+    from boardclient.credentials._tokens import AuthorizationRequest, LeaseState, StoredToken, Token, TokenStore
     from boardclient.errors import (
         ApiError,
         Attempt,
@@ -96,12 +94,10 @@ _HOMES = {
     "_pace": ("Pace",),
     "bulk": ("BulkReport", "BulkRun", "CardResult"),
     "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
-    "credentials._encrypted_store": ("EncryptedTokenStore",),
     "credentials._file_store": ("FileTokenStore",),
-    "credentials._account_store": ("MemoryTokenStore",),
     "credentials._oauth": ("OAuthCredentials",),
-    "credentials._config": ("AuthorizationRequest",),
-    "credentials._tokens": ("LeaseState", "StoredToken", "Token", "TokenStore"),
+    "credentials._stores": ("EncryptedTokenStore", "MemoryTokenStore"),
+    "credentials._tokens": ("AuthorizationRequest", "LeaseState", "StoredToken", "Token", "TokenStore"),
     "events": ("BulkProgress",),
     "models": ("Board", "BoardList", "BoardPrefs", "Card", "CardDraft", "JsonValue", "Member", "Position"),
     "session": ("AsyncSession",),

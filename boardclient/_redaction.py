@@ -8,9 +8,10 @@ secret took up to 430 ms to compile, and was exponential for some secrets.)
 from __future__ import annotations
 
 import bisect
+import functools
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -29,6 +30,40 @@ _ESCAPE: Final = re.compile(
 _ESCAPING: Final = re.compile(rb"[%\\&]")
 """What an escape begins with."""
 _SHORT_ESCAPES: Final = dict(zip(b"bfnrt", (b"\b", b"\f", b"\n", b"\r", b"\t"), strict=True))
+
+T = TypeVar("T")
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Remove the tracebacks of an error, its causes and its groups. Their frames may hold secrets."""
+    seen: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and one not in seen:
+            seen.append(one.with_traceback(None))
+            waiting += [one.__cause__, one.__context__]
+            waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+    return error
+
+
+def takes_secrets(kind: type[T]) -> type[T]:
+    """Let the constructor of a class refuse its arguments without keeping them in the frames of its error."""
+    init = kind.__init__
+
+    @functools.wraps(init)
+    def checked(self: Any, *arguments: Any, **options: Any) -> None:
+        try:
+            init(self, *arguments, **options)
+        except Exception as error:
+            refusal = without_frames(error)
+        else:
+            return
+        del self, arguments, options
+        raise refusal
+
+    kind.__init__ = checked  # type: ignore[method-assign]  # -- with the same parameters
+    return kind
 
 
 def redacted(text: bytes, secrets: Iterable[str], kept_bytes: int | None = None) -> bytes:

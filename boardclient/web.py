@@ -14,6 +14,7 @@ from typing import Final, Literal, Self, TypeAlias, Unpack
 import attrs
 
 from boardclient._environment import required
+from boardclient._redaction import takes_secrets
 from boardclient._sign_in._account_of import AccountOf, account_of_member
 from boardclient._sign_in._browser import SERVICE_ERRORS, keys_of, local_address, parameters
 from boardclient._sign_in._consent_page import ConsentPage
@@ -21,8 +22,8 @@ from boardclient._sign_in._cookies import SignInCookies
 from boardclient._sign_in._flows import PROBLEM_WORDS, Flow, Signer, new_state
 from boardclient._sign_in._settings import NoCredentials, SignInOptions, options_of_environment
 from boardclient.credentials import Exchange, StaticCredentials
-from boardclient.credentials._account_store import MemoryTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
+from boardclient.credentials._stores import MemoryTokenStore
 from boardclient.credentials._tokens import ParseToken, TokenStore
 from boardclient.errors import Attempt, BoardClientError, Effect, SessionClosedError, TransportError
 from boardclient.models import Member, check_text
@@ -84,6 +85,7 @@ class SignedIn:
     set_cookies: tuple[str, ...] = attrs.field(repr=False)
 
 
+@takes_secrets
 class SignIn:
     """Sign users in at the service's consent page, and make sessions for them.
 

@@ -8,7 +8,6 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
-import attrs
 import pytest
 from virtual_loop import VirtualLoop
 
@@ -21,7 +20,6 @@ from boardclient import (
     SessionClosedError,
     TransportError,
 )
-from boardclient.credentials._token_state import TokenState
 from boardclient.errors import Effect
 
 SECRETS = ["canary-secret7", "canary-id7", "canary-redirect7", "canary-key7"]
@@ -115,15 +113,13 @@ class Application:
         return code  # type: ignore[return-value]  # -- whatever a test gives
 
 
-def provider_of(authorize: Any = None, **options: Any) -> OAuthCredentials:
+def provider_of(authorize: Any = ..., **options: Any) -> OAuthCredentials:
     """Make a provider whose clock is the running loop's."""
-    loop = asyncio.get_running_loop()
-    options.setdefault("store", MemoryTokenStore(clock=loop.time))
-    provider = OAuthCredentials(**{**OPTIONS, "authorize": authorize or Application(), **options})
-    provider._token_state = TokenState(
-        options.get("key"), options.get("cooldown", 1.0), options.get("renew_before_expiry"), clock=loop.time
+    clock = asyncio.get_running_loop().time
+    options.setdefault("store", MemoryTokenStore(clock=clock))
+    return OAuthCredentials(
+        **{**OPTIONS, "authorize": Application() if authorize is ... else authorize, "clock": clock, **options}
     )
-    return provider
 
 
 async def error_of(awaitable: Awaitable[object]) -> CredentialError:
@@ -134,10 +130,4 @@ async def error_of(awaitable: Awaitable[object]) -> CredentialError:
 
 def waiting_provider(**options: Any) -> OAuthCredentials:
     """Make a provider whose users sign in elsewhere, on the running loop's clock."""
-    provider = provider_of(Application(), **options)
-    return with_config(provider, authorize=None)
-
-
-def with_config(provider: OAuthCredentials, **changes: Any) -> OAuthCredentials:
-    provider._config = attrs.evolve(provider._config, **changes)
-    return provider
+    return provider_of(**{"authorize": None, **options})

@@ -11,10 +11,7 @@ from boardclient._activities import Activity, Instrument
 from boardclient._curl import ShownRequest
 from boardclient._pipeline._observers import ObserverInstrument
 from boardclient._pipeline._reporting import end_form
-from boardclient._responses import Response
 from boardclient._transport import TransportFailure
-from boardclient.credentials._code_exchange import read_token
-from boardclient.credentials._tokens import RenewalFailure
 from boardclient.errors import Effect
 from boardclient.events import BulkProgress, CredentialsRenewed, Event
 from boardclient.integrations.opentelemetry import _OpenTelemetry
@@ -59,13 +56,6 @@ def test_a_form_without_a_response_says_why() -> None:
     form = Activity(kind="attempt", operation="token exchange")
     end_form(form, TransportFailure("connect", Effect.NOT_SENT, "no connection: refused"), None)
     assert (form.effect, form.why, form.status) == (Effect.NOT_SENT, "no connection: refused", None)
-
-
-def test_plain_text_is_the_services_word() -> None:
-    """A refusal in plain text is shown without what may be a secret."""
-    failure = read_token(Response(403, {"Content-Type": "text/plain"}, b"not for abc123 today"), 0.0)
-    assert isinstance(failure, RenewalFailure)
-    assert failure.why == "the token exchange failed with status 403; the service says: not for *** today"
 
 
 def test_a_request_without_a_body_has_none_in_its_command() -> None:

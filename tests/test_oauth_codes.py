@@ -74,7 +74,7 @@ async def test_a_code_ends_cool_downs_and_waiting() -> None:
     assert (await call).token == "t2"
     assert loop.time() - began < 0.5
     await failing.exchange_code("code 3", FakeSession(token_response("t3")))
-    assert failing._token_state.failure is None
+    assert failing._state.failure is None
 
 
 @virtual
@@ -88,7 +88,7 @@ async def test_a_callback_that_fails_beside_a_published_token() -> None:
 
     provider = provider_of(Application(outdone), store=store)
     assert (await provider.acquire(FakeSession())).token == "theirs"
-    assert provider._token_state.failure is None
+    assert provider._state.failure is None
 
 
 @virtual

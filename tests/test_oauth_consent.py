@@ -179,7 +179,7 @@ async def test_states() -> None:
     assert await provider.state() == "never"
     await store.publish("default", Token("t"), 0)
     assert await provider.state() == "good"
-    provider._token_state.refuse(Credentials("t"))
+    provider._state.refuse(Credentials("t"))
     assert await provider.state() == "needs consent"
     await store.publish("default", Token("over", datetime(2020, 1, 1, tzinfo=UTC)), 1)
     assert await provider.state() == "needs consent"

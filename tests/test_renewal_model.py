@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Coroutine, Mapping
+from contextvars import ContextVar, copy_context
 from typing import Any, Final, Literal
 
 import attrs
@@ -30,8 +31,7 @@ from boardclient import (
     Token,
     TransportError,
 )
-from boardclient.credentials._account_store import AccountRecord, Lease
-from boardclient.credentials._token_state import TokenState
+from boardclient.credentials._stores import AccountRecord, Lease
 from boardclient.errors import Effect
 
 LEASE_SECONDS: Final = 5.0
@@ -40,6 +40,10 @@ SLICE_SECONDS: Final = 1.6  # shorter than a third of the lease, after which its
 ACCOUNT: Final = "default"
 
 Outcome = Literal["accepted", "refused"]
+
+
+_renewal: Final[ContextVar[asyncio.Task[Any]]] = ContextVar("renewal")
+"""The renewal that the running task belongs to: a callback runs in a task of its own."""
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):
@@ -150,7 +154,9 @@ class Session:
         if self.is_closed:
             work.close()
             raise SessionClosedError("closed")
-        task = self.service.loop.create_task(work)
+        context = copy_context()
+        task = self.service.loop.create_task(work, context=context)
+        context.run(_renewal.set, task)
         self.background.add(task)
         return task
 
@@ -158,7 +164,7 @@ class Session:
         code, service = fields["code"], self.service
         service.expect(code not in self.provider.sent, "a code was sent twice")
         self.provider.sent.add(code)
-        pending = service.pending(code, asyncio.current_task())
+        pending = service.pending(code, _renewal.get())
         outcome: Response | TransportError = await service.hang(service.exchanges, pending)
         if isinstance(outcome, TransportError):
             raise outcome
@@ -217,14 +223,13 @@ class Provider:
             store=service.store,
             authorize_timeout=AUTHORIZE_SECONDS,
             lease_seconds=LEASE_SECONDS,
+            clock=clock,
         )
-        self.credentials._token_state = TokenState(clock=clock)
         self.acquire, self.renew = self.credentials.acquire, self.credentials.renew
         self.sessions = [Session(service, self)]
 
     def authorize(self, request: AuthorizationRequest) -> Awaitable[str]:
-        service, stored, renewal = self.service, self.service.account.stored, asyncio.current_task()
-        assert renewal is not None
+        service, stored, renewal = self.service, self.service.account.stored, _renewal.get()
         service.expect(request.first_time is (stored is None), "the application was told wrong")
         service.expect(stored is None or stored.token.value not in service.valid, "a code was asked for beside a good token")
         service.note_asked(renewal)
@@ -422,7 +427,7 @@ class RenewalMachine(RuleBasedStateMachine):
     def never_back(self) -> None:
         """The token that a provider holds never gets older."""
         for provider in self.providers:
-            held = provider.credentials._token_state.held
+            held = provider.credentials._state.held
             generation = 0 if held is None else held.stored.generation
             assert generation >= provider.generation
             provider.generation = generation

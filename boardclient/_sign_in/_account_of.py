@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-from boardclient.credentials._guards import outcome_of
+from boardclient.credentials._tokens import supplied
 from boardclient.models import Member
 
 AccountOf: TypeAlias = Callable[[Member], "str | Awaitable[str]"]
-
-_CALLBACK_SECONDS: Final = 30.0
 
 
 async def account_of_member(member: Member, account_of: AccountOf | None) -> str:
@@ -24,16 +21,11 @@ async def account_of_member(member: Member, account_of: AccountOf | None) -> str
         if not member.id:
             raise ValueError("the member record holds no id: give SignIn account_of=, a function of the member")
         return member.id
-    outcome = await outcome_of(_called(account_of, member), _CALLBACK_SECONDS)
-    if outcome.is_late:
-        raise ValueError(f"account_of did not return within {_CALLBACK_SECONDS:g} s")
-    if outcome.error is not None:
-        raise ValueError(f"account_of raised {type(outcome.error).__name__}") from outcome.error
-    if not isinstance(outcome.value, str) or not outcome.value:
-        raise ValueError(f"account_of returned {type(outcome.value).__name__}, not the name of an account")
-    return outcome.value
-
-
-async def _called(function: AccountOf, member: Member) -> object:
-    made = function(member)
-    return await made if inspect.isawaitable(made) else made
+    account: str = await supplied(
+        "account_of",
+        account_of,
+        member,
+        is_valid=lambda made: isinstance(made, str) and bool(made),
+        expected="the name of an account",
+    )
+    return account

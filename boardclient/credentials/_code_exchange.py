@@ -1,4 +1,4 @@
-"""The exchange of a code for a token, and what its response means (4.12, 5.9).
+"""A registered client: its options, and the exchange of a code for a token (4.12, 5.9).
 
 The interface shows no response. Error messages hold no values of a success, only names, and of those only what can't be a token.
 Of a refusal they hold the description, with `***` in place of what may be a secret.
@@ -17,18 +17,17 @@ from urllib.parse import parse_qsl
 import attrs
 
 from boardclient import _json
-from boardclient._redaction import redacted
+from boardclient._redaction import redacted, without_frames
 from boardclient._responses import Response
-from boardclient.credentials._config import OAuthClientConfig
+from boardclient._urls import check_root
 from boardclient.credentials._credentials import Exchange
-from boardclient.credentials._guards import without_frames
-from boardclient.credentials._tokens import ParseToken, RenewalFailure, Token
-from boardclient.errors import DecodeError, Effect, TransportError
-from boardclient.models import JsonValue
+from boardclient.credentials._tokens import Authorize, GuardedStore, ParseToken, RenewalFailure, Token, TokenStore, supplied
+from boardclient.errors import CredentialError, DecodeError, Effect, TransportError
+from boardclient.models import JsonValue, check_filled, check_seconds
 
-EXCHANGE_PATH: Final = "/1/OAuthGetAccessToken"
 EXCHANGE_SECONDS: Final = 30.0
 """The time limit of an exchange on a session whose calls have no deadline. A renewal must end."""
+_PATH: Final = "/1/OAuthGetAccessToken"
 _TOKEN_NAMES: Final = ("access_token", "token")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z_.-]{0,23}")
 _ERROR_CODES: Final = frozenset(
@@ -52,64 +51,125 @@ _PLAIN_WORD: Final = re.compile(r"[('\"]?(?:[A-Za-z]+(?:[_'-][A-Za-z]+){0,3}|[0-
 """A word that can't be a token: letters, or a short number."""
 
 
-async def exchange_code(
-    config: OAuthClientConfig, code: str, exchange: Exchange, timeout: float | None, extra: Mapping[str, str] = {}
-) -> Token | RenewalFailure:
-    """Send the code once, and return the token of the response.
+def _checked_address(url: str) -> str:
+    return check_root(url, "auth_url", allow_insecure=True)  # the session says whether forms may go over plain http
 
-    The exchange ends after `timeout` seconds, by default `EXCHANGE_SECONDS`. `extra` are further fields of the form.
-    """
-    fields = {
-        "client_id": config.client_id,
-        "client_secret": config.client_secret,
-        "code": code,
-        "redirect_uri": config.redirect_uri,
-        **extra,
-    }
-    secrets = [config.client_secret, code, *extra.values()]
-    try:
-        response = await exchange.post_form(config.auth_url + EXCHANGE_PATH, fields, timeout or EXCHANGE_SECONDS)
-    except TransportError as error:
-        lost = error.with_traceback(None)
-    else:
-        token = read_token(response, time.time(), config.parse_token, secrets)
-        if isinstance(token, Token):
+
+@attrs.frozen(kw_only=True)
+class OAuthClientConfig:
+    """The options of `OAuthCredentials`, which describes them, checked."""
+
+    client_id: str = attrs.field(repr=False)
+    client_secret: str = attrs.field(repr=False)
+    redirect_uri: str = attrs.field(repr=False)
+    auth_url: str = attrs.field(converter=_checked_address)
+    authorize: Authorize | None
+    key: str | None = attrs.field(repr=False)
+    store: TokenStore
+    account: str
+    authorize_timeout: float
+    cooldown: float
+    renew_before_expiry: float | None
+    parse_token: ParseToken | None
+    lease_seconds: float
+    login_url: str | None
+    steps: GuardedStore = attrs.field(init=False, repr=False)
+    """The steps at the store for this account."""
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("client_id", "client_secret", "redirect_uri", "account"):
+            check_filled(getattr(self, name), name)
+        for name in ("key", "login_url"):
+            if getattr(self, name) is not None:
+                check_filled(getattr(self, name), name)
+        if not all(function is None or callable(function) for function in (self.authorize, self.parse_token)):
+            raise TypeError("authorize must be an async function or None, and parse_token a function")
+        steps = ("read", "publish", "lease", "release")
+        if isinstance(self.store, type) or not all(callable(getattr(self.store, name, None)) for name in steps):
+            raise TypeError("store must be a TokenStore, such as MemoryTokenStore() or FileTokenStore(path)")
+        for name in ("authorize_timeout", "lease_seconds", "cooldown"):
+            check_seconds(getattr(self, name), name)
+        if self.renew_before_expiry is not None:
+            check_seconds(self.renew_before_expiry, "renew_before_expiry")
+        if not self.authorize_timeout > 0 or not self.lease_seconds > 0 or not self.cooldown >= 0:
+            raise ValueError("authorize_timeout and lease_seconds must be more than 0 seconds, cooldown at least 0")
+        if self.renew_before_expiry is not None and not self.renew_before_expiry > 0:
+            raise ValueError("renew_before_expiry must be more than 0 seconds, or None")
+        object.__setattr__(self, "steps", GuardedStore(self.store, self.account))
+
+    def consent_needed(self, login_url: str | None = None, cause: BaseException | None = None) -> RenewalFailure:
+        """Return the failure of calls whose user has to sign in. The callback's `login_url` replaces the configured one."""
+        why = f"the user of account {self.account!r} has to sign in"
+        return RenewalFailure(why=why, cause=cause, needs_consent=True, login_url=login_url or self.login_url)
+
+    async def exchange(
+        self, code: str, exchange: Exchange, timeout: float | None, code_verifier: str | None = None
+    ) -> Token | RenewalFailure:
+        """Send the code once, and return the token of the response. It may take `EXCHANGE_SECONDS` if `timeout` is None."""
+        fields = {
+            "client_id": self.client_id,
+            "client_secret": self.client_secret,
+            "code": code,
+            "redirect_uri": self.redirect_uri,
+        }
+        if code_verifier is not None:
+            fields["code_verifier"] = code_verifier
+        secrets = [value for name, value in fields.items() if name not in {"client_id", "redirect_uri"}]
+        sending = exchange.post_form(self.auth_url + _PATH, fields, EXCHANGE_SECONDS if timeout is None else timeout)
+        del code, code_verifier, fields  # the frame stays with an error
+        try:
+            response = await sending
+        except TransportError as error:
+            lost = error.with_traceback(None)
+        else:
+            token = await read_token(response, time.time(), self.parse_token, secrets)
+            if isinstance(token, RenewalFailure):
+                return attrs.evolve(token, why=f"{token.why} (sent to {self.auth_url}{_PATH})")
             return token
-        return attrs.evolve(token, why=f"{token.why} (sent to {config.auth_url}{EXCHANGE_PATH})")
-    if lost.effect is Effect.NOT_SENT:
-        return RenewalFailure(f"the token exchange was not sent: {lost.message}", lost)
-    return RenewalFailure(f"the token exchange failed, with unknown effect: {lost.message}", lost, is_in_doubt=True)
+        finally:
+            del secrets
+        is_in_doubt = lost.effect is not Effect.NOT_SENT
+        words = "failed, with unknown effect" if is_in_doubt else "was not sent"
+        return RenewalFailure(
+            why=f"the token exchange {words}: {lost.message}",
+            cause=lost,
+            is_in_doubt=is_in_doubt,
+            suggested_status=lost.suggested_status,
+        )
 
 
-def read_token(
+async def read_token(
     response: Response, now: float, parse: ParseToken | None = None, secrets: Sequence[str] = ()
 ) -> Token | RenewalFailure:
-    """Return the token of a response, or why it has none.
+    """Return the token of a response, or why it has none. `secrets` are what the form held, which a refusal may repeat.
 
     The response may be a JSON object as in RFC 6749 5.1, one with a field `token`, or the same form-encoded, with any content
     type.
-
-    Args:
-        response: The response.
-        now: Seconds since the epoch.
-        parse: The application's `parse_token`, None for the known shapes.
-        secrets: What the form held, which a refusal may repeat.
     """
     fields = _fields(response.body)
     if not 200 <= response.status < 300:
-        return _refusal(response, fields, secrets)
+        return _refusal(response, fields or {}, secrets)
     if fields is None:
-        return RenewalFailure("the token exchange gave no token: its response is neither a JSON object nor form-encoded")
+        return _none("its response is neither a JSON object nor form-encoded")
     if parse is not None:
-        return _parsed(parse, fields)
+        try:
+            parsed: Token = await supplied(
+                "parse_token", parse, fields, is_valid=lambda made: isinstance(made, Token), expected="a Token"
+            )
+        except CredentialError as error:  # its frames hold the response
+            return _none(f"{error.message}: {_names(fields)}", without_frames(error).__cause__)
+        return parsed
     value = next((found for name in _TOKEN_NAMES if isinstance(found := fields.get(name), str) and found), None)
     if value is None:
-        return RenewalFailure(f"the token exchange gave no token: {_names(fields)}; parse_token can take it from another shape")
+        return _none(f"{_names(fields)}; parse_token can take it from another shape")
     try:
         return Token(value, _end(fields.get("expires_in"), now))
     except ValueError:
-        value = None
-    return RenewalFailure("the token exchange gave a token that can't be sent: it holds characters that no request can carry")
+        return _none("it holds characters that no request can carry")
+
+
+def _none(why: str, cause: BaseException | None = None) -> RenewalFailure:
+    return RenewalFailure(why=f"the token exchange gave no token: {why}", cause=cause, suggested_status=502)
 
 
 def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
@@ -127,14 +187,17 @@ def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
     return cast("dict[str, JsonValue]", dict(reversed(pairs)))  # of two fields of one name the first counts
 
 
-def _refusal(response: Response, fields: Mapping[str, JsonValue] | None, secrets: Sequence[str]) -> RenewalFailure:
-    code = (fields or {}).get("error")
-    explanation = f" ({code})" if isinstance(code, str) and code in _ERROR_CODES else ""
+def _refusal(response: Response, fields: Mapping[str, JsonValue], secrets: Sequence[str]) -> RenewalFailure:
+    found = fields.get("error")
+    code = found if isinstance(found, str) and found in _ERROR_CODES else None
+    explanation = f" ({code})" if code else ""
     if response.status == 400:
         explanation += ": the client identifier or secret is invalid, or the code is not good"
-    words = _own_words(response, fields or {}, secrets)
+    words = _own_words(response, fields, secrets)
     return RenewalFailure(
-        f"the token exchange failed with status {response.status}{explanation}{words and f'; the service says: {words}'}"
+        why=f"the token exchange failed with status {response.status}{explanation}{words and f'; the service says: {words}'}",
+        # Only a bad code comes from the user's browser. A 400 without a code of RFC 6749 may be that too.
+        suggested_status=400 if response.status == 400 and code in {None, "invalid_grant"} else 502,
     )
 
 
@@ -149,21 +212,8 @@ def _own_words(response: Response, fields: Mapping[str, JsonValue], secrets: Seq
     return " ".join(shown) if set(shown) - {"***"} else ""
 
 
-def _parsed(parse: ParseToken, fields: Mapping[str, JsonValue]) -> Token | RenewalFailure:
-    """Call the application's function. The frames of its error are removed, since they hold the response."""
-    try:
-        token = parse(fields)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # an application's function may raise anything
-        return RenewalFailure(f"parse_token raised {type(error).__name__}: {_names(fields)}", without_frames(error))
-    if not isinstance(token, Token):
-        return RenewalFailure(f"parse_token returned {type(token).__name__}, not a Token")
-    return token
-
-
 def _names(fields: Mapping[str, JsonValue]) -> str:
-    """Return the names of a response's fields in words. What may be a token, such as a bare body, is left out."""
+    """Return the names of a response's fields in words, without those that may be a token, such as a bare body's."""
     shown = sorted(name for name, value in fields.items() if _PLAIN_NAME.fullmatch(name) and not _is_padding(value))
     hidden = len(fields) - len(shown)
     return f"the names in its response are {', '.join(shown) or 'none'}" + (f" and {hidden} not shown" if hidden else "")

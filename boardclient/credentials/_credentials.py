@@ -13,7 +13,7 @@ from multidict import CIMultiDict
 from boardclient import _json
 from boardclient._curl import ShownRequest
 from boardclient._operations import Request
-from boardclient._redaction import forms_of, is_free_of, masked
+from boardclient._redaction import forms_of, is_free_of, masked, takes_secrets
 from boardclient._responses import BODY_KEPT_BYTES, Response
 from boardclient._transport import RawResponse
 from boardclient.models import check_filled
@@ -35,6 +35,7 @@ def filled(instance: object, attribute: attrs.Attribute[str], value: object) -> 
     check_filled(value, attribute.name)
 
 
+@takes_secrets
 @attrs.frozen
 class Credentials:
     """An access token, and the API key where one is used (interface 5.5, 5.6).
@@ -234,6 +235,7 @@ class CredentialObserver:
         """
 
 
+@takes_secrets
 class StaticCredentials(CredentialObserver):
     """Sign with one token that never changes. A 401 is final (interface section 5).
 

@@ -1,25 +1,37 @@
-"""`OAuthCredentials` as applications see it: its options, sign-ins, tokens. What sessions call is in `_renewing`."""
+"""`OAuthCredentials`: what sessions call, and what applications do with accounts and tokens (interface 4.12, 5.7).
+
+There is one renewal on each event loop, for all calls that wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import secrets
+import time
+from collections.abc import Callable
 from typing import Final, Literal, Protocol, TypeAlias, cast
 
 import attrs
 
-from boardclient.credentials._account_store import MemoryTokenStore
-from boardclient.credentials._code_exchange import exchange_code
-from boardclient.credentials._config import Authorize, OAuthClientConfig
-from boardclient.credentials._credentials import Exchange
-from boardclient.credentials._renewing import RenewingCredentials, track_wait
-from boardclient.credentials._tokens import ParseToken, RenewalFailure, StoredToken, Token, TokenStore
+from boardclient._redaction import takes_secrets
+from boardclient.credentials._code_exchange import OAuthClientConfig
+from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange
+from boardclient.credentials._renewal import Renewal, is_within_renewal, look
+from boardclient.credentials._stores import MemoryTokenStore
+from boardclient.credentials._token_state import LOOK_SECONDS, TokenState
+from boardclient.credentials._tokens import GRACE_SECONDS, Authorize, ParseToken, RenewalFailure, StoredToken, Token, TokenStore
 from boardclient.errors import CredentialError, SessionClosedError
 from boardclient.models import check_filled
 
 ConsentState: TypeAlias = Literal["never", "good", "needs consent"]
 """Whether an account has a token: none is stored, one that may be used, or one that is refused or has expired."""
 
+_EARLY_SECONDS: Final = 1.0
+"""How long a call waits for an early renewal or for the store before it uses the token it has."""
+_FRESH_SECONDS: Final = 0.25
+"""How often the store is looked at while a good token is used, if users sign in elsewhere: they replace and delete tokens."""
 _WAIT_SECONDS: Final = (0.1, 0.3)
 """The random pause between two looks of `wait_for_token` at the store: workers must not look in step."""
 _KEEP_ATTEMPTS: Final = 10
@@ -35,7 +47,8 @@ class HasExchange(Protocol):
         ...
 
 
-class OAuthCredentials(RenewingCredentials):
+@takes_secrets
+class OAuthCredentials(CredentialObserver):
     """Sign with a token that the user consents to, and renew it when it is refused.
 
     `authorize` returns an authorization code, which is exchanged once for a token and kept in `store`. If many tasks, sessions,
@@ -68,6 +81,7 @@ class OAuthCredentials(RenewingCredentials):
         parse_token: A function from the fields of the exchange's response to a `Token`, if the response has another shape.
         lease_seconds: The seconds after which other processes take the lease from a process that died. 5 by default.
         login_url: Where the application's sign-in begins, for `ConsentRequired`. None by default.
+        clock: A function that returns monotonic seconds, for tests. `time.monotonic` by default.
 
     Raises:
         ValueError, TypeError: an option can't work.
@@ -90,25 +104,31 @@ class OAuthCredentials(RenewingCredentials):
         parse_token: ParseToken | None = None,
         lease_seconds: float = 5.0,
         login_url: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(
-            OAuthClientConfig(
-                client_id=client_id,
-                client_secret=client_secret,
-                redirect_uri=redirect_uri,
-                auth_url=auth_url,
-                authorize=authorize,
-                key=key,
-                store=MemoryTokenStore() if store is None else store,
-                account=account,
-                authorize_timeout=authorize_timeout,
-                cooldown=cooldown,
-                renew_before_expiry=renew_before_expiry,
-                parse_token=parse_token,
-                lease_seconds=lease_seconds,
-                login_url=login_url,
-            )
+        config = OAuthClientConfig(
+            client_id=client_id,
+            client_secret=client_secret,
+            redirect_uri=redirect_uri,
+            auth_url=auth_url,
+            authorize=authorize,
+            key=key,
+            store=MemoryTokenStore() if store is None else store,
+            account=account,
+            authorize_timeout=authorize_timeout,
+            cooldown=cooldown,
+            renew_before_expiry=renew_before_expiry,
+            parse_token=parse_token,
+            lease_seconds=lease_seconds,
+            login_url=login_url,
         )
+        self._serve(config, clock)
+
+    def _serve(self, config: OAuthClientConfig, clock: Callable[[], float]) -> None:
+        self._config = config
+        self._clock = clock
+        self._state = TokenState(config.key, config.cooldown, config.renew_before_expiry, clock)
+        self._renewals: dict[asyncio.AbstractEventLoop, asyncio.Task[RenewalFailure | None]] = {}
 
     @property
     def account(self) -> str:
@@ -122,8 +142,124 @@ class OAuthCredentials(RenewingCredentials):
             ValueError, TypeError: `account` is empty, or no text.
         """
         other = type(self).__new__(type(self))  # a subclass may have a constructor of its own
-        RenewingCredentials.__init__(other, attrs.evolve(self._config, account=account))
+        other._serve(attrs.evolve(self._config, account=account), self._clock)
         return other
+
+    # --- what sessions call
+
+    async def acquire(self, exchange: Exchange) -> Credentials:
+        """Return the credentials to sign with. If there is no good token, wait for a renewal.
+
+        Raises:
+            ConsentRequired: the user has to sign in.
+            CredentialError: no token can be had.
+        """
+        credentials = self._state.credentials
+        if credentials is None:
+            return await self._wait_for_renewal(exchange)
+        if self._state.is_due or self._is_stale:
+            return await self._renew_early(credentials, exchange)
+        return credentials
+
+    async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
+        """Return the credentials that replace those which the service refused with 401.
+
+        They are those of a newer token, or those of a renewal. If the service refuses a token as soon as it is new, the 401 is
+        final: the same credentials are returned.
+
+        Raises:
+            ConsentRequired: the user has to sign in.
+            CredentialError: no token can be had.
+        """
+        if await self._note_refusal(rejected):
+            return rejected
+        return await self._wait_for_renewal(exchange)
+
+    def current(self) -> Credentials | None:
+        """Return the credentials in use. None if there are none, or if a renewal or a look at the store is due."""
+        return None if self._state.is_due or self._is_stale else self._state.credentials
+
+    def is_current(self, credentials: Credentials) -> bool:
+        """Return True if these are the credentials in use, and not refused."""
+        return self._state.credentials == credentials
+
+    def waiting_for(self) -> str:
+        """Return what the renewal waits for, in words."""
+        return self._state.waits_for
+
+    def note_accepted(self, credentials: Credentials) -> None:
+        """Note that the service accepted the credentials. Failures before that no longer count."""
+        self._state.accept(credentials)
+
+    async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
+        """Note a 401 that ends its call, which has renewed once already."""
+        await self._note_refusal(credentials)
+
+    @property
+    def _is_stale(self) -> bool:
+        """Whether the store may have changed since the last look at it."""
+        return self._config.authorize is None and self._state.is_look_older_than(_FRESH_SECONDS)
+
+    async def _note_refusal(self, rejected: Credentials) -> bool:
+        """Note a 401, and return True if no renewal can help: the token was new. Then a cool-down begins for all workers."""
+        cooldown = self._state.refuse(rejected)
+        if cooldown:
+            steps, holder = self._config.steps, secrets.token_hex(8)
+            with contextlib.suppress(CredentialError):  # if the store fails, each worker meets the 401 itself
+                if await steps.lease(holder, self._config.lease_seconds) == "granted":
+                    await steps.release(holder, cooldown, 2 * GRACE_SECONDS)
+        return cooldown is not None
+
+    # --- renewals
+
+    async def _wait_for_renewal(self, exchange: Exchange) -> Credentials:
+        """Wait for the renewal that runs on this loop, or begin one. If its session closes meanwhile, begin another."""
+        state = self._state
+        while (credentials := state.credentials) is None:
+            self._check_callback()
+            failure = state.failure
+            if failure is None or state.is_look_older_than(LOOK_SECONDS):
+                renewal = self._join_renewal(exchange)
+                await asyncio.wait({renewal})
+                failure = None if renewal.cancelled() else renewal.result()
+            if failure is not None and state.credentials is None:
+                raise failure.error(self.account, state.cooldown_left)
+        return credentials
+
+    async def _renew_early(self, credentials: Credentials, exchange: Exchange) -> Credentials:
+        """Renew a token that may still be good. Other calls use it meanwhile, and all do if the renewal fails."""
+        loop, state = asyncio.get_running_loop(), self._state
+        if loop in self._renewals or state.failure is not None or is_within_renewal(self._config.store, self.account):
+            return credentials
+        await asyncio.wait({self._join_renewal(exchange)}, timeout=_EARLY_SECONDS)
+        if state.held is None:  # signed out by another worker
+            return await self._wait_for_renewal(exchange)
+        return state.credentials or credentials
+
+    def _join_renewal(self, exchange: Exchange) -> asyncio.Task[RenewalFailure | None]:
+        """Return the renewal that runs on this loop. Begin one if there is none."""
+        loop = asyncio.get_running_loop()
+        task = self._renewals.get(loop)
+        if task is None or task.done():
+            task = self._renewals[loop] = exchange.spawn(Renewal(self._config, self._state, exchange).run())
+            task.add_done_callback(self._drop)
+        return task
+
+    def _drop(self, task: asyncio.Task[RenewalFailure | None]) -> None:
+        """Forget a renewal that has ended, unless the next one has begun."""
+        loop = task.get_loop()
+        if self._renewals.get(loop) is task:
+            del self._renewals[loop]
+
+    def _check_callback(self) -> None:
+        """Refuse to let a callback wait for the renewal that waits for it.
+
+        Raises:
+            CredentialError: the running task belongs to a renewal of the account.
+        """
+        if is_within_renewal(self._config.store, self.account):
+            words = f"it used a session with the credentials of account {self.account!r}, which it must renew"
+            raise CredentialError(f"authorize waits for itself: {words}")
 
     # --- the token of the account
 
@@ -136,15 +272,10 @@ class OAuthCredentials(RenewingCredentials):
         Raises:
             CredentialError: the store failed.
         """
-        steps, state = self._config.steps, self._token_state
-        stored = await steps.read()
-        if stored is not None:
-            state.adopt(stored, None)
-        else:
-            state.drop(await steps.generation())
-            if state.held is None:
-                return "never"
-        return "good" if state.is_usable else "needs consent"
+        await look(self._state, self._config.steps)
+        if self._state.held is None:
+            return "never"
+        return "good" if self._state.is_usable else "needs consent"
 
     async def wait_for_token(self) -> None:
         """Wait until the account has a usable token, whichever worker publishes it.
@@ -170,7 +301,7 @@ class OAuthCredentials(RenewingCredentials):
         for _ in range(_KEEP_ATTEMPTS):
             generation = await steps.generation()
             if await steps.publish(token, generation):
-                self._token_state.replace(StoredToken(token, generation + 1))
+                self._state.replace(StoredToken(token, generation + 1))
                 return
         raise CredentialError("the token store took no new token")
 
@@ -185,7 +316,7 @@ class OAuthCredentials(RenewingCredentials):
         """
         steps = self._config.steps
         await steps.delete()
-        self._token_state.drop(await steps.generation())
+        self._state.drop(await steps.generation())
 
     async def authorize_again(self, session: HasExchange | Exchange) -> None:
         """Call `authorize` even if the token is good, and use the new token from then on.
@@ -199,15 +330,15 @@ class OAuthCredentials(RenewingCredentials):
             SessionClosedError: the session is closed.
         """
         if self._config.authorize is None:
-            raise self._config.consent_needed().error()
-        with track_wait(self._config.store, self._config.account):
-            before = self._token_state.held
-            renewal = self._join_renewal(_exchange_of(session))
-            await asyncio.wait({renewal})
+            raise self._config.consent_needed().error(self.account)
+        self._check_callback()
+        before = self._state.held
+        renewal = self._join_renewal(_exchange_of(session))
+        await asyncio.wait({renewal})
         failure = None if renewal.cancelled() else renewal.result()
         if failure is not None:
-            raise failure.error(self._token_state.cooldown_left)
-        if self._token_state.held is before:
+            raise failure.error(self.account, self._state.cooldown_left)
+        if self._state.held is before:
             raise SessionClosedError("the session was closed during the renewal")
 
     # --- codes from elsewhere
@@ -228,9 +359,9 @@ class OAuthCredentials(RenewingCredentials):
             TypeError, ValueError: the code can't be sent.
             SessionClosedError: the session is closed.
         """
-        exchanged = self._exchange_in_task(code, _exchange_of(session), code_verifier, is_kept=True)
+        exchanging = self._begin_exchange(session, code, code_verifier, is_kept=True)
         del code, code_verifier
-        await exchanged
+        await _result_of(exchanging)
 
     async def request_token(self, code: str, session: HasExchange | Exchange, *, code_verifier: str | None = None) -> Token:
         """Exchange a code, and return the token without storing it. Its account may not be known yet.
@@ -242,45 +373,42 @@ class OAuthCredentials(RenewingCredentials):
             TypeError, ValueError: the code can't be sent.
             SessionClosedError: the session is closed.
         """
-        exchanged = self._exchange_in_task(code, _exchange_of(session), code_verifier, is_kept=False)
+        exchanging = self._begin_exchange(session, code, code_verifier, is_kept=False)
         del code, code_verifier
-        return await exchanged
+        return await _result_of(exchanging)
 
-    async def _exchange_in_task(self, code: str, exchange: Exchange, code_verifier: str | None, *, is_kept: bool) -> Token:
-        """Exchange a code in a task of its own, which outlives a cancelled caller."""
-        check_filled(code, "the code")
-        if self._token_state.is_lost(code):
-            raise CredentialError("the code was sent before, with unknown effect: send each code once")
-        exchanging = exchange.spawn(self._run_exchange(code, exchange, code_verifier, is_kept=is_kept))
-        del code, code_verifier
-        await asyncio.wait({exchanging})
-        outcome = SessionClosedError() if exchanging.cancelled() else exchanging.result()
-        if isinstance(outcome, SessionClosedError):
-            raise SessionClosedError("the session was closed during the exchange")
-        if isinstance(outcome, RenewalFailure):
-            raise outcome.error()
-        return outcome
+    def _begin_exchange(
+        self, session: HasExchange | Exchange, code: str, code_verifier: str | None, *, is_kept: bool
+    ) -> asyncio.Task[Token | Exception] | Exception:
+        """Exchange a code in a task of its own, which outlives a cancelled caller.
+
+        What is wrong is returned, here and in the task: the frames of this error would hold the code.
+        """
+        try:
+            check_filled(code, "the code")
+            if self._state.is_lost(code):
+                return CredentialError("the code was sent before, with unknown effect: send each code once")
+            exchange = _exchange_of(session)
+            return exchange.spawn(self._run_exchange(code, exchange, code_verifier, is_kept=is_kept))
+        except Exception as error:
+            return error.with_traceback(None)
 
     async def _run_exchange(
         self, code: str, exchange: Exchange, code_verifier: str | None, *, is_kept: bool
-    ) -> Token | RenewalFailure | SessionClosedError:
-        """Return the token, or a failure as a value. A raised one would hold the code in its frames."""
-        more = {} if code_verifier is None else {"code_verifier": code_verifier}
+    ) -> Token | Exception:
         try:
-            token = await exchange_code(self._config, code, exchange, exchange.timeout, more)
-            if isinstance(token, RenewalFailure) and token.is_in_doubt:
-                self._token_state.lose(code)
-            if is_kept and isinstance(token, Token):
+            token = await self._config.exchange(code, exchange, exchange.timeout, code_verifier)
+            if isinstance(token, RenewalFailure):
+                if token.is_in_doubt:
+                    self._state.lose(code)
+                return token.error(self.account)
+            if is_kept:
                 await self.keep_token(token)
             return token
-        except SessionClosedError as error:
-            return error
-        except CredentialError as error:
-            return RenewalFailure(error.message, error.__cause__)
         except ValueError as error:
-            return RenewalFailure(str(error))
-        finally:
-            del code, code_verifier, more  # they don't stay in the frame that an error carries
+            return CredentialError(str(error))
+        except Exception as error:
+            return error.with_traceback(None)
 
     def __repr__(self) -> str:
         return f"OAuthCredentials(account={self._config.account!r}, auth_url={self._config.auth_url!r}, ***)"
@@ -288,3 +416,21 @@ class OAuthCredentials(RenewingCredentials):
 
 def _exchange_of(session: HasExchange | Exchange) -> Exchange:
     return cast("Exchange", getattr(session, "exchange", session))
+
+
+async def _result_of(exchanging: asyncio.Task[Token | Exception] | Exception) -> Token:
+    """Wait for an exchange. What it returned is raised here, where no frame holds the code."""
+    if isinstance(exchanging, asyncio.Task):
+        await asyncio.wait({exchanging})
+        outcome = SessionClosedError() if exchanging.cancelled() else exchanging.result()
+    else:
+        outcome = exchanging
+    del exchanging
+    if isinstance(outcome, Token):
+        return outcome
+    if isinstance(outcome, SessionClosedError):
+        raise SessionClosedError("the session was closed during the exchange")
+    try:
+        raise outcome
+    finally:
+        del outcome  # the error would be in a reference cycle with this frame

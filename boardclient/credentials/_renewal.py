@@ -1,25 +1,34 @@
-"""One renewal, from the first look at the store to the new token."""
+"""One renewal, from the first look at the store to the new token (interface 5.7)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import random
 import secrets
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Coroutine
+from contextvars import ContextVar
+from typing import Any, Final
 
 from boardclient._activities import PARENT, Activity
-from boardclient.credentials._code_exchange import EXCHANGE_SECONDS, exchange_code
-from boardclient.credentials._config import AuthorizationRequest, OAuthClientConfig
+from boardclient.credentials._code_exchange import EXCHANGE_SECONDS, OAuthClientConfig
 from boardclient.credentials._credentials import Exchange
-from boardclient.credentials._guards import Outcome, begin
 from boardclient.credentials._token_state import TokenState
-from boardclient.credentials._tokens import LeaseState, RenewalFailure, StoredToken, Token
+from boardclient.credentials._tokens import (
+    GRACE_SECONDS,
+    AuthorizationRequest,
+    GuardedStore,
+    LeaseState,
+    Overtaken,
+    RenewalFailure,
+    StoredToken,
+    Token,
+    TokenStore,
+    supplied,
+)
 from boardclient.errors import ConsentRequired, CredentialError, SessionClosedError
 from boardclient.logs import followers
-from boardclient.models import check_text
+from boardclient.models import check_filled
 
 _POLL_SECONDS: Final = (0.05, 0.2)
 """The random pause between two looks at a store that another worker may publish to: workers must not look in step."""
@@ -27,6 +36,26 @@ _CODES_ASKED: Final = 2
 """How many codes a renewal asks for: a second one if the exchange of the first had an unknown effect."""
 _PUBLISH_ATTEMPTS: Final = 3
 """How often a new token is published if the store was restored, or lost its file, while the user was asked."""
+_RELEASE_SECONDS: Final = 1.0
+"""The limit for releasing the lease while calls wait for the renewal."""
+
+_renewals: Final[ContextVar[tuple[Renewal, ...]]] = ContextVar("boardclient_renewals", default=())
+"""The renewals that the running task belongs to, outermost first. Tasks that a callback starts inherit them."""
+
+
+def is_within_renewal(store: TokenStore, account: str) -> bool:
+    """Return True if the running task belongs to a renewal of the account."""
+    return any(one.config.store is store and one.config.account == account for one in _renewals.get() if not one.is_over)
+
+
+async def look(state: TokenState, steps: GuardedStore) -> None:
+    """Use the store's token if it is another one, or drop the token that the store has deleted."""
+    held = state.held
+    stored = await steps.read()
+    if stored is not None:
+        state.adopt(stored, held)
+    elif held is not None:
+        state.drop(await steps.generation())
 
 
 class Renewal:
@@ -35,13 +64,15 @@ class Renewal:
     It runs in a task of its own. Owned by its provider; the session whose pool it uses cancels it when it closes.
     """
 
-    def __init__(self, config: OAuthClientConfig, token_state: TokenState, exchange: Exchange) -> None:
-        self._config = config
+    def __init__(self, config: OAuthClientConfig, state: TokenState, exchange: Exchange) -> None:
+        self.config = config
+        self.is_over = False
         self._steps = config.steps
-        self._token_state = token_state
+        self._state = state
         self._exchange = exchange
         self._holder = secrets.token_hex(8)
-        self._seen = token_state.held
+        self._seen = state.held
+        self._noted: RenewalFailure | None = None
 
     async def run(self) -> RenewalFailure | None:
         """Obtain another token than before, or return why there is none.
@@ -54,115 +85,103 @@ class Renewal:
             operation="credentials.renew",
             instruments=followers() if call is None else call.instruments,
             call_id="" if call is None else call.call_id,
-            account=self._config.account,
+            account=self.config.account,
             parent=call,
         ).begin()
         PARENT.set(followed)  # in the context of this task
-        failure: RenewalFailure | None = None
+        _renewals.set((*_renewals.get(), self))
+        failure = None
         try:
             failure = await self._look_or_renew()
-            return failure
         except SessionClosedError:
-            return None
-        except CredentialError as error:
-            failure = RenewalFailure(error.message, error.__cause__)
-        except ValueError as error:
-            failure = RenewalFailure(str(error))
-        except Exception as error:  # an application's own Exchange may raise anything
-            failure = RenewalFailure(f"the renewal failed: {type(error).__name__}", error)
+            pass
         finally:
-            followed.end(None if failure is None else failure.error())
-        assert failure is not None  # noqa: S101 -- each handler has set it
-        self._note(failure)
+            self.is_over = True
+            followed.end(None if failure is None else failure.error(self.config.account))
         return failure
 
     async def _look_or_renew(self) -> RenewalFailure | None:
         """Renew the token. In a cool-down, or without `authorize`, only look for one in the store."""
-        state = self._token_state
-        state.note_look()
-        if (cooling := state.failure) is not None:
+        self._state.note_look()
+        if (cooling := self._state.failure) is not None:
             return None if await self._is_published_meanwhile() else cooling
-        if self._config.authorize is None:
-            if not await self._is_published():
-                failure = self._config.consent_needed()
-                self._note(failure)
-                return failure
-            return None
-        self._exchange.check_url(self._config.auth_url, "auth_url")
-        return await self._lead_or_follow()
+        failure = await self._failure_of(self._follow())
+        if failure is not None and failure is not self._noted:
+            self._note(failure)
+        return failure
+
+    async def _failure_of(self, work: Coroutine[Any, Any, RenewalFailure | None]) -> RenewalFailure | None:
+        """Await a part of the renewal, and return what it raises as a failure."""
+        try:
+            return await work
+        except SessionClosedError:
+            raise
+        except CredentialError as error:
+            return RenewalFailure.of(error)
+        except ValueError as error:
+            return RenewalFailure(why=str(error))
+        except Exception as error:  # an application's own Exchange may raise anything
+            return RenewalFailure(why=f"the renewal failed: {type(error).__name__}", cause=error)
 
     def _note(self, failure: RenewalFailure) -> float:
-        """Note a failure, and return the seconds of its cool-down.
-
-        There is none if only the user's consent is missing.
-        """
-        if failure.consent is None and self._config.authorize is not None:
-            return self._token_state.fail(failure)
-        self._token_state.note_consent(failure)
-        return 0.0
+        """Note a failure, and return the seconds of its cool-down. There is none if the user has to sign in."""
+        self._noted = failure
+        if failure.needs_consent or self.config.authorize is None:
+            self._state.pause(failure)
+            return 0.0
+        return self._state.fail(failure)
 
     async def _is_published(self) -> bool:
         """Look at the store, and return True if another good token is in use now."""
-        stored = await self._steps.read()
-        if stored is not None:
-            return self._token_state.adopt(stored, self._seen)
-        if self._seen is not None:
-            self._token_state.drop(await self._steps.generation())
-        return False
+        await look(self._state, self._steps)
+        return self._state.credentials is not None and self._state.held is not self._seen
 
     async def _is_published_meanwhile(self) -> bool:
         """Look at the store as `_is_published` does. A store that fails counts as one without a new token."""
-        try:
+        with contextlib.suppress(CredentialError):
             return await self._is_published()
-        except CredentialError:
-            return False
+        return False
 
-    async def _lead_or_follow(self) -> RenewalFailure | None:
+    # --- the lease
+
+    async def _follow(self) -> RenewalFailure | None:
         """Wait for the token of the lease's holder, or take the lease and obtain one."""
+        if self.config.authorize is not None:
+            self._exchange.check_url(self.config.auth_url, "auth_url")
         while not await self._is_published():
+            if self.config.authorize is None:
+                return self.config.consent_needed()
             state = await self._lease()
             if state == "granted":
                 return await self._lead()
             if state == "cooling":
-                failure = RenewalFailure("a renewal by another holder of the account has just failed")
-                self._note(failure)
-                return failure
-            self._token_state.waits_for = "the renewal by another worker"
+                return RenewalFailure(why="a renewal by another holder of the account has just failed")
+            self._state.waits_for = "the renewal by another worker"
             await asyncio.sleep(_pause())
         return None
 
     async def _lease(self) -> LeaseState:
         """Try to take the lease. If cancelled while waiting, release it before re-raising."""
         try:
-            return await self._steps.lease(self._holder, self._config.lease_seconds)
+            return await self._steps.lease(self._holder, self.config.lease_seconds)
         except asyncio.CancelledError:
-            await self._release_at_once()
+            await self._steps.release(self._holder, 0.0, GRACE_SECONDS)
             raise
 
     async def _lead(self) -> RenewalFailure | None:
         """Obtain a token as the holder of the lease, then release the lease. A failure begins a cool-down."""
-        cooldown = 0.0
+        cooldown, at_most = 0.0, GRACE_SECONDS
         try:
             async with self._lease_kept():
-                failure = await self._obtain()
+                failure = await self._failure_of(self._obtain())
+            if failure is not None and await self._is_published_meanwhile():
+                failure = None
             if failure is not None:
-                if await self._is_published_meanwhile():
-                    failure = None
-                else:
-                    cooldown = self._note(failure)
-        except asyncio.CancelledError:
-            await self._release_at_once()
-            raise
-        except Exception:
-            with contextlib.suppress(CredentialError):
-                await self._steps.release(self._holder)
-            raise
-        await self._steps.release(self._holder, cooldown)
+                cooldown = self._note(failure)
+            at_most = _RELEASE_SECONDS
+        finally:
+            await self._steps.release(self._holder, cooldown, at_most)
         return failure
-
-    async def _release_at_once(self) -> None:
-        with contextlib.suppress(CredentialError):
-            await self._steps.release_at_once(self._holder)
 
     @contextlib.asynccontextmanager
     async def _lease_kept(self) -> AsyncIterator[None]:
@@ -174,11 +193,11 @@ class Renewal:
         finally:
             # Wait for a running step: cancelled, it may still run in a thread, and take the lease again after its release.
             ended.set()
-            await asyncio.wait({keeper}, timeout=self._config.lease_seconds)
+            await asyncio.wait({keeper}, timeout=self.config.lease_seconds)
             keeper.cancel()
 
     async def _keep_lease(self, ended: asyncio.Event) -> None:
-        seconds = self._config.lease_seconds
+        seconds = self.config.lease_seconds
         while not ended.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), seconds / 3)
@@ -186,79 +205,69 @@ class Renewal:
             with contextlib.suppress(CredentialError):  # losing the lease costs at most a second code
                 await self._steps.lease(self._holder, seconds, grace_seconds=0.0)
 
+    # --- what the holder does
+
     async def _obtain(self) -> RenewalFailure | None:
         """Obtain and publish a token. If another worker was faster, use that worker's."""
         before = await self._steps.read()
-        if before is not None and self._token_state.adopt(before, self._seen):
+        if before is not None and self._state.adopt(before, self._seen):
             return None
         generation = await self._steps.generation() if before is None else before.generation
-        token = await self._new_token(is_first=before is None)
-        return await self._publish(token, generation) if isinstance(token, Token) else token
+        failure = None
+        for _ in range(_CODES_ASKED):
+            try:
+                outcome = await self._token_for(await self._ask_for_code(is_first=before is None))
+            except Overtaken:
+                return None
+            if isinstance(outcome, Token):
+                return await self._publish(outcome, generation)
+            failure = outcome
+            if not failure.is_in_doubt:
+                break
+        return failure
 
     async def _publish(self, token: Token, after: int) -> RenewalFailure | None:
-        """Publish the new token. If another worker was faster, use that worker's."""
         for _ in range(_PUBLISH_ATTEMPTS):
             if await self._steps.publish(token, after):
-                self._token_state.adopt(StoredToken(token, after + 1), self._seen, is_own=True)
+                self._state.adopt(StoredToken(token, after + 1), self._seen, is_own=True)
                 return None
             found = await self._steps.read()
             generation = await self._steps.generation() if found is None else found.generation
             if generation >= after:
-                if found is not None and self._token_state.adopt(found, self._seen):
+                if found is not None and self._state.adopt(found, self._seen):
                     return None
                 break
             after = generation  # the store was restored or lost its file: a lower generation than it had
-        return RenewalFailure("the token store took no new token, and holds no other")
+        return RenewalFailure(why="the token store took no new token, and holds no other")
 
-    async def _new_token(self, *, is_first: bool) -> Token | RenewalFailure | None:
-        """Ask for a code and exchange it. Return None if another worker publishes a token meanwhile.
+    async def _ask_for_code(self, *, is_first: bool) -> str | RenewalFailure:
+        """Ask the application for a code.
 
-        A code is sent once. If the effect of its exchange is unknown, a second code is asked for.
+        Raises:
+            Overtaken: another worker has published a token first.
         """
-        outcome: RenewalFailure | None = None
-        for _ in range(_CODES_ASKED):
-            self._token_state.asked += 1
-            code = await self._ask_for_code(
-                AuthorizationRequest(account=self._config.account, first_time=is_first, attempt=self._token_state.asked)
-            )
-            if not isinstance(code, str):
-                return code
-            token = await self._exchange_code(code)
-            if not isinstance(token, RenewalFailure) or not token.is_in_doubt:
-                return token
-            outcome = token
-        return outcome
-
-    async def _ask_for_code(self, request: AuthorizationRequest) -> str | RenewalFailure | None:
-        """Ask the application for a code. Return None if another worker publishes a token first.
-
-        The callback runs in a task of its own. If it ignores its cancellation, the renewal does not wait for it.
-        """
-        assert self._config.authorize is not None  # noqa: S101 -- _look_or_renew has asked
-        try:
-            asked = self._config.authorize(request)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # whatever the application raises is the cause
-            return self._failure_of(error)
-        if not inspect.isawaitable(asked):
-            return RenewalFailure("authorize must be an async function: it returned no awaitable")
-        self._token_state.waits_for = f"the user's consent (the authorize callback of account {self._config.account!r})"
-        task, outcome = begin(asked)
+        assert self.config.authorize is not None  # noqa: S101 -- _follow has asked
+        self._state.asked += 1
+        self._state.waits_for = f"the user's consent (the authorize callback of account {self.config.account!r})"
         watch = asyncio.create_task(self._watch())
         try:
-            done, _ = await asyncio.wait(
-                {task, watch}, timeout=self._config.authorize_timeout, return_when=asyncio.FIRST_COMPLETED
+            code: str = await supplied(
+                "authorize",
+                self.config.authorize,
+                AuthorizationRequest(account=self.config.account, first_time=is_first, attempt=self._state.asked),
+                is_valid=_is_code,
+                expected="a code that can be sent",
+                seconds=self.config.authorize_timeout,
+                until=watch,
             )
+        except ConsentRequired as error:
+            return self.config.consent_needed(error.login_url, error.__cause__)
+        except CredentialError as error:
+            return RenewalFailure.of(error)
         finally:
-            task.cancel()
             watch.cancel()
-            self._token_state.waits_for = "the token store"
-        if watch in done:
-            return None
-        if task not in done:
-            return RenewalFailure(f"authorize gave no code within {self._config.authorize_timeout:g} s")
-        return self._check_code(outcome)
+            self._state.waits_for = "the token store"
+        return code
 
     async def _watch(self) -> None:
         """Wait until another worker has published a token."""
@@ -267,37 +276,25 @@ class Renewal:
             if await self._is_published_meanwhile():
                 return
 
-    def _check_code(self, outcome: Outcome) -> str | RenewalFailure:
-        """Return the code that the callback returned, or why it can't be used."""
-        if outcome.error is not None:
-            return self._failure_of(outcome.error)
-        try:
-            text = check_text(outcome.value, "the code")
-        except (TypeError, ValueError) as error:
-            return RenewalFailure(f"authorize gave no code: {error}")
-        if not text:
-            return RenewalFailure("authorize gave an empty code")
-        if self._token_state.is_lost(text):
-            return RenewalFailure("authorize gave a code that was sent before, with unknown effect: send each code once")
-        return text
-
-    def _failure_of(self, error: BaseException) -> RenewalFailure:
-        """Return the failure that an exception of the callback stands for. `ConsentRequired` begins no cool-down."""
-        if isinstance(error, ConsentRequired):
-            return self._config.consent_needed(error.login_url, error.__cause__)
-        if isinstance(error, asyncio.CancelledError):
-            return RenewalFailure("authorize was cancelled")
-        return RenewalFailure(f"authorize raised {type(error).__name__}", error)
-
-    async def _exchange_code(self, code: str) -> Token | RenewalFailure:
+    async def _token_for(self, code: str | RenewalFailure) -> Token | RenewalFailure:
         """Exchange the code. It takes at most a third of a call's timeout, so that waiting callers get its error."""
+        if isinstance(code, RenewalFailure):
+            return code
+        if self._state.is_lost(code):
+            return RenewalFailure(why="authorize gave a code that was sent before, with unknown effect: send each code once")
         timeout = EXCHANGE_SECONDS if self._exchange.timeout is None else self._exchange.timeout / 3
-        self._token_state.waits_for = f"the token exchange at {self._config.auth_url}"
-        token = await exchange_code(self._config, code, self._exchange, timeout)
-        self._token_state.waits_for = "the token store"
+        self._state.waits_for = f"the token exchange at {self.config.auth_url}"
+        token = await self.config.exchange(code, self._exchange, timeout)
+        self._state.waits_for = "the token store"
         if isinstance(token, RenewalFailure) and token.is_in_doubt:
-            self._token_state.lose(code)
+            self._state.lose(code)
         return token
+
+
+def _is_code(value: Any) -> bool:
+    with contextlib.suppress(TypeError, ValueError):
+        return bool(check_filled(value, "the code"))
+    return False
 
 
 def _pause() -> float:

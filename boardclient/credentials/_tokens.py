@@ -1,14 +1,17 @@
-"""Tokens, the failure to obtain one, and the protocol of token stores. No I/O."""
+"""Tokens, the protocol of their stores, and guarded calls of the code that applications supply."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NoReturn, Protocol, TypeAlias
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
 
 import attrs
 
+from boardclient._redaction import takes_secrets, without_frames
 from boardclient.credentials._credentials import filled
 from boardclient.errors import ConsentRequired, CredentialError
 from boardclient.models import JsonValue
@@ -16,12 +19,17 @@ from boardclient.models import JsonValue
 LeaseState: TypeAlias = Literal["granted", "held", "cooling"]
 """The result of asking for the lease: granted, held by another, or refused until a cool-down is over."""
 
+_STEP_SECONDS: Final = 30.0
+GRACE_SECONDS: Final = 0.5
+"""The limit for a step that is running when the session closes: it should end, but a store that hangs must not delay closing."""
+
 
 def _aware(instance: object, attribute: attrs.Attribute[datetime | None], value: object) -> None:
     if value is not None and (not isinstance(value, datetime) or value.utcoffset() is None):
         raise ValueError(f"{attribute.name} must be an aware datetime, or None")
 
 
+@takes_secrets
 @attrs.frozen
 class Token:
     """An access token from the exchange (interface 4.12).
@@ -43,57 +51,15 @@ class Token:
         raise TypeError("tokens are not pickled: store the value")
 
 
-ParseToken: TypeAlias = Callable[[Mapping[str, JsonValue]], Token]
-"""Takes a token from the fields of the exchange's response."""
-
-
 def text_of_end(token: Token) -> str | None:
-    """Return when a token ends as ISO 8601, None if that is not known.
-
-    If the offset has a fraction of a second, the result is in UTC: `datetime.fromisoformat` of Python 3.11 drops the fraction.
-    """
+    """Return when a token ends as ISO 8601, None if that is not known."""
     end = token.expires_at
     if end is None:
         return None
-    if (end.utcoffset() or timedelta()).microseconds:
+    if (end.utcoffset() or timedelta()).microseconds:  # datetime.fromisoformat of Python 3.11 drops the fraction of an offset
         with contextlib.suppress(OverflowError):  # in the years 1 and 9999 it may be off by less than a second
             end = end.astimezone(UTC)
     return end.isoformat()
-
-
-@attrs.frozen
-class Consent:
-    """Whose consent is needed, and where the application's sign-in begins."""
-
-    account: str
-    login_url: str | None = None
-
-
-@attrs.frozen
-class RenewalFailure:
-    """Why there is no token.
-
-    Args:
-        why: The reason in words.
-        cause: What the application raised, None if it did not.
-        is_in_doubt: Whether the service may have used up the code.
-        consent: Whose consent is missing. None if something failed.
-    """
-
-    why: str
-    cause: BaseException | None = None
-    is_in_doubt: bool = False
-    consent: Consent | None = None
-
-    def error(self, cooldown_left: float = 0.0) -> CredentialError:
-        """Return a new error. `cooldown_left` are the seconds until the next renewal may begin."""
-        if self.consent is not None:
-            error: CredentialError = ConsentRequired(self.why, self.consent.account, self.consent.login_url)
-        else:
-            hint = f"; the next renewal is possible in {cooldown_left:.1f} s" if cooldown_left > 0 else ""
-            error = CredentialError(self.why + hint)
-        error.__cause__ = self.cause
-        return error
 
 
 @attrs.frozen
@@ -102,6 +68,26 @@ class StoredToken:
 
     token: Token
     generation: int
+
+
+@attrs.frozen(kw_only=True)
+class AuthorizationRequest:
+    """Say why the application is asked for an authorization code. Nothing in it is secret.
+
+    Args:
+        account: the account that the code is for.
+        first_time: True if no token is stored for the account.
+        attempt: how often a code was asked for since the service last accepted a token, from 1.
+    """
+
+    account: str
+    first_time: bool
+    attempt: int
+
+
+Authorize: TypeAlias = Callable[[AuthorizationRequest], Awaitable[str]]
+ParseToken: TypeAlias = Callable[[Mapping[str, JsonValue]], Token]
+"""Takes a token from the fields of the exchange's response."""
 
 
 class TokenStore(Protocol):
@@ -168,3 +154,189 @@ class TokenStore(Protocol):
             cooldown: The seconds from now in which no holder gets the lease. 0 (default): the next one gets it at once.
         """
         ...
+
+
+@attrs.frozen(kw_only=True)
+class RenewalFailure:
+    """Why there is no token. Each caller gets an error of its own.
+
+    Args:
+        why: The reason in words.
+        cause: What the application raised, None if it did not.
+        is_in_doubt: Whether the service may have used up the code.
+        needs_consent: Whether nothing failed, and the user has to sign in.
+        login_url: Where the user signs in.
+        suggested_status: The status with which a web application responds to the error. None for that of its class.
+    """
+
+    why: str
+    cause: BaseException | None = None
+    is_in_doubt: bool = False
+    needs_consent: bool = False
+    login_url: str | None = None
+    suggested_status: int | None = None
+
+    def error(self, account: str = "", cooldown_left: float = 0.0) -> CredentialError:
+        """Return a new error. `cooldown_left` are the seconds until the next renewal may begin."""
+        if self.needs_consent:
+            error: CredentialError = ConsentRequired(self.why, account, self.login_url)
+        else:
+            hint = f"; the next renewal is possible in {cooldown_left:.1f} s" if cooldown_left > 0 else ""
+            error = CredentialError(self.why + hint)
+        if self.suggested_status is not None:
+            error.suggested_status = self.suggested_status
+        error.__cause__ = self.cause
+        return error
+
+    @classmethod
+    def of(cls, error: CredentialError) -> RenewalFailure:
+        """Return the failure that an error stands for."""
+        return cls(why=error.message, cause=error.__cause__)
+
+
+# --- what applications supply
+
+
+class Overtaken(Exception):  # noqa: N818 -- it is raised to end a wait, and no failure
+    """The task that a guarded call was to end with has ended first."""
+
+
+@attrs.define(eq=False)
+class _Outcome:
+    # Not the result of the task: asyncio prints results of tasks in debug mode, and this one may be a token.
+    value: Any = attrs.field(default=None, repr=False)
+    error: BaseException | None = attrs.field(default=None, repr=False)
+
+
+async def _fill(outcome: _Outcome, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    try:
+        made = function(*arguments)
+        outcome.value = await made if inspect.isawaitable(made) else made
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # also a CancelledError that the application raised itself
+        outcome.error = error
+    finally:
+        del arguments  # one may be a token, and the frame stays with an error
+
+
+async def supplied(
+    name: str,
+    function: Callable[..., object],
+    *arguments: object,
+    is_valid: Callable[[Any], bool],
+    expected: str,
+    seconds: float = _STEP_SECONDS,
+    grace_seconds: float = 0.0,
+    until: asyncio.Task[None] | None = None,
+) -> Any:
+    """Call an application's function, async or not, which may raise anything, cancel itself, hang, or return anything.
+
+    Raises:
+        CredentialError: it raised, took longer than `seconds`, or returned something else than `expected`. What it raised is the
+            cause. The message and cause of a `CredentialError` are kept.
+        Overtaken: the task `until` ended first.
+    """
+    outcome = _Outcome()
+    task = asyncio.create_task(_fill(outcome, function, arguments))
+    del arguments
+    try:
+        await asyncio.wait({task, *([until] if until else [])}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=grace_seconds)
+        raise
+    finally:
+        task.cancel()  # it is not waited for: it may ignore this
+    error = outcome.error
+    if not task.done():
+        if until is not None and until.done():
+            raise Overtaken
+        failure = CredentialError(f"{name} did not return within {seconds:g} s")
+    elif isinstance(error, CredentialError):
+        failure = error if isinstance(error, ConsentRequired) else CredentialError(str(error))
+        failure.__cause__ = error.__cause__
+    elif error is not None:
+        failure = CredentialError(f"{name} raised {type(error).__name__}")
+        failure.__cause__ = error
+    elif is_valid(outcome.value):
+        return outcome.value
+    else:
+        failure = CredentialError(f"{name} returned {type(outcome.value).__name__}, not {expected}")
+    outcome.value = error = None
+    raise failure
+
+
+def _is_stored(value: Any) -> bool:
+    return value is None or (isinstance(value, StoredToken) and isinstance(value.token, Token))
+
+
+_RESULTS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "read": (_is_stored, "a StoredToken or None"),
+    "generation": (lambda value: isinstance(value, int), "an int"),
+    "lease": (lambda value: isinstance(value, str) and value in get_args(LeaseState), "a LeaseState"),
+}
+"""What the methods of a store return, in code and in words. Of the others' results only the truth counts."""
+
+
+@attrs.frozen
+class GuardedStore:
+    """The steps at a store for one account. A step that fails raises a `CredentialError`."""
+
+    store: TokenStore
+    account: str
+
+    async def read(self) -> StoredToken | None:
+        """Return the stored token, None if there is none."""
+        stored: StoredToken | None = await self._step("read")
+        return stored
+
+    async def generation(self) -> int:
+        """Return the generation. If the store has no such method, return that of its token."""
+        if not callable(getattr(self.store, "generation", None)):
+            stored = await self.read()
+            return 0 if stored is None else stored.generation
+        generation: int = await self._step("generation")
+        return generation
+
+    async def publish(self, token: Token, after: int) -> bool:
+        """Publish the token, and return whether the store took it."""
+        step = self._step("publish", token, after, grace_seconds=GRACE_SECONDS)
+        del token  # the frame stays with an error
+        return bool(await step)
+
+    async def delete(self) -> None:
+        """Delete the token, if the store can."""
+        if not callable(getattr(self.store, "delete", None)):
+            raise CredentialError(
+                f"{type(self.store).__name__} can't forget a token: a store needs the methods delete and generation for that"
+            )
+        await self._step("delete")
+
+    async def lease(self, holder: str, seconds: float, *, grace_seconds: float = GRACE_SECONDS) -> LeaseState:
+        """Ask for the lease, and return whether it was granted."""
+        state: LeaseState = await self._step("lease", holder, seconds, grace_seconds=grace_seconds)
+        return state
+
+    async def release(self, holder: str, cooldown: float, at_most: float) -> None:
+        """Release the lease, within `at_most` seconds. If that fails, the lease runs out by itself."""
+        with contextlib.suppress(CredentialError):
+            await self._step("release", holder, cooldown, seconds=at_most, grace_seconds=GRACE_SECONDS)
+
+    async def _step(self, name: str, *arguments: object, seconds: float = _STEP_SECONDS, grace_seconds: float = 0.0) -> Any:
+        is_valid, expected = _RESULTS.get(name, (lambda _: True, ""))
+        calling = supplied(
+            f"the token store failed: {name}",
+            getattr(self.store, name),
+            self.account,
+            *arguments,
+            is_valid=is_valid,
+            expected=expected,
+            seconds=seconds,
+            grace_seconds=grace_seconds,
+        )
+        del arguments
+        try:
+            return await calling
+        except CredentialError as error:
+            failure = without_frames(error)
+        raise failure

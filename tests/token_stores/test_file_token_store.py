@@ -15,7 +15,7 @@ import pytest
 from token_store_helpers import POSIX, SECRET, refusal
 
 from boardclient import CredentialError, FileTokenStore, StoredToken, Token
-from boardclient.credentials import _file_location
+from boardclient.credentials import _file_store
 
 
 def mode(path: Path) -> int:
@@ -190,7 +190,7 @@ async def test_store_of_an_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_data_folders(platform: str, environment: dict[str, str], folder: str) -> None:
     """Each system has its own data folder."""
-    assert _file_location.app_path("x", platform, environment) == Path.home() / folder / "x" / "tokens.sqlite3"
+    assert _file_store.app_path("x", platform, environment) == Path.home() / folder / "x" / "tokens.sqlite3"
 
 
 @POSIX
@@ -256,5 +256,5 @@ async def test_modes_are_not_checked_on_windows(path: Path, file_store: FileToke
     """On Windows neither modes nor owners are checked."""
     path.parent.mkdir()
     path.parent.chmod(0o777)
-    monkeypatch.setattr(_file_location, "_IS_POSIX", False)
+    monkeypatch.setattr(_file_store, "_IS_POSIX", False)
     assert await file_store.read("a") is None

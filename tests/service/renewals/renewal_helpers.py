@@ -115,9 +115,7 @@ def is_sent(service: BoardService) -> tuple[int, int]:
 def timed(service: BoardService, consent: Any, clock: Clock, **options: Any) -> OAuthCredentials:
     """Build credentials whose cool-downs and leases are on the test's clock."""
     options.setdefault("store", MemoryTokenStore(clock=clock))
-    provider = service.oauth_credentials(authorize=consent, **options)
-    provider._token_state.clock = provider._token_state._cooldown._clock = clock
-    return provider
+    return service.oauth_credentials(authorize=consent, clock=clock, **options)
 
 
 def secrets_of(service: BoardService, *more: str) -> list[str]:

@@ -60,9 +60,9 @@ async def test_cooldowns_double(service: BoardService, consent: Consent, clock: 
 
         async def rest() -> float:
             """Fail, and say how long renewals rest: no sooner does another one begin."""
-            with pytest.raises(CredentialError):
+            with pytest.raises(CredentialError, match="the next renewal is possible in") as caught:
                 await session.members.me()
-            seconds = provider._token_state.cooldown_left
+            seconds = float(str(caught.value).split()[-2])
             clock.now += seconds - 0.125
             asked = len(consent.asked)
             with pytest.raises(CredentialError):
@@ -93,7 +93,6 @@ async def test_a_cooldown_of_the_applications_choice(
         for _ in range(3):
             with pytest.raises(CredentialError):
                 await session.members.me()
-    assert provider._token_state.cooldown_left == cooldown
     assert len(consent.asked) == (1 if cooldown else 3)
 
 
@@ -118,11 +117,11 @@ async def test_waiters_fail_with_their_renewal(service: BoardService, consent: C
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ("", "authorize gave an empty code"),
-        (None, "authorize gave no code: the code must be a string, not NoneType"),
-        (b"code", "authorize gave no code: the code must be a string, not bytes"),
-        ("c\ud800", "authorize gave no code: the code holds a lone surrogate"),
-        (asyncio.CancelledError(), "authorize was cancelled"),
+        ("", "authorize returned str, not a code that can be sent"),
+        (None, "authorize returned NoneType, not a code"),
+        (b"code", "authorize returned bytes, not a code"),
+        ("c\ud800", "authorize returned str, not a code that can be sent"),
+        (asyncio.CancelledError(), "authorize raised CancelledError"),
         (TimeoutError(), "authorize raised TimeoutError"),
     ],
 )
@@ -142,7 +141,7 @@ async def test_a_callback_without_a_code(service: BoardService, answer: Any, wor
 
 
 async def test_a_callback_that_is_no_coroutine_function(service: BoardService) -> None:
-    """A plain function is refused clearly; one that raises fails as any other, and one that returns an awaitable works."""
+    """A plain function serves as well, whether it returns a code or an awaitable; one that raises fails as any other."""
 
     def plain(request: AuthorizationRequest) -> Any:
         return service.new_code()
@@ -153,14 +152,13 @@ async def test_a_callback_that_is_no_coroutine_function(service: BoardService) -
     def awaitable(request: AuthorizationRequest) -> Awaitable[str]:
         return asyncio.ensure_future(service.authorize(request))
 
-    for authorize, words in ((plain, "must be an async function"), (raising, "authorize raised LookupError")):
+    for authorize in (plain, awaitable):
         async with service.session(service.oauth_credentials(authorize=authorize)) as session:
-            with pytest.raises(CredentialError, match=words) as caught:
-                await session.members.me()
-        assert isinstance(caught.value.__cause__, LookupError) is (authorize is raising)
-    assert service.requests == 0
-    async with service.session(service.oauth_credentials(authorize=awaitable)) as session:
-        await session.members.me()
+            await session.members.me()
+    async with service.session(service.oauth_credentials(authorize=raising)) as session:
+        with pytest.raises(CredentialError, match="authorize raised LookupError") as caught:
+            await session.members.me()
+    assert isinstance(caught.value.__cause__, LookupError)
 
 
 @pytest.mark.parametrize("is_stubborn", [False, True])
@@ -184,7 +182,7 @@ async def test_a_callback_that_hangs(service: BoardService, clock: Clock, is_stu
         async with asyncio.timeout(60):
             errors = await asyncio.gather(*(session.members.me() for _ in range(10)), return_exceptions=True)
         assert {type(error) for error in errors} == {CredentialError}
-        assert "authorize gave no code within 0.05 s" in str(errors[0])
+        assert "authorize did not return within 0.05 s" in str(errors[0])
         assert (asked, service.requests) == (1, 0)
         clock.now += 1
         await session.members.me()
