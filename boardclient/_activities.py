@@ -1,4 +1,4 @@
-"""The interface through which observers, logs and OpenTelemetry follow calls. No I/O.
+"""How observers, logs and OpenTelemetry follow calls, with the guard around them. No I/O.
 
 An activity is a call, one of its attempts, a renewal, a token exchange or a bulk run. Instruments are notified of its beginning,
 its events and its end. It holds no credentials.
@@ -6,28 +6,45 @@ its events and its end. It holds no credentials.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import itertools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from time import perf_counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from multidict import CIMultiDict
 
 from boardclient.errors import Effect
 
 if TYPE_CHECKING:
-    from boardclient.events import Event
+    from boardclient.events import Event, Observer
 
+T = TypeVar("T")
 Kind: TypeAlias = Literal["call", "attempt", "renewal", "run"]
 
 _logger: Final = logging.getLogger("boardclient")
 _prefix: Final = os.urandom(3).hex()
 _numbers: Final = itertools.count(1)
+
+
+def log_failure(what: str) -> None:
+    """Log the exception being handled. `what` names the code that raised it."""
+    _logger.exception("%s failed", what)
+
+
+def guarded(what: str, function: Callable[..., T], *arguments: object) -> T | None:
+    """Call a function of an application and return its value, or None if it raises. `what` is its name in the log."""
+    try:
+        return function(*arguments)
+    except (Exception, asyncio.CancelledError):  # a plain function can't be cancelled, so the function itself raised this
+        log_failure(what)
+    return None
 
 
 def new_call_id() -> str:
@@ -164,19 +181,13 @@ class Activity:
     def begin(self) -> Activity:
         """Notify the instruments of the beginning."""
         for instrument in self.instruments:
-            try:
-                instrument.begin(self)
-            except Exception:
-                _logger.exception("an instrument failed")
+            guarded("an instrument", instrument.begin, self)
         return self
 
     def note(self, event: Event | str) -> None:
         """Notify the instruments of an event, or of a phase of a run."""
         for instrument in self.instruments:
-            try:
-                instrument.note(self, event)
-            except Exception:
-                _logger.exception("an instrument failed")
+            guarded("an instrument", instrument.note, self, event)
 
     def end(self, error: BaseException | None = None) -> None:
         """Notify the instruments of the end, once, in reverse order."""
@@ -187,12 +198,81 @@ class Activity:
         if not self.seconds:
             self.seconds = perf_counter() - self._began
         for instrument in reversed(self.instruments):
-            try:
-                instrument.end(self)
-            except Exception:
-                _logger.exception("an instrument failed")
+            guarded("an instrument", instrument.end, self)
         self.state.clear()
         self.error = None  # its traceback refers to this activity, which would be a cycle
+
+
+# --- the observers of a session
+
+
+def checked_observers(observers: object) -> tuple[Observer, ...]:
+    """Return the observers.
+
+    Raises:
+        TypeError: they are not functions, or are coroutine functions.
+    """
+    if not (isinstance(observers, Iterable) and all(map(callable, given := tuple(observers)))):
+        raise TypeError("observers must be an iterable of functions, such as [print]")
+    if any(map(inspect.iscoroutinefunction, [*given, *(type(observer).__call__ for observer in given)])):
+        raise TypeError("observers must be plain functions, which are called and not awaited: one is a coroutine function")
+    return given
+
+
+class Observers(Instrument):
+    """The observers of a session or view: they receive the events of its calls."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    def begin(self, activity: Activity) -> None:
+        """Notify the observers of a request."""
+        if activity.kind == "attempt":
+            from boardclient.events import RequestSent  # sessions without observers need no events
+
+            self._notify(
+                RequestSent(
+                    operation=activity.operation,
+                    method=activity.method,
+                    path=activity.path,
+                    attempt=activity.number,
+                    call_id=activity.call_id,
+                    account=activity.account,
+                )
+            )
+
+    def note(self, activity: Activity | None, event: Event | str) -> None:
+        """Notify the observers of an event."""
+        if not isinstance(event, str):
+            self._notify(event)
+
+    def end(self, activity: Activity) -> None:
+        """Notify the observers of an attempt's end."""
+        if activity.kind == "attempt":
+            from boardclient.events import ResponseReceived  # as above
+
+            self._notify(
+                ResponseReceived(
+                    operation=activity.operation,
+                    method=activity.method,
+                    path=activity.path,
+                    attempt=activity.number,
+                    status=activity.status,
+                    seconds=activity.seconds,
+                    effect=activity.effect,
+                    why=activity.why,
+                    call_id=activity.call_id,
+                    account=activity.account,
+                    headers=activity.response_headers,
+                )
+            )
+
+    def _notify(self, event: Event) -> None:
+        for observer in self._observers:
+            given = guarded("an observer", observer, event)
+            if inspect.iscoroutine(given):
+                given.close()
+                _logger.error("an observer returned a coroutine, which is not awaited: observers must be plain functions")
 
 
 # --- sessions, whose numbers instruments may read at any time

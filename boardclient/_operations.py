@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Final, Generic, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import attrs
@@ -23,7 +24,7 @@ AT_ONCE_BYTES: Final = 256 * 2**10
 
 REPEATABLE_METHODS: Final = frozenset({"GET", "PUT", "DELETE"})
 
-Read: TypeAlias = "Callable[[RawResponse, str], T]"
+Read: TypeAlias = "Callable[[RawResponse, Request[T]], T]"
 MakeFields: TypeAlias = Callable[..., Mapping[str, JsonValue]]
 ReadInSteps: TypeAlias = "Callable[[RawResponse], Generator[None, None, T]]"
 
@@ -36,7 +37,7 @@ class Operation(Generic[T]):
         name: Its name in events, logs and journals, such as "cards.create".
         method: The HTTP method.
         path: The path, with at most one `{name}`, which is filled with the percent-encoded identifier.
-        read: Makes the value of a success from the response and the identifier of the path.
+        read: Makes the value of a success from the response and its request.
         fields: Checks values and returns the fields of the body by their wire names. None if there is no body.
         read_in_steps: Reads a long list instead of `read`, and yields after each step. None if the value is short.
         repeatable: Whether a second request leaves the service in the same state as the first.
@@ -70,7 +71,7 @@ class Operation(Generic[T]):
         """
         body = None if self.fields is None else encode(self.fields(**values))
         if not self._identifier:
-            return Request(self, self.path, body)
+            return Request(self, self.path, body, values=values)
         named = check_identifier(identifier, self._identifier)
         quoted = named if named.isascii() and named.isalnum() else quote(named, safe="")  # nearly all are: quoting takes 2 µs
         return Request(self, self._before + quoted + self._after, body, named)
@@ -85,6 +86,7 @@ class Request(Generic[T]):
     """The request of one call before it is signed, so it holds no credentials.
 
     `target` is the path with the query. `body` is a JSON object, or None for no body; `identifier` is that of the path, or "".
+    `values` are those that the body was made from, by their Python names.
     It is never changed: `attrs.define` and not `frozen` saves half a microsecond per call.
     """
 
@@ -92,6 +94,7 @@ class Request(Generic[T]):
     target: str
     body: bytes | None = None
     identifier: str = ""
+    values: Mapping[str, Any] = attrs.field(default=MappingProxyType({}), repr=False)
 
     @property
     def path(self) -> str:
@@ -119,8 +122,12 @@ class Request(Generic[T]):
         return f"{self.definition.method} {self.path}"
 
 
-def _nothing(response: RawResponse, identifier: str) -> None:
+def _nothing(response: RawResponse, request: Request[None]) -> None:
     return None
+
+
+def _response(response: RawResponse, request: Request[Response]) -> Response:
+    return response_of(response)
 
 
 def _strict(read: Callable[[bytes], T]) -> Read[T]:
@@ -130,7 +137,13 @@ def _strict(read: Callable[[bytes], T]) -> Read[T]:
 
 def _lenient(read: Callable[[str, bytes], T]) -> Read[T]:
     """Make the reader of a response that may lack the identifier of its object."""
-    return lambda response, identifier: read(identifier, response.body)
+    return lambda response, request: read(request.identifier, response.body)
+
+
+def _created_card(response: RawResponse, request: Request[Card]) -> Card:
+    """Read the card that was created. It has the list and the date that were sent if the response shows none."""
+    card = _convert.created_card(response.body)
+    return _convert.with_sent(card, request.values["list_id"], request.values["due"]) if request.values else card
 
 
 def _gathered(slices: Callable[[bytes], Iterator[list[T]]]) -> ReadInSteps[list[T]]:
@@ -213,7 +226,7 @@ ADD_LIST: Final[Operation[BoardList]] = Operation(  # 4.2
     "lists.create", "POST", "/1/lists", _strict(_convert.created_list), _list_fields
 )
 ADD_CARD: Final[Operation[Card]] = Operation(  # 4.3
-    "cards.create", "POST", "/1/cards", _strict(_convert.created_card), _card_fields
+    "cards.create", "POST", "/1/cards", _created_card, _card_fields
 )
 BOARD_CARDS: Final[Operation[list[Card]]] = Operation(  # 4.4
     "boards.cards", "GET", "/1/boards/{board_id}/cards", _strict(_convert.cards),
@@ -281,7 +294,7 @@ def build_request(
     is_repeatable = verb in REPEATABLE_METHODS if repeatable is None else repeatable
     body = None if json is None else encode(_exactly(json))
     is_signable = isinstance(json, dict)
-    operation = Operation("request", verb, checked, response_of, repeatable=is_repeatable, signable_body=is_signable)
+    operation = Operation("request", verb, checked, _response, repeatable=is_repeatable, signable_body=is_signable)
     query = urlencode(pairs, doseq=True, quote_via=quote)
     return Request(operation, f"{checked}?{query}" if query else checked, body)
 
@@ -356,7 +369,7 @@ def error_of(
     else:
         error = api_error(request.line, response, now, host)
         if isinstance(error, NotFoundError) and request.method == "DELETE" and earlier is Effect.UNKNOWN:
-            return request.definition.read(response, request.identifier)
+            return request.definition.read(response, request)
     error.repeatable = request.repeatable
     return error
 

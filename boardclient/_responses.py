@@ -40,7 +40,7 @@ class Response(RawResponse):
         return decode(self.body)
 
 
-def response_of(response: RawResponse, identifier: str = "") -> Response:
+def response_of(response: RawResponse) -> Response:
     """Return a response for applications. Its headers are a copy, since aiohttp's proxy can't be pickled."""
     return Response(response.status, CIMultiDict(response.headers), response.body)
 

@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from boardclient import _operations as operations
-from boardclient._convert import with_sent
-from boardclient._pipeline._options import CallRunner
+from boardclient._pipeline._calls import CallRunner
 from boardclient.models import Board, BoardList, Card, CardDraft, Member, Position
 
 if TYPE_CHECKING:
@@ -133,8 +132,7 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
             TypeError, ValueError: a value can't be sent.
         """
-        card = await self._runner.call(operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos))
-        return with_sent(card, list_id, due)
+        return await self._runner.call(operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos))
 
     async def get(self, card_id: str) -> Card:
         """Read a card (interface 4.6).
@@ -172,7 +170,7 @@ class Cards(_Resource):
             NotFoundError: the card does not exist or is not accessible.
             BoardClientError: the call failed in another way.
         """
-        await self._runner.call(operations.ADD_LABEL.request(card_id, label_id=label_id))
+        return await self._runner.call(operations.ADD_LABEL.request(card_id, label_id=label_id))
 
     async def delete(self, card_id: str) -> None:
         """Delete a card for good (interface 4.10).
@@ -186,7 +184,7 @@ class Cards(_Resource):
             NotFoundError: the card does not exist or is not accessible.
             BoardClientError: the call failed in another way.
         """
-        await self._runner.call(operations.DELETE_CARD.request(card_id))
+        return await self._runner.call(operations.DELETE_CARD.request(card_id))
 
     async def find(
         self, name: str, *, board_id: str, list_id: str, desc: str | None = None, due: datetime | None = None

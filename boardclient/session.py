@@ -16,6 +16,7 @@ from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import Response
 from boardclient._transport import Settings
+from boardclient._transport._pool import Pool
 from boardclient.credentials import CredentialProvider, CredentialsIn, Exchange, StaticCredentials
 from boardclient.models import JsonValue
 from boardclient.resources import Boards, Cards, Lists, Members
@@ -127,7 +128,7 @@ class AsyncSession:
         if credentials_in not in {"body", "query"}:
             raise ValueError('credentials_in must be "body" or "query"')
         policy = _policy(_retry.default() if isinstance(retry, _Unset) else retry)
-        core = SessionCore(base_url, settings, http, timeout)
+        core = SessionCore(base_url, settings, Pool(settings, http), timeout)
         self._pipeline = Pipeline(
             core,
             provider=credentials,

@@ -25,7 +25,7 @@ def interpret(request: Any, response: RawResponse, now: float) -> Any:
     if not response.is_success:
         return ops.error_of(request, response, Effect.NOT_SENT, now)
     try:
-        return request.definition.read(response, request.identifier)
+        return request.definition.read(response, request)
     except DecodeError as error:
         return ops.unreadable(request, error, response)
 

@@ -24,7 +24,7 @@ from boardclient.errors import (
     SessionClosedError,
     TransportError,
 )
-from boardclient.retry import FirstOutcome, Policy, when_safe
+from boardclient.retry import Policy, when_safe
 
 
 class Naps:
@@ -61,20 +61,30 @@ class Script:
 
 
 async def call(retrying: AsyncRetrying | Policy, outcomes: list[Any], script: Script | None = None) -> Any:
-    """Make a call the way the session does: tenacity is entered after a failure, or at once where the policy has to see it."""
+    """Make a call as the session does, and return its value or its error.
+
+    tenacity is entered after a failure, or at once where the policy has to see it.
+    """
     policy = retrying if isinstance(retrying, Policy) else Policy(retrying)
     script = script or Script(outcomes)
     if not policy.is_enabled:
         return await script.attempt()
-    first = None
-    if not policy.needs_first_attempt:
-        started = time.monotonic()
+    first, started = None, time.monotonic()
+    if not policy.sees_first_attempt:
         outcome = await script.attempt()
         if not isinstance(outcome, BoardClientError):
             policy.note_success()
             return outcome
-        first = FirstOutcome(outcome, time.monotonic() - started)
-    return await policy.drive("cards.get", script.attempt, script.pauses.append, first)
+        first = outcome
+    return await driven(policy, script.attempt, script.pauses.append, first, time.monotonic() - started)
+
+
+async def driven(policy: Policy, *arguments: Any) -> Any:
+    """Return the value or the error of a call that tenacity drives."""
+    try:
+        return await policy.drive("cards.get", *arguments)
+    except BoardClientError as error:
+        return error.with_traceback(None)
 
 
 def failure(kind: str = "transport", *, repeatable: bool = True) -> BoardClientError:

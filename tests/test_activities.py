@@ -7,12 +7,8 @@ import logging
 import pytest
 
 from boardclient import logs
-from boardclient._activities import Activity, Instrument
+from boardclient._activities import Activity, Instrument, Observers
 from boardclient._curl import ShownRequest
-from boardclient._pipeline._observers import ObserverInstrument
-from boardclient._pipeline._reporting import end_form
-from boardclient._transport import TransportFailure
-from boardclient.errors import Effect
 from boardclient.events import BulkProgress, CredentialsRenewed, Event
 from boardclient.integrations.opentelemetry import _OpenTelemetry
 
@@ -31,7 +27,7 @@ def test_events_reach_whom_they_are_for(caplog: pytest.LogCaptureFixture) -> Non
     telemetry.begin(activity)
     for event in (renewed, _PROGRESS, "a phase"):
         logs.LOGS.note(activity, event)
-        ObserverInstrument([seen.append]).note(activity, event)
+        Observers([seen.append]).note(activity, event)
         telemetry.note(activity, event)
     telemetry.end(activity)
     assert seen == [renewed, _PROGRESS]
@@ -49,13 +45,6 @@ def test_an_activity_that_is_over_keeps_nothing_of_its_instruments() -> None:
     assert list(activity.state.values()) == ["a span"]
     activity.end(ValueError("x"))
     assert (activity.state, activity.error) == ({}, None)
-
-
-def test_a_form_without_a_response_says_why() -> None:
-    """A token exchange without a response ends with the effect and the reason."""
-    form = Activity(kind="attempt", operation="token exchange")
-    end_form(form, TransportFailure("connect", Effect.NOT_SENT, "no connection: refused"), None)
-    assert (form.effect, form.why, form.status) == (Effect.NOT_SENT, "no connection: refused", None)
 
 
 def test_a_request_without_a_body_has_none_in_its_command() -> None:

@@ -20,10 +20,10 @@ LINE = build_request("GET", "/1/x")
 async def _fly(calls: InFlightCalls, seconds: float | None, seen: list[Any], stage: Any = "idle") -> None:
     context = calls.begin(LINE, seconds)
     try:
-        context.stage = stage
+        context.progress.stage = stage
         await asyncio.Event().wait()
     except asyncio.CancelledError:
-        error = context.interruption_error()
+        error = context.end_early()
         if error is None:
             raise
         seen.append(error)
@@ -82,7 +82,7 @@ async def test_a_call_that_may_be_on_the_wire_is_not_withdrawn(stage: Any) -> No
     """A request that the next iteration of the event loop writes is not withdrawn, nor is one that was written."""
     calls = InFlightCalls()
     context = calls.begin(LINE, 60)
-    context.stage = stage
+    context.progress.stage = stage
     context.withdraw()
     assert context.interruption is None
     assert context.may_send
@@ -93,9 +93,10 @@ async def test_the_history_counts_in_the_effect() -> None:
     """The effect of an interrupted call is the worst of its attempts, and its history is in the error."""
     calls = InFlightCalls()
     context = calls.begin(LINE, 60)
-    context.record(0.0, ServerError("boom", 500), 500, Effect.UNKNOWN)
+    context.record(ServerError("boom", 500), Effect.UNKNOWN, 500, started=0.0)
     context.note_pause(1.5)
-    context.record(0.0, "value", 200, Effect.DONE)
+    context.record("value", Effect.DONE, 200, started=1_800_000_000.0)
+    assert context.attempts[1].started_at == datetime(2027, 1, 15, 8, tzinfo=UTC)
     assert context.last_error is None
     assert context.effect is Effect.DONE
     history = [(attempt.number, attempt.why, attempt.status, attempt.pause_seconds) for attempt in context.attempts]
@@ -142,7 +143,7 @@ async def test_a_task_may_close_amid_its_own_call() -> None:
     await asyncio.sleep(0)
     mine = calls.begin("GET /1/mine", 60)
     assert calls.close() is None
-    assert mine.interruption_error() is None
+    assert mine.end_early() is None
     calls.end(mine)
     await other
     assert len(seen) == 1
@@ -229,8 +230,3 @@ def test_another_thread_is_another_loop() -> None:
 
     asyncio.run(begin())
     assert messages == ["this AsyncSession belongs to another event loop: build one for each loop"]
-
-
-def test_utc_gives_an_aware_moment() -> None:
-    """Seconds since the epoch become an aware date-time."""
-    assert _in_flight.utc(1_800_000_000.0) == datetime(2027, 1, 15, 8, tzinfo=UTC)

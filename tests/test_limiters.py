@@ -26,9 +26,8 @@ from boardclient import (
 )
 from boardclient._operations import ADD_CARD, READ_MEMBER
 from boardclient._pipeline import _in_flight
+from boardclient._pipeline._calls import CallOptions, CallWithdrawn
 from boardclient._pipeline._guards import GuardedLimiter
-from boardclient._pipeline._in_flight import CallWithdrawn
-from boardclient._pipeline._options import CallOptions
 from boardclient.credentials import CredentialObserver, Exchange
 from boardclient.testing import BoardService, faults
 

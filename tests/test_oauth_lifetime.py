@@ -24,8 +24,8 @@ from boardclient import (
     Token,
 )
 from boardclient._operations import build_request
+from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._in_flight import InFlightCalls
-from boardclient._pipeline._options import CallOptions
 from boardclient._redaction import without_frames
 from boardclient.errors import Effect
 from boardclient.testing import assert_no_secrets
@@ -289,7 +289,7 @@ async def patient_call(flights: InFlightCalls, seconds: float | None, waits: tup
                 flights.resume(flight)
         seen.append(flight.remaining_seconds)
     except asyncio.CancelledError:
-        seen.append(flight.interruption_error())
+        seen.append(flight.end_early())
     finally:
         flights.end(flight)
 
@@ -324,7 +324,7 @@ async def test_a_deadline_suspended_too_late_ends_the_call_on_resuming() -> None
     flights.resume(flight)
     with pytest.raises(asyncio.CancelledError):
         await asyncio.sleep(50)
-    seen.append(flight.interruption_error())
+    seen.append(flight.end_early())
     flights.end(flight)
     assert isinstance(seen[0], DeadlineError)
     assert loop.time() < 0.1
@@ -349,7 +349,7 @@ async def test_a_call_that_is_being_ended_is_not_resumed() -> None:
         flights.resume(flight)
         assert flight.deadline == float("inf")
         await asyncio.sleep(0.1)  # no sweeper comes for it
-    error = flight.interruption_error()
+    error = flight.end_early()
     flights.end(flight)
     assert isinstance(error, SessionClosedError)
     assert asyncio.get_running_loop().time() == pytest.approx(5.1, abs=0.01)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from retry_helpers import Naps, Script, call, failure, outcomes_of, retrying, state_of
 from tenacity import AsyncRetrying, stop_after_attempt, wait_fixed
 
-from boardclient import retry as retries
 from boardclient.errors import (
     ApiError,
     BoardClientError,
@@ -114,16 +112,6 @@ def test_retry_after_has_a_default_otherwise() -> None:
     """Without `otherwise` it is the full jitter, also for errors that no answer made and for successes."""
     for outcome in (failure("transport"), 3, failure("500")):
         assert 0 <= wait_retry_after()(state_of(outcome)) <= 0.05
-
-
-@pytest.mark.parametrize(
-    ("pause", "remaining", "possible"),
-    [(5, None, True), (math.inf, None, True), (5, 5.1, True), (5, 5, False), (5, 4, False), (0, 0, False), (math.nan, 9, False),
-     (math.inf, math.inf, False)],
-)  # fmt: skip
-def test_a_pause_must_end_before_the_deadline(pause: float, remaining: float | None, possible: bool) -> None:
-    """A pause that would pass the deadline is not possible, and without one any is."""
-    assert retries.is_pause_possible(pause, remaining) is possible
 
 
 # --- budget
@@ -274,6 +262,6 @@ def test_each_default_has_a_budget_of_its_own() -> None:
     budgets = [policy._budgets for policy in policies]
     assert [[tokens.tokens for tokens in each] for each in budgets] == [[500], [500]]
     assert budgets[0][0] is not budgets[1][0]
-    assert not any(policy.needs_first_attempt for policy in policies)
+    assert not any(policy.sees_first_attempt for policy in policies)
     assert isinstance(default(), AsyncRetrying)
     assert default().sleep is asyncio.sleep

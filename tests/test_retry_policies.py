@@ -11,7 +11,7 @@ import pytest
 import tenacity
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from retry_helpers import Naps, Script, call, failure, outcomes_of, retrying
+from retry_helpers import Naps, Script, call, driven, failure, outcomes_of, retrying
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_fixed, wait_none
 from tenacity.asyncio import retry as async_retry
 
@@ -24,7 +24,7 @@ from boardclient.errors import (
     RateLimitError,
     TransportError,
 )
-from boardclient.retry import FirstOutcome, Policy, budget, default, wait_full_jitter, wait_retry_after, when_safe, when_status
+from boardclient.retry import Policy, budget, default, wait_full_jitter, wait_retry_after, when_safe, when_status
 
 # --- any policy behaves as tenacity says
 
@@ -86,8 +86,8 @@ KINDS = ["connect", "transport", "429", "500", "404", "400", "decode"]
 def test_policies_that_see_the_first_attempt() -> None:
     """A policy is entered at once where it has a `before`, or a predicate that may refuse a success."""
     for name, predicate in RETRIES.items():
-        assert Policy(retrying(retry=predicate)).needs_first_attempt is (name in SEES_FIRST), name
-    assert Policy(retrying(before=lambda state: None)).needs_first_attempt
+        assert Policy(retrying(retry=predicate)).sees_first_attempt is (name in SEES_FIRST), name
+    assert Policy(retrying(before=lambda state: None)).sees_first_attempt
 
 
 class Hooks:
@@ -238,8 +238,7 @@ async def test_elapsed_time_counts_the_first_attempt() -> None:
     for seconds, made in ((100, 0), (0, 1)):
         script = Script(["value"])
         policy = Policy(retrying(stop=tenacity.stop_after_delay(50)))
-        first = FirstOutcome(failure("connect"), seconds)
-        outcome = await policy.drive("x", script.attempt, script.pauses.append, first)
+        outcome = await driven(policy, script.attempt, script.pauses.append, failure("connect"), seconds)
         assert script.made == made
         assert (outcome == "value") is bool(made)
 
@@ -282,7 +281,7 @@ async def test_a_pause_may_be_refused() -> None:
 
     policy = Policy(retrying(sleep=naps, wait=wait_fixed(9), stop=stop_after_attempt(3) | tokens))
     script = Script([1])
-    outcome = await policy.drive("x", script.attempt, refuse, FirstOutcome(error, 0.0))
+    outcome = await driven(policy, script.attempt, refuse, error)
     assert outcome is error
     assert (script.made, naps.seconds, tokens.tokens) == (0, [], 500)
     assert (outcome.__traceback__, outcome.__context__) == (None, None)
@@ -345,7 +344,7 @@ async def test_a_cancellation_is_never_swallowed(place: str, predicate: str) -> 
     async def attempt() -> Any:
         return await hang() if place == "attempt" else error
 
-    task = asyncio.create_task(policy.drive("x", attempt, lambda pause: None, None))  # type: ignore[arg-type]  # -- Any
+    task = asyncio.create_task(driven(policy, attempt, lambda pause: None))
     waiting = asyncio.create_task(started.wait())
     await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -369,5 +368,5 @@ async def test_a_cancelled_attempt_is_no_failure_to_repeat() -> None:
     for predicate in RETRIES.values():
         made.clear()
         with pytest.raises(asyncio.CancelledError):
-            await Policy(retrying(retry=predicate)).drive("x", attempt, lambda pause: None, None)
+            await Policy(retrying(retry=predicate)).drive("x", attempt, lambda pause: None)
         assert made == [1]

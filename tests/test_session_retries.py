@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -103,6 +106,61 @@ async def test_a_pause_past_the_deadline_is_not_begun(wire: Any, policy: Any, pa
             await session.boards.create("plans")
     assert (pauses, counted(wire), len(caught.value.attempts)) == ([], 1, 1)
     assert caught.value.attempts[0].pause_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("pause", "timeout", "is_begun"),
+    [(5, None, True), (math.inf, None, True), (9, 10, True), (10.1, 10, False), (math.inf, 10, False), (math.nan, 10, False)],
+)
+async def test_a_pause_must_end_before_the_deadline(
+    wire: Any, pauses: Any, pause: float, timeout: float | None, is_begun: bool
+) -> None:
+    """Whatever a policy's wait returns, a pause is begun only if it ends before the deadline; without one any is."""
+    wire.get(ANY, status=503)
+    wire.get(ANY, payload={})
+    policy = AsyncRetrying(
+        retry=boardclient.retry.when_safe,
+        wait=lambda state: pause,  # type: ignore[arg-type]  # -- tenacity takes functions too
+        sleep=lambda seconds: _noted(pauses, seconds),
+        stop=stop_after_attempt(2),
+    )
+    async with session_of(retry=policy, timeout=timeout) as session:
+        if is_begun:
+            await session.members.me()
+        else:
+            with pytest.raises(ServerError, match="left of the timeout of 10 s"):
+                await session.members.me()
+    assert pauses == ([pause] if is_begun else [])
+
+
+CALLS: list[Callable[[AsyncSession], Any]] = [
+    lambda session: session.boards.create("a"),
+    lambda session: session.boards.lists("b1"),
+    lambda session: session.boards.cards("b1"),
+    lambda session: session.lists.create("a", board_id="b1"),
+    lambda session: session.lists.archive("l1"),
+    lambda session: session.cards.create("a", list_id="l1", due=datetime(2027, 1, 1, tzinfo=UTC)),
+    lambda session: session.cards.get("c1"),
+    lambda session: session.cards.move("c1", list_id="l1"),
+    lambda session: session.cards.add_label("c1", "label"),
+    lambda session: session.cards.delete("c1"),
+    lambda session: session.members.me(),
+    lambda session: session.request("GET", "/1/x"),
+]
+
+
+@pytest.mark.parametrize("value", [None, "a text", {"a": 1}, ValueError("as a value"), ServerError("as a value", 503)], ids=repr)
+async def test_what_a_policys_callback_returns_is_the_value_of_every_call(wire: Any, value: object) -> None:
+    """`retry_error_callback` decides the value of a call that failed, an exception too, as with tenacity itself."""
+    for method in ("GET", "POST", "PUT", "DELETE"):
+        wire.add(ANY, method=method, status=503, repeat=True)
+    policy = AsyncRetrying(
+        retry=retry_if_exception(lambda _: True), stop=stop_after_attempt(2), retry_error_callback=lambda state: value
+    )
+    async with session_of(retry=policy) as session:
+        for call in CALLS:
+            assert await call(session) is value
+    assert counted(wire) == 2 * len(CALLS)
 
 
 async def test_the_effect_is_the_worst_of_the_attempts(wire: Any, policy: Any) -> None:

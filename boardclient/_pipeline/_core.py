@@ -9,20 +9,18 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode
 
-from boardclient._activities import SOURCES, Instrument
+from boardclient._activities import PARENT, SOURCES, Activity, Instrument
+from boardclient._pipeline._calls import ConnectionSlots, instruments
 from boardclient._pipeline._in_flight import InFlightCalls
-from boardclient._pipeline._reporting import begin_form, end_form
-from boardclient._pipeline._slots import ConnectionSlots
 from boardclient._responses import Response, response_of
-from boardclient._transport import RawResponse, Settings
+from boardclient._statuses import status_of
+from boardclient._transport import RawResponse, Settings, TransportResult
 from boardclient._transport._pool import Pool
 from boardclient._urls import check_proxy, check_root, check_url, host_of
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
 
 if TYPE_CHECKING:
-    import aiohttp
-
     from boardclient._stats import SessionStats
 
 T = TypeVar("T")
@@ -49,18 +47,12 @@ def _encoded(fields: Mapping[str, str]) -> bytes:
 class SessionCore:
     """What a session and its views share: the pool and the calls in flight. Owned by the session."""
 
-    def __init__(
-        self,
-        base_url: str,
-        settings: Settings,
-        lent: aiohttp.ClientSession | None,
-        timeout: float | None,
-    ) -> None:
+    def __init__(self, base_url: str, settings: Settings, pool: Pool, timeout: float | None) -> None:
         self.base_url = check_root(base_url, "base_url", allow_insecure=settings.allow_insecure)
         check_proxy(settings.proxy, self.base_url, allow_insecure=settings.allow_insecure)
         self.host = host_of(self.base_url)
         self.settings = settings
-        self.pool = Pool(settings, lent)
+        self.pool = pool
         self.slots = ConnectionSlots(self.pool.max_connections)
         self.in_flight = InFlightCalls()
         self.timeout = timeout
@@ -139,41 +131,37 @@ class SessionCore:
             ValueError: requests may not be sent to the URL, or a field can't be sent.
         """
         body = b""
+        error: BaseException
         try:
             target = self.check_url(url, "the URL of the form")
             body = _encoded(fields)
             context = self.in_flight.begin(_FORM, timeout)
-        except Exception:
+        except BaseException:
             del fields, body  # the frame stays in the error's traceback, and must not hold credentials
             raise
         context.started = time.time()
         self.forms += 1
-        followed = begin_form(target, self.observers)
+        activity = _begin_form(target, self.observers)
         try:
             outcome = await self.pool.send(
-                "POST", target, body, context, "application/x-www-form-urlencoded", headers=followed.headers
+                "POST", target, body, context.progress, "application/x-www-form-urlencoded", headers=activity.headers
             )
-            end_form(followed, outcome, context.http_version)
-        except asyncio.CancelledError as cancellation:
-            followed.effect, followed.why = context.effect_under_way, "cancelled"
-            interrupted = context.interruption_error(host_of(target))
-            if interrupted is None:
-                raise cancellation.with_traceback(None)  # noqa: B904 -- the same exception, without the frames that hold the form
-            error = interrupted
-        else:
+            _end_form(activity, outcome, context.progress.http_version)
             if isinstance(outcome, RawResponse):
                 return response_of(outcome)
-            error = TransportError(
-                f"the form got no response: {outcome.words(host_of(target))}", outcome.phase, "POST", outcome.effect
-            )
+            why = f"the form got no response: {outcome.words(host_of(target))}"
+            error = TransportError(why, outcome.phase, "POST", outcome.effect)
+        except BaseException as raised:
+            activity.effect, activity.why = context.progress.effect_under_way, "cancelled"
+            activity.end(asyncio.CancelledError())
+            error = context.end_early(host_of(target)) or raised
         finally:
             self.in_flight.end(context)
-            followed.end(asyncio.CancelledError())
             del fields, body
         try:
-            raise error
+            raise error.with_traceback(None)  # without the frames that hold the form
         finally:
-            del error  # it would be in a reference cycle with this frame
+            del error, activity  # the error would be in a reference cycle with this frame
 
     async def aclose(self) -> None:
         """End the calls in flight and close the pool. Calling it again does nothing."""
@@ -190,3 +178,33 @@ class SessionCore:
                 await asyncio.wait(self._background)
         finally:
             await self.pool.aclose()
+
+
+def _begin_form(url: str, observers: Instrument | None) -> Activity:
+    """Begin the activity of a form. If no call caused it, the session's observers are notified."""
+    parent = PARENT.get()
+    host = host_of(url)
+    root, _, path = url.partition(host)
+    return Activity(
+        kind="attempt",
+        operation="token exchange",
+        instruments=instruments(observers) if parent is None else parent.instruments,
+        call_id="" if parent is None else parent.call_id,
+        account=None if parent is None else parent.account,
+        parent=parent,
+        method="POST",
+        path=path,
+        root=root + host,
+        template=path,
+    ).begin()
+
+
+def _end_form(activity: Activity, outcome: TransportResult, http_version: tuple[int, int] | None) -> None:
+    """End the activity of a form. The headers of its response are not shown: the service may repeat in them what was sent."""
+    if isinstance(outcome, RawResponse):
+        activity.status, activity.effect = outcome.status, status_of(outcome.status).effect
+        activity.http_version = http_version
+        activity.why = "success" if outcome.is_success else f"status {outcome.status}"
+    else:
+        activity.effect, activity.why = outcome.effect, outcome.why
+    activity.end()

@@ -1,4 +1,4 @@
-"""Guarded calls of what applications supply: observers, limiters, providers.
+"""Guarded calls of what applications supply: limiters and credential providers.
 
 Such code may raise, hang or return anything. Its errors are logged and do not change the result of a call. Those that come before
 anything is sent are raised: a limiter's on entering, and a provider's without credentials.
@@ -8,62 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import weakref
-from collections.abc import Callable, Iterable
-from time import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from boardclient._activities import PARENT
-from boardclient.credentials import CredentialObserver, CredentialProvider, Credentials
-from boardclient.errors import AuthenticationError, CredentialError, Effect
+from boardclient._activities import guarded, log_failure
+from boardclient.credentials import CredentialObserver, CredentialProvider, Credentials, Exchange
+from boardclient.errors import AuthenticationError, CredentialError
 
 if TYPE_CHECKING:
     from boardclient._pace import Limiter
-    from boardclient._pipeline._core import SessionCore
-    from boardclient._pipeline._in_flight import CallContext
-    from boardclient.events import Event, Observer
 
-T = TypeVar("T")
-
-_logger: Final = logging.getLogger("boardclient")
 _raised: Final[weakref.WeakSet[CredentialError]] = weakref.WeakSet()
 """Providers' errors that a call has already raised."""
-
-
-def log_failure(what: str) -> None:
-    """Log the exception being handled. `what` names the code that raised it."""
-    _logger.exception("%s failed", what)
-
-
-def guarded(what: str, function: Callable[..., T], *arguments: object) -> T | None:
-    """Call a function and return its value, or None if it raises. `what` is its name in the log."""
-    try:
-        return function(*arguments)
-    except (Exception, asyncio.CancelledError):  # a plain function can't be cancelled, so the function itself raised this
-        log_failure(what)
-    return None
-
-
-def checked_observers(observers: object) -> tuple[Observer, ...]:
-    """Return the observers.
-
-    Raises:
-        TypeError: they are not functions.
-    """
-    if not (isinstance(observers, Iterable) and all(map(callable, given := tuple(observers)))):
-        raise TypeError("observers must be an iterable of functions, such as [print]")
-    return given
-
-
-def notify_all(observers: Iterable[Observer], event: Event) -> None:
-    """Pass an event to each observer."""
-    for observer in observers:
-        try:
-            observer(event)
-        except (Exception, asyncio.CancelledError):  # nothing cancels a task within a plain function
-            log_failure("an observer")
 
 
 class AttemptLimiter(Protocol):
@@ -90,10 +48,7 @@ class AttemptLimiter(Protocol):
 
 
 class GuardedLimiter:
-    """Wraps an application's limiter. Errors on leaving it and in its `report` are logged.
-
-    Errors on entering it are raised to the caller, since nothing has been sent.
-    """
+    """Wraps an application's limiter. Errors on leaving it and in its `report` are logged."""
 
     def __init__(self, limiter: Limiter) -> None:
         if not hasattr(type(limiter), "__aenter__"):
@@ -135,63 +90,60 @@ class GuardedLimiter:
 
 
 class GuardedProvider:
-    """Wraps a credential provider. Errors of its optional methods are logged.
+    """Wraps a credential provider. Errors of its optional methods are logged. Owned by a `Pipeline`."""
 
-    Owned by a `Pipeline`.
-    """
-
-    def __init__(self, provider: CredentialProvider, core: SessionCore) -> None:
+    def __init__(self, provider: CredentialProvider, exchange: Exchange) -> None:
         if isinstance(provider, type):
             raise TypeError(f"credentials must be a CredentialProvider, not the class {provider.__name__}")
-        if not callable(getattr(provider, "acquire", None)) or not callable(getattr(provider, "renew", None)):
+        if not all(callable(getattr(provider, name, None)) for name in ("acquire", "renew")):
             raise TypeError("credentials must be a CredentialProvider, such as StaticCredentials(token=…)")
         self._provider = provider
-        self._core = core
+        self._exchange = exchange
         self._optional = provider if isinstance(provider, CredentialObserver) else CredentialObserver()
         self.accepted: Credentials | None = None
         """The credentials that the service accepted last."""
 
     def current(self) -> Credentials | None:
-        """Return the credentials if they are available without waiting, otherwise None."""
+        """Return the credentials if they are available without waiting, otherwise None.
+
+        Raises:
+            CredentialError: the provider returned something else.
+        """
         try:
-            return self._optional.current()
+            given = self._optional.current()
         except (Exception, asyncio.CancelledError):  # a plain function can't be cancelled
             log_failure("current of the credentials")
-        return None
+            return None
+        if given is None or isinstance(given, Credentials):
+            return given
+        raise CredentialError(f"current of the credentials returned {type(given).__name__}, not Credentials or None")
 
-    async def obtain(self, context: CallContext, rejected: Credentials | None) -> Credentials | CredentialError:
-        """Ask the provider for credentials, other than the rejected ones if any.
+    def waiting_for(self) -> str:
+        """Return what `obtain` waits for, in words."""
+        return guarded("waiting_for of the credentials", self._optional.waiting_for) or "credentials"
 
-        A failure is recorded in the history.
-        """
-        core, started = self._core, time()
-        core.in_flight.suspend(context)
-        context.waits_for = self._optional.waiting_for
-        token = None if context.activity is None else PARENT.set(context.activity)
+    async def obtain(
+        self, line: str, rejected: Credentials | None, is_cancelled: Callable[[], bool]
+    ) -> Credentials | CredentialError:
+        """Ask the provider for credentials, other than the rejected ones if any. `is_cancelled` tells of the call."""
         try:
-            given = await (self._provider.acquire(core) if rejected is None else self._provider.renew(rejected, core))
+            exchange = self._exchange
+            given = await (self._provider.acquire(exchange) if rejected is None else self._provider.renew(rejected, exchange))
             if isinstance(given, Credentials):
-                context.waits_for = None
                 return given
-            failure = CredentialError(f"{context.line}: the provider returned {type(given).__name__}, not Credentials")
+            return CredentialError(f"{line}: the provider returned {type(given).__name__}, not Credentials")
         except CredentialError as error:
-            failure = _own_error(error)
+            return _own_error(error)
         except (Exception, asyncio.CancelledError) as error:  # any other exception becomes the cause of a CredentialError
-            if isinstance(error, asyncio.CancelledError) and context.is_cancelled:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            failure = CredentialError(f"{context.line}: no credentials: the provider raised {type(error).__name__}")
+            failure = CredentialError(f"{line}: no credentials: the provider raised {type(error).__name__}")
             failure.__cause__ = error
-        finally:
-            core.in_flight.resume(context)
-            if token is not None:
-                PARENT.reset(token)
-        context.waits_for = None
-        context.record(started, failure, None, Effect.NOT_SENT)
-        return failure
+            return failure
 
     def is_outdated(self, credentials: Credentials) -> bool:
         """Return True if the provider says that the credentials were replaced."""
-        return guarded("is_current of the credentials", self._optional.is_current, credentials) not in {True, None}
+        return guarded("is_current of the credentials", lambda: not self._optional.is_current(credentials)) is True
 
     def note_accepted(self, credentials: Credentials) -> None:
         """Notify the provider, once, that the service accepted its credentials."""
@@ -199,16 +151,16 @@ class GuardedProvider:
         guarded("note_accepted of the credentials", self._optional.note_accepted, credentials)
 
     async def note_refused(
-        self, context: CallContext, credentials: Credentials, outcome: AuthenticationError
+        self, credentials: Credentials, error: AuthenticationError, is_cancelled: Callable[[], bool]
     ) -> AuthenticationError:
-        """Notify the provider of a 401 that ends its call, and return the error."""
+        """Notify the provider of a 401 that ends its call, and return its error."""
         try:
-            await self._optional.note_refused(credentials, self._core)
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and context.is_cancelled:
+            await self._optional.note_refused(credentials, self._exchange)
+        except (Exception, asyncio.CancelledError) as raised:
+            if isinstance(raised, asyncio.CancelledError) and is_cancelled():
                 raise
             log_failure("note_refused of the credentials")
-        return outcome
+        return error
 
 
 def _own_error(error: CredentialError) -> CredentialError:

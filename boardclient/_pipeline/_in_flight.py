@@ -1,4 +1,4 @@
-"""The calls in flight of a session, with their deadlines and histories.
+"""The state of a call from beginning to end, and the calls of a session.
 
 State changes here are synchronous. One timer per session serves all deadlines, for half a microsecond per call; a timer per call
 costs five to nine. It interrupts a call by cancelling its task, and the call turns the cancellation into the right error.
@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import sys
 import time
 import weakref
 from asyncio import current_task, get_running_loop
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal, Protocol, TypeAlias
 
 import attrs
 
-from boardclient._activities import Activity
-from boardclient._pipeline._guards import guarded
-from boardclient._pipeline._options import CallOptions
-from boardclient._transport import Progress
+from boardclient._activities import Activity, ShownHeaders
+from boardclient._pipeline._calls import CallOptions, CallWithdrawn
+from boardclient._statuses import status_of
+from boardclient._transport import Progress, RawResponse, TransportResult
 from boardclient.credentials import Credentials
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 
@@ -29,10 +30,6 @@ INSIST_SECONDS: Final = 0.5
 """How long application code, such as a limiter's `__aexit__`, may delay a cancellation before the task is cancelled again."""
 
 InterruptionReason: TypeAlias = Literal["deadline", "closed", "withdrawn"]
-
-
-class CallWithdrawn(BoardClientError):  # noqa: N818 -- withdrawing is no failure
-    """A bulk run withdrew a call that had not been sent. Never raised to applications."""
 
 
 class HasLine(Protocol):
@@ -71,11 +68,10 @@ class Interruption:
         self._cancellations = 0
 
 
-class CallContext(Progress):
+class CallContext:
     """The state of one call. Owned by the call, and registered in its session's `InFlightCalls`.
 
-    One is made for each call, so fields that few calls change are class-level defaults. A field that each call reads several
-    times is set: Python 3.11 reads a class-level default four times as slowly as a field.
+    One is made for each call, so fields that few calls change are class-level defaults.
     """
 
     deadline = math.inf
@@ -84,19 +80,16 @@ class CallContext(Progress):
     """The seconds that were left when the deadline was last suspended."""
     started = 0.0
     """When the current attempt began, by `time.time`."""
-    attempts: tuple[Attempt, ...] = ()
     last_error: BoardClientError | None = None
     options = CallOptions()
     """The options that differ from the session's."""
     activity: Activity | None = None
-    """The call as instruments see it."""
+    """The call as instruments see it, None if nothing follows it."""
     attempt_activity: Activity | None = None
     """The current attempt as instruments see it."""
     waits_for: Callable[[], str] | None = None
     """Returns what the call waits for outside the transport, in words. None if it does not wait."""
     is_renewed = False
-    returns_error = False
-    """Whether an exception is the call's value: a policy's callback returned it."""
     credentials: Credentials | None = None
     """The credentials with which the last request was signed."""
     rejected: Credentials | None = None
@@ -110,8 +103,10 @@ class CallContext(Progress):
         self.request = request
         self.task = task
         self.seconds = seconds
-        self.is_tracked = False
-        """Whether the call's attempts are tracked: something needs its successes, or one of them has failed."""
+        self.progress = Progress()
+        self.attempts: tuple[Attempt, ...] = ()
+        self.is_recorded = False
+        """Whether an attempt that succeeds is recorded too: something needs to know of it, or one before it has failed."""
         self._began = began
         self._cancelling = task.cancelling()
 
@@ -133,45 +128,105 @@ class CallContext(Progress):
     @property
     def effect(self) -> Effect:
         """The worst effect of all attempts, including the current one."""
-        return Effect.worst([self.effect_under_way, *(attempt.effect for attempt in self.attempts)])
+        return Effect.worst([self.progress.effect_under_way, *(attempt.effect for attempt in self.attempts)])
+
+    @property
+    def rejected_credentials(self) -> list[Credentials]:
+        """The credentials that are redacted besides those which signed the request."""
+        return [] if self.rejected is None else [self.rejected]
+
+    # --- attempts
+
+    def begin_attempt(self) -> Mapping[str, str] | None:
+        """Notify the instruments of an attempt. Return the headers that they add to it."""
+        call = self.activity
+        if call is None:
+            return None
+        self.attempt_activity = attempt = Activity(
+            kind="attempt",
+            operation=call.operation,
+            instruments=call.instruments,
+            call_id=call.call_id,
+            account=call.account,
+            parent=call,
+            method=call.method,
+            path=call.path,
+            root=call.root,
+            template=call.template,
+            number=len(self.attempts) + 1,
+        ).begin()
+        return attempt.headers
+
+    def note_result(self, result: TransportResult, outcome: object) -> Attempt:
+        """Record the result of an attempt. `outcome` is its value or its error."""
+        activity = self.attempt_activity
+        if not isinstance(result, RawResponse):
+            return self.record(outcome, result.effect)
+        if activity is not None:
+            signed_with, others, headers = self.credentials, self.rejected_credentials, result.headers
+            assert signed_with is not None  # noqa: S101 -- only signed requests have responses
+            activity.http_version = self.progress.http_version
+            activity.response_headers = ShownHeaders(lambda: signed_with.redact_headers(headers, *others))
+        return self.record(outcome, status_of(result.status).effect, result.status)
+
+    def record(self, outcome: object, effect: Effect, status: int | None = None, started: float | None = None) -> Attempt:
+        """Add an attempt to the history, for instruments too. It began now or when `started` says, by `time.time`."""
+        began = self.started if started is None else started
+        raised = outcome if isinstance(outcome, BaseException) else None
+        error = self.last_error = raised if isinstance(raised, BoardClientError) else None
+        attempt = Attempt(
+            number=len(self.attempts) + 1,
+            started_at=datetime.fromtimestamp(began, UTC),
+            seconds=max(0.0, time.time() - began),
+            effect=effect,
+            why="success" if raised is None else "the call was cancelled" if error is None else error.message,
+            status=status,
+        )
+        self.attempts += (attempt,)
+        self.is_recorded = True
+        activity, self.attempt_activity = self.attempt_activity, None
+        if activity is not None:
+            _end_attempt(activity, attempt, raised)
+        return attempt
+
+    def note_pause(self, seconds: float) -> None:
+        """Record the pause in seconds that follows the last attempt."""
+        *before, last = self.attempts
+        self.attempts = (*before, attrs.evolve(last, pause_seconds=seconds))
+
+    # --- ending early
 
     def interrupt(self, reason: InterruptionReason) -> None:
         """End the call early, unless it is being ended already."""
         if self.interruption is None:
-            self.is_tracked = True
             self.may_send = False
             self.deadline = math.inf
             self.interruption = Interruption(reason, self.task)
             self.interruption.cancel()
 
-    @property
     def is_cancelled(self) -> bool:
-        """Whether the task was cancelled during the call, by the session or by others."""
+        """Return True if the task was cancelled during the call."""
         return self.task.cancelling() > self._cancelling
 
     def withdraw(self) -> None:
         """End the call if its current attempt is neither sent nor queued for writing."""
-        if self.effect_under_way is Effect.NOT_SENT and self.stage != "write":
+        if self.progress.effect_under_way is Effect.NOT_SENT and self.progress.stage != "write":
             self.interrupt("withdrawn")
 
-    def interruption_error(self, host: str = "the service") -> BoardClientError | None:
-        """Return the error of an interrupted call, or None if the caller cancelled it.
-
-        An attempt that was in flight is recorded in the history.
-        """
-        interruption = self.interruption
-        if interruption is None:
-            return None
-        if interruption.error is not None:
+    def end_early(self, host: str = "the service", raised: BaseException | None = None) -> BoardClientError | None:
+        """Return the error of an interrupted call, or None if `raised` ended it. An attempt in flight is recorded."""
+        interruption, error = self.interruption, None
+        if interruption is not None and interruption.error is not None:
             return interruption.error
-        interruption.take_back()
-        if self.is_cancelled:
-            return None
-        error = interruption.error = self._error_of(interruption.reason, host)
-        if self.stage != "idle":
-            self.record(self.started, error, None, self.effect_under_way)
-            self.stage = "idle"
-        error.attempts = self.attempts
+        if interruption is not None:
+            interruption.take_back()
+            if not self.is_cancelled():
+                error = interruption.error = self._error_of(interruption.reason, host)
+        if self.progress.stage != "idle":
+            self.record(error or raised or asyncio.CancelledError(), self.progress.effect_under_way)
+            self.progress.stage = "idle"
+        if error is not None:
+            error.attempts = self.attempts
         return error
 
     def _error_of(self, reason: InterruptionReason, host: str) -> BoardClientError:
@@ -184,45 +239,58 @@ class CallContext(Progress):
             return SessionClosedError(f"{self.line}: the session was closed during the call", self.effect)
         return CallWithdrawn(f"{self.line}: the call was withdrawn", self.effect)
 
+    def _waited_for(self, host: str) -> str:
+        if self.waits_for is not None:
+            return self.waits_for()
+        if self.progress.stage == "idle":
+            return ""
+        return f"a connection to {host}" if self.progress.stage == "connect" else f"the response of {host}"
+
     def release(self) -> None:
         """Drop the credentials and the error at the end of the call.
 
         A frame of an exception may keep the context, and so may the connection that the call opened: asyncio keeps the context
         variables of whatever added a reader.
         """
-        self.credentials = self.rejected = self.last_error = self._ended_by = None
-
-    def _waited_for(self, host: str) -> str:
-        if self.waits_for is not None:
-            return guarded("waiting_for of the credentials", self.waits_for) or "credentials"
-        if self.stage == "idle":
-            return ""
-        return f"a connection to {host}" if self.stage == "connect" else f"the response of {host}"
-
-    def record(self, started: float, outcome: object, status: int | None, effect: Effect) -> Attempt:
-        """Add an attempt to the history and return it. `started` is by `time.time`."""
-        self.last_error = outcome if isinstance(outcome, BoardClientError) else None
-        attempt = Attempt(
-            number=len(self.attempts) + 1,
-            started_at=utc(started),
-            seconds=max(0.0, time.time() - started),
-            effect=effect,
-            why="success" if self.last_error is None else self.last_error.message,
-            status=status,
-        )
-        self.attempts += (attempt,)
-        self.is_tracked = True
-        return attempt
-
-    def note_pause(self, seconds: float) -> None:
-        """Record the pause in seconds that follows the last attempt."""
-        *before, last = self.attempts
-        self.attempts = (*before, attrs.evolve(last, pause_seconds=seconds))
+        self.credentials = self.rejected = self.last_error = self.interruption = None
 
 
-def utc(seconds: float) -> datetime:
-    """Return seconds since the epoch as an aware date-time."""
-    return datetime.fromtimestamp(seconds, UTC)
+def _end_attempt(activity: Activity, attempt: Attempt, error: BaseException | None) -> None:
+    """End the activity of an attempt. Its call takes over status, headers and the worst effect."""
+    call = activity.parent
+    assert call is not None  # noqa: S101 -- an attempt is a part of its call
+    activity.status, activity.effect = attempt.status, attempt.effect
+    activity.why, activity.seconds = attempt.why, attempt.seconds
+    call.number, call.status, call.response_headers = activity.number, attempt.status, activity.response_headers
+    call.effect = attempt.effect if attempt.effect is Effect.DONE else Effect.worst([call.effect, attempt.effect])
+    activity.end(error)
+
+
+_SHALLOW_FRAMES: Final = 100
+"""A stack of fewer frames is not measured: the least limit that programs set is several times as much."""
+_FRAMES_OF_A_CALL: Final = 100
+"""More than a call needs, with a new TLS connection and a log record of its failure."""
+
+
+def _has_room() -> bool:
+    """Return True if a call can't exceed the recursion limit.
+
+    It would lose the connection, and the effect of the request.
+    """
+    try:
+        sys._getframe(_SHALLOW_FRAMES)
+    except ValueError:
+        return True
+    try:
+        _descend(_FRAMES_OF_A_CALL)
+    except RecursionError:
+        return False
+    return True
+
+
+def _descend(levels: int) -> None:
+    if levels:
+        _descend(levels - 1)
 
 
 _process = object()
@@ -268,18 +336,21 @@ class InFlightCalls:
             SessionClosedError: the session is closed.
             RuntimeError: the session belongs to another event loop or process, or there is no current task.
         """
-        loop = get_running_loop()
+        try:
+            loop = get_running_loop()
+            task = current_task(loop)
+        except RuntimeError:
+            task = None
+        if task is None:
+            raise RuntimeError("a session must be used within an asyncio task, such as that of asyncio.run(main())")
         if loop is not self._open_on:
             self._bind(loop, request)
-        task = current_task(loop)
-        if task is None:
-            raise RuntimeError("a session must be used from within an asyncio task")
+        if not _has_room():
+            raise BoardClientError(f"{request.line}: nothing was sent: the stack is nearly full (see sys.getrecursionlimit)")
         now = loop.time()
         context = CallContext(request, task, now, seconds)
         if options is not None:
             context.options = options
-            if options.activity is not None:
-                context.activity, context.is_tracked = options.activity, True
         self._under_way.add(context)
         if seconds is not None:
             deadline = context.deadline = now + seconds

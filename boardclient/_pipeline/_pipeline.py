@@ -1,41 +1,39 @@
 """Runs a call in stages, within one deadline.
 
-The stages are credentials, limiter, send, interpret, renew once and retry. Each is a method of `Pipeline`. Errors are returned as
-values until `call` raises them from a frame that holds no credentials.
+The stages are credentials, limiter, send, interpret, renew once and retry. Each is a method of `Pipeline`. The error of an
+attempt is a value until the call is over: a raised exception keeps the frames that it passes, which hold the signed request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
+import logging
 from collections.abc import Collection, Coroutine, Generator, Iterable, Mapping
+from functools import partial
 from time import time
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from boardclient import retry as _retry
-from boardclient._activities import INSTALLED, Instrument
+from boardclient._activities import INSTALLED, PARENT, Observers, checked_observers
+from boardclient._curl import ShownRequest
 from boardclient._operations import AT_ONCE_BYTES, Request, error_of, unreadable
+from boardclient._pipeline._calls import CallOptions, ConnectionSlots, begin_call
 from boardclient._pipeline._core import SessionCore
-from boardclient._pipeline._guards import AttemptLimiter, GuardedLimiter, GuardedProvider, checked_observers, notify_all
+from boardclient._pipeline._guards import AttemptLimiter, GuardedLimiter, GuardedProvider
 from boardclient._pipeline._in_flight import CallContext
-from boardclient._pipeline._options import CallOptions
-from boardclient._pipeline._reporting import (
-    begin_attempt,
-    begin_call,
-    complete,
-    end_early,
-    end_success,
-    note_attempt,
-    note_closed,
-    note_pause,
-    note_renewal,
-    without_secrets,
-)
-from boardclient._pipeline._slots import ConnectionSlots
 from boardclient._statuses import SUCCESSES, is_throttling
 from boardclient._transport import RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn
-from boardclient.errors import AuthenticationError, BoardClientError, CredentialError, DecodeError
+from boardclient.errors import (
+    ApiError,
+    AuthenticationError,
+    BoardClientError,
+    CredentialError,
+    DecodeError,
+    Effect,
+    SessionClosedError,
+)
 from boardclient.logs import is_info_logged
 from boardclient.models import check_seconds
 
@@ -44,11 +42,7 @@ if TYPE_CHECKING:
     from boardclient.events import Event, Observer
 
 T = TypeVar("T")
-
-
-class _Unsent(enum.Enum):
-    OUTDATED = "outdated"
-    """Nothing was sent: the credentials were refused while the request waited for the limiter."""
+_logger: Final = logging.getLogger("boardclient")
 
 
 class Pipeline:
@@ -81,9 +75,9 @@ class Pipeline:
         self._root: Final = core.base_url
         self._provider: Final = GuardedProvider(provider, core)
         self._limiter = None if limiter is None else GuardedLimiter(limiter)
-        self.follower = _follower(self.observers) if self.observers else None
+        self.follower = Observers(self.observers) if self.observers else None
         self._note_success = _nothing if policy is None else policy.note_success
-        self._enters_policy_first = policy is not None and policy.needs_first_attempt
+        self._sees_first = policy is not None and policy.sees_first_attempt
 
     def replace(self, **changes: Any) -> Pipeline:
         """Return a pipeline on the same core with other options."""
@@ -98,69 +92,68 @@ class Pipeline:
         Raises:
             BoardClientError: the call failed; its `attempts` have the history.
         """
-        if (self.observers or INSTALLED or is_info_logged()) and (options is None or options.activity is None):
-            return await self._followed(request, options)
         context = self._in_flight.begin(request, self.timeout, options)
-        outcome: T | BoardClientError
+        if self.observers or INSTALLED or is_info_logged():
+            context.activity, context.is_recorded = begin_call(request, self._root, self._account, self.follower), True
+        outcome: Any = None
+        error: BaseException | None = None
         try:
-            if self._enters_policy_first:
-                context.is_tracked = True
+            if self._sees_first:
                 outcome = await self._retried(request, context, None)
             else:
                 outcome = await self._attempt(request, context, self._provider.current())
-                if context.is_tracked:
-                    outcome = await self._renew_and_retry(request, context, outcome)
+                if context.attempts:
+                    outcome = await self._continued(request, context, outcome)
                 else:
                     self._note_success()
-        except BaseException as error:
-            ended = end_early(context, self._core.host)
-            if ended is None:
-                context.release()  # this frame stays with the exception
-                # The same exception; a cancellation without the frames that hold the signed request.
-                raise error.with_traceback(None) if isinstance(error, asyncio.CancelledError) else error  # noqa: B904 -- it is being handled
-            error.__traceback__ = None  # a trace config may keep the cancellation
-            outcome, ended = ended, None
+            if context.interruption is not None:  # application code has swallowed its cancellation
+                context.end_early(self._core.host)
+        except BaseException as raised:
+            error = self._error_of_call(request, context, raised)
         finally:
             self._in_flight.end(context)
-        if context.is_tracked:  # as are all failures and interruptions
-            outcome = self._final_outcome(request, context, outcome)
-            if isinstance(outcome, BoardClientError) and not context.returns_error:
-                context.release()
-                del context  # this frame stays with the error
-                try:
-                    raise outcome
-                finally:
-                    del outcome  # it would be in a reference cycle with this frame
-            if options is not None:
+        if context.activity is not None:
+            context.activity.end(error)
+        if error is None:
+            if context.attempts and options is not None:
                 options.history.extend(context.attempts)
-        return outcome  # type: ignore[return-value]  # -- an error of ours only where a callback returned it as the value
-
-    def _final_outcome(self, request: Request[T], context: CallContext, outcome: T | BoardClientError) -> T | BoardClientError:
-        """Return the final outcome of a call. An error gets the history and other facts of the call."""
-        # Application code may have swallowed the cancellation of an interrupted call.
-        interrupted = None if context.interruption is None else end_early(context, self._core.host)
-        if not isinstance(outcome, BoardClientError) or context.returns_error:
-            return outcome
-        error = outcome if interrupted is None else interrupted
-        complete(error, request, context, self._root, self.credentials_in)
-        return error
-
-    async def _followed(self, request: Request[T], options: CallOptions | None) -> T:
-        """Make a call that instruments or observers follow."""
-        activity = begin_call(request, self._root, self._account, self.follower)
-        options = options or CallOptions()
-        options.activity, error = activity, None
+            return cast("T", outcome)
+        context.release()  # this frame stays with the error
         try:
-            return await self.call(request, options)
-        except BaseException as raised:
-            error = raised
-            if isinstance(raised, BoardClientError):
-                activity.effect = raised.effect
-            raise
+            raise error
         finally:
-            options.activity = None
-            activity.end(error)
-            del error
+            del error, outcome  # the error would be in a reference cycle with this frame
+
+    def _error_of_call(self, request: Request[T], context: CallContext, raised: BaseException) -> BaseException:
+        """Return the exception that a call ends with.
+
+        It gets the history, and loses the frames that hold the signed request.
+        """
+        if isinstance(raised, Exception) and not isinstance(raised, BoardClientError):
+            frames = _application_frames(raised) if context.progress.stage == "idle" else None
+            if frames is None:
+                raised = _unexpected(request.line, raised, context.effect)
+        else:
+            frames = None
+        error = context.end_early(self._core.host, raised) or raised
+        raised.__traceback__ = frames
+        if frames is None:
+            raised.__context__ = None
+        if not isinstance(error, BoardClientError):
+            return error
+        error.effect = Effect.worst([error.effect, *(attempt.effect for attempt in context.attempts)])
+        error.attempts = context.attempts
+        error.repeatable = request.repeatable
+        if error.effect is Effect.UNKNOWN and not request.repeatable:
+            _add(error, "it may have been done, check before you repeat it")
+        signed_with = context.credentials
+        if signed_with is None:  # nothing was sent, so there are no credentials to redact
+            error.shown_request = ShownRequest(method=request.method, url=self._root + request.path)
+        else:
+            error.shown_request = signed_with.show(request, self._root, self.credentials_in, *context.rejected_credentials)
+        if context.activity is not None:
+            context.activity.effect, error.call_id = error.effect, context.activity.call_id
+        return error
 
     # --- an attempt: credentials, limiter, send, interpret
 
@@ -179,106 +172,106 @@ class Pipeline:
         """Wait for credentials and for the limiter, then send the request once."""
         while True:
             if credentials is None:
-                obtained = await self._provider.obtain(context, None)
+                obtained = await self._obtain(context, None)
                 if isinstance(obtained, CredentialError):
                     return obtained
                 credentials = obtained
             if limiter is None or not limiter.must_be_entered():
                 return await self._send(request, context, credentials)
-            outcome = await self._send_within(limiter, request, context, credentials)
-            if not isinstance(outcome, _Unsent):
-                return outcome
+            outcome: T | BoardClientError | None = None
+            is_sent = False
+            self._in_flight.suspend(context)
+            context.waits_for = _waiting_for_limiter
+            try:
+                async with limiter:
+                    self._in_flight.resume(context)
+                    context.waits_for = None
+                    if context.is_cancelled() and context.may_send:  # the limiter swallowed the caller's cancellation
+                        raise asyncio.CancelledError
+                    context.is_recorded |= limiter.is_reporting
+                    if not self._provider.is_outdated(credentials):  # they may have been refused in the meantime
+                        outcome = await self._send(request, context, credentials)
+                        is_sent = True
+            except asyncio.CancelledError:
+                if not is_sent or context.interruption is None:
+                    raise
+                # The limiter was too slow to be left. The outcome of the attempt stands.
+            if is_sent:
+                return outcome  # type: ignore[return-value]  # -- it was set above
             credentials = self._provider.current()
 
-    async def _send_within(
-        self, limiter: AttemptLimiter, request: Request[T], context: CallContext, credentials: Credentials
-    ) -> T | BoardClientError | _Unsent:
-        """Send the request inside the limiter, unless its credentials are outdated."""
-        outcome: T | BoardClientError | _Unsent = _Unsent.OUTDATED
+    async def _obtain(self, context: CallContext, rejected: Credentials | None) -> Credentials | CredentialError:
+        """Ask the provider for credentials, other than the rejected ones if any. A failure is recorded in the history."""
+        started = time()
         self._in_flight.suspend(context)
-        context.waits_for = _waiting_for_limiter
+        context.waits_for = self._provider.waiting_for
+        token = None if context.activity is None else PARENT.set(context.activity)
         try:
-            async with limiter:
-                self._in_flight.resume(context)
-                context.waits_for = None
-                if context.is_cancelled and context.may_send:  # the limiter swallowed the caller's cancellation
-                    raise asyncio.CancelledError
-                context.is_tracked |= limiter.is_reporting
-                if self._provider.is_outdated(credentials):
-                    return outcome
-                outcome = await self._send(request, context, credentials)
-        except asyncio.CancelledError:
-            if isinstance(outcome, _Unsent) or context.interruption is None:
-                raise
-            # The limiter was too slow to be left. The outcome of the attempt stands.
-        return outcome
+            obtained = await self._provider.obtain(context.line, rejected, context.is_cancelled)
+        finally:
+            self._in_flight.resume(context)
+            if token is not None:
+                PARENT.reset(token)
+        context.waits_for = None
+        if isinstance(obtained, CredentialError):
+            context.record(obtained, Effect.NOT_SENT, started=started)
+        return obtained
 
     async def _send(self, request: Request[T], context: CallContext, credentials: Credentials) -> T | BoardClientError:
         """Sign and send the request, and return the value or the error of the response."""
+        context.started = time()
         if not context.may_send:
-            return note_closed(context)
+            closed = SessionClosedError(f"{context.line}: the session was closed during the call")
+            context.record(closed, Effect.NOT_SENT)
+            return closed
         definition = request.definition
         context.credentials = credentials
-        context.started = time()
         signed = credentials.sign(request, self.credentials_in)
-        headers = begin_attempt(context, context.activity) if context.activity is not None else None
+        headers = None if context.activity is None else context.begin_attempt()
         response = await self._core.pool.send(
-            definition.method, self._root + signed.target, signed.body, context, headers=headers
+            definition.method, self._root + signed.target, signed.body, context.progress, headers=headers
         )
         if response.status is None or response.status not in SUCCESSES:
-            failure: T | BoardClientError = self._error_of(request, context, response)
-            return self._record_attempt(context, response, failure)
+            if isinstance(response, RawResponse):
+                response = credentials.redact(response, *context.rejected_credentials)
+            failure: T | BoardClientError = error_of(request, response, context.effect, time(), self._core.host)
+            return self._recorded(context, response, failure)
         if credentials is not self._provider.accepted:
             self._provider.note_accepted(credentials)
         try:
             if definition.read_in_steps is None or len(response.body) <= AT_ONCE_BYTES:
-                value = definition.read(response, request.identifier)
+                value = definition.read(response, request)
             else:
                 value = await _read(definition.read_in_steps(response), context)
         except DecodeError as error:
-            shown = without_secrets(context, response)
-            return self._record_attempt(context, response, unreadable(request, error, shown, self._core.host))
-        return self._record_attempt(context, response, value) if context.is_tracked else value
+            shown = credentials.redact(response, *context.rejected_credentials)
+            return self._recorded(context, response, unreadable(request, error, shown, self._core.host))
+        return self._recorded(context, response, value) if context.is_recorded else value
 
-    def _error_of(self, request: Request[T], context: CallContext, response: TransportResult) -> T | BoardClientError:
-        """Return the error of a response. Credentials that the response repeats are redacted."""
-        if isinstance(response, RawResponse):
-            response = without_secrets(context, response)
-        return error_of(request, response, context.effect, time(), self._core.host)
-
-    def _record_attempt(
-        self, context: CallContext, response: TransportResult, outcome: T | BoardClientError
-    ) -> T | BoardClientError:
-        """Record an attempt in the history, and return its outcome.
-
-        A first attempt that succeeds is only reported to observers, unless the limiter or the policy needs it.
-        """
+    def _recorded(self, context: CallContext, response: TransportResult, outcome: T | BoardClientError) -> T | BoardClientError:
+        """Record an attempt, report it to the limiter, and return its outcome."""
+        attempt = context.note_result(response, outcome)
         limiter = context.options.limiter or self._limiter
-        is_recorded = (
-            context.attempts or limiter is not None or self._enters_policy_first or isinstance(outcome, BoardClientError)
-        )
-        if not is_recorded and context.attempt_activity is not None:
-            end_success(context, context.attempt_activity, cast("RawResponse", response))  # only one of them succeeds
-        else:
-            note_attempt(context, response, outcome, limiter)
+        if limiter is not None and (attempt.status is not None or attempt.effect is not Effect.NOT_SENT):  # else it was not sent
+            asked = outcome.retry_after if isinstance(outcome, ApiError) and is_throttling(outcome) else None
+            limiter.report(attempt.status, asked, attempt.seconds)
         return outcome
 
-    # --- what follows a failure: renew once, retry
+    # --- what follows the first attempt: renew once, retry
 
-    async def _renew_and_retry(
-        self, request: Request[T], context: CallContext, first: T | BoardClientError
-    ) -> T | BoardClientError:
-        """Renew refused credentials after the first attempt, then retry by the policy."""
+    async def _continued(self, request: Request[T], context: CallContext, first: T | BoardClientError) -> T:
+        """Renew refused credentials after the first attempt, then retry by the policy.
+
+        Raises:
+            BoardClientError: the error of the call.
+        """
         outcome = await self._renewed(request, context, first)
-        if self.policy is None:
-            return outcome
         if not isinstance(outcome, BoardClientError):
             self._note_success()
             return outcome
-        if context.options.leaves_throttling and is_throttling(outcome):
-            return outcome
-        # tenacity is entered only after a first failure: passing through it costs 13 microseconds.
-        return await self._retried(request, context, _retry.FirstOutcome(outcome, context.seconds_since_beginning))
+        if self.policy is None or (context.options.leaves_throttling and is_throttling(outcome)):
+            raise outcome
+        return await self._retried(request, context, outcome)
 
     async def _renewed(self, request: Request[T], context: CallContext, outcome: T | BoardClientError) -> T | BoardClientError:
         """After a 401, renew the credentials and send the request again, once in a call."""
@@ -286,43 +279,68 @@ class Pipeline:
             return outcome
         refused = context.credentials
         assert refused is not None  # noqa: S101 -- the 401 is the response to a request that was signed with them
-        if context.is_renewed:
-            return await self._provider.note_refused(context, refused, outcome)
-        context.is_renewed = True
-        renewed = await self._provider.obtain(context, refused)
-        if isinstance(renewed, CredentialError):
-            return renewed
-        if renewed == refused:
-            return outcome
-        context.rejected = refused
-        if self._core.count_renewal(renewed):
-            note_renewal(context)
-        self._core.replays += 1
-        again = await self._attempt(request, context, renewed)
-        if isinstance(again, AuthenticationError):
-            return await self._provider.note_refused(context, context.credentials or renewed, again)
-        return again
+        if not context.is_renewed:
+            context.is_renewed = True
+            renewed = await self._obtain(context, refused)
+            if isinstance(renewed, CredentialError):
+                return renewed
+            if renewed == refused:
+                return outcome
+            context.rejected = refused
+            if self._core.count_renewal(renewed) and (call := context.activity) is not None:
+                from boardclient.events import CredentialsRenewed  # for calls that are followed
 
-    async def _retried(
-        self, request: Request[T], context: CallContext, first: _retry.FirstOutcome[T] | None
-    ) -> T | BoardClientError:
-        """Repeat the request as the policy says."""
+                call.note(CredentialsRenewed(operation=call.operation, call_id=call.call_id, account=call.account))
+            self._core.replays += 1
+            again = await self._attempt(request, context, renewed)
+            if not isinstance(again, AuthenticationError):
+                return again
+            outcome, refused = again, context.credentials or renewed
+        return await self._provider.note_refused(refused, outcome, context.is_cancelled)
+
+    async def _retried(self, request: Request[T], context: CallContext, first: BoardClientError | None) -> T:
+        """Repeat the request as the policy says, after a first attempt that failed.
+
+        Raises:
+            BoardClientError: the error of the call.
+        """
 
         async def attempt() -> T | BoardClientError:
             context.waits_for = None
             outcome = await self._attempt(request, context, self._provider.current())
             return await self._renewed(request, context, outcome)
 
-        def paused(seconds: float) -> None:
-            note_pause(context, seconds)
-            self._core.retries += 1
-
         assert self.policy is not None  # noqa: S101 -- asked by the callers
-        outcome = await self.policy.drive(request.operation, attempt, paused, first)
-        if isinstance(outcome, _retry.CallbackValue):
-            context.returns_error = True
-            return outcome.value
-        return outcome
+        context.is_recorded = True
+        pause = partial(self._pause, context)
+        return await self.policy.drive(request.operation, attempt, pause, first, context.seconds_since_beginning)
+
+    def _pause(self, context: CallContext, seconds: float) -> None:
+        """Note a pause before it begins, or raise the last error if it may not begin."""
+        last, error = context.attempts[-1], context.last_error
+        if error is not None and context.options.leaves_throttling and is_throttling(error):
+            raise error
+        remaining = context.remaining_seconds
+        if remaining is not None and not seconds < remaining:  # NaN passes no deadline
+            raise _beyond_deadline(context, seconds, max(0.0, remaining))
+        context.note_pause(seconds)
+        context.waits_for = _waiting_for_pause
+        self._core.retries += 1
+        if (call := context.activity) is not None:
+            from boardclient.events import RetryScheduled  # for calls that are followed
+
+            call.note(
+                RetryScheduled(
+                    operation=call.operation,
+                    method=call.method,
+                    path=call.path,
+                    attempt=last.number,
+                    pause_seconds=seconds,
+                    why=last.why,
+                    call_id=call.call_id,
+                    account=call.account,
+                )
+            )
 
     # --- what bulk runs need of a session
 
@@ -335,7 +353,8 @@ class Pipeline:
 
     def notify(self, event: Event) -> None:
         """Pass an event to the observers."""
-        notify_all(self.observers, event)
+        if self.follower is not None:
+            self.follower.note(None, event)
 
     @property
     def is_observed(self) -> bool:
@@ -364,12 +383,6 @@ class Pipeline:
         return account if isinstance(account, str) else None
 
 
-def _follower(observers: Iterable[Observer]) -> Instrument:
-    from boardclient._pipeline._observers import ObserverInstrument  # with the classes of events, for sessions with observers
-
-    return ObserverInstrument(observers)
-
-
 def _nothing() -> None:
     """Do nothing after a success: there is no policy."""
 
@@ -378,14 +391,48 @@ def _waiting_for_limiter() -> str:
     return "the limiter"
 
 
+def _waiting_for_pause() -> str:
+    return "the pause before the next attempt"
+
+
+def _beyond_deadline(context: CallContext, pause: float, remaining: float) -> BoardClientError:
+    """Return the error to raise if the next pause would exceed the deadline."""
+    error = context.last_error
+    if error is None:
+        return BoardClientError(f"{context.line}: the next pause would pass the deadline", Effect.DONE)
+    asked = error.retry_after if isinstance(error, ApiError) else None
+    what = f"a pause of {pause:.2g} s" if asked is None else f"it asked for {asked:g} s, which"
+    _add(error, f"{what} is beyond the {remaining:.2g} s that are left of the timeout of {context.seconds:g} s")
+    return error
+
+
+def _add(error: BoardClientError, words: str) -> None:
+    error.message += f"; {words}"
+    error.args = (error.message, *error.args[1:])
+
+
+def _application_frames(error: Exception) -> TracebackType | None:
+    """Return the part of a traceback that begins with a function of the application. None if only this package is in it."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("boardclient."):
+        frames = frames.tb_next
+    return frames
+
+
+def _unexpected(line: str, error: Exception, effect: Effect) -> BoardClientError:
+    """Return the error of a call that failed within this package or aiohttp. The log says where."""
+    _logger.error("%s ended unexpectedly", line, exc_info=error)
+    return BoardClientError(f"{line}: ended by {type(error).__name__}, see the log", effect)
+
+
 async def _read(steps: Generator[None, None, T], context: CallContext) -> T:
     """Read a response in steps, and let other tasks run in between."""
-    context.stage = "receive"
+    context.progress.stage = "receive"
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            context.stage = "idle"
+            context.progress.stage = "idle"
             value: T = end.value
             return value
         await asyncio.sleep(0)

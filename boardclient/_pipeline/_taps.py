@@ -43,7 +43,6 @@ Go: TypeAlias = Callable[[PoolRequest], Awaitable[TransportResult]]
 Tap: TypeAlias = Callable[[PoolRequest, Go], Awaitable[TransportResult]]
 """Gets each request of every pool, and the function that sends it. It must raise nothing but a cancellation."""
 
-_send_of_pool: Final = Pool.send
 _taps: Final[list[Tap]] = []
 _lock: Final = threading.Lock()
 
@@ -52,7 +51,7 @@ def open_tap(tap: Tap) -> None:
     """Have the requests of all pools pass through a tap until it is closed."""
     with _lock:
         _taps.append(tap)
-        Pool.send = _send_through_taps  # type: ignore[method-assign,assignment]  # -- so that an ordinary call pays nothing for it
+        Pool.relay = staticmethod(_send_through_taps)
 
 
 def close_tap(tap: Tap) -> None:
@@ -60,26 +59,25 @@ def close_tap(tap: Tap) -> None:
     with _lock:
         _taps.remove(tap)
         if not _taps:
-            Pool.send = _send_of_pool  # type: ignore[method-assign]  # -- as above
+            Pool.relay = None
 
 
-async def _send_through_taps(
+def _send_through_taps(
     pool: Pool,
     method: str,
     url: str,
     body: bytes | None,
     progress: Progress,
-    content_type: str = "application/json",
-    *,
-    headers: Mapping[str, str] | None = None,
-) -> TransportResult:
+    content_type: str,
+    headers: Mapping[str, str] | None,
+) -> Awaitable[TransportResult]:
     go: Go = _go_on
     for tap in _taps:
         go = partial(tap, go=go)  # type: ignore[call-arg]  # -- a tap's parameters have no names for type checkers
-    return await go(
+    return go(
         PoolRequest(
             pool=pool,
-            settings=pool._settings,
+            settings=pool.settings,
             method=method,
             url=url,
             body=body,
@@ -91,12 +89,12 @@ async def _send_through_taps(
 
 
 def _go_on(request: PoolRequest) -> Awaitable[TransportResult]:
-    return _send_of_pool(
-        request.pool,
+    return request.pool.send(
         request.method,
         request.url,
         request.body,
         request.progress,
         request.content_type,
         headers=request.headers or None,
+        is_relayed=True,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Final
 
@@ -41,11 +41,13 @@ class Pool:
 
     _may_be_direct: ClassVar[bool] = True
     """Whether `DirectTransport` may be used. Tests and benchmarks turn it off."""
+    relay: ClassVar[Callable[..., Awaitable[TransportResult]] | None] = None
+    """What the requests of all pools pass through: the recorders and replays of `testing`. It calls `send` with `is_relayed`."""
 
     def __init__(self, settings: Settings, lent: aiohttp.ClientSession | None = None) -> None:
         if not isinstance(lent, aiohttp.ClientSession | None):
             raise TypeError(f"http must be an aiohttp.ClientSession, not {type(lent).__name__}")
-        self._settings = settings
+        self.settings = settings
         self._lent = lent
         self.sent = 0
         """How many requests were sent or attempted."""
@@ -70,12 +72,15 @@ class Pool:
         content_type: str = "application/json",
         *,
         headers: Mapping[str, str] | None = None,
-    ) -> Coroutine[Any, Any, TransportResult]:
+        is_relayed: bool = False,
+    ) -> Awaitable[TransportResult]:
         """Send one request once, and return its whole response or the failure.
 
         `headers` are sent with this request only, and replace the session's own of the same name. After a cancellation,
         `progress` says how far the request got.
         """
+        if self.relay is not None and not is_relayed:
+            return self.relay(self, method, url, body, progress, content_type, headers)
         self.sent += 1
         transports = self._usual
         if transports is None or transports.made_by is not SESSION_CLASS["__init__"]:
@@ -100,18 +105,18 @@ class Pool:
         """
         if self._avoids_proxy:
             self._unproxied = self._transports(trust_env=False)
-        self._usual = self._transports(trust_env=self._settings.trust_env)
+        self._usual = self._transports(trust_env=self.settings.trust_env)
         _logger.debug("requests take %s", self.transport_name)
         return self._usual
 
     def _transports(self, *, trust_env: bool) -> _Transports:
-        limit = self._settings.max_answer_bytes
+        limit = self.settings.max_answer_bytes
         http, direct = self._lent, None
         if http is None:
             if self._connector is None:
                 _keep_receive_buffers()
-                self._connector = _connector(self._settings)
-            http = _own_session(self._connector, trust_env=trust_env, proxy=self._settings.proxy)
+                self._connector = _connector(self.settings)
+            http = _own_session(self._connector, trust_env=trust_env, proxy=self.settings.proxy)
             self._sessions.append(http)
             if not _probe.fault() and _direct.serves(http, self._headers.copy(None)):
                 direct = DirectTransport(self._connector, self._headers, limit)
@@ -123,7 +128,7 @@ class Pool:
         """How many requests can be in flight at a time."""
         connector = None if self._lent is None else self._lent.connector
         limits = () if connector is None else (connector.limit, connector.limit_per_host)
-        return min([self._settings.max_connections, *(limit for limit in limits if limit)])
+        return min([self.settings.max_connections, *(limit for limit in limits if limit)])
 
     @property
     def connections(self) -> tuple[int, int, int]:
@@ -165,8 +170,8 @@ class Pool:
         if self.is_lent:
             return "lent connections"
         if self._connector is None:
-            return f"0/{self._settings.max_connections} connections"
-        return f"{len(self._connector._acquired)}/{self._settings.max_connections} connections, {self.transport_name}"
+            return f"0/{self.settings.max_connections} connections"
+        return f"{len(self._connector._acquired)}/{self.settings.max_connections} connections, {self.transport_name}"
 
 
 def _connector(settings: Settings) -> Connector:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from boardclient._pace import Pace
-from boardclient._pipeline._options import CallRunner
+from boardclient._pipeline._calls import CallRunner
 from boardclient._statuses import status_of
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._tally import Tally

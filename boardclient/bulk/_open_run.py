@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from boardclient._activities import PARENT, Activity
-from boardclient._pipeline._options import CallRunner
+from boardclient._pipeline._calls import CallRunner
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._concurrency import make_limiter
 from boardclient.bulk._doubts import Doubts

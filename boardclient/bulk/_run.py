@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence, Sized
 from types import TracebackType
 from typing import Literal, Self
 
-from boardclient._pipeline._options import CallRunner
+from boardclient._pipeline._calls import CallRunner
 from boardclient.bulk._halt import Halt
 from boardclient.bulk._input import Drafts
 from boardclient.bulk._open_run import OpenRun

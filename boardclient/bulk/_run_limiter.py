@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from boardclient._pace import Limiter, Pace
+from boardclient._pipeline._calls import ConnectionSlots, FifoSemaphore
 from boardclient._pipeline._guards import GuardedLimiter
-from boardclient._pipeline._slots import ConnectionSlots, FifoSemaphore
 from boardclient.bulk._hold import Hold
 
 if TYPE_CHECKING:

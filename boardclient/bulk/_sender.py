@@ -7,8 +7,7 @@ from typing import Final
 
 from boardclient import _operations as operations
 from boardclient._convert import with_sent
-from boardclient._pipeline._in_flight import CallWithdrawn
-from boardclient._pipeline._options import CallOptions, CallRunner
+from boardclient._pipeline._calls import CallOptions, CallRunner, CallWithdrawn
 from boardclient._statuses import ends_run, is_throttling
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._doubts import Doubts

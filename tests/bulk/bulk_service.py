@@ -12,8 +12,7 @@ from boardclient import (
     CardDraft,
 )
 from boardclient._operations import Request
-from boardclient._pipeline._options import CallOptions
-from boardclient._pipeline._slots import ConnectionSlots
+from boardclient._pipeline._calls import CallOptions, ConnectionSlots
 from boardclient.bulk._options import make_options
 
 

@@ -15,7 +15,7 @@ from boardclient import (
     NotFoundError,
 )
 from boardclient._operations import Request
-from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._calls import CallOptions
 from boardclient.bulk._ledger import JournalLedger, Ledger
 from boardclient.bulk._rows import Row
 from boardclient.bulk.reconciliation._reconciler import Reconciler, RowFinding

@@ -25,7 +25,7 @@ from boardclient import (
     TransportError,
 )
 from boardclient._operations import Request
-from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._calls import CallOptions
 from boardclient.bulk import _doubts
 from boardclient.bulk._doubts import Doubts
 from boardclient.bulk._options import make_options

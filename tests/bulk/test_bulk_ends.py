@@ -22,7 +22,7 @@ from boardclient import (
     JournalError,
 )
 from boardclient._operations import Request
-from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._calls import CallOptions
 from boardclient.bulk._halt import Halt, Halted
 from boardclient.bulk._options import make_options
 from boardclient.bulk.journal._file import JournalFile

@@ -22,7 +22,7 @@ from boardclient import (
 )
 from boardclient._activities import Activity, Instrument
 from boardclient._operations import Request
-from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._calls import CallOptions
 from boardclient.testing import BoardService, faults
 
 

@@ -11,7 +11,7 @@ from bulk_service import drafts, let_run
 from virtual_loop import Clock, virtually
 
 from boardclient import AuthenticationError, BulkProgress, Pace, StaticCredentials
-from boardclient._pipeline._slots import ConnectionSlots, FifoSemaphore
+from boardclient._pipeline._calls import ConnectionSlots, FifoSemaphore
 from boardclient.bulk._hold import Hold
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk.journal._view import read_rows

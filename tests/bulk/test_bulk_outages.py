@@ -27,7 +27,7 @@ from boardclient import (
     TransportError,
 )
 from boardclient._operations import Request
-from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._calls import CallOptions
 from boardclient.bulk._hold import Hold
 from boardclient.models import BoardList
 from boardclient.testing import BoardService

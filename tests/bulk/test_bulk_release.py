@@ -16,7 +16,7 @@ from boardclient import (
     JournalError,
 )
 from boardclient._operations import Request
-from boardclient._pipeline._options import CallOptions
+from boardclient._pipeline._calls import CallOptions
 from boardclient.bulk._ledger import JournalLedger
 from boardclient.bulk._rows import Row
 from boardclient.bulk.journal._file import JournalFile

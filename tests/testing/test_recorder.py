@@ -13,7 +13,6 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from boardclient import AsyncSession, BoardClientError, StaticCredentials
-from boardclient._pipeline import _taps
 from boardclient._transport import RawResponse
 from boardclient._transport._pool import Pool
 from boardclient.testing import BoardService, Recording, assert_no_secrets, faults, record
@@ -243,7 +242,7 @@ async def test_only_the_target_is_recorded(service: BoardService) -> None:
                 await session.members.me()
             assert len(of_one.recording.interactions) == 2
         await one.members.me()
-    assert Pool.send is _taps._send_of_pool
+    assert Pool.relay is None
     assert [len(each.recording.interactions) for each in (everything, of_one, of_service)] == [4, 2, 3]
     assert repr(everything) == "<Recorder of 0 requests>"
 

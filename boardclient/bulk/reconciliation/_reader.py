@@ -6,7 +6,7 @@ import asyncio
 from typing import Final, Protocol, TypeVar
 
 from boardclient._operations import Request
-from boardclient._pipeline._options import CallOptions, CallRunner
+from boardclient._pipeline._calls import CallOptions, CallRunner
 from boardclient.bulk._hold import PATIENCE_SECONDS, Hold
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.errors import BoardClientError, DecodeError, RateLimitError
