@@ -1,14 +1,182 @@
-"""The commands and their parameters. The function of a command is imported when it is called."""
+"""The program and its table of commands, and what the declarations of commands share.
+
+A command stands beside its function, in a module that is imported when the command is called or its help is shown. So these
+modules import nothing at their top that takes long: `boardclient` imports its names when they are used.
+"""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
 import click
 
-from boardclient.cli._app_files import export, import_, journal
-from boardclient.cli._declare import Argument, Command, Group, Number, Option, WholeNumber
-from boardclient.cli._text import out
+from boardclient.cli._output import has_color, out
 
-_EXAMPLE = "Example"
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "demo": ("_service", "Run a tour of a few seconds with an embedded service."),
+    "serve": ("_service", "Run the embedded service, for trials and development."),
+    "login": ("_account", "Sign in to a service, and keep the token."),
+    "logout": ("_account", "Delete the token of a service from this machine."),
+    "auth": ("_account", "Show who is signed in, and where the token is kept."),
+    "doctor": ("_account", "Check configuration, connection, TLS, token and clock."),
+    "whoami": ("_records", "Show the member whose token is used."),
+    "board": ("_records", "Create and show boards."),
+    "list": ("_records", "Create and archive lists."),
+    "card": ("_records", "Create, read, move, label and delete cards."),
+    "import": ("_import", "Create a card for each row of a file, each exactly once."),
+    "export": ("_export", "Write the cards of a board in the format that import reads."),
+    "undo": ("_journal", "Delete the cards that an import has created."),
+    "journal": ("_journal", "Show the journal of an import, and settle its unknown rows."),
+}
+"""The module of each command, and the line that the help of the program shows for it."""
+
+
+class _Context(click.Context):
+    """The settings that all help pages and errors share."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        options.setdefault("max_content_width", 110)
+        options.setdefault("help_option_names", ["-h", "--help"])
+        super().__init__(*args, **{**options, "color": has_color()})
+
+
+class Command(click.Command):
+    """A command. Its option `--json` may stand without a value, also before an argument."""
+
+    context_class = _Context
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Join `--json` and the fields after it to one argument.
+
+        What follows belongs to the option only if it names fields of this command.
+        """
+        json = next((param for param in self.params if isinstance(param, JsonOption)), None)
+        with_value = {
+            name for param in self.params if isinstance(param, click.Option) and not param.is_flag for name in param.opts
+        }
+        joined: list[str] = []
+        for position, arg in enumerate(args):
+            before = args[position - 1] if position else ""
+            if json is not None and before == "--json" and joined[-1:] == ["--json="] and json.names_fields(arg):
+                joined[-1] += arg
+            elif json is not None and arg == "--json" and (before not in with_value or before == "--json"):
+                joined.append("--json=")
+            else:
+                joined.append(arg)
+        return super().parse_args(ctx, joined)
+
+
+class Group(click.Group):
+    """A group of commands, in the order in which they are declared."""
+
+    context_class = _Context
+    command_class = Command
+    group_class = type  # a group in a group is made by this class, too
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the commands in their order."""
+        return list(self.commands)
+
+
+class _Late(click.Command):
+    """Stands for a command whose module is not imported yet."""
+
+    def __init__(self, name: str, module: str, text: str) -> None:
+        super().__init__(name, short_help=text)
+        self._module = module
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        """Import the command, and let it parse its arguments."""
+        command: click.Command = importlib.import_module(f"boardclient.cli.{self._module}").commands.commands[self.name]
+        return command.make_context(*args, **options)
+
+
+class JsonOption(click.Option):
+    """The option `--json [FIELDS]`.
+
+    Its value is None without the option, empty for all fields, otherwise the names of the fields. `fields` are those that may be
+    named; None allows any.
+    """
+
+    def __init__(self, declarations: Sequence[str], fields: tuple[str, ...] | None = None, **settings: Any) -> None:
+        self.fields = fields
+        shown = "" if fields is None else f": {', '.join(fields)}"
+        text = f"Print JSON, on one line. FIELDS, separated by commas, chooses among its fields{shown}."
+        super().__init__(declarations, metavar="[FIELDS]", help=text, **settings)
+
+    def names_fields(self, text: str) -> bool:
+        """Return True if a text is a list of fields, so that it can't be meant as an argument."""
+        return self.fields is not None and set(text.split(",")) <= set(self.fields)
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> tuple[str, ...] | None:
+        """Return the fields of the option's text.
+
+        Raises:
+            click.BadParameter: there is no such field.
+        """
+        if value is None:
+            return None
+        wanted = tuple(name for name in value.split(",") if name)
+        unknown = [name for name in wanted if self.fields is not None and name not in self.fields]
+        if unknown:
+            raise click.BadParameter(f"no field {unknown[0]!r}; there are {', '.join(self.fields or ())}", ctx, self)
+        return wanted
+
+
+def json_option(*fields: str) -> Callable[[_F], _F]:
+    """Declare `--json`, with these fields. Without any, all names are allowed."""
+    return click.option("--json", "fields", cls=JsonOption, fields=fields or None)
+
+
+class Number(click.FloatRange):
+    """A number in a range. Errors call it a number, not a "float range"."""
+
+    name = "number"
+
+
+class WholeNumber(click.IntRange):
+    """A whole number in a range."""
+
+    name = "whole number"
+
+
+def _complete_board(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from boardclient.cli._profiles import Profiles
+
+    boards = Profiles.read().all_boards()
+    return [text for pair in boards.items() for text in pair if text.startswith(incomplete)]
+
+
+def board_option(text: str, *, required: bool = False) -> Callable[[_F], _F]:
+    """Declare `--board`."""
+    return click.option(
+        "--board",
+        metavar="BOARD",
+        envvar="BOARDCLIENT_BOARD",
+        required=required,
+        shell_complete=_complete_board,
+        help=f"{text} (or BOARDCLIENT_BOARD)",
+    )
+
+
+def board_argument(function: _F) -> _F:
+    """Declare the argument BOARD."""
+    text = "An identifier, or the name of a board that this machine has created or named."
+    return click.argument("board", metavar="BOARD", shell_complete=_complete_board, help=text)(function)
+
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask. Needed where nobody can answer.")
+timezone_option = click.option(
+    "--timezone",
+    "zone",
+    metavar="ZONE",
+    envvar="BOARDCLIENT_TIMEZONE",
+    help="The time zone of dates, such as Europe/Berlin.  [default: that of this machine]",
+)
 
 
 def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
@@ -19,203 +187,61 @@ def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
         ctx.exit()
 
 
-_json = Option("--json", "as_json", is_flag=True, help="Print the record as JSON, on one line.")
-_board_id = Argument("board_id", metavar="BOARD_ID", help="The board's identifier.")
-_list_id = Argument("list_id", metavar="LIST_ID", help="The list's identifier.")
-_card_id = Argument("card_id", metavar="CARD_ID", help="The card's identifier.")
-_into_list = Option("--list", "list_id", metavar="LIST_ID", required=True, help="The list's identifier.")
+@click.group("boardclient", cls=Group, no_args_is_help=True)
+@click.option("--base-url", metavar="URL", help="The service's address; overrides BOARDCLIENT_BASE_URL.")
+@click.option("--auth-url", metavar="URL", help="Where tokens are exchanged; overrides BOARDCLIENT_AUTH_URL.")
+@click.option(
+    "--timeout",
+    type=Number(min=0.001),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="The deadline of a call, including all its attempts.",
+)
+@click.option("--allow-insecure", is_flag=True, help="Allow unencrypted http to hosts other than this machine.")
+@click.option("--verbose", is_flag=True, help="Log each call and its attempts on stderr, without credentials.")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the version.")
+def app(**options: Any) -> None:
+    """Work with boards, lists and cards of a board service.
 
-_board = Group(
-    "board",
-    "Create and show boards.",
-    Command(
-        "create",
-        "_record_commands.board_create",
-        "Create a board.",
-        Argument("name", metavar="NAME", help="The board's name."),
-        Option(
-            "--default-lists/--no-default-lists",
-            default=None,
-            help="Create To Do, Doing and Done.",
-            otherwise="the service decides",
-        ),
-        Option("--organization", metavar="ID", help="The organization that it belongs to."),
-        _json,
-        notes={_EXAMPLE: ["boardclient board create Roadmap --default-lists"]},
-    ),
-    Command(
-        "show",
-        "_record_commands.board_show",
-        "Draw a board: its lists side by side with their cards, and the identifiers of both.",
-        _board_id,
-        _json,
-        notes={_EXAMPLE: ["boardclient board show BOARD_ID", "boardclient board show BOARD_ID --json | jq '.cards[].name'"]},
-    ),
-)
-_list = Group(
-    "list",
-    "Create and archive lists.",
-    Command(
-        "create",
-        "_record_commands.list_create",
-        "Create a list on a board.",
-        Argument("name", metavar="NAME", help="The list's name."),
-        Option("--board", "board_id", metavar="BOARD_ID", required=True, help="The board's identifier."),
-        Option("--pos", metavar="POS", help="The position in the board: top, bottom, or another value that the service accepts."),
-        _json,
-        notes={_EXAMPLE: ['boardclient list create "In review" --board BOARD_ID --pos bottom']},
-    ),
-    Command(
-        "archive", "_record_commands.list_archive", "Archive a list. The service documents no way to undo this.", _list_id, _json
-    ),
-)
-_card = Group(
-    "card",
-    "Create, read, move, label and delete cards.",
-    Command(
-        "create",
-        "_record_commands.card_create",
-        "Create a card in a list.",
-        Argument("name", metavar="NAME", help="The card's name."),
-        _into_list,
-        Option("--desc", metavar="TEXT", help="The description."),
-        Option("--due", metavar="TIME", help="The due date: ISO 8601 with an offset."),
-        Option("--timezone", metavar="ZONE", help="The time zone of a due date without an offset, such as Europe/Berlin."),
-        Option("--pos", type=click.Choice(["top", "bottom"]), help="The position in the list."),
-        _json,
-        notes={_EXAMPLE: ['boardclient card create "Book the room" --list LIST_ID --due 2027-01-31T17:00:00+01:00']},
-    ),
-    Command("get", "_record_commands.card_get", "Show a card.", _card_id, _json),
-    Command("delete", "_record_commands.card_delete", "Delete a card permanently.", _card_id, _json),
-    Command("move", "_record_commands.card_move", "Move a card to another list.", _card_id, _into_list, _json),
-    Command(
-        "label",
-        "_record_commands.card_label",
-        "Attach a label to a card.",
-        _card_id,
-        Argument("label_id", metavar="LABEL_ID", help="The label's identifier."),
-        _json,
-    ),
-)
+    \b
+    Without a service:      boardclient demo
+    With one of your own:   boardclient login, then boardclient whoami
+    To look for mistakes:   boardclient doctor
 
-app = Group(
-    "boardclient",
-    "Work with boards, lists and cards of a board service.",
-    Command("demo", "_demo.demo", "Run a tour of a few seconds with an embedded service: a board, an import, moves, labels."),
-    Command(
-        "serve",
-        "_serve.serve",
-        "Run the embedded service in memory until SIGINT or SIGTERM, for trials and development.",
-        Option(
-            "--port",
-            type=WholeNumber(0, 65535),
-            default=0,
-            metavar="N",
-            help="The port on 127.0.0.1.",
-            otherwise="0, which means any free port",
-        ),
-        Option(
-            "--member",
-            "members",
-            multiple=True,
-            default=["Ada Lovelace", "Alan Turing"],
-            metavar="NAME",
-            show_default=True,
-            help="A member who can sign in. Repeat the option for more members.",
-        ),
-        Option(
-            "--redirect-uri",
-            default="http://127.0.0.1:8000/callback",
-            metavar="URI",
-            show_default=True,
-            help="Where the consent page sends the browser back to.",
-        ),
-        Option(
-            "--token-lifetime",
-            type=Number(min=0, min_open=True),
-            metavar="SECONDS",
-            help="How long a token is accepted.",
-            otherwise="until the service ends",
-        ),
-        Option("--latency", type=Number(min=0), default=0.0, metavar="SECONDS", help="How long each response is delayed."),
-        Option(
-            "--fail",
-            type=Number(0, 1),
-            default=0.0,
-            metavar="SHARE",
-            help="The share of requests that get a 503, half of them after they were carried out.",
-        ),
-        Option(
-            "--rate-limit",
-            type=Number(min=0, min_open=True),
-            metavar="N",
-            help="Requests per second. Further ones get a 429.",
-            otherwise="none",
-        ),
-        Option(
-            "--replay",
-            "recording",
-            metavar="FILE",
-            help="Serve what boardclient.testing.record has written to this file, or an HTTP archive (HAR).",
-        ),
-        notes={
-            "Sign-in": (
-                "The printed environment has the client's identifier and secret, and the address of a page on which one of the "
-                "members gives consent. Boards and cards have pages at their addresses, which show changes as they happen."
-            ),
-            "Examples": [
-                "boardclient serve --port 8080",
-                "boardclient serve --token-lifetime 60 --latency 0.2 --fail 0.05 --rate-limit 20",
-                "boardclient serve --replay calls.har",
-            ],
-        },
-    ),
-    Command("whoami", "_record_commands.whoami", "Show the member whose token is used.", _json),
-    _board,
-    _list,
-    _card,
-    import_,
-    export,
-    journal,
-    params=[
-        Option("--base-url", metavar="URL", help="The service's address; overrides BOARDCLIENT_BASE_URL."),
-        Option("--auth-url", metavar="URL", help="Where tokens are exchanged; overrides BOARDCLIENT_AUTH_URL."),
-        Option(
-            "--timeout",
-            type=Number(min=0.001),
-            default=30.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="The deadline of a call, including all its attempts.",
-        ),
-        Option("--allow-insecure", is_flag=True, help="Allow unencrypted http to hosts other than this machine."),
-        Option("--verbose", is_flag=True, help="Log each call and its attempts on stderr, without credentials."),
-        Option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the version."),
-    ],
-    notes={
-        "Try it without a service": ["boardclient demo"],
-        "Examples": [
-            "boardclient board create Roadmap --default-lists",
-            'boardclient import cards.csv --board BOARD_ID --list "To Do"',
-            "boardclient board show BOARD_ID",
-        ],
-        "Environment": [
-            "BOARDCLIENT_BASE_URL  the service's address",
-            "BOARDCLIENT_TOKEN     the access token",
-            "BOARDCLIENT_KEY       the API key, if one is used",
-            "BOARDCLIENT_AUTH_URL  where tokens are exchanged",
-            "BOARDCLIENT_LOG       info logs calls on stderr, debug also their attempts",
-            "NO_COLOR              print without colours",
-            "Credentials are never options, since process lists show options.",
-        ],
-        "Exit codes": [
-            "0         done",
-            "1         the service or the network failed, or the output could not be written",
-            "2         bad usage, configuration or file",
-            "130, 143  ended by SIGINT, SIGTERM",
-        ],
-        "Shell completion": [
-            'eval "$(_BOARDCLIENT_COMPLETE=bash_source boardclient)"   in ~/.bashrc; zsh_source and fish_source for those',
-        ],
-    },
-)
+    Lists, cards and boards may be given by identifier or by name. A name is looked for on the board that --board says. The
+    interface has no operation that lists boards, so a board's name is known if this machine has created or named it.
+
+    On a terminal results are drawn for people. Into a pipe they are lines with tabs, and with --json one line of JSON.
+
+    \b
+    Environment:
+      BOARDCLIENT_BASE_URL       the service's address
+      BOARDCLIENT_TOKEN          the access token, in place of boardclient login
+      BOARDCLIENT_KEY            the API key, if one is used
+      BOARDCLIENT_AUTH_URL       where tokens are exchanged
+      BOARDCLIENT_AUTHORIZE_URL  the page on which users sign in; the service's interface shows none
+      BOARDCLIENT_CLIENT_ID, BOARDCLIENT_CLIENT_SECRET   the registered client, for login
+      BOARDCLIENT_REDIRECT_URI   where the client is registered to return to
+      BOARDCLIENT_BOARD, BOARDCLIENT_TIMEZONE   in place of --board and --timezone
+      BOARDCLIENT_LOG            info logs calls on stderr, debug also their attempts
+      NO_COLOR                   print without colours
+    Credentials are never options, since process lists show options.
+
+    \b
+    Exit codes:
+      0         done
+      1         the service or the network failed, a row failed, or the output could not be written
+      2         bad usage, configuration or file, or refused: nothing was changed
+      3         import: some rows are not proven to exist
+      4         no credentials, or the service refuses them
+      130, 143  ended by SIGINT, SIGTERM
+
+    \b
+    Shell completion, in ~/.bashrc (zsh_source and fish_source for those):
+      eval "$(_BOARDCLIENT_COMPLETE=bash_source boardclient)"
+    """
+
+
+for _name, (_module, _text) in _COMMANDS.items():
+    app.add_command(_Late(_name, _module, _text))

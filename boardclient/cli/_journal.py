@@ -1,54 +1,93 @@
-"""The commands `journal show` and `journal export`. The journal may be in use."""
+"""The commands on the journal of an import: show, export, and the undoing of the import."""
+
+from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from boardclient import JournalError
-from boardclient.bulk.journal import STATES, JournalRow, RowState, read_journal, read_rows
-from boardclient.cli._errors import FileError
-from boardclient.cli._signals import in_steps
-from boardclient.cli._text import details, out_json
+import click
+
+from boardclient.cli._app import Group, json_option
+from boardclient.cli._output import show
+
+if TYPE_CHECKING:
+    from boardclient.bulk.journal import JournalRow
+
+commands = Group("journal")
+
+_STATES = ("logged", "done", "failed", "waiting", "unknown")
+_SUMMARY = ("path", "service", "board", "created_at", "runs", "rows", *_STATES)
+_LINES = 20
+
+_journal_argument = click.argument("file", type=click.Path(path_type=Path), metavar="FILE", help="The journal of an import.")
 
 
-def show(path: Path, *, as_json: bool = False) -> None:
-    """Print a summary of a journal, as lines or as one JSON object.
+@commands.group("journal")
+def journal() -> None:
+    """Show the journal of an import, and settle its unknown rows."""
 
-    Raises:
-        FileError: there is no journal, or it can't be read.
+
+@journal.command("show")
+@_journal_argument
+@json_option()
+def journal_show(file: Path, fields: tuple[str, ...] | None) -> None:
+    """Show a summary of a journal, also while an import runs: its service and board, its runs, and its rows by state.
+
+    \b
+    States:
+      done     the card exists
+      failed   refused; the next run sends it again
+      waiting  not sent, or refused for a temporary reason
+      logged   sent or about to be sent, result not known yet
+      unknown  the card may exist or not
+
+    Example:  boardclient journal show cards.csv.journal
     """
-    try:
-        summary = read_journal(path)
-    except JournalError as error:
-        raise FileError(str(error)) from None
-    fields: dict[str, object] = {
-        "path": summary.path,
-        **summary.identity,
-        "created at": summary.created_at.isoformat(),
+    from boardclient.bulk.journal import read_journal
+    from boardclient.cli._running import reported
+
+    with reported():
+        summary = read_journal(file)
+    record: dict[str, object] = {
+        "path": str(summary.path),
+        **{name.replace(" ", "_"): value for name, value in summary.identity.items()},
+        "created_at": summary.created_at.astimezone(),
         "runs": summary.runs,
         "rows": summary.rows,
-        **{state: summary.counts[state] for state in STATES},
+        **{str(state): count for state, count in summary.counts.items()},
     }
-    if as_json:
-        out_json({name.replace(" ", "_"): value if isinstance(value, int) else str(value) for name, value in fields.items()})
-    else:
-        details("journal", fields)
+    show("journal", record, fields)
 
 
-async def export(path: Path, states: Sequence[RowState]) -> None:
-    """Print the rows in these states, or all rows, as JSON Lines.
+@journal.command("export")
+@_journal_argument
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(_STATES),
+    multiple=True,
+    help="Only rows in this state. Repeatable.",
+    show_default="all",
+)
+def journal_export(file: Path, states: tuple[Any, ...]) -> None:
+    """Print the rows of a journal as JSON Lines: reference or position (from 0), state, card id or reason.
 
-    Raises:
-        FileError: there is no journal, or it can't be read.
+    Example:  boardclient journal export cards.csv.journal --state failed --state unknown
     """
-    try:
-        with closing(read_rows(path, *states)) as rows:
+    from contextlib import closing
+
+    from boardclient.bulk.journal import read_rows
+    from boardclient.cli._running import in_steps, reported, run_until_signal
+
+    async def work() -> None:
+        with closing(read_rows(file, *states)) as rows:
             async for row in in_steps(rows):
                 sys.stdout.write(json.dumps(_values(row)) + "\n")
-    except JournalError as error:
-        raise FileError(str(error)) from None
+
+    with reported():
+        run_until_signal(work)
 
 
 def _values(row: JournalRow) -> dict[str, str | int]:

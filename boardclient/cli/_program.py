@@ -11,7 +11,7 @@ import click
 
 from boardclient.cli._app import app
 from boardclient.cli._errors import OUTPUT_ERRORS
-from boardclient.cli._text import has_color, note
+from boardclient.cli._output import has_color, note
 
 
 def run(argv: Sequence[str] | None = None) -> NoReturn:

@@ -1,19 +1,141 @@
-"""Runs a command with a session, and turns its errors into lines and exit codes."""
+"""Runs a command with a session until it ends or a signal comes, and turns its errors into lines and exit codes."""
 
+from __future__ import annotations
+
+import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from signal import Signals
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
 
+import attrs
 import click
 
-from boardclient import AsyncSession, AuthenticationError, BoardClientError, Effect, logs
-from boardclient.cli import _settings
-from boardclient.cli._errors import FileError, IncompleteError, StoppedError, UsageError
-from boardclient.cli._signals import GracefulStop, run_until_signal
-from boardclient.cli._text import note
+import boardclient
+from boardclient import BoardClientError, Effect, logs
+from boardclient.cli import _profiles, _sign_in
+from boardclient.cli._errors import CommandError, StoppedError, UsageError
+from boardclient.cli._output import note
+from boardclient.cli._profiles import Settings
 
+_T = TypeVar("_T")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ITEMS_PER_STEP = 500
 _MAY_BE_DONE = "the request in flight may or may not have been carried out: check before repeating it"
+
+
+@attrs.frozen
+class Client:
+    """What a command works with."""
+
+    session: boardclient.AsyncSession
+    settings: Settings
+    credentials: boardclient.CredentialProvider
+
+    @property
+    def can_sign_in(self) -> bool:
+        """Whether the user can sign in now, in place of a token that the service refuses."""
+        return isinstance(self.credentials, boardclient.OAuthCredentials) and _sign_in.can_ask(self.settings)
+
+    async def sign_in(self) -> None:
+        """Let the user sign in, and use the new token.
+
+        Raises:
+            CommandError: the user refused.
+            CredentialError: the service gave no token.
+        """
+        assert isinstance(self.credentials, boardclient.OAuthCredentials)  # noqa: S101 -- others never ask for consent
+        await self.credentials.keep_token(await _sign_in.sign_in(self.settings, self.session))
+
+
+class GracefulStop:
+    """Makes the first signal stop the work gently instead of cancelling it.
+
+    Owned by a command, which passes it to its work and to `run_until_signal`.
+    """
+
+    def __init__(self) -> None:
+        self._stop: Callable[[], object] | None = None
+        self.is_requested = False
+
+    @contextmanager
+    def using(self, stop: Callable[[], object]) -> Iterator[None]:
+        """Make the first signal within the block call `stop`."""
+        self._stop = stop
+        try:
+            yield
+        finally:
+            self._stop = None
+
+    def request(self) -> bool:
+        """Stop the work gently. Return False if that was done before or is not possible."""
+        stop, self._stop = self._stop, None
+        if stop is None:
+            return False
+        self.is_requested = True
+        stop()
+        return True
+
+
+def run_until_signal(work: Callable[[], Awaitable[None]], graceful_stop: GracefulStop | None = None) -> None:
+    """Run `work` in a new event loop until it ends or a signal cancels it.
+
+    With a `GracefulStop`, the first signal requests it and the second cancels. Later signals have their usual effect. Must be
+    called from the main thread, the only one that can handle signals.
+
+    Raises:
+        StoppedError: a signal was received. `work` has ended or was cancelled, and has cleaned up.
+    """
+    received: list[int] = []
+
+    async def supervised() -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 -- asyncio.run makes a task
+
+        def stop(signal_number: int) -> None:
+            received.append(signal_number)
+            if graceful_stop is None or not graceful_stop.request():
+                handlers.close()
+                task.cancel()
+
+        with ExitStack() as handlers:
+            for number in _SIGNALS:
+                _handle(number, stop, handlers)
+            await work()
+
+    try:
+        asyncio.run(supervised())
+    except asyncio.CancelledError:
+        if not received:
+            raise
+    except KeyboardInterrupt:
+        received.append(signal.SIGINT)
+    if received:
+        raise StoppedError(received[0])
+
+
+def _handle(number: signal.Signals, stop: Callable[[int], None], handlers: ExitStack) -> None:
+    """Call `stop` in the running event loop on a signal, until `handlers` is closed."""
+    loop = asyncio.get_running_loop()
+    handlers.callback(signal.signal, number, signal.getsignal(number))
+    try:
+        # Unlike a handler of `signal.signal`, this wakes the loop even if the kernel delivers the signal to another thread.
+        loop.add_signal_handler(number, stop, number)
+    except NotImplementedError:
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop, number))
+    else:
+        handlers.callback(loop.remove_signal_handler, number)
+
+
+async def in_steps(items: Iterable[_T]) -> AsyncIterator[_T]:
+    """Yield the items, and let the event loop handle signals in between."""
+    for number, item in enumerate(items):
+        if number % _ITEMS_PER_STEP == 0:
+            await asyncio.sleep(0)
+        yield item
 
 
 @contextmanager
@@ -25,23 +147,24 @@ def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
     Raises:
         click.exceptions.Exit: with the exit code, after an error.
     """
-    code, lines = 1, list[str]()
     try:
         yield
-    except FileError as error:
-        code, lines = 2, [*error.problems, f"error: {error}"]
-    except (UsageError, ValueError) as error:
+    except CommandError as error:
+        code, lines = error.exit_code, [*error.lines, f"error: {error}"]
+    except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
+        code, lines = 4, [f"error: {error}; {_settings().advice}"]
+    except boardclient.JournalError as error:
+        code, lines = 2, [f"error: {error}"]
+    except ValueError as error:
         # The package's message names its parameter, which is an option here.
         words = f"error: {error}".replace("allow_insecure=True", "--allow-insecure (before the command)")
-        code, lines = 2, [words.replace("base_url", f"the service's address ({_settings.BASE_URL}, --base-url)")]
-    except IncompleteError as error:
-        lines = [f"error: {error}"]
+        code, lines = 2, [words.replace("base_url", "the service's address (BOARDCLIENT_BASE_URL, --base-url)")]
     except BoardClientError as error:
-        lines = [f"error: {_in_words(error, writes=writes)}"]
+        code, lines = 1, [f"error: {_in_words(error, writes=writes)}"]
     except StoppedError as stopped:
         code = 128 + stopped.signal_number
         hint = when_stopped or (_MAY_BE_DONE if writes else "")
-        lines = [f"ended by {Signals(stopped.signal_number).name}{hint and '; '}{hint}"]
+        lines = [f"ended by {signal.Signals(stopped.signal_number).name}{hint and '; '}{hint}"]
     else:
         return
     for text in lines:
@@ -58,28 +181,77 @@ def _in_words(error: BoardClientError, *, writes: bool) -> str:
     return text
 
 
+def _settings() -> Settings:
+    """Return the settings of the running command.
+
+    Raises:
+        UsageError: the service's address is not known.
+    """
+    return _profiles.load(click.get_current_context().find_root().params, os.environ)
+
+
+def without_session(work: Callable[[Settings], Awaitable[None]]) -> None:
+    """Run `work` until it ends or a signal comes. The process ends with the exit code of an error, if there is one."""
+    with reported():
+        _log()
+        settings = _settings()
+        run_until_signal(lambda: work(settings))
+
+
 def with_session(
-    options: _settings.Options,
-    work: Callable[[AsyncSession], Awaitable[None]],
+    work: Callable[[Client], Awaitable[None]],
     *,
-    writes: bool,
+    writes: bool = False,
     graceful_stop: GracefulStop | None = None,
     when_stopped: str = "",
 ) -> None:
-    """Run `work` with a session that is made from options and environment.
+    """Run `work` with a session that is made from options, environment and profile, and is closed afterwards.
 
-    The session is closed afterwards. The process ends with the exit code of an error, if there is one.
+    If the user has to sign in again and sits at the terminal, the sign-in runs at once, and `work` begins again: nothing was
+    carried out by a call that was refused. The process ends with the exit code of an error, if there is one.
     """
 
     async def in_session() -> None:
-        async with settings.session() as session:
+        credentials = await settings.credentials()
+        async with settings.session(credentials) as session:
+            client = Client(session, settings, credentials)
             try:
-                await work(session)
-            except AuthenticationError as error:
-                raise IncompleteError(f"{error}; {settings.advice}") from None
+                await work(client)
+            except boardclient.ConsentRequired:
+                if not client.can_sign_in:
+                    raise
+                await client.sign_in()
+                await work(client)
 
     with reported(writes=writes, when_stopped=when_stopped):
-        if options.verbose:
-            logs.log_to_stderr("debug")
-        settings = _settings.load(options, os.environ)
+        _log()
+        settings = _settings()
         run_until_signal(in_session, graceful_stop)
+
+
+def _log() -> None:
+    if click.get_current_context().find_root().params["verbose"]:
+        logs.log_to_stderr("debug")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before what can't be undone.
+
+    Raises:
+        UsageError: the user said no, or nobody can be asked.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody can be asked here: give --yes to do it")
+    # The event loop, which handles signals otherwise, stands still while the user thinks.
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        is_wanted = click.confirm(question, err=True)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if not is_wanted:
+        raise UsageError("nothing was changed")

@@ -3,7 +3,9 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from boardclient.cli import main
-from boardclient.cli._signals import GracefulStop
+from boardclient.cli._running import GracefulStop
 from boardclient.testing import BoardService
 
 
@@ -25,9 +27,13 @@ Cli = Callable[..., Result]
 
 
 @pytest.fixture(autouse=True)
-def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BASE_URL", "AUTH_URL", "KEY", "TOKEN"):
-        monkeypatch.delenv(f"BOARDCLIENT_{name}", raising=False)
+def _plain_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("BOARDCLIENT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    monkeypatch.setitem(sys.modules, "keyring", None)
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "PY_COLORS", "GITHUB_ACTIONS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "200")

@@ -4,7 +4,7 @@ import json
 import threading
 from typing import Any
 
-from boardclient.cli._import import STATES
+from boardclient.cli._importing import STATES
 from boardclient.testing import BoardService
 from boardclient.testing.faults import Stage
 

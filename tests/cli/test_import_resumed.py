@@ -121,8 +121,8 @@ def test_rows_that_failed_are_named_beside_the_signal(cli, board_service, board,
 
 def test_a_signal_before_anything_is_sent_ends_it_at_once(cli, board_service: BoardService, board, csv_file, signal_on) -> None:
     """The cards that are on the board before are read first."""
-    board_service.faults.add(board_service.faults.hang(), "boards.cards")
-    signal_on(signal.SIGTERM, "boards.cards")
+    board_service.faults.add(board_service.faults.hang(), "boards.cards", call=[2])
+    signal_on(signal.SIGTERM, "boards.cards", 2)
     line = ("import", csv_file(NINE), *into(board))
     code, out, err = cli(*line)
     assert code == 143
@@ -181,25 +181,23 @@ def test_a_killed_process_leaves_a_journal_that_can_be_resumed(cli, board_servic
 # --- what the journal says before anything is sent
 
 
-def test_an_import_whose_journal_is_gone_says_so(cli, board, csv_file) -> None:
-    """Rows that the journal held are created again, which may be meant, but not by a person who cleaned up the folder."""
+def test_an_import_whose_journal_is_gone_says_so(cli, board_service: BoardService, board, csv_file) -> None:
+    """A person who cleaned up the folder may not have meant that."""
     path = csv_file("name,list\nA,To Do\n")
     assert cli("import", path, *into(board)).err == ""
     journal_of(path).unlink()
-    note = f"{journal_of(path)} is gone, though an import has used it: its rows are created again unless you put it back"
-    assert note in cli("import", path, *into(board), "--dry-run").err
-    code, out, err = cli("import", path, *into(board))
-    assert (code, out.split(",")[0]) == (0, "created 1")
-    assert note in err
-    assert "is gone" not in cli("import", path, *into(board)).err
+    code, _, err = cli("import", path, *into(board))
+    assert code == 2
+    assert f"{journal_of(path)} is gone, though an import has used it" in err
+    assert names(board_service) == ["A"]
 
 
 def test_a_dry_run_sends_nothing_and_makes_no_journal(cli, board_service: BoardService, board, csv_file) -> None:
     path = csv_file(NINE)
-    assert cli("import", path, *into(board), "--dry-run") == (0, "would create 9; nothing was sent\n", "")
-    assert {call.operation for call in board_service.calls} == {"boards.lists"}
+    assert cli("import", path, *into(board), "--preview") == (0, "would create 9; nothing was sent\n", "")
+    assert {call.operation for call in board_service.calls} == {"boards.lists", "boards.cards"}
     assert [item.name for item in Path(path).parent.iterdir()] == ["cards.csv"]
-    code, _, err = cli("import", csv_file("name,due\nA,soon\n"), *into(board), "--dry-run")
+    code, _, err = cli("import", csv_file("name,due\nA,soon\n"), *into(board), "--preview")
     assert code == 2
     assert "row 2, column due" in err
 
@@ -208,23 +206,23 @@ def test_a_dry_run_prints_what_the_journal_holds_and_leaves_it_alone(cli, board_
     faults = board_service.faults
     faults.add(faults.status(400), "cards.create", call=range(1, 3))
     faults.add(faults.drop(), "cards.create", call=[3])
-    faults.add(faults.status(404), "boards.cards", call=range(2, 9))
+    faults.add(faults.status(404), "boards.cards", call=range(3, 9))
     faults.add(faults.status(403), "cards.create", call=[4])
     path = csv_file("name,reference\n" + "".join(f"card {n},r-{n}\n" for n in range(1, 7)))
     assert cli("import", path, *into(board), "--concurrency", "1").code == 1
     csv_file(NINE.replace("card 2,", "card 2 mended,"))  # what was refused for good is sent again with other content
     journal = journal_of(path)
     before, calls = journal.read_bytes(), len(board_service.calls_of("cards.create"))
-    code, out, err = cli("import", path, *into(board), "--dry-run")
+    code, out, err = cli("import", path, *into(board), "--preview")
     assert (code, err) == (0, "")
-    assert out == (f"would create 5, already 2, failed for good 1, to be looked for 1 (by {journal}); nothing was sent\n")
-    found = summary(cli("import", path, *into(board), "--dry-run", "--json").out)
-    assert found == {"dry_run": True, "would_create": 5, "already": 2, "failed": 1, "unknown": 1}
+    assert out == "would create 6 (1 of which failed before), look for 1 in doubt, leave out 2 that exist; nothing was sent\n"
+    found = summary(cli("import", path, *into(board), "--preview", "--json").out)
+    assert found == {"preview": True, "would_create": 6, "already": 2, "failed": 1, "unknown": 1}
     assert journal.read_bytes() == before
     assert len(board_service.calls_of("cards.create")) == calls
 
 
-@pytest.mark.parametrize("extra", [(), ("--dry-run",)])
+@pytest.mark.parametrize("extra", [(), ("--preview",)])
 def test_rows_with_other_content_are_named_and_nothing_is_sent(
     cli, board_service: BoardService, board, csv_file, extra: tuple[str, ...]
 ) -> None:
@@ -237,7 +235,7 @@ def test_rows_with_other_content_are_named_and_nothing_is_sent(
     assert names(board_service) == ["A", "B"]
 
 
-@pytest.mark.parametrize("extra", [(), ("--dry-run",)])
+@pytest.mark.parametrize("extra", [(), ("--preview",)])
 def test_the_journal_of_another_board_is_refused(
     cli, board_service: BoardService, board, csv_file, extra: tuple[str, ...]
 ) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from import_helpers import into
 
+import boardclient.bulk.journal
 from boardclient.bulk.journal._lock import RunLock
 from boardclient.bulk.journal._view import STATES
-from boardclient.cli._app_files import STATES as DECLARED
+from boardclient.cli._journal import _STATES as DECLARED
 from boardclient.testing import BoardService
 
 FIVE = "name,reference\nA,r-1\nB,\nC,r-3\x1b\nD,r-4\nE,r-5\n"
@@ -24,7 +25,7 @@ def journal(cli, board_service: BoardService, board, csv_file) -> Path:
     faults = board_service.faults
     faults.add(faults.status(400), "cards.create", call=[2])
     faults.add(faults.drop(), "cards.create", call=[3])
-    faults.add(faults.status(404), "boards.cards", call=range(2, 9))
+    faults.add(faults.status(404), "boards.cards", call=range(3, 9))
     faults.add(faults.status(403), "cards.create", call=[4])
     path = csv_file(FIVE)
     assert cli("import", path, *into(board), "--concurrency", "1").code == 1
@@ -36,9 +37,9 @@ def test_show_sums_it_up(bare_cli, board_service: BoardService, board, journal: 
     before = journal.read_bytes()
     code, out, err = bare_cli("journal", "show", str(journal))
     assert (code, err) == (0, "")
-    fields = dict(line.strip().split(maxsplit=1) for line in out.splitlines()[1:])
-    assert fields.pop("created").split()[1].startswith("20")
-    assert fields.pop("cards").split() == ["known", "by", "what", "they", "say"]
+    fields = dict(line.split("\t") for line in out.splitlines())
+    assert fields.pop("created_at").startswith("20")
+    assert fields.pop("cards_known_by") == "what they say"
     assert fields == {
         "path": str(journal),
         "service": board_service.base_url,
@@ -117,16 +118,14 @@ def test_a_file_that_is_not_a_journal_is_an_error_of_one_line(bare_cli, tmp_path
 
 
 def test_a_signal_ends_a_long_export(bare_cli, journal: Path, monkeypatch) -> None:
-    from boardclient.cli import _journal
-
     def endless(*_: object):
         rows = list(real(journal))
         os.kill(os.getpid(), signal.SIGTERM)
         while True:
             yield from rows
 
-    real = _journal.read_rows
-    monkeypatch.setattr(_journal, "read_rows", endless)
+    real = boardclient.bulk.journal.read_rows
+    monkeypatch.setattr(boardclient.bulk.journal, "read_rows", endless)
     code, out, err = bare_cli("journal", "export", str(journal))
     assert (code, err) == (143, "boardclient: ended by SIGTERM\n")
     assert all(json.loads(line) for line in out.splitlines())

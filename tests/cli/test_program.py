@@ -14,7 +14,7 @@ import pytest
 
 import boardclient
 from boardclient import cli as entry
-from boardclient.cli import _program, _render, _text
+from boardclient.cli import _drawing, _output, _program
 from boardclient.testing import BoardService
 
 _HEAVY = ("aiohttp", "rich", "attrs", "asyncio", "msgspec", "tenacity", "pydantic", "boardclient.testing", "importlib.metadata")
@@ -76,19 +76,6 @@ def test_a_group_alone_shows_its_help_as_bad_usage(bare_cli) -> None:
     assert err.startswith("Usage: boardclient board")
 
 
-def test_help_is_coloured_on_a_terminal_unless_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    for forbidden in ("", "1"):
-        monkeypatch.setenv("NO_COLOR", forbidden)
-        monkeypatch.setattr(sys, "stdout", Terminal())
-        with pytest.raises(SystemExit):
-            entry.main(["--help"])
-        assert ("\x1b[" in sys.stdout.getvalue()) is not bool(forbidden)
-
-
 _INTERRUPTED = """
 import signal, sys
 
@@ -103,7 +90,7 @@ main(["whoami"])
 """
 
 
-@pytest.mark.parametrize("module", ["boardclient.cli._program", "click", "attrs", "aiohttp", "boardclient.cli._record_commands"])
+@pytest.mark.parametrize("module", ["boardclient.cli._program", "click", "attrs", "aiohttp", "boardclient.cli._records"])
 def test_an_interrupt_while_it_starts_is_one_line_and_130(module: str) -> None:
     """Whatever is being imported when Ctrl-C is pressed: no traceback."""
     done = run("-c", _INTERRUPTED, module, env={"BOARDCLIENT_BASE_URL": "https://board.example", "BOARDCLIENT_TOKEN": "t"})
@@ -157,7 +144,7 @@ def test_an_interrupt_that_reaches_click_is_reported_on_one_line(bare_cli, monke
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("boardclient.cli._record_commands.whoami", interrupted)
+    monkeypatch.setattr("boardclient.cli._records.whoami.callback", interrupted)
     code, out, err = bare_cli("whoami")
     assert (code, out) == (130, "")
     assert err.strip() == "boardclient: ended by SIGINT"
@@ -223,17 +210,16 @@ def test_a_full_stream_without_a_descriptor_is_reported_on_one_line(monkeypatch,
 def test_a_full_standard_error_stops_nothing(monkeypatch) -> None:
     """What can only be reported there is lost."""
     monkeypatch.setattr(sys, "stderr", _Full())
-    _text.note("lost")
-    console = _render.notes()
-    _render.line(console, "lost")
-    console.file.flush()
+    _output.note("lost")
+    with _drawing.ProgressView(1, verb="creating") as view:
+        view.line("lost")
 
 
 def test_another_system_error_is_not_blamed_on_the_output(bare_cli, monkeypatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("boardclient.cli._record_commands.whoami", broken)
+    monkeypatch.setattr("boardclient.cli._records.whoami.callback", broken)
     with pytest.raises(OSError, match="Too many"):
         entry.main(["whoami"])
 
@@ -244,12 +230,12 @@ def test_another_system_error_is_not_blamed_on_the_output(bare_cli, monkeypatch)
         (["whoami"], {"id": "000000000000000000000000", "username": "member", "fullName": "A Member"}),
         (["board", "create", "Plan"], {"name": "Plan"}),
         (["list", "create", "L", "--board", "{board}"], {"name": "L", "board_id": "{board}", "closed": False}),
-        (["list", "archive", "{done}"], {"id": "{done}", "closed": True}),
+        (["list", "archive", "{done}", "--yes"], {"id": "{done}", "closed": True}),
         (["card", "create", "C", "--list", "{todo}", "--due", "2027-01-02T03:04:05Z"], {"name": "C"}),
         (["card", "get", "{card}"], {"id": "{card}", "name": "A", "list_id": "{todo}"}),
         (["card", "move", "{card}", "--list", "{done}"], {"id": "{card}", "list_id": "{done}"}),
         (["card", "label", "{card}", "urgent"], {"id": "{card}", "label": "urgent"}),
-        (["card", "delete", "{card}"], {"id": "{card}"}),
+        (["card", "delete", "{card}", "--yes"], {"id": "{card}"}),
     ],
 )
 def test_records_are_printed_as_json(cli, board_service: BoardService, board, argv, expected) -> None:

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 import boardclient
-from boardclient.cli import _serve
+from boardclient.cli import _service
 from boardclient.testing import BoardService, ReplayService, assert_no_secrets, playground, record
 
 
@@ -137,7 +137,7 @@ def test_serve_has_the_members_limits_and_delays_that_are_asked_for(served) -> N
 @pytest.mark.parametrize(("chance", "made"), [(0.0, 1), (0.49, 1), (0.51, 0)])
 def test_serve_fails_the_share_that_is_asked_for_half_of_them_after_the_commit(served, monkeypatch, chance, made) -> None:
     """`serve --fail` fails that share of the requests, half of them after the commit."""
-    monkeypatch.setattr(_serve, "_chance", lambda: chance)
+    monkeypatch.setattr(_service, "_chance", lambda: chance)
 
     async def visit(service) -> None:
         async with service.session(retry=None) as session:

@@ -1,0 +1,121 @@
+"""Prints lines, records and JSON. Texts of the service or a file pass `escape`, and can't control the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, tzinfo
+
+import click
+
+# Marks, embeddings, overrides and isolates, which change the order in which text is shown
+# (https://www.unicode.org/reports/tr9/#Directional_Formatting_Characters).
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_CONTROL_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_SHOWN_LENGTH = 60
+
+
+def escape(text: str) -> str:
+    r"""Return a text with control characters escaped, so that it is one line.
+
+    C0 (including tab and newline), DEL, C1, line and paragraph separators, bidirectional controls and lone surrogates become
+    escapes such as `\x1b` or `\u202e`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(_escape_character(character) for character in text)
+
+
+def _escape_character(character: str) -> str:
+    if character in _BIDI or unicodedata.category(character) in _CONTROL_CATEGORIES:
+        return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
+    return character
+
+
+def quoted(value: str) -> str:
+    """Return a value in quotes, cut after 60 characters."""
+    return repr(value if len(value) <= _SHOWN_LENGTH else f"{value[:_SHOWN_LENGTH]}…")
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 card" and "2 cards"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def has_color() -> bool | None:
+    """Return False if colours are not wanted, otherwise None, with which click colours on terminals only.
+
+    They are not wanted if `NO_COLOR` is set (https://no-color.org), and can't be shown if `TERM` is "dumb".
+    """
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
+
+
+def out(text: str, *, bold: bool = False) -> None:
+    """Print a line on standard output, escaped.
+
+    Raises:
+        OSError: the output is full or closed.
+    """
+    click.secho(escape(text), file=sys.stdout, color=has_color(), bold=bold)
+
+
+def out_columns(*cells: str) -> None:
+    """Print cells as one line, separated by tabs. Tabs and line ends inside a cell are escaped."""
+    click.echo("\t".join(map(escape, cells)), file=sys.stdout)
+
+
+def note(text: str, *, fg: str | None = None) -> None:
+    """Print a line on standard error, escaped. Errors in writing it are ignored."""
+    try:
+        click.secho(escape(text), file=sys.stderr, color=has_color(), fg=fg)
+    except OSError:
+        return
+
+
+def out_json(value: object) -> None:
+    """Print a value as one line of JSON on standard output."""
+    out(json.dumps(value, ensure_ascii=False))
+
+
+def local(moment: datetime, zone: tzinfo | None = None) -> datetime:
+    """Return a date in a zone, by default that of this machine. In the years 1 and 9999 it may have to stay in UTC."""
+    try:
+        return moment.astimezone(zone)
+    except (OverflowError, ValueError):
+        return moment.astimezone(UTC)
+
+
+def show(title: str, record: Mapping[str, object], fields: Iterable[str] | None = None) -> None:
+    """Print a record: as JSON if `fields` is given, for a person on a terminal, or with tabs into a pipe.
+
+    Args:
+        title: What it is. A terminal shows it above the record.
+        record: The values by name. Dates are shown as ISO 8601, and what is None only in JSON.
+        fields: The fields to print as JSON; an empty one stands for all.
+    """
+    if fields is not None:
+        wanted = list(fields) or list(record)
+        out_json({name: _json_value(record.get(name)) for name in wanted})
+        return
+    texts = {escape(name): _text(value) for name, value in record.items() if value is not None}
+    if not sys.stdout.isatty():
+        for name, text in texts.items():
+            out_columns(name, text)
+        return
+    out(title, bold=True)
+    width = max(map(len, texts), default=0)
+    for name, text in texts.items():
+        click.echo(click.style(f"  {name:<{width}}  ", dim=True) + escape(text), file=sys.stdout, color=has_color())
+
+
+def _json_value(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _text(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | list | dict) else str(value)
