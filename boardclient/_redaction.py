@@ -66,6 +66,13 @@ def takes_secrets(kind: type[T]) -> type[T]:
     return kind
 
 
+def in_one_line(text: str) -> str:
+    """Return the text with escapes in place of what can't be printed, so that it can't forge lines of a log."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def redacted(text: bytes, secrets: Iterable[str], kept_bytes: int | None = None) -> bytes:
     """Return the text with `***` in place of each secret.
 

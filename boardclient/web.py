@@ -1,55 +1,97 @@
 """Sign users in to web applications of any framework (interface 4.11, 4.12).
 
 Needs the extra `web` (itsdangerous). The only I/O is the exchange of a code, one read of the member record, and the token store.
+Failed sign-ins are logged by the logger `boardclient.web`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+import re
+import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Literal, Self, TypeAlias, Unpack
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeAlias, TypedDict, Unpack, cast
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import attrs
 
-from boardclient._environment import required
-from boardclient._redaction import takes_secrets
-from boardclient._sign_in._account_of import AccountOf, account_of_member
-from boardclient._sign_in._browser import SERVICE_ERRORS, keys_of, local_address, parameters
-from boardclient._sign_in._consent_page import ConsentPage
-from boardclient._sign_in._cookies import SignInCookies
-from boardclient._sign_in._flows import PROBLEM_WORDS, Flow, Signer, new_state
-from boardclient._sign_in._settings import NoCredentials, SignInOptions, options_of_environment
-from boardclient.credentials import Exchange, StaticCredentials
+from boardclient._environment import optional, required
+from boardclient._optional_imports import requires_extra
+from boardclient._redaction import in_one_line, takes_secrets
+from boardclient.credentials import Credentials, Exchange, StaticCredentials
+from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
 from boardclient.credentials._stores import MemoryTokenStore
-from boardclient.credentials._tokens import ParseToken, TokenStore
-from boardclient.errors import Attempt, BoardClientError, Effect, SessionClosedError, TransportError
+from boardclient.credentials._tokens import ParseToken, TokenStore, supplied
+from boardclient.errors import Attempt, BoardClientError, CredentialError, Effect, SessionClosedError, TransportError
 from boardclient.models import Member, check_text
 from boardclient.session import AsyncSession
 
-__all__ = ["Begun", "ConsentState", "NoCredentials", "SignIn", "SignInError", "SignedIn"]
+if TYPE_CHECKING:
+    from itsdangerous import URLSafeSerializer
 
+__all__ = ["Begun", "ConsentState", "NoCredentials", "SignIn", "SignInError", "SignedIn", "local_address"]
+
+AccountOf: TypeAlias = Callable[[Member], "str | Awaitable[str]"]
 Cookies: TypeAlias = Mapping[str, str] | str | bytes | None
 """The cookies of a request: a mapping, or the raw `Cookie` header."""
 Query: TypeAlias = Mapping[str, object] | str | bytes
 """The query of a request: a mapping of names to a text or to several, or the raw query string."""
 Reason: TypeAlias = Literal["refused", "expired", "replayed", "foreign", "failed"]
 
+_logger: Final = logging.getLogger("boardclient.web")
+
 _ACCOUNT_SECONDS: Final = 30 * 24 * 3600
+_FLOW_SECONDS: Final = 600
+"""How long a user may take at the consent page."""
+_KEPT_SECONDS: Final = 3600
+"""How long the cookie of a sign-in is kept, so that an expired or replayed one is not taken for one of another browser."""
+_SKEW_SECONDS: Final = 60
+"""By how much the clocks of two workers may differ."""
+_MOST_OPEN: Final = 5
+_MOST_OVER: Final = 5
+_MOST_CHARACTERS: Final = 5000
+"""The length of the cookies of all sign-ins of a browser. Servers accept headers of about 8 KiB, with all other cookies."""
+_LONGEST_COOKIE: Final = 4000
+"""Browsers accept 4096 bytes: https://www.rfc-editor.org/rfc/rfc6265#section-6.1."""
+_SHORTEST_SECRET: Final = 16
+_FAULT: Final = 5
+"""The first digit of the statuses for what is not the user's affair."""
 _MOST_KEPT: Final = 1024
 """How many credentials of accounts, and how many completed states, a worker keeps in memory."""
+_LONGEST_ADDRESS: Final = 2000
+_STATE: Final = re.compile(r"[A-Za-z0-9_-]{22}")
+_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
+"""Browsers remove some of these from URLs, and read a backslash as a slash: https://url.spec.whatwg.org/#url-parsing."""
+_SERVICE_ERRORS: Final = frozenset(
+    {
+        "invalid_request",
+        "invalid_scope",
+        "server_error",
+        "temporarily_unavailable",
+        "unauthorized_client",
+        "unsupported_response_type",
+    }
+)
+"""The errors that don't come from the user: https://www.rfc-editor.org/rfc/rfc6749#section-4.1.2.1."""
+_VARIABLES: Final = ("client_id", "client_secret", "redirect_uri", "auth_url", "authorize_url", "cookie_secret")
 
 
 class SignInError(BoardClientError):
-    """Report a redirect that signs nobody in. Respond with status 400 and `set_cookies`.
+    """Report a redirect that signs nobody in. Respond with `suggested_status` and `set_cookies`.
 
     Attributes:
         reason: "refused": by the user or the service. "expired": begun more than ten minutes ago. "replayed": completed before.
             "foreign": not begun in this browser. "failed": anything else, such as an exchange that the service refuses. Only
             with "failed" a request may have been sent to the service.
         set_cookies: The values of `Set-Cookie` headers to send.
+        suggested_status: 400. A service that is down, and a client that the service does not accept, is 502, 503 or 504.
     """
 
     suggested_status = 400
@@ -85,15 +127,55 @@ class SignedIn:
     set_cookies: tuple[str, ...] = attrs.field(repr=False)
 
 
+class SignInOptions(TypedDict, total=False):
+    """The options of `SignIn` besides the session, for type checkers."""
+
+    client_id: str
+    client_secret: str
+    redirect_uri: str
+    auth_url: str
+    authorize_url: str
+    cookie_secret: str | bytes | Iterable[str | bytes]
+    store: TokenStore | None
+    key: str | None
+    login_path: str
+    pkce: bool
+    account_of: AccountOf | None
+    scope: str | None
+    parse_token: ParseToken | None
+    account_seconds: float
+    cookie_name: str
+    clock: Callable[[], float]
+
+
+class NoCredentials:
+    """Refuse all calls: those of the session are made for users, through its views."""
+
+    async def acquire(self, exchange: Exchange) -> Credentials:
+        """Refuse the call."""
+        self._refuse()
+
+    async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
+        """Refuse the call."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise CredentialError("this session has no credentials of its own: call through sign_in.session_for(account)")
+
+
 @takes_secrets
 class SignIn:
     """Sign users in at the service's consent page, and make sessions for them.
 
-    Each sign-in is a flow in a signed cookie of the browser. It is open for ten minutes, and up to five may be open, so tabs can
-    finish in any order. The server stores no flows, so any worker can complete what another began.
+    Each sign-in under way has a signed cookie of its own in the browser, for ten minutes, so tabs can begin and finish in any
+    order and at once. A browser has at most five under way. The server stores none of them, so any worker can complete what
+    another began.
 
     Tokens go to `store`, under the account that `account_of` names. A call for an account without a good token raises
     `ConsentRequired`, whose `login_url` is `login_path`. All workers use a new token within 0.5 s.
+
+    A signed cookie says which account is signed in at a browser. It is good for this client at this service only, and until the
+    account signs out at any browser.
 
     Args:
         session: The application's session, whose pool serves all users.
@@ -103,7 +185,8 @@ class SignIn:
         auth_url: The address of the service's token exchange, without `/1`.
         authorize_url: The address of the consent page, which the interface does not show. It gets the parameters of RFC 6749
             4.1.1.
-        cookie_secret: The secret that signs cookies, or several: the first one signs, all of them are accepted.
+        cookie_secret: The secret that signs cookies, at least 16 bytes, or several: the first one signs, all of them are
+            accepted.
         store: Where tokens are kept. By default a `MemoryTokenStore`, which serves one worker.
         key: The API key. None (default): only the token is sent.
         login_path: Where the application's sign-in begins, "/login" by default.
@@ -112,7 +195,8 @@ class SignIn:
         scope: The scopes to ask for, separated by spaces. None (default): none are named.
         parse_token: As in `OAuthCredentials`.
         account_seconds: For how many seconds a user stays signed in at a browser, 30 days by default.
-        clock: A function that returns seconds since the epoch, by default `time.time`.
+        cookie_name: What the names of the cookies begin with, "boardclient" by default.
+        clock: A function that returns seconds since the epoch, by default `time.time`. Clocks of workers may differ by a minute.
 
     Raises:
         ValueError, TypeError: an option can't work.
@@ -137,10 +221,13 @@ class SignIn:
         scope: str | None = None,
         parse_token: ParseToken | None = None,
         account_seconds: float = _ACCOUNT_SECONDS,
+        cookie_name: str = "boardclient",
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not (account_of is None or callable(account_of)):
             raise TypeError("account_of must be a function")
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", cookie_name):
+            raise ValueError("cookie_name must be letters, digits, - and _")
         self._credentials = OAuthCredentials(
             client_id=client_id,
             client_secret=client_secret,
@@ -151,22 +238,22 @@ class SignIn:
             login_url=login_path,
             parse_token=parse_token,
         )
-        signer = Signer(keys_of(cookie_secret, "cookie_secret"))
-        self._consent_page = ConsentPage(
-            _checked_page(authorize_url, session.exchange),
-            client_id=client_id,
-            redirect_uri=redirect_uri,
-            scope=scope,
-            signer=signer,
-            has_challenge=pkce,
-        )
-        self._cookies = SignInCookies(
-            signer, is_secure=redirect_uri.lower().startswith("https:"), account_seconds=account_seconds, clock=clock
-        )
+        self._page = _checked_page(authorize_url, session.exchange)
+        self._query = {"response_type": "code", "client_id": client_id, "redirect_uri": redirect_uri}
+        is_secure = redirect_uri.lower().startswith("https:")
+        self._cookie_name = f"__Host-{cookie_name}" if is_secure else cookie_name
+        # `Lax`, since the redirect from the service comes from another site, and `Strict` would hold the cookie back.
+        self._attributes = f"Path=/; HttpOnly; SameSite=Lax{'; Secure' if is_secure else ''}"
+        self._keys = _keys_of(cookie_secret)
+        self._binding = f"{client_id} {session.identity['service']}"
+        _serializer(self._keys[0], "")  # fails here if the extra is not installed
         self._session = session
         self._login_path = login_path
         self._key = key
+        self._has_challenge = pkce
+        self._scope = scope
         self._account_of = account_of
+        self._account_seconds = account_seconds
         self._clock = clock
         self._accounts: OrderedDict[str, OAuthCredentials] = OrderedDict()
         self._used: OrderedDict[str, None] = OrderedDict()
@@ -187,7 +274,11 @@ class SignIn:
         Raises:
             ValueError: a variable is not set, or a value can't be used.
         """
-        given = options_of_environment(options)
+        given: dict[str, Any] = {name: required(f"BOARDCLIENT_{name.upper()}") for name in _VARIABLES if name not in options}
+        given["key"] = optional("BOARDCLIENT_KEY")
+        if (path := optional("BOARDCLIENT_TOKENS")) is not None and "store" not in options:
+            given["store"] = FileTokenStore(path)
+        given.update(options)
         if session is not None:
             return cls(session, **given)
         own = AsyncSession(NoCredentials(), required("BOARDCLIENT_BASE_URL"))
@@ -196,6 +287,8 @@ class SignIn:
         except Exception:
             own._discard()
             raise
+        finally:
+            del given, options  # the frame stays with an error
 
     @property
     def session(self) -> AsyncSession:
@@ -208,9 +301,14 @@ class SignIn:
         return self._login_path
 
     @property
+    def redirect_uri(self) -> str:
+        """The address that the client is registered with."""
+        return self._query["redirect_uri"]
+
+    @property
     def callback_path(self) -> str:
         """The path of the redirect URI."""
-        return self._consent_page.callback_path
+        return urlsplit(self.redirect_uri).path or "/"
 
     # --- signing in
 
@@ -222,11 +320,20 @@ class SignIn:
             cookies: The cookies of the request, with the flows of other tabs. None by default.
             scope: The scopes to ask for, in place of those of the constructor. The new token replaces a good one.
         """
-        now, state = self._clock(), new_state()
-        location, hint = self._consent_page.address(state, scope)
-        flow = Flow(state, int(now), local_address(return_to), hint=hint)
-        flows = self._cookies.flows(cookies).add(flow, now)
-        return Begun(location, (self._cookies.keep_flows(flows),))
+        state = secrets.token_urlsafe(16)
+        query = {**self._query, "state": state}
+        if scopes := scope or self._scope:
+            query["scope"] = scopes
+        if self._has_challenge:
+            challenge = _base64(hashlib.sha256(self._verifier(self._keys[0], state).encode()).digest())
+            query |= {"code_challenge": challenge, "code_challenge_method": "S256"}
+        flow = _Flow(state, int(self._clock()), local_address(return_to), self._has_challenge)
+        new = self._keep_flow(flow)
+        if len(new) > _LONGEST_COOKIE:
+            new = self._keep_flow(attrs.evolve(flow, return_to="/"))
+        dropped = [self._set_cookie(name, "", 0) for name in self._too_many(cookies, len(new))]
+        separator = "&" if "?" in self._page else "?"
+        return Begun(f"{self._page}{separator}{urlencode(query, quote_via=quote)}", (new, *dropped))
 
     async def complete(self, query: Query, cookies: Cookies) -> SignedIn:
         """Complete a sign-in with the query and the cookies of the redirect.
@@ -242,19 +349,22 @@ class SignIn:
             SignInError: nobody is signed in. See its `reason`.
             SessionClosedError: the session is closed.
         """
-        flow, code, ended = self._check_redirect(query, cookies)
-        finishing = self._session.exchange.spawn(self._finish(flow, code, ended))
-        del code
-        await asyncio.wait({finishing})
-        outcome = SessionClosedError() if finishing.cancelled() else finishing.result()
+        begun = self._begin_exchange(query, cookies)
+        if isinstance(begun, asyncio.Task):
+            await asyncio.wait({begun})
+            outcome = SessionClosedError() if begun.cancelled() else begun.result()
+        else:
+            outcome = begun
         if isinstance(outcome, SignedIn):
             return outcome
         if isinstance(outcome, SessionClosedError):
             raise SessionClosedError("the session was closed during the sign-in")
+        if outcome.reason == "failed":
+            _logger.warning("%s", in_one_line(str(outcome)))
         try:
             raise outcome
         finally:
-            del outcome, finishing  # the error would be in a reference cycle with this frame
+            del outcome, begun, query  # the error would be in a reference cycle with this frame, and the query holds the code
 
     # --- accounts
 
@@ -291,7 +401,7 @@ class SignIn:
         return await self.credentials_for(account).state()
 
     async def sign_out(self, account: str) -> None:
-        """Delete the account's token, for all workers. Send `sign_out_cookies` to the browser.
+        """Delete the account's token, and end the account's cookies at all browsers. Send `sign_out_cookies` to this one.
 
         Raises:
             CredentialError: the store failed, or has no `delete`.
@@ -301,92 +411,291 @@ class SignIn:
     @property
     def sign_out_cookies(self) -> tuple[str, ...]:
         """The values of `Set-Cookie` headers that sign a user out at the browser."""
-        return (self._cookies.drop_account(),)
+        return (self._set_cookie(f"{self._cookie_name}-account", "", 0),)
 
     def account_of_request(self, cookies: Cookies) -> str | None:
-        """Return the account that is signed in at the browser of a request. None if no user is.
+        """Return the account that the cookie of a browser names. None if it names none.
+
+        The store is not asked, so the account may have signed out elsewhere: see `signed_in_account`.
 
         Args:
             cookies: The cookies of the request: a mapping, or the value of the `Cookie` header.
         """
-        return self._cookies.account(cookies)
+        named = self._named_account(cookies)
+        return None if named is None else named[0]
+
+    async def signed_in_account(self, cookies: Cookies) -> str | None:
+        """Look into the store, and return the account that is signed in at the browser of a request. None if no user is.
+
+        Args:
+            cookies: The cookies of the request: a mapping, or the value of the `Cookie` header.
+
+        Raises:
+            CredentialError: the store failed.
+        """
+        named = self._named_account(cookies)
+        if named is None:
+            return None
+        account, generation = named
+        return account if await self.credentials_for(account).is_kept_since(generation) else None
 
     def __repr__(self) -> str:
         return f"SignIn({self._credentials!r})"
 
+    # --- cookies
+
+    def _seal(self, purpose: str, content: list[Any]) -> str:
+        dumped = _serializer(self._keys[0], f"{purpose} {self._binding}").dumps(content)
+        return dumped if isinstance(dumped, str) else dumped.decode()
+
+    def _open(self, purpose: str, text: str | None) -> tuple[Any, bytes] | None:
+        """Return the content of a signed text and the secret that signed it. None if no secret did."""
+        from itsdangerous import BadData  # the constructor has imported it
+
+        if text is None or not text.isascii():  # frameworks pass on bytes that are not UTF-8 as lone surrogates
+            return None
+        for key in self._keys:
+            try:
+                return _serializer(key, f"{purpose} {self._binding}").loads(text), key
+            except BadData:
+                pass
+        return None
+
+    def _set_cookie(self, name: str, value: str, max_age_seconds: int) -> str:
+        return f"{name}={value}; Max-Age={max_age_seconds}; {self._attributes}"
+
+    def _named_account(self, cookies: Cookies) -> tuple[str, int] | None:
+        """Return the account of the browser's cookie, and the generation of the account when the cookie was made."""
+        opened = self._open("boardclient.account", _cookies_of(cookies).get(f"{self._cookie_name}-account"))
+        if opened is None:
+            return None
+        (account, begun_at, generation), _ = opened
+        is_in_time = -_SKEW_SECONDS <= self._clock() - begun_at <= self._account_seconds
+        return (account, generation) if is_in_time else None
+
+    def _keep_flow(self, flow: _Flow) -> str:
+        text = self._seal(f"boardclient.flow {flow.state}", [flow.begun_at, flow.return_to, flow.has_challenge, flow.is_over])
+        return self._set_cookie(f"{self._cookie_name}-flow-{flow.state}", text, _KEPT_SECONDS)
+
+    def _flow_of(self, state: str, cookies: Mapping[str, str]) -> tuple[_Flow, bytes] | None:
+        if not _STATE.fullmatch(state):
+            return None
+        opened = self._open(f"boardclient.flow {state}", cookies.get(f"{self._cookie_name}-flow-{state}"))
+        return None if opened is None else (_Flow(state, *opened[0]), opened[1])
+
+    def _too_many(self, cookies: Cookies, length: int) -> list[str]:
+        """Return the names of the cookies to drop before one of this length: the oldest, and what is no sign-in any more."""
+        prefix, now, given = f"{self._cookie_name}-flow-", self._clock(), _cookies_of(cookies)
+        found = {name: self._flow_of(name.removeprefix(prefix), given) for name in given if name.startswith(prefix)}
+        flows = {name: opened[0] for name, opened in found.items() if opened is not None}
+        # Browsers send the older of two cookies first: https://www.rfc-editor.org/rfc/rfc6265#section-5.4.
+        recent = [name for name in reversed(flows) if now - flows[name].begun_at < _KEPT_SECONDS]
+        recent.sort(key=lambda name: (flows[name].is_over, -flows[name].begun_at))
+        left, room = {False: _MOST_OPEN - 1, True: _MOST_OVER}, _MOST_CHARACTERS - length
+        for name in recent:
+            room -= len(name) + len(given[name])
+            left[flows[name].is_over] -= 1
+            if room >= 0 and left[flows[name].is_over] >= 0:
+                del found[name]
+        return list(found)
+
     # --- the steps of a sign-in
 
-    def _check_redirect(self, query: Query, cookies: Cookies) -> tuple[Flow, str, str]:
-        """Return the open flow of a redirect, its code, and the cookie that ends it.
-
-        The flow counts as completed from now on.
-
-        Raises:
-            SignInError: there is no such flow, or no code.
-        """
-        given, flows = parameters(query), self._cookies.flows(cookies)
+    def _begin_exchange(
+        self, query: Query, cookies: Cookies
+    ) -> asyncio.Task[SignedIn | SignInError | SessionClosedError] | SignInError | SessionClosedError:
+        """Check the redirect, and exchange its code in a task of the session. What is wrong is returned: the query is secret."""
+        given = _parameters(query)
         if given is None:
-            raise SignInError("the redirect is malformed: its query names a parameter twice, or is no query", "failed")
-        found = flows.find(given.get("state", ""), self._clock())
-        if not isinstance(found, Flow):
-            raise SignInError(PROBLEM_WORDS[found], found)
-        ended = self._cookies.keep_flows(flows.end(found))
+            return SignInError("the redirect is malformed: its query names a parameter twice, or is no query")
+        found = self._flow_of(given.get("state", ""), _cookies_of(cookies))
+        if found is None:
+            return SignInError("the sign-in was not begun in this browser", "foreign")
+        flow, key = found
+        if flow.is_over:
+            return _replayed()
+        if not -_SKEW_SECONDS <= self._clock() - flow.begun_at <= _FLOW_SECONDS:
+            words = f"the sign-in was begun more than {_FLOW_SECONDS // 60} minutes ago: begin again"
+            return SignInError(words, "expired")
+        ended = self._keep_flow(attrs.evolve(flow, return_to="", is_over=True))
         error, code = given.get("error"), given.get("code")
-        if error is not None and error not in SERVICE_ERRORS:
-            raise SignInError("the user or the service refused access", "refused", (ended,))
+        if error in _SERVICE_ERRORS:
+            failure = SignInError(f"the service's consent page failed ({error})", "failed", (ended,))
+            failure.suggested_status = TransportError.suggested_status
+            return failure
         if error is not None:
-            raise SignInError(f"the service's consent page failed ({error})", "failed", (ended,))
+            return SignInError("the user or the service refused access", "refused", (ended,))
         if not code:
-            raise SignInError("the redirect holds no code", "failed", (ended,))
-        if not self._mark_used(found):
-            raise SignInError(PROBLEM_WORDS["replayed"], "replayed", (ended,))
-        return found, code, ended
-
-    def _mark_used(self, flow: Flow) -> bool:
-        """Note that the flow is completed. Return False if this worker has completed it before."""
+            return SignInError("the redirect holds no code", "failed", (ended,))
         if flow.state in self._used:
-            return False
+            return _replayed(ended)
         self._used[flow.state] = None
         if len(self._used) > _MOST_KEPT:
             self._used.popitem(last=False)
-        return True
-
-    async def _finish(self, flow: Flow, code: str, ended: str) -> SignedIn | SignInError | SessionClosedError:
-        """Exchange the code, find out who the user is, and store the token. Return errors as values."""
-        verifier = self._consent_page.verifier(flow)
+        verifier = self._verifier(key, flow.state) if flow.has_challenge else None
         try:
-            token = await self._credentials.request_token(code, self._session, code_verifier=verifier)
+            return self._session.exchange.spawn(self._finish(flow, code, verifier, ended))
+        except SessionClosedError as closed:
+            return closed.with_traceback(None)
+
+    async def _finish(
+        self, flow: _Flow, code: str, verifier: str | None, ended: str
+    ) -> SignedIn | SignInError | SessionClosedError:
+        """Exchange the code, find out who the user is, and store the token. Return errors as values."""
+        exchanging = self._credentials.request_token(code, self._session, code_verifier=verifier)
+        del code, verifier  # the frame stays with an error
+        try:
+            token = await exchanging
             member = await self._session.with_credentials(StaticCredentials(token.value, self._key)).members.me()
-            account = await account_of_member(member, self._account_of)
-            await self.credentials_for(account).keep_token(token)
+            account = await self._account_name(member)
+            generation = await self.credentials_for(account).keep_token(token)
         except SessionClosedError as error:
             return error
         except BoardClientError as error:
             failure = SignInError(f"the sign-in failed: {error}", "failed", (), error.effect)
+            failure.suggested_status = error.suggested_status if error.suggested_status // 100 == _FAULT else 400
             failure.__cause__ = error.with_traceback(None)
             if isinstance(error.__cause__, TransportError) and error.__cause__.effect is Effect.NOT_SENT:
-                del self._used[flow.state]  # the code was not sent: the user may reload the page
+                self._used.pop(flow.state, None)  # the code was not sent: the user may reload the page
                 return failure
-        except ValueError as error:
+        except ValueError as error:  # the code, or the name of the account, can't be sent
             failure = SignInError(f"the sign-in failed: {error}")
-            failure.__cause__ = error.__cause__
         else:
-            signed = self._cookies.keep_account(account)
+            text = self._seal("boardclient.account", [account, int(self._clock()), generation])
+            signed = self._set_cookie(f"{self._cookie_name}-account", text, int(self._account_seconds))
             return SignedIn(account, member, flow.return_to, (ended, signed))
-        finally:
-            del code, verifier  # the frame stays with an error
         failure.set_cookies = (ended,)
         return failure
 
+    async def _account_name(self, member: Member) -> str:
+        """Return what `account_of` returns, or the member's id (4.11)."""
+        if self._account_of is not None:
+            name: str = await supplied(
+                "account_of", self._account_of, member, is_valid=_is_name, expected="the name of an account"
+            )
+            return name
+        if not member.id:
+            raise CredentialError("the member record holds no id: give SignIn account_of=, a function of the member")
+        return member.id
+
+    def _verifier(self, key: bytes, state: str) -> str:
+        """Return the code verifier (RFC 7636 4.1) of a state, which needs no memory: it is derived from the secret."""
+        return _base64(hmac.digest(key, b"boardclient.verifier " + state.encode(), "sha256"))
+
+
+@attrs.frozen
+class _Flow:
+    """One sign-in in one browser tab, from the redirect until the browser is back."""
+
+    state: str = attrs.field(repr=False)
+    begun_at: int
+    return_to: str
+    has_challenge: bool = False
+    is_over: bool = False
+
+
+def _replayed(*set_cookies: str) -> SignInError:
+    return SignInError("the sign-in was completed before", "replayed", set_cookies)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _base64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _serializer(key: bytes, salt: str) -> URLSafeSerializer:
+    with requires_extra("web", "SignIn"):
+        from itsdangerous import URLSafeSerializer
+    return URLSafeSerializer(key, salt=salt, signer_kwargs={"digest_method": hashlib.sha256, "key_derivation": "hmac"})
+
+
+def _keys_of(secret: str | bytes | Iterable[str | bytes]) -> tuple[bytes, ...]:
+    given = [secret] if isinstance(secret, str | bytes) else list(secret)
+    keys = tuple(key.encode() if isinstance(key, str) else key for key in given)
+    if not all(isinstance(key, bytes) for key in keys):
+        raise TypeError("cookie_secret must be a text, or several")
+    if not keys or min(map(len, keys)) < _SHORTEST_SECRET:
+        raise ValueError(f"cookie_secret must have at least {_SHORTEST_SECRET} bytes: use a random one")
+    return keys
+
 
 def _checked_page(url: str, exchange: Exchange) -> str:
-    """Return the URL of the consent page, which may have a query.
-
-    Raises:
-        ValueError, TypeError: browsers can't be sent there with parameters.
-    """
     address, _, query = check_text(url, "authorize_url").partition("?")
     checked = exchange.check_url(address, "authorize_url")
     if "#" in query or not query.isprintable():
         raise ValueError("authorize_url must hold no fragment and no control character")
     return f"{checked}?{query}" if query else checked
+
+
+# --- what browsers send
+
+
+def local_address(address: object, otherwise: str = "/") -> str:
+    """Return an address if it is a path of this site, otherwise another one.
+
+    It may have a query and a fragment. It must still be such a path after servers on the way have percent-decoded it up to
+    three times.
+
+    Args:
+        address: What a browser sent.
+        otherwise: What to return in place of any other address, "/" by default.
+    """
+    if not isinstance(address, str) or len(address) > _LONGEST_ADDRESS:
+        return otherwise
+    decoded = address
+    for _ in range(4):
+        path = re.split(r"[?#]", decoded, maxsplit=1)[0]
+        if not path.startswith("/") or "//" in path or _UNSAFE.search(path) or {".", ".."} & set(path.split("/")):
+            return otherwise
+        decoded = unquote(decoded, errors="replace")
+    try:
+        return quote(address, safe="/?#[]@!$&'()*+,;=:%~-._")
+    except UnicodeEncodeError:  # a lone surrogate
+        return otherwise
+
+
+def _parameters(query: object) -> dict[str, str] | None:
+    """Return the parameters of a redirect's query. None if it is malformed.
+
+    No parameter may occur twice (https://www.rfc-editor.org/rfc/rfc6749#section-3.1).
+    """
+    if isinstance(query, bytes | bytearray):
+        query = bytes(query).decode("latin-1")
+    if isinstance(query, str):
+        pairs: list[tuple[object, object]] = list(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
+    elif isinstance(query, Mapping):
+        pairs = _pairs_of(query)
+    else:
+        return None
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if not isinstance(name, str) or not isinstance(value, str) or name in found:
+            return None
+        found[name] = value
+    return found
+
+
+def _pairs_of(query: Mapping[object, object]) -> list[tuple[object, object]]:
+    """Return all pairs of a mapping or multidict (Starlette, Werkzeug, multidict)."""
+    getlist, items = getattr(query, "getlist", None), getattr(query, "multi_items", query.items)
+    if callable(getlist) and items == query.items:
+        return [(name, value) for name in query for value in cast("Iterable[object]", getlist(name))]
+    pairs: list[tuple[object, object]] = []
+    for name, value in items():
+        pairs += [(name, one) for one in value] if isinstance(value, list | tuple) else [(name, value)]
+    return pairs
+
+
+def _cookies_of(cookies: object) -> dict[str, str]:
+    """Return the cookies of a mapping or of a raw `Cookie` header. Of two with one name the first counts."""
+    if isinstance(cookies, Mapping):
+        return {name: value for name, value in cookies.items() if isinstance(name, str) and isinstance(value, str)}
+    if isinstance(cookies, bytes | bytearray):
+        cookies = bytes(cookies).decode("latin-1")
+    if not isinstance(cookies, str):
+        return {}
+    pairs = (part.strip().partition("=") for part in cookies.split(";"))
+    return {name: value.strip('"') for name, _, value in reversed([*pairs])}

@@ -18,7 +18,7 @@ import coverage
 from code_base import circles, code_lines, imported_modules, imports, modules, part_of
 
 _TESTS = Path(__file__).parent
-_APART = {"testing", "integrations", "web", "_sign_in", "distributed"}
+_APART = {"testing", "integrations", "web", "distributed"}
 
 
 async def _live(folder: Path) -> None:

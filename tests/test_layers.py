@@ -22,7 +22,6 @@ _LEVELS = [
     {"_operations"},
     {"retry", "credentials", "_pipeline", "resources", "bulk"},
     {"session", "distributed"},
-    {"_sign_in"},
     {"web"},
     {"integrations", "cli"},
 ]
@@ -35,7 +34,7 @@ _OWNERS = {
     "cattrs": {"_convert", "_wire"},
     "click": {"cli"},
     "cryptography": {"credentials"},
-    "itsdangerous": {"_sign_in", "web"},
+    "itsdangerous": {"web"},
     "msgspec": {"_json", "_convert", "_wire"},
     "multidict": {"_activities", "_transport", "_responses", "_operations", "credentials", "integrations", "testing"},
     "pytest": {"testing"},

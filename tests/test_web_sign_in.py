@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
+import hashlib
 import sys
 import weakref
+from collections.abc import Mapping
 from random import Random
 from string import ascii_letters
 from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urljoin, urlsplit
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_web import MEMBER_ID, SECRET, Browser, Clock, exchanges, refused, sign_in_of
 
-from boardclient import Member, MemoryTokenStore, SessionClosedError, StaticCredentials, Token
-from boardclient._sign_in._browser import cookie_of, keys_of, local_address, parameters
-from boardclient._sign_in._flows import Flow, Flows, Signer, challenge_of
+from boardclient import AsyncSession, Member, MemoryTokenStore, SessionClosedError, StaticCredentials, Token
 from boardclient.testing import BoardService, assert_no_secrets, faults
-from boardclient.web import SignIn, SignInError
+from boardclient.web import SignIn, SignInError, local_address
 
 # --- return addresses
 
@@ -67,7 +68,7 @@ def test_an_address_that_is_no_text_becomes_the_root() -> None:
 
 class MultiItems(dict[str, str]):
     def multi_items(self) -> list[tuple[str, str]]:
-        return [("a", "1"), ("a", "2")]
+        return [*self.items()]
 
 
 class GetList(dict[str, str]):
@@ -75,111 +76,216 @@ class GetList(dict[str, str]):
         return [self[name]]
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("?a=1&b=%20", {"a": "1", "b": " "}),
-        (b"a=1&b=", {"a": "1", "b": ""}),
-        (bytearray(b"a=1"), {"a": "1"}),
-        ({"a": "1"}, {"a": "1"}),
-        ({"a": ["1"]}, {"a": "1"}),
-        (GetList(a="1"), {"a": "1"}),
-        (MultiItems(a="1"), None),
-        ("a=1&a=1", None),
-        ({"a": ["1", "2"]}, None),
-        ({"a": 1}, None),
-        ({1: "a"}, None),
-        (None, None),
-        ([("a", "1")], None),
-    ],
-)
-def test_queries(query: object, expected: dict[str, str] | None) -> None:
-    """A query comes in the forms that frameworks have, and names each parameter once."""
-    assert parameters(query) == expected
+def raw(pairs: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}={value}" for name, value in pairs.items())
 
 
 @pytest.mark.parametrize(
-    ("cookies", "expected"),
+    "cookies", [dict, raw, lambda given: raw(given).encode(), lambda given: f"x=1; y; {raw(given)}; {raw(given)}"]
+)
+@pytest.mark.parametrize(
+    "query",
     [
-        ("x=1; n=v; y=2", "v"),
-        (b'n="v"', "v"),
-        ({"n": "v"}, "v"),
-        ({"n": 3}, None),
-        ({}, None),
-        ("", None),
-        ("n", ""),
-        ("xn=v", None),
-        (None, None),
-        (3, None),
+        lambda given: urlencode(given),
+        lambda given: f"?{urlencode(given)}".encode(),
+        lambda given: bytearray(urlencode(given).encode()),
+        dict,
+        lambda given: {name: [value] for name, value in given.items()},
+        GetList,
+        MultiItems,
     ],
 )
-def test_cookies(cookies: object, expected: str | None) -> None:
-    """Cookies come as a mapping or as the raw header."""
-    assert cookie_of(cookies, "n") == expected
+async def test_queries_and_cookies_of_every_framework(service: BoardService, query: Any, cookies: Any) -> None:
+    """A redirect is completed with the query and the cookies in the forms that frameworks have."""
+    browser = Browser()
+    async with service.session() as session:
+        sign_in = sign_in_of(service, session)
+        state = browser.begin(sign_in)["state"]
+        done = await sign_in.complete(query({"code": service.new_code(), "state": state}), cookies(browser.cookies))
+        browser.take(done.set_cookies)
+        assert sign_in.account_of_request(cookies(browser.cookies)) == MEMBER_ID
+        assert await sign_in.signed_in_account(cookies(browser.cookies)) == MEMBER_ID
 
 
-def test_an_invalid_cookie_secret_is_refused() -> None:
-    """The cookie secret is one or more non-empty texts."""
-    assert keys_of("a", "s") == (b"a",)
-    assert keys_of([b"a", "b"], "s") == (b"a", b"b")
-    for secret in ("", [], ["a", ""]):
-        with pytest.raises(ValueError, match="s must not be empty"):
-            keys_of(secret, "s")
-    with pytest.raises(TypeError, match="s must be a text, or several"):
-        keys_of([3], "s")  # type: ignore[list-item]  # -- what a test gives
+@pytest.mark.parametrize("cookies", [None, 3, "", "n", {}, {"boardclient-account": 3}, b"\xff"])
+async def test_requests_without_a_cookie(service: BoardService, cookies: Any) -> None:
+    """Whatever else stands in place of cookies names nobody."""
+    async with service.session() as session:
+        sign_in = sign_in_of(service, session)
+        assert sign_in.account_of_request(cookies) is None
+        assert await sign_in.signed_in_account(cookies) is None
+        with pytest.raises(SignInError) as caught:
+            await sign_in.complete("state=aaaaaaaaaaaaaaaaaaaaaa&code=c", cookies)
+        assert caught.value.reason == "foreign"
+
+
+class Given:
+    """A browser that is signed in and has a sign-in under way, without a service."""
+
+    def __init__(self) -> None:
+        self.session = AsyncSession(StaticCredentials("t"), "https://board.example")
+        self.sign_in = self.make()
+        self.browser = Browser()
+
+    def make(self, **options: Any) -> SignIn:
+        given = {
+            "client_id": "id",
+            "client_secret": "secret",
+            "redirect_uri": "https://app.example/callback",
+            "auth_url": "https://board.example/auth",
+            "authorize_url": "https://board.example/authorize",
+            "cookie_secret": SECRET,
+        }
+        return SignIn(self.session, **{**given, **options})
 
 
 @settings(max_examples=200)
-@given(data=st.data())
-def test_tampered_cookies_hold_no_flow(data: st.DataObject) -> None:
-    """A cookie that was changed, or signed with another secret, is refused."""
-    signer = Signer([b"secret"])
-    text = signer.write_flows(Flows((Flow("state", 1, "/x"),)))
-    at = data.draw(st.integers(0, len(text) - 1))
-    other = data.draw(st.sampled_from("abcXYZ012-_.").filter(lambda character: character != text[at]))
-    tampered = text[:at] + other + text[at + 1 :]
-    found = signer.read_flows(tampered)
-    assert found in (Flows(), Flows((Flow("state", 1, "/x"),)))  # the last character has bits that count for nothing
-    if found.flows:
-        assert at == len(text) - 1
-    assert Signer([b"other"]).read_flows(text) == Flows()
-    assert signer.read_account(text, 1, 10) is None  # signed for something else
+@given(data=st.data(), text=st.text(st.characters() | st.sampled_from(".\udcff\ud83d")))
+def test_forged_cookies_hold_nothing(data: st.DataObject, text: str) -> None:
+    """A cookie that was changed or made up, of any text, is no sign-in of this browser, and raises nothing."""
+    given = Given()
+    state = given.browser.begin(given.sign_in)["state"]
+    ((name, signed),) = given.browser.cookies.items()
+    at = data.draw(st.integers(0, len(signed) - 2))  # the last character has bits that count for nothing
+    other = data.draw(st.sampled_from("abcXYZ012-_.").filter(lambda character: character != signed[at]))
+    for forged in (text, signed[:at] + other + signed[at + 1 :]):
+        with pytest.raises(SignInError, match="was not begun in this browser"):
+            asyncio.run(given.sign_in.complete({"state": state, "code": "c"}, {name: forged}))
+        assert given.sign_in.account_of_request({"__Host-boardclient-account": forged}) is None
+    assert given.sign_in.account_of_request({"__Host-boardclient-account": signed}) is None  # signed for something else
+    given.session._discard()
 
 
-@given(text=st.text(st.characters() | st.sampled_from(".\udcff\ud83d")))
-@example("\udcff")
-def test_cookies_of_any_text_hold_nothing(text: str) -> None:
-    """A cookie of any text, also of bytes that are not UTF-8, holds no flow and no account, and raises nothing."""
-    signer = Signer([b"secret"])
-    assert signer.read_flows(text) == Flows()
-    assert signer.read_account(text, 1, 10) is None
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cookie_secret": "another secret of a worker"},
+        {"client_id": "staging"},
+        {"cookie_name": "other"},
+        {"base_url": "/staging"},
+    ],
+)
+async def test_cookies_are_of_one_client_at_one_service(service: BoardService, options: dict[str, str]) -> None:
+    """The cookies of staging are worth nothing in production, though both have the same secret and the same member."""
+    browser, store = Browser(), MemoryTokenStore()
+    async with service.session() as session, AsyncSession(StaticCredentials("t"), service.base_url + "/x") as staging:
+        sign_in = sign_in_of(service, session, store=store)
+        state = browser.begin(sign_in)["state"]
+        await browser.complete(sign_in, code=service.new_code(), state=state)
+        other = sign_in_of(service, staging if options.pop("base_url", "") else session, **{"store": store, **options})
+        assert other.account_of_request(browser.cookies) is None
+        assert await other.signed_in_account(browser.cookies) is None
+        state = browser.begin(sign_in)["state"]
+        await refused(browser, other, "foreign", code="c", state=state)
 
 
-def test_flows_fit_into_a_cookie() -> None:
-    """Where long addresses don't fit, the oldest flows are left out."""
-    signer, flows, random = Signer([b"secret"]), Flows(), Random(7)
-    for number in range(5):
-        flows = flows.add(Flow(f"state {number}", 1, "/" + "".join(random.choices(ascii_letters, k=1500))), 1)
-    text = signer.write_flows(flows)
-    assert len(text) <= 3800
-    assert signer.read_flows(text).flows[-1].state == "state 4"
-    many = Flows(tuple(Flow(f"{number}", 1, "/", is_over=True) for number in range(30)))
-    assert len(many.add(Flow("new", 1, "/"), 2).flows) == 6
-    assert many.add(Flow("new", 9999, "/"), 9999).flows == (Flow("new", 9999, "/"),)
+# --- sign-ins under way
 
 
-def test_a_flow_is_open_for_ten_minutes_and_not_before_it_began() -> None:
-    """A flow of the future, beyond a second between clocks of two workers, is expired as an old one is."""
-    flow = Flow("state", 1000, "/me")
-    found = {now: Flows((flow,)).find("state", now) for now in (998.0, 999.0, 1000.0, 1600.0, 1601.0)}
-    assert found == {998.0: "expired", 999.0: flow, 1000.0: flow, 1600.0: flow, 1601.0: "expired"}
+@pytest.mark.parametrize("tabs", [4, 20])
+async def test_tabs_that_are_restored_at_once(service: BoardService, tabs: int) -> None:
+    """Each of the tabs that begin at once, before any response has come, completes its own sign-in, in any order."""
+    browser = Browser()
+    async with service.session() as session:
+        workers = [sign_in_of(service, session) for _ in range(2)]
+        nothing = dict(browser.cookies)
+        begun = [workers[tab % 2].begin(f"/tab/{tab}", nothing) for tab in range(tabs)]
+        for one in begun:
+            browser.take(one.set_cookies)
+        states = [dict(parse_qsl(urlsplit(one.location).query))["state"] for one in begun]
+        before = dict(browser.cookies)
+        done = await asyncio.gather(
+            *(workers[(tab + 1) % 2].complete({"code": service.new_code(), "state": states[tab]}, before) for tab in range(tabs))
+        )
+        for one in reversed(done):  # responses come in another order than the tokens were stored in
+            browser.take(one.set_cookies)
+        assert [one.return_to for one in done] == [f"/tab/{tab}" for tab in range(tabs)]
+        assert await workers[0].signed_in_account(browser.cookies) == MEMBER_ID
+        for state in states:
+            await refused(browser, workers[0], "replayed", code="c", state=state)
+        browser.begin(workers[0])
+        assert len(browser.cookies) <= 12
 
 
-def test_a_completed_flow_keeps_no_return_address() -> None:
-    """A flow that is over takes little of the cookie: its state, for replays, and nothing of the page."""
-    ended = Flows((Flow("state", 1000, "/" + "x" * 1000),)).end(Flow("state", 1000, "/" + "x" * 1000))
-    assert ended.flows == (Flow("state", 1000, "", is_over=True),)
-    assert ended.find("state", 1000.0) == "replayed"
+async def test_a_tab_that_begins_while_another_finishes(service: BoardService) -> None:
+    """Neither response takes anything from the other."""
+    browser = Browser()
+    async with service.session() as session:
+        sign_in = sign_in_of(service, session)
+        first = browser.begin(sign_in, "/first")["state"]
+        before = dict(browser.cookies)
+        done = await sign_in.complete({"code": service.new_code(), "state": first}, before)
+        begun = sign_in.begin("/second", before)
+        for set_cookies in (begun.set_cookies, done.set_cookies):
+            browser.take(set_cookies)
+        second = dict(parse_qsl(urlsplit(begun.location).query))["state"]
+        assert (await browser.complete(sign_in, code=service.new_code(), state=second)).return_to == "/second"
+
+
+async def test_cookies_are_few_and_short(service: BoardService) -> None:
+    """However many sign-ins a browser begins, and with whatever addresses, its cookies stay below what servers accept."""
+    browser, random, clock = Browser(), Random(7), Clock(1_800_000_000.0)
+    async with service.session() as session:
+        sign_in = sign_in_of(service, session, clock=clock)
+        for length in (10, 1990, 30, 700, 1990, 900, 1990):
+            for _ in range(4):
+                address = "/" + "".join(random.choices(ascii_letters + "äöü€😀", k=length))
+                state = browser.begin(sign_in, address)["state"]
+                assert len(raw(browser.cookies)) < 6000
+                if random.random() < 0.5:
+                    await browser.complete(sign_in, code=service.new_code(), state=state)
+        await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in, "/" + "ü" * 1990)["state"])
+        clock.now += 3601
+        browser.begin(sign_in)
+        assert len(browser.cookies) == 2  # what is an hour old was dropped
+
+
+async def test_clocks_of_workers_may_differ_by_a_minute(service: BoardService) -> None:
+    """What another worker signed a minute in the future is good, and what it signed later is not."""
+    async with service.session() as session:
+        for ahead, reason in ((60, ""), (62, "expired")):
+            browser, clock = Browser(), Clock(1_800_000_000.0)
+            other = sign_in_of(service, session, clock=lambda: clock.now + ahead)  # noqa: B023 -- used at once
+            sign_in, store = sign_in_of(service, session, clock=clock), other._credentials
+            state = browser.begin(other)["state"]
+            if reason:
+                await refused(browser, sign_in, reason, code="c", state=state)
+            else:
+                await browser.complete(sign_in, code=service.new_code(), state=state)
+            browser.begin(other)
+            await browser.complete(other, code=service.new_code(), state=browser.begin(other)["state"])
+            assert sign_in.account_of_request(browser.cookies) == (None if reason else MEMBER_ID)
+            assert store.account == "default"
+
+
+# --- signing out
+
+
+async def test_signing_out_ends_the_account_at_every_browser(service: BoardService) -> None:
+    """After a sign-out at one browser, and the next sign-in there, the cookie of the other browser is worth nothing."""
+    store = MemoryTokenStore()
+    async with service.session() as session:
+        workers = [sign_in_of(service, session, store=store) for _ in range(2)]
+        laptop, phone = Browser(), Browser()
+        for browser in (laptop, phone):
+            await browser.complete(workers[0], code=service.new_code(), state=browser.begin(workers[0])["state"])
+        for browser in (laptop, phone):  # a second sign-in ends no other
+            assert await workers[1].signed_in_account(browser.cookies) == MEMBER_ID
+        await workers[0].sign_out(MEMBER_ID)
+        for worker in workers:
+            for browser in (laptop, phone):
+                assert await worker.signed_in_account(browser.cookies) is None
+        await phone.complete(workers[1], code=service.new_code(), state=phone.begin(workers[1])["state"])
+        assert await workers[0].signed_in_account(phone.cookies) == MEMBER_ID
+        assert await workers[0].signed_in_account(laptop.cookies) is None
+
+
+async def test_a_store_that_was_lost_ends_all_cookies(service: BoardService) -> None:
+    """A cookie that is ahead of the store names nobody: its account has to sign in again."""
+    async with service.session() as session:
+        sign_in, browser = sign_in_of(service, session), Browser()
+        await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in)["state"])
+        assert await sign_in_of(service, session).signed_in_account(browser.cookies) is None
 
 
 # --- options
@@ -191,6 +297,11 @@ async def test_options(service: BoardService) -> None:
         for options, error in (
             ({"account_of": "name"}, TypeError),
             ({"cookie_secret": ""}, ValueError),
+            ({"cookie_secret": []}, ValueError),
+            ({"cookie_secret": [SECRET, "too short"]}, ValueError),
+            ({"cookie_secret": b"15 bytes, no mo"}, ValueError),
+            ({"cookie_secret": [3]}, TypeError),
+            ({"cookie_name": "a b"}, ValueError),
             ({"authorize_url": None}, TypeError),
             ({"authorize_url": "/relative"}, ValueError),
             ({"authorize_url": "https://board.example/authorize?a=b#c"}, ValueError),
@@ -219,29 +330,35 @@ async def test_scopes_and_plain_http(service: BoardService) -> None:
         sign_in = sign_in_of(service, session, scope="read", **plain)
         assert browser.begin(sign_in)["scope"] == "read"
         assert browser.begin(sign_in, scope="read write")["scope"] == "read write"
-        assert list(browser.cookies) == ["boardclient-flows"]
+        assert all(name.startswith("boardclient-flow-") for name in browser.cookies)
 
 
 # --- secrets and verifiers
+
+
+OLD, NEW = "the old secret of the workers", "the new secret of the workers"
+
+
+def _challenge_of(verifier: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
 
 
 async def test_pkce_and_rotation(service: BoardService) -> None:
     """The verifier comes from the secret that made its challenge, also after a new one was put before it."""
     browser, clock = Browser(), Clock()
     async with service.session() as session:
-        before = sign_in_of(service, session, pkce=True, cookie_secret="old", clock=clock)
-        after = sign_in_of(service, session, pkce=True, cookie_secret=["new", "old"], clock=clock)
+        before = sign_in_of(service, session, pkce=True, cookie_secret=OLD, clock=clock)
+        after = sign_in_of(service, session, pkce=True, cookie_secret=[NEW, OLD], clock=clock)
         for beginning, completing in ((before, after), (after, after)):
             asked = browser.begin(beginning)
             assert asked["code_challenge_method"] == "S256"
             with pytest.raises(SignInError):
                 await browser.complete(completing, code="unknown", state=asked["state"])
             verifier = service.calls_of("token.exchange")[-1].body["code_verifier"]  # type: ignore[index, call-overload]  # -- a form
-            assert challenge_of(str(verifier)) == asked["code_challenge"]
+            assert _challenge_of(str(verifier)) == asked["code_challenge"]
         asked = browser.begin(before)
-        dropped = sign_in_of(service, session, pkce=True, cookie_secret="new", clock=clock)
+        dropped = sign_in_of(service, session, pkce=True, cookie_secret=NEW, clock=clock)
         await refused(browser, dropped, "foreign", code="c", state=asked["state"])
-    assert Signer([b"a"]).verifier("state", "no such") is None
 
 
 async def test_the_account_cookie_lasts_for_its_time(service: BoardService) -> None:
@@ -253,10 +370,8 @@ async def test_the_account_cookie_lasts_for_its_time(service: BoardService) -> N
         await browser.complete(sign_in, code=service.new_code(), state=state)
         clock.now += 100
         assert sign_in_of(service, session, clock=clock, account_seconds=100).account_of_request(browser.cookies) == MEMBER_ID
-        assert sign_in_of(service, session, cookie_secret="other").account_of_request(browser.cookies) is None
+        assert sign_in_of(service, session, cookie_secret=NEW).account_of_request(browser.cookies) is None
         clock.now += 1
-        assert sign_in.account_of_request(browser.cookies) is None
-        clock.now -= 103  # signed by a worker whose clock is ahead by more than a second
         assert sign_in.account_of_request(browser.cookies) is None
 
 
@@ -307,7 +422,8 @@ async def test_a_name_function_without_a_name_fails_the_sign_in(
     async with service.session() as session:
         sign_in = sign_in_of(service, session, account_of=account_of)
         state = browser.begin(sign_in)["state"]
-        error = await refused(browser, sign_in, "failed", code=service.new_code(), state=state)
+        status = 503 if "account_of" in words else 400
+        error = await refused(browser, sign_in, "failed", status, code=service.new_code(), state=state)
         assert words in str(error)
         await refused(browser, sign_in, "replayed", code="c", state=state)
 
@@ -319,39 +435,76 @@ async def test_a_member_without_an_id(service: BoardService) -> None:
     async with service.session() as session:
         sign_in = sign_in_of(service, session)
         state = browser.begin(sign_in)["state"]
-        error = await refused(browser, sign_in, "failed", code=service.new_code(), state=state)
+        error = await refused(browser, sign_in, "failed", 503, code=service.new_code(), state=state)
     assert "the member record holds no id: give SignIn account_of=" in str(error)
 
 
 # --- sign-ins that fail midway
 
 
-async def test_failures_midway(service: BoardService) -> None:
-    """A refused exchange, an unreadable member and a broken store are "failed", without a secret, and end the flow."""
+@pytest.mark.parametrize(
+    ("fault", "operation", "status", "words"),
+    [
+        (faults.status(400), "token.exchange", 400, "status 400"),
+        (faults.status(400, body=b'{"error":"invalid_grant"}'), "token.exchange", 400, "(invalid_grant)"),
+        (faults.status(400, body=b'{"error":"invalid_client"}'), "token.exchange", 502, "(invalid_client)"),
+        (faults.status(401, body=b'{"error":"invalid_client"}'), "token.exchange", 502, "(invalid_client)"),
+        (faults.status(503), "token.exchange", 502, "status 503"),
+        (faults.drop(), "token.exchange", 502, "unknown effect"),
+        (faults.drop(), "members.me", 502, "closed before the response"),
+        (faults.status(500), "members.me", 502, "status 500"),
+    ],
+)
+async def test_failures_midway(
+    service: BoardService, caplog: pytest.LogCaptureFixture, fault: Any, operation: str, status: int, words: str
+) -> None:
+    """A bad code is 400, and a client or a service that fails 502. It is logged in the service's words, without a secret."""
+    browser = Browser()
+    async with service.session(retry=None) as session:
+        sign_in = sign_in_of(service, session)
+        state = browser.begin(sign_in)["state"]
+        service.faults.add(fault, operation, times=1)
+        error = await refused(browser, sign_in, "failed", status, code=service.new_code(), state=state)
+        assert_no_secrets(error, secrets=[service.client_secret, SECRET])
+        (record,) = [record for record in caplog.records if record.name == "boardclient.web"]
+        assert record.getMessage() == str(error)
+        assert words in record.getMessage()
+        await refused(browser, sign_in, "replayed", code="c", state=state)
+
+
+@pytest.mark.parametrize("error", ["server_error", "temporarily_unavailable", "unauthorized_client"])
+async def test_a_consent_page_that_fails(service: BoardService, caplog: pytest.LogCaptureFixture, error: str) -> None:
+    """An error of the service or the client at the consent page is not the user's."""
+    browser = Browser()
+    async with service.session() as session:
+        sign_in = sign_in_of(service, session)
+        await refused(browser, sign_in, "failed", 502, error=error, state=browser.begin(sign_in)["state"])
+    assert f"the service's consent page failed ({error})" in caplog.text
+
+
+async def test_a_store_that_fails(service: BoardService) -> None:
+    """A store that fails, and a code that can't be sent, fail the sign-in."""
 
     class Broken(MemoryTokenStore):
         async def publish(self, account: str, token: Token, after: int) -> bool:
             raise OSError("no disk")
 
     browser = Browser()
-    async with service.session(retry=None) as session:
-        sign_in = sign_in_of(service, session)
-        for fault, operation in (
-            (faults.status(400), "token.exchange"),
-            (faults.drop(), "token.exchange"),
-            (faults.drop(), "members.me"),
-        ):
-            state = browser.begin(sign_in)["state"]
-            service.faults.add(fault, operation, times=1)
-            error = await refused(browser, sign_in, "failed", code=service.new_code(), state=state)
-            assert_no_secrets(error, secrets=[service.client_secret, SECRET])
-            await refused(browser, sign_in, "replayed", code="c", state=state)
+    async with service.session() as session:
         sign_in = sign_in_of(service, session, store=Broken())
-        state = browser.begin(sign_in)["state"]
-        error = await refused(browser, sign_in, "failed", code=service.new_code(), state=state)
+        error = await refused(browser, sign_in, "failed", 503, code=service.new_code(), state=browser.begin(sign_in)["state"])
         assert "the token store failed: publish raised OSError" in str(error)
-        state = browser.begin(sign_in)["state"]
-        await refused(browser, sign_in, "failed", code="\udcff", state=state)
+        await refused(browser, sign_in, "failed", code="\udcff", state=browser.begin(sign_in)["state"])
+
+
+async def test_names_forge_no_line_of_a_log(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:
+    """What comes from outside stays in its line."""
+    browser = Browser()
+    service.faults.add(faults.status(400, body=b'{"error_description":"no\\r\\nWARNING forged"}'), "token.exchange")
+    async with service.session() as session:
+        sign_in = sign_in_of(service, session)
+        await refused(browser, sign_in, "failed", code=service.new_code(), state=browser.begin(sign_in)["state"])
+    assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
 @pytest.mark.parametrize("operation", ["token.exchange", "members.me"])
@@ -388,7 +541,7 @@ async def test_an_exchange_that_was_not_sent_may_be_repeated(service: BoardServi
         state = browser.begin(sign_in)["state"]
         code = service.new_code()
         for _ in range(2):
-            error = await refused(browser, unreachable, "failed", code=code, state=state)
+            error = await refused(browser, unreachable, "failed", 502, code=code, state=state)
             assert error.set_cookies == ()
         assert (await browser.complete(sign_in, code=code, state=state)).account == MEMBER_ID
 

@@ -29,16 +29,14 @@ _LARGEST: Final = 2**62  # generations that SQLite can count up from
 
 _SCHEMA: Final = (
     """CREATE TABLE accounts (
-        account TEXT PRIMARY KEY, generation INTEGER NOT NULL, token TEXT, expires_at TEXT,
+        account TEXT PRIMARY KEY, generation INTEGER NOT NULL, deletion INTEGER NOT NULL, token TEXT, expires_at TEXT,
         holder TEXT, since REAL NOT NULL, until REAL NOT NULL
     )""",
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {_VERSION}",
 )
-_LOAD: Final = "SELECT generation, token, expires_at, holder, since, until FROM accounts WHERE account = ?"
-_DELETED: Final = "deleted"
-"""Written as the end of a deleted token: a row that only lacks its token is damaged."""
-_SAVE: Final = "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?)"
+_LOAD: Final = "SELECT generation, deletion, token, expires_at, holder, since, until FROM accounts WHERE account = ?"
+_SAVE: Final = "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 _ADVICE: Final = {
     sqlite3.SQLITE_BUSY: f"another process has kept it locked for {_BUSY_SECONDS:g} seconds; try again, or end that process",
@@ -206,29 +204,29 @@ def _to_text(raw: bytes) -> str:
 def _to_row(record: AccountRecord) -> tuple[object, ...]:
     lease = (record.lease.holder, record.lease.since, record.lease.until)
     if record.stored is None:
-        return (record.deletion, None, _DELETED if record.deletion else None, *lease)
-    return (record.stored.generation, record.stored.token.value, text_of_end(record.stored.token), *lease)
+        return (record.generation, record.deletion, None, None, *lease)
+    return (record.generation, record.deletion, record.stored.token.value, text_of_end(record.stored.token), *lease)
 
 
 def _from_row(
-    generation: object, token: object, expires_at: object, holder: object, since: object, until: object
+    generation: object, deletion: object, token: object, expires_at: object, holder: object, since: object, until: object
 ) -> AccountRecord:
     """Return the record of a row.
 
     Raises:
         TypeError, ValueError, OverflowError: the row is damaged.
     """
-    if not isinstance(generation, int) or not 0 <= generation <= _LARGEST:
+    if not isinstance(generation, int) or not isinstance(deletion, int) or not 0 <= deletion <= generation <= _LARGEST:
         raise ValueError("no generation")
     if not isinstance(since, float) or not isinstance(until, float) or not isinstance(holder, str | None):
         raise TypeError("no lease")
     lease = Lease(holder, since, until)
-    if token is None and expires_at == (_DELETED if generation else None):
-        return AccountRecord(lease=lease, deletion=generation)
-    if not isinstance(token, str) or not isinstance(expires_at, str | None):
+    if token is None and expires_at is None and generation == deletion:  # a row that only lacks its token is damaged
+        return AccountRecord(None, lease, deletion)
+    if not isinstance(token, str) or not isinstance(expires_at, str | None) or generation == deletion:
         raise TypeError("no token")
     ends = None if expires_at is None else datetime.fromisoformat(expires_at)
-    return AccountRecord(StoredToken(Token(token, ends), generation), lease)
+    return AccountRecord(StoredToken(Token(token, ends), generation, deletion), lease, deletion)
 
 
 # --- where the file may be: no other user may read or replace it

@@ -288,8 +288,17 @@ class OAuthCredentials(CredentialObserver):
         while await self.state() != "good":  # noqa: ASYNC110 -- another process may be the one that publishes it
             await asyncio.sleep(random.uniform(*_WAIT_SECONDS))  # noqa: S311 -- no secret depends on it
 
-    async def keep_token(self, token: Token) -> None:
-        """Store a token that was obtained elsewhere, and use it from now on.
+    async def is_kept_since(self, generation: int) -> bool:
+        """Look into the store, and return True if the account has a token and was not signed out since `generation`.
+
+        Raises:
+            CredentialError: the store failed.
+        """
+        stored = await look(self._state, self._config.steps)
+        return stored is not None and stored.deletion <= generation <= stored.generation
+
+    async def keep_token(self, token: Token) -> int:
+        """Store a token that was obtained elsewhere, use it from now on, and return its generation.
 
         Raises:
             CredentialError: the store did not take it.
@@ -302,7 +311,7 @@ class OAuthCredentials(CredentialObserver):
             generation = await steps.generation()
             if await steps.publish(token, generation):
                 self._state.replace(StoredToken(token, generation + 1))
-                return
+                return generation + 1
         raise CredentialError("the token store took no new token")
 
     async def forget(self) -> None:

@@ -48,14 +48,15 @@ def is_within_renewal(store: TokenStore, account: str) -> bool:
     return any(one.config.store is store and one.config.account == account for one in _renewals.get() if not one.is_over)
 
 
-async def look(state: TokenState, steps: GuardedStore) -> None:
-    """Use the store's token if it is another one, or drop the token that the store has deleted."""
+async def look(state: TokenState, steps: GuardedStore) -> StoredToken | None:
+    """Return the store's token, and use it if it is another one. Drop the token that the store has deleted."""
     held = state.held
     stored = await steps.read()
     if stored is not None:
         state.adopt(stored, held)
     elif held is not None:
         state.drop(await steps.generation())
+    return stored
 
 
 class Renewal:

@@ -45,8 +45,8 @@ class AccountRecord:
 
     Each method returns the result of a step and the record after it, which is the record itself if nothing changed.
 
-    `deletion` is the generation of the last deletion while no token is stored. It keeps generations from repeating, so a renewal
-    that began before the deletion can't publish after it.
+    `deletion` is the generation of the last deletion, 0 for none. It keeps generations from repeating, so a renewal that began
+    before the deletion can't publish after it.
     """
 
     stored: StoredToken | None = None
@@ -62,7 +62,8 @@ class AccountRecord:
         """Keep the token if the generation is `after`, whatever the lease. This ends a cool-down."""
         if after != self.generation:
             return False, self
-        return True, AccountRecord(StoredToken(token, after + 1), Lease() if self.lease.holder is None else self.lease)
+        lease = Lease() if self.lease.holder is None else self.lease
+        return True, AccountRecord(StoredToken(token, after + 1, self.deletion), lease, self.deletion)
 
     def delete(self, now: float) -> tuple[None, AccountRecord]:
         """Drop the token, and end the lease or cool-down."""
@@ -202,7 +203,7 @@ class EncryptedTokenStore:
         if token is None:
             _logger.warning("no key opens the stored token of account %r: its user has to sign in", account)
             return None
-        return StoredToken(token, stored.generation)
+        return StoredToken(token, stored.generation, stored.deletion)
 
     async def generation(self, account: str) -> int:
         """Return how many tokens and deletions the account has had."""

@@ -64,10 +64,17 @@ def text_of_end(token: Token) -> str | None:
 
 @attrs.frozen
 class StoredToken:
-    """A token in a store. `generation` counts the tokens and deletions of the account, from 1."""
+    """A token in a store.
+
+    Args:
+        token: The token.
+        generation: The number of tokens and deletions of the account so far, from 1.
+        deletion: The generation of the account's last deletion, 0 if there was none. It is left out of comparison.
+    """
 
     token: Token
     generation: int
+    deletion: int = attrs.field(default=0, eq=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -100,7 +107,8 @@ class TokenStore(Protocol):
     `publish` makes renewals safe: it compares and sets the generation. The lease only spares users a second prompt. It may be
     lost, run out or be granted twice, which costs at most one more authorization code.
 
-    A store without `delete` and `generation` serves renewals, but not `OAuthCredentials.forget`.
+    A store without `delete` and `generation` serves renewals, but not `OAuthCredentials.forget`. With one that leaves out
+    `StoredToken.deletion`, the cookies of a user who signed out are good again after the user's next sign-in.
     """
 
     async def read(self, account: str) -> StoredToken | None:

@@ -1,1 +1,0 @@
-"""The parts of `boardclient.web`: cookies, flows, accounts and options."""
