@@ -5,7 +5,6 @@ Every measurement is a separate process. A row is admitted, which logs it, and n
 
 import argparse
 import asyncio
-import hashlib
 import json
 import platform
 import random
@@ -21,12 +20,13 @@ from typing import NamedTuple
 from _arguments import count, count_or_none
 from _peak import peak_mib
 
-from boardclient.bulk.journal._format import RowKey
-from boardclient.bulk.journal._journal import Journal
+from boardclient import Card, CardDraft
+from boardclient.bulk._journal import JournalLedger
+from boardclient.bulk._rows import Row
 
 _BITS = random.Random(1)
-KEYS: dict[str, Callable[[int], RowKey]] = {
-    "positions": lambda n: n,
+KEYS: dict[str, Callable[[int], str | None]] = {
+    "positions": lambda n: None,
     "ordered references": lambda n: f"import-2027/{n:08d}",
     "random references": lambda n: f"{_BITS.getrandbits(128):032x}",
 }
@@ -51,24 +51,29 @@ class Task(NamedTuple):
     folder: str
 
 
-async def _work(journal: Journal, task: Task, first: int, rows: int) -> float:
+async def _work(journal: JournalLedger, task: Task, first: int, rows: int) -> float:
     """Pass rows through the journal, and return the processor time of making the rows."""
     making = 0.0
     key_of = KEYS[task.keys]
     for start in range(first, first + rows, task.batch):
         began = time.thread_time()
-        batch = [(key_of(n), hashlib.blake2b(str(n).encode(), digest_size=16).digest()) for n in range(start, start + task.batch)]
+        batch = [
+            Row(n, CardDraft(f"Card {n}", "5f3c7a9e1b2d4c6a00000000", desc="What is to be done", reference=key_of(n)))
+            for n in range(start, start + task.batch)
+        ]
+        cards = [Card(f"5f3c7a9e1b2d4c6a{row.index:08x}") for row in batch]
         making += time.thread_time() - began
-        for standing in await journal.admit(batch):
-            journal.note(standing.seq, "done", f"5f3c7a9e1b2d4c6a{standing.seq:08x}")
-    await journal.flush()
+        await journal.admit(batch)
+        for row, card in zip(batch, cards, strict=True):
+            journal.settle(row, "created", card)
+    await journal.confirmed()
     return making
 
 
 async def _measure(task: Task) -> Sample:
     with tempfile.TemporaryDirectory(dir=task.folder or None) as folder:
         path = Path(folder) / "cards.journal"
-        journal = await Journal.open(path, {"board": "benchmark"})
+        journal = await JournalLedger.open(path, {"board": "benchmark"}, task.batch)
         await _work(journal, task, 0, task.before)
         peak, cpu, wall = (peak_mib() or 0.0), time.process_time(), time.perf_counter()
         making = await _work(journal, task, task.before, task.rows)

@@ -4,6 +4,18 @@ from boardclient.bulk._content import Content, EqualCards, digest
 from boardclient.bulk._options import journal_identity
 from boardclient.bulk._results import BulkAudit, BulkReport, CardResult
 from boardclient.bulk._run import BulkRun
+from boardclient.bulk.journal import resolve
 from boardclient.bulk.reconciliation._listing import IdSet
 
-__all__ = ["BulkAudit", "BulkReport", "BulkRun", "CardResult", "Content", "EqualCards", "IdSet", "digest", "journal_identity"]
+__all__ = [
+    "BulkAudit",
+    "BulkReport",
+    "BulkRun",
+    "CardResult",
+    "Content",
+    "EqualCards",
+    "IdSet",
+    "digest",
+    "journal_identity",
+    "resolve",
+]

@@ -16,7 +16,8 @@ from boardclient.bulk._doubts import Doubts
 from boardclient.bulk._halt import ENDS_TASK, Halt, Halted, to_the_end
 from boardclient.bulk._hold import Hold
 from boardclient.bulk._input import AsyncInput, Drafts, open_input
-from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
+from boardclient.bulk._journal import JournalLedger
+from boardclient.bulk._ledger import Ledger, MemoryLedger
 from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._queue import ResultQueue
 from boardclient.bulk._recorder import Listener, ResultRecorder
@@ -283,9 +284,6 @@ class OpenRun:
             elif row.action == "done":
                 self._reconciler.note_known(row, row.detail or "")
                 self._finish(row, "already", Card(row.detail or ""))
-            elif row.action == "failed":
-                self._reconciler.note_refused(row)
-                self._finish(row, "failed", error=BoardClientError(f"refused in an earlier run: {row.detail}", Effect.REJECTED))
             else:
                 why = row.detail or "an earlier run has sent it, and ended before the response came"
                 row.error = BoardClientError(why, Effect.UNKNOWN)
@@ -305,6 +303,6 @@ class OpenRun:
 async def _open_ledger(caller: CallRunner, options: BulkOptions) -> Ledger:
     """Open the journal, or make a ledger in memory."""
     if options.journal is None:
-        return MemoryLedger(keeps_cards=options.unknown == "reconcile")
+        return MemoryLedger()
     identity = journal_identity(caller.identity, options.board_id, options.marker)
     return await JournalLedger.open(options.journal, identity, options.batch)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Literal, TypeAlias
 
 from boardclient.bulk.reconciliation._listing import Extent
 from boardclient.errors import BoardClientError
 from boardclient.models import CardDraft
 
-if TYPE_CHECKING:
-    from boardclient.bulk.journal._format import RowAction
+RowKey: TypeAlias = int | str
+"""Identifies a row: its reference, a text, or its position in the input, a number from 0."""
+RowAction: TypeAlias = Literal["send", "done", "doubtful"]
+"""What to do with a row of the input: send it; skip it, since it is done; find out whether its card exists."""
+RowState: TypeAlias = Literal["logged", "done", "failed", "waiting", "unknown", "undone"]
+"""The state of a row in a durable ledger: "logged" until it has an outcome; then created; refused for good; refused for
+now, or not sent; reported as unknown; deleted again. Refused rows are sent by the next run, whatever the reason was."""
 
 
 class Row:
@@ -21,7 +26,7 @@ class Row:
     action: RowAction = "send"
     """What to do with it: send it, report what an earlier run created or failed to, or find out whether its card exists."""
     detail: str | None = None
-    """The card's id if the row is done, the reason if it failed in an earlier run."""
+    """The card's id if the row is done, the reason if it is in doubt."""
     is_earlier = False
     """Whether an earlier run may have sent it."""
     error: BoardClientError | None = None
@@ -50,6 +55,6 @@ class Row:
         """How often this run has sent it."""
 
     @property
-    def key(self) -> int | str:
+    def key(self) -> RowKey:
         """The draft's reference or, without one, the position of the row in the input."""
         return self.index if self.draft.reference is None else self.draft.reference

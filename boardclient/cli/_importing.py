@@ -19,8 +19,8 @@ from typing import BinaryIO, Literal, TypeAlias
 import attrs
 
 from boardclient import AsyncSession, BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, JournalError
-from boardclient.bulk import BulkAudit, Content, EqualCards, IdSet, digest, journal_identity
-from boardclient.bulk.journal import RowKey, check_identity, read_journal, read_rows, was_used
+from boardclient.bulk import BulkAudit, Content, EqualCards, IdSet, journal_identity
+from boardclient.bulk.journal import RowKey, check_identity, read_journal, read_rows
 from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
 from boardclient.cli._errors import IncompleteError, NotProvenError, UsageError
@@ -150,8 +150,6 @@ async def import_file(
     source = Source(file, layout, lists, default)
     identity = journal_identity(session.identity, board_id, options.marker or None)
     earlier = await read_earlier(options.journal, identity)
-    if not earlier.exists and options.journal is not None and was_used(options.journal):
-        note(f"{options.journal} is gone, though an import has used it")
     existing = Existing()
     if not earlier.exists and options.existing != "create":
         existing = Existing(await session.boards.cards(board_id))
@@ -224,7 +222,7 @@ class Earlier:
         if not self.exists:
             return "new"
         key = repr(_key_of(index, draft))
-        is_same = f"{key} {digest(draft).hex()}" in self.contents
+        is_same = f"{key} {Content.of(draft)}" in self.contents
         if key in self.failed:
             return "again" if is_same else "new"
         state: RowPlan = "done" if key in self.done else "doubtful" if key in self.doubtful else "new"
@@ -255,7 +253,7 @@ async def read_earlier(path: Path | None, identity: Mapping[str, str]) -> Earlie
     with closing(read_rows(path, "done", "failed", "logged", "unknown")) as rows:
         async for row in in_steps(rows):
             sets[row.state].add(repr(row.key))
-            earlier.contents.add(f"{row.key!r} {row.digest.hex()}")
+            earlier.contents.add(f"{row.key!r} {row.content}")
     return earlier
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 commands = Group("journal")
 
-_STATES = ("logged", "done", "failed", "waiting", "unknown")
+_STATES = ("logged", "done", "failed", "waiting", "unknown", "undone")
 _SUMMARY = ("path", "service", "board", "created_at", "runs", "rows", *_STATES)
 _LINES = 20
 
@@ -42,6 +42,7 @@ def journal_show(file: Path, fields: tuple[str, ...] | None) -> None:
       waiting  not sent, or refused for a temporary reason
       logged   sent or about to be sent, result not known yet
       unknown  the card may exist or not
+      undone   the card was deleted again; the next run sends the row
 
     Example:  boardclient journal show cards.csv.journal
     """
@@ -93,5 +94,5 @@ def journal_export(file: Path, states: tuple[Any, ...]) -> None:
 def _values(row: JournalRow) -> dict[str, str | int]:
     values: dict[str, str | int] = {"reference" if isinstance(row.key, str) else "position": row.key, "state": row.state}
     if row.detail is not None:
-        values["card" if row.state == "done" else "reason"] = row.detail
+        values["card" if row.state in {"done", "undone"} else "reason"] = row.detail
     return values

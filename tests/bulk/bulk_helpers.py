@@ -23,7 +23,7 @@ from boardclient import (
 )
 from boardclient._operations import Request
 from boardclient._pipeline._calls import CallOptions
-from boardclient.bulk.journal._view import read_rows
+from boardclient.bulk.journal import read_rows
 from boardclient.models import BoardList
 from boardclient.testing import BoardService, faults
 

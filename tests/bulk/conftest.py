@@ -10,7 +10,8 @@ from boardclient import (
     AsyncSession,
 )
 from boardclient.bulk import _backlog, _doubts, _hold, _open_run, _put_off, _sender, _settling
-from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
+from boardclient.bulk._journal import JournalLedger
+from boardclient.bulk._ledger import Ledger, MemoryLedger
 from boardclient.bulk.reconciliation import _board, _reader, _reconciler
 from boardclient.testing import BoardService
 

@@ -16,7 +16,8 @@ from boardclient import (
 )
 from boardclient._operations import Request
 from boardclient._pipeline._calls import CallOptions
-from boardclient.bulk._ledger import JournalLedger, Ledger
+from boardclient.bulk._journal import JournalLedger
+from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._rows import Row
 from boardclient.bulk.reconciliation._reconciler import Reconciler, RowFinding
 from boardclient.models import BoardList

@@ -16,9 +16,10 @@ from boardclient import (
     ServerError,
     TransportError,
 )
-from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
+from boardclient.bulk._journal import JournalLedger
+from boardclient.bulk._ledger import Ledger, MemoryLedger
 from boardclient.bulk._options import BulkOptions
-from boardclient.bulk.journal._view import read_rows
+from boardclient.bulk.journal import read_rows
 from boardclient.bulk.reconciliation._listing import IdSet
 from boardclient.bulk.reconciliation._markers import markers
 from boardclient.models import BoardList
@@ -314,9 +315,8 @@ async def test_what_a_journal_keeps_of_results(tmp_path: Path) -> None:
     await ledger.admit(again)
     actions = {one.key: (one.action, one.is_earlier) for one in again}
     assert actions["done"] == ("done", False)
-    assert actions["400"] == actions["409"] == ("failed", False)
     assert actions["doubtful"] == ("doubtful", True)
-    assert {actions[name] for name in ("503", "unsent", "withdrawn", *passing)} == {("send", False)}
+    assert {actions[name] for name in ("400", "409", "503", "unsent", "withdrawn", *passing)} == {("send", False)}
     await ledger.aclose()
 
 
@@ -339,21 +339,13 @@ async def test_what_memory_keeps(tmp_path: Path) -> None:
     await ledger.aclose()
 
 
-async def test_a_run_that_never_reads_the_board_keeps_no_cards() -> None:
-    """A run that never reads the board needs no memory for each of its cards."""
-    ledger = MemoryLedger(keeps_cards=False)
-    note(ledger, row(0), card("c"))
-    assert len(await ledger.confirmed()) == 0
-
-
-async def test_a_confirmed_row_without_an_id_is_left_out(tmp_path: Path) -> None:
-    """A journal of another hand may hold a done row without its card: it counts for no card."""
-    ledger = await JournalLedger.open(tmp_path / "journal", {}, 8)
-    one = row(0)
-    await ledger.admit([one])
-    ledger._journal.note(one.seq, "done")
-    assert len(await ledger.confirmed()) == 0
-    await ledger.aclose()
+async def test_an_identifier_that_two_responses_name_is_noticed(ledger: Ledger) -> None:
+    """With a journal and without one."""
+    rows = [row(index) for index in range(3)]
+    await ledger.admit(rows)
+    for one, card_id in zip(rows, "aba", strict=True):
+        note(ledger, one, card(card_id))
+    assert (await ledger.confirmed()).repeated == 1
 
 
 async def test_no_more_confirmed_cards_are_found_than_asked_for(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from bulk_service import Service, drafts, let_run
 
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._input import SyncInput, open_input
-from boardclient.bulk._ledger import JournalLedger, MemoryLedger
+from boardclient.bulk._journal import JournalLedger
+from boardclient.bulk._ledger import MemoryLedger
 from boardclient.bulk._queue import ResultQueue
 from boardclient.bulk._rows import Row
 

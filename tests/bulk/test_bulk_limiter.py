@@ -14,7 +14,7 @@ from boardclient import AuthenticationError, BulkProgress, Pace, StaticCredentia
 from boardclient._pipeline._calls import ConnectionSlots, FifoSemaphore
 from boardclient.bulk._hold import Hold
 from boardclient.bulk._run_limiter import RunLimiter
-from boardclient.bulk.journal._view import read_rows
+from boardclient.bulk.journal import read_rows
 from boardclient.errors import Effect, TransportError
 from boardclient.testing import BoardService, faults
 

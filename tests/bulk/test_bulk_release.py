@@ -17,9 +17,9 @@ from boardclient import (
 )
 from boardclient._operations import Request
 from boardclient._pipeline._calls import CallOptions
-from boardclient.bulk._ledger import JournalLedger
+from boardclient.bulk._journal import JournalLedger, RunFile
+from boardclient.bulk._journal_file import JournalFile, RunLock
 from boardclient.bulk._rows import Row
-from boardclient.bulk.journal._file import JournalFile
 
 
 async def test_a_cancelled_run_gives_its_journal_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,14 +58,14 @@ async def test_a_cancelled_run_gives_its_journal_back(world: World, monkeypatch:
 async def test_cancelled_while_the_journal_is_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal that was opened for a run that is cancelled meanwhile is given back before the cancellation leaves."""
     opening, may_open = threading.Event(), threading.Event()
-    open_file = JournalFile.open.__func__  # type: ignore[attr-defined]  # -- a class method has it
+    open_file = RunFile.open.__func__  # type: ignore[attr-defined]  # -- a class method has it
 
-    def slow(cls: type[JournalFile], *arguments: Any) -> JournalFile:
+    def slow(cls: type[RunFile], *arguments: Any) -> RunFile:
         opening.set()
         may_open.wait()
         return open_file(cls, *arguments)
 
-    monkeypatch.setattr(JournalFile, "open", classmethod(slow))
+    monkeypatch.setattr(RunFile, "open", classmethod(slow))
     task = asyncio.create_task(world.run(world.drafts(0)).wait())
     while not opening.is_set():
         await asyncio.sleep(0)
@@ -133,10 +133,10 @@ async def test_rows_are_logged_ahead_of_the_workers(path: Path, monkeypatch: pyt
 
 async def test_each_row_is_released_before_its_first_request(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that was logged and not released counts as unsent after a kill: one that is sent all the same has two cards."""
-    marks = [0]
-    release_to = JournalFile.release_to
+    marks: list[int] = []
+    release_to = RunLock.release_to
 
-    def note(file: JournalFile, seq: int) -> None:
+    def note(file: RunLock, seq: int) -> None:
         release_to(file, seq)
         marks.append(seq)
 
@@ -146,7 +146,7 @@ async def test_each_row_is_released_before_its_first_request(path: Path, monkeyp
                 assert int(json.loads(request.body or b"")["name"]) <= marks[-1]
             return await super().call(request, options)
 
-    monkeypatch.setattr(JournalFile, "release_to", note)
+    monkeypatch.setattr(RunLock, "release_to", note)
     memory = Watching()
     memory.script = {"2": [LOST]}
     async with memory.run([str(seq) for seq in range(1, 41)], journal=path, settle=0.0) as run:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from reconcile_helpers import Board, card, confirm, note, row, verdicts
 
 from boardclient import Card
-from boardclient.bulk._ledger import JournalLedger, Ledger, MemoryLedger
+from boardclient.bulk._journal import JournalLedger
+from boardclient.bulk._ledger import Ledger, MemoryLedger
 from boardclient.bulk._rows import Row
 from boardclient.bulk.reconciliation._affixes import Affixes
 from boardclient.bulk.reconciliation._kept_rules import FACT, KeptRules

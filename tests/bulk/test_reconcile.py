@@ -21,7 +21,8 @@ from boardclient import (
     SessionClosedError,
     TransportError,
 )
-from boardclient.bulk._ledger import JournalLedger, Ledger
+from boardclient.bulk._journal import JournalLedger
+from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._rows import Row
 from boardclient.bulk.reconciliation._reconciler import Reconciler
 

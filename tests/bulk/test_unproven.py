@@ -9,7 +9,8 @@ import pytest
 from reconcile_helpers import DUE, Board, begun, card, confirm, note, row, verdicts
 
 from boardclient import CardDraft, JournalError
-from boardclient.bulk._ledger import JournalLedger, Ledger
+from boardclient.bulk._journal import JournalLedger
+from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._rows import Row
 
 

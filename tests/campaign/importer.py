@@ -20,10 +20,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import boardclient.bulk.journal._file as journal_file
+import boardclient.bulk._journal_file as journal_file
 from boardclient import AsyncSession, AuthorizationRequest, CardDraft, OAuthCredentials
 from boardclient._transport._pool import Pool
-from boardclient.bulk.journal._file import JournalFile
+from boardclient.bulk._journal import RunFile
 from boardclient.bulk.reconciliation._reconciler import Reconciler
 
 _SUMS = ("created", "already", "failed", "unknown", "requests", "rejected")
@@ -149,26 +149,26 @@ def arm(point: str, threshold: int) -> None:
     crash = Crash(threshold)
     match point:
         case "journal:empty":
-            _wrap(journal_file.location, "create", _after(crash, _one))
+            _wrap(journal_file, "connect", _before(crash, _one))
         case "baseline:before":
-            _wrap(JournalFile, "set_baseline", _before(crash, _one))
+            _wrap(RunFile, "set_baseline", _before(crash, _one))
         case "baseline:after":
-            _wrap(JournalFile, "set_baseline", _after(crash, _one))
+            _wrap(RunFile, "set_baseline", _after(crash, _one))
         case "log:before":
-            _wrap(JournalFile, "admit", _before(crash, _entries))
+            _wrap(RunFile, "admit", _before(crash, _entries))
         case "log:inside":
-            _wrap(JournalFile, "_log", _after(crash, _entries))
+            _wrap(RunFile, "_log", _after(crash, _entries))
         case "log:after":
-            _wrap(JournalFile, "admit", _after(crash, _entries))
+            _wrap(RunFile, "admit", _after(crash, _entries))
         case "send:before" | "send:under-way" | "send:answered":
             _wrap(Pool, "send", _sends(crash, point.partition(":")[2]))
         case "confirm:before":
-            _wrap(JournalFile, "_record", _before(crash, _outcomes_recorded))
+            _wrap(RunFile, "_record", _before(crash, _outcomes_recorded))
         case "confirm:inside":
-            _wrap(JournalFile, "_record", _after(crash, _outcomes_recorded))
+            _wrap(RunFile, "_record", _after(crash, _outcomes_recorded))
         case "confirm:after":
-            _wrap(JournalFile, "admit", _after(crash, _outcomes_admitted))
-            _wrap(JournalFile, "record", _after(crash, _outcomes_recorded))
+            _wrap(RunFile, "admit", _after(crash, _outcomes_admitted))
+            _wrap(RunFile, "record", _after(crash, _outcomes_recorded))
         case "settle:before":
             _wrap(Reconciler, "settle", _awaited_before(crash))
         case "settle:read":

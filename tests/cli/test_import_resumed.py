@@ -12,9 +12,9 @@ import pytest
 from import_helpers import Held, counts, into, names, summary
 
 from boardclient import JournalError
-from boardclient.bulk.journal._file import JournalFile
-from boardclient.bulk.journal._lock import RunLock
-from boardclient.bulk.journal._view import read_journal
+from boardclient.bulk._journal import RunFile
+from boardclient.bulk._journal_file import RunLock
+from boardclient.bulk.journal import read_journal
 from boardclient.testing import BoardService
 
 NINE = "name,reference\n" + "".join(f"card {n},r-{n}\n" for n in range(1, 10))
@@ -188,7 +188,10 @@ def test_an_import_whose_journal_is_gone_says_so(cli, board_service: BoardServic
     journal_of(path).unlink()
     code, _, err = cli("import", path, *into(board))
     assert code == 2
-    assert f"{journal_of(path)} is gone, though an import has used it" in err
+    assert "equal cards that are on the board already" in err
+    code, _, err = cli("import", path, *into(board), "--existing", "skip")
+    assert code == 2
+    assert f"{journal_of(path)} is gone, though a run has used it" in err
     assert names(board_service) == ["A"]
 
 
@@ -254,7 +257,7 @@ def test_a_journal_in_use_is_refused(cli, board_service: BoardService, board, cs
     path = csv_file(NINE)
     if has_run:
         assert cli("import", path, *into(board)).code == 0
-    with closing(RunLock.acquire(journal_of(path))):
+    with closing(RunLock(journal_of(path))):
         code, out, err = cli("import", path, *into(board), "--json")
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
@@ -281,15 +284,15 @@ def test_a_missing_folder_is_refused(cli, board, csv_file, tmp_path: Path) -> No
 
 
 def test_a_journal_that_fails_during_the_run_ends_it(cli, board_service: BoardService, board, csv_file, monkeypatch) -> None:
-    real, batches = JournalFile.admit, []
+    real, batches = RunFile.admit, []
 
-    def admit(self: JournalFile, *arguments: object) -> object:
+    def admit(self: RunFile, *arguments: object) -> object:
         batches.append(arguments)
         if len(batches) == 2:
-            raise JournalError(f"{self.path} can't grow: make room and run again")
+            raise JournalError(f"{self.file.path} can't grow: make room and run again")
         return real(self, *arguments)
 
-    monkeypatch.setattr(JournalFile, "admit", admit)
+    monkeypatch.setattr(RunFile, "admit", admit)
     many = [f"card {n}" for n in range(1, 41)]  # more than are logged together
     rows = "name\n" + "".join(f"{name}\n" for name in many)
     line = ("import", csv_file(rows), *into(board), "--concurrency", "1", "--json")

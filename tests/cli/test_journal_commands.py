@@ -11,8 +11,8 @@ import pytest
 from import_helpers import into
 
 import boardclient.bulk.journal
-from boardclient.bulk.journal._lock import RunLock
-from boardclient.bulk.journal._view import STATES
+from boardclient.bulk._journal_file import RunLock
+from boardclient.bulk.journal import STATES
 from boardclient.cli._journal import _STATES as DECLARED
 from boardclient.testing import BoardService
 
@@ -51,6 +51,7 @@ def test_show_sums_it_up(bare_cli, board_service: BoardService, board, journal: 
         "failed": "1",
         "waiting": "1",
         "unknown": "1",
+        "undone": "0",
     }
     assert journal.read_bytes() == before
 
@@ -102,7 +103,7 @@ def test_a_row_of_which_nothing_is_known_has_neither_card_nor_reason(bare_cli, c
 
 
 def test_a_journal_in_use_can_be_read(bare_cli, journal: Path) -> None:
-    with closing(RunLock.acquire(journal)):
+    with closing(RunLock(journal)):
         assert bare_cli("journal", "show", str(journal)).code == 0
         assert bare_cli("journal", "export", str(journal)).code == 0
 

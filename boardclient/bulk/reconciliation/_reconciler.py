@@ -156,7 +156,7 @@ class Reconciler:
             return [_unknown(row, f"the board could not be read: {error.message}") for row in rows]
         self._auditor.doubted += rows
         samples, shown = await self._learning.learn(listing)
-        has_others = bool(listing.unaccounted) and await self._ledger.has_other_doubts()
+        has_others = bool(listing.unaccounted) and bool(await self._ledger.other_doubts())
         result = self._match(rows, listing, samples, shown, has_others=has_others)
         self._auditor.recovered += len(result.found)
         for place, card in result.found.items():

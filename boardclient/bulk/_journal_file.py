@@ -1,0 +1,443 @@
+"""The file of a journal: its format, its lock, and what is checked when it is opened for writing.
+
+The design is described in docs/design/journal.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+import attrs
+
+from boardclient.errors import JournalError
+
+APPLICATION_ID: Final = 0x62634A4C
+"""Identifies SQLite files of this package: "bcJL" (https://www.sqlite.org/pragma.html#pragma_application_id)."""
+FORMAT: Final = 4
+_PAGE_BYTES: Final = 4096
+_LOCK_SECONDS: Final = 30.0
+"""How long a commit waits for readers to release their locks."""
+
+# A row in `rows` is in doubt until `outcomes` has it: no row is rewritten when a card is created. `keys` finds a row by its key.
+# It lags behind `rows`: `indexed` in `meta` is the last row that it has.
+_SCHEMA: Final = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE rows (seq INTEGER PRIMARY KEY, key NOT NULL, content TEXT NOT NULL, run INTEGER NOT NULL);
+CREATE TABLE keys (key PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE outcomes (
+  seq INTEGER PRIMARY KEY,
+  state TEXT NOT NULL CHECK (state IN ('done', 'failed', 'waiting', 'unknown', 'undone')),
+  detail TEXT
+);
+CREATE TABLE resembling (seq INTEGER PRIMARY KEY, cards TEXT NOT NULL);
+CREATE TABLE baseline (card_id TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+_NOT_RELEASED: Final = (
+    "INSERT OR IGNORE INTO outcomes (seq, state, detail) SELECT seq, 'waiting', 'logged, and not sent: the run was killed'"
+    " FROM rows WHERE seq > ?"
+)
+
+
+@attrs.frozen(kw_only=True)
+class Meta:
+    """The metadata of a journal. `baseline` is the number of cards before the first row, None if they were not read.
+
+    `inode` and `path` name the file that the last run has used.
+    """
+
+    identity: dict[str, str]
+    secret: bytes = attrs.field(repr=False)
+    created_at: datetime
+    runs: int
+    indexed: int
+    baseline: int | None
+    inode: int
+    path: str
+
+
+# --- reading a file
+
+
+def find_location(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a journal without links.
+
+    Raises:
+        JournalError: its folder does not exist or is on a network file system.
+    """
+    given = Path(path)
+    try:
+        given.parent.resolve(strict=True)
+        found = given.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise JournalError(f"the folder of the journal {given} can't be used ({error}): create it first") from error
+    kind = _file_system(found.parent)
+    if kind in _REMOTE:
+        raise JournalError(
+            f"{found} is on a network file system ({kind}), where locks are not reliable: put the journal on a local disk"
+        )
+    return found
+
+
+_REMOTE: Final = frozenset(
+    {"9p", "afs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gfs2", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "smb3"}
+    | {"vboxsf", "virtiofs"}
+)
+_MOUNTS: Path = Path("/proc/self/mountinfo")
+
+
+def _file_system(folder: Path) -> str | None:
+    """Return the type of a folder's file system, None if it is not known.
+
+    The format is described at https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html.
+    """
+    device = folder.stat().st_dev
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    of_device = (line.partition(" - ")[2] for line in lines if f" {os.major(device)}:{os.minor(device)} " in line)
+    return next((kind.split(" ")[0] for kind in of_device), None)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Connect to an existing SQLite file. Only one thread at a time may use the connection."""
+    # Not read-only: a reader, too, rolls back what a killed process has left.
+    return sqlite3.connect(
+        f"{path.as_uri()}?mode=rw", timeout=_LOCK_SECONDS, uri=True, isolation_level=None, check_same_thread=False
+    )
+
+
+def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
+    """Check that the file is a journal, and return its metadata.
+
+    Raises:
+        JournalError: it is not a journal, or has another format.
+        sqlite3.Error: it can't be read.
+    """
+    application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    if application != APPLICATION_ID:
+        raise JournalError(
+            f"{path} is no journal of boardclient (it may be empty or cut off): choose another path, or restore it"
+        )
+    if version != FORMAT:
+        age = "a newer" if version > FORMAT else "an older"
+        raise JournalError(
+            f"{path} was written by {age} boardclient (format {version}, not {FORMAT}): use that version, or begin a new journal"
+        )
+    values = dict(connection.execute("SELECT name, value FROM meta").fetchall())
+    try:
+        return Meta(
+            identity=json.loads(values.pop("identity")), created_at=datetime.fromisoformat(values.pop("created_at")), **values
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damage(path, "its metadata can't be read") from error
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Raise SQLite's errors as a JournalError that says what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0)
+        is_moved = code == sqlite3.SQLITE_READONLY_DBMOVED
+        # The low byte is the primary result code: https://www.sqlite.org/rescode.html.
+        advice = _MOVED if is_moved else _ADVICE.get(code & 0xFF, _OTHERWISE)
+        raise JournalError(advice.format(path=path, why=error)) from error
+
+
+def _damage(path: Path, why: str) -> JournalError:
+    return JournalError(_DAMAGED.format(path=path, why=why))
+
+
+_DAMAGED: Final = (
+    "{path} is damaged ({why}): restore it from a copy; with a new journal, rows that were sent already would be sent again"
+)
+_ADVICE: Final = {
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_ERROR: _DAMAGED,  # a table is missing or has other columns
+    sqlite3.SQLITE_NOTADB: "{path} is no journal of boardclient ({why}): choose another path, or restore it",
+    sqlite3.SQLITE_FULL: "{path} can't grow ({why}): free some disk space and run again, which resumes it",
+    sqlite3.SQLITE_IOERR: "{path} can't be read or written ({why}): check the disk and run again, which resumes it",
+    sqlite3.SQLITE_BUSY: "{path} is kept locked by another program ({why}): end that program and run again",
+}
+_MOVED: Final = (
+    "{path} was moved, removed or replaced while a run was using it: no more rows are logged."
+    " Put the file back before the next run; without it, rows would be sent again"
+)
+_OTHERWISE: Final = "{path} can't be used ({why}): check its permissions and those of its folder, which must be writable"
+
+
+# --- the lock
+
+
+class RunMark(NamedTuple):
+    """How far the last run released rows: none above the number `released` was sent.
+
+    `is_sure` is False after a restart of the machine, since the mark is written without a sync.
+    """
+
+    run: int
+    released: int
+    is_sure: bool
+
+
+class RunLock:
+    """The exclusive right to write a journal. It ends with the process. Its file also holds the mark.
+
+    It is a file of its own, which is never removed: closing any descriptor of the journal would release SQLite's locks
+    (https://www.sqlite.org/howtocorrupt.html, section 2.2).
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self.path = journal.with_name(f"{journal.name}-lock")
+        self._head = b""
+        try:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
+        except OSError as error:
+            raise JournalError(f"{self.path} can't be opened ({error.strerror}): check the path and its permissions") from error
+        try:
+            _lock(self._descriptor)
+        except OSError as error:
+            os.close(self._descriptor)
+            if isinstance(error, BlockingIOError | PermissionError):
+                message = f"{journal} is in use by another run: wait for its end, or give each run a journal of its own"
+            else:
+                message = f"{journal} can't be locked ({error.strerror}): put the journal on a local disk"
+            raise JournalError(message) from error
+
+    def close(self) -> None:
+        """Release the lock."""
+        os.close(self._descriptor)
+
+    def read(self, secret: bytes | None = None) -> RunMark | None:
+        """Return the mark, None if there is none, or not of the journal with this secret."""
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        try:
+            name, boot, run, released = os.read(self._descriptor, 200).decode("ascii").split()
+            mark = RunMark(int(run), int(released), boot == _boot() != "-")
+        except ValueError:
+            return None
+        return mark if secret is None or name == _name(secret) else None
+
+    def begin(self, secret: bytes, run: int, released: int) -> None:
+        """Write the first mark of a run."""
+        self._head = f"{_name(secret)} {_boot()} {run}".encode("ascii")
+        self.release_to(released)
+
+    def release_to(self, released: int) -> None:
+        """Note that rows up to this number may be sent from now on.
+
+        Raises:
+            JournalError: this can't be written.
+        """
+        try:
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            os.write(self._descriptor, b"%s %020d\n" % (self._head, released))
+        except OSError as error:
+            raise JournalError(f"{self.path} can't be written ({error.strerror}): free some disk space and run again") from error
+
+
+def _name(secret: bytes) -> str:
+    """Return the identifier of a journal in a mark. The secret can't be derived from it."""
+    return hashlib.blake2b(secret, digest_size=16).hexdigest()
+
+
+def _boot() -> str:
+    """Return the identifier of this boot (proc_sys_kernel(5)), "-" if there is none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return "-"
+
+
+if sys.platform == "win32":  # pragma: no cover -- Windows
+    import msvcrt
+
+    def _lock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+# --- writing a file
+
+
+class JournalFile:
+    """A journal that is open for writing, by one thread at a time. After an error of the file, every use raises it again."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: RunLock, meta: Meta) -> None:
+        self.path = path
+        self.meta = meta
+        self.connection = connection
+        self.lock = lock
+        self._opened = contextlib.ExitStack()
+        self._fault: str | None = None
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str] | None) -> Self:
+        """Open a journal, or create it for this identity. Without one, it must exist.
+
+        Rows that the last run logged and did not release are recorded as not sent.
+
+        Raises:
+            JournalError: the file can't be used. It was not changed, except that an interrupted commit was rolled back.
+        """
+        target = find_location(path)
+        if identity is None and not target.exists():
+            raise JournalError(f"there is no journal {target}: check the path")
+        with contextlib.ExitStack() as opened, translated(target):
+            lock = opened.enter_context(contextlib.closing(RunLock(target)))
+            if identity is not None and not target.exists():
+                _create(target, identity, lock)
+            connection = opened.enter_context(contextlib.closing(connect(target)))
+            meta = read_meta(connection, target)
+            if identity is not None:
+                check_identity(target, meta.identity, identity)
+            mark = lock.read(meta.secret)
+            _check(connection, target, meta, mark)
+            _make_durable(connection, target)
+            journal = cls(target, connection, lock, meta)
+            if mark is not None and mark.is_sure and mark.run == meta.runs:
+                with journal.transaction():
+                    connection.execute(_NOT_RELEASED, (mark.released,))
+            journal._opened = opened.pop_all()
+            return journal
+
+    @property
+    def last(self) -> int:
+        """The number of the last row that was logged, or 0."""
+        (last,) = self.connection.execute("SELECT coalesce(max(seq), 0) FROM rows").fetchone()
+        return int(last)
+
+    def set_meta(self, name: str, value: object) -> None:
+        """Set a value of the metadata, within a transaction."""
+        self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Raise an earlier error of the file again, and remember a new one."""
+        if self._fault is not None:
+            raise JournalError(self._fault)
+        try:
+            with translated(self.path):
+                yield
+        except JournalError as error:
+            self._fault = error.message
+            raise
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run a transaction. At the end it is on the disk, and the file is still in its place: SQLite looks before it writes."""
+        with self.guarded():
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.connection.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):  # some errors roll the transaction back by themselves
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Close the file and release the lock. Calling it again does nothing."""
+        if self._fault is None:
+            with contextlib.suppress(sqlite3.Error):  # an empty rollback journal may stay
+                self.connection.execute("PRAGMA journal_mode = DELETE")
+        self._fault = f"{self.path} is closed"
+        self._opened.close()
+
+
+def _create(path: Path, identity: Mapping[str, str], lock: RunLock) -> None:
+    """Create a journal beside its path, and move it there when it is whole."""
+    mark, rollback = lock.read(), path.with_name(f"{path.name}-journal")
+    if mark is not None and mark.released:
+        raise JournalError(
+            f"{path} is gone, though a run has used it: put it back, or its rows are sent again."
+            f" To begin a new journal there all the same, remove {lock.path.name} beside it"
+        )
+    unfinished = path.with_name(f"{path.name}-new")
+    meta = {
+        "identity": json.dumps(dict(identity), ensure_ascii=False),
+        "secret": secrets.token_bytes(32),
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "runs": 0,
+        "indexed": 0,
+        "baseline": None,
+    }
+    try:
+        if rollback.exists() and rollback.stat().st_size:
+            raise JournalError(f"{rollback} belongs to a journal that is gone: put both back together, or move it away")
+        unfinished.unlink(missing_ok=True)  # an interrupted creation has left it
+        unfinished.with_name(f"{unfinished.name}-journal").unlink(missing_ok=True)
+        os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # only its owner can ever read it
+        with contextlib.closing(connect(unfinished)) as connection:
+            connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.executescript(f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};{_SCHEMA}")
+            values = {**meta, "inode": unfinished.stat().st_ino, "path": str(path)}
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
+            connection.execute("COMMIT")
+        unfinished.replace(path)
+    except OSError as error:
+        raise JournalError(f"{path} can't be created ({error.strerror}): choose a folder that is writable") from error
+
+
+def _check(connection: sqlite3.Connection, path: Path, meta: Meta, mark: RunMark | None) -> None:
+    """Check that the file is whole, and the one that the last run has used. It takes half a second for a million rows."""
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    if path.stat().st_size != pages * _PAGE_BYTES:
+        raise _damage(path, "it was cut off")
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise _damage(path, verdict.splitlines()[-1])
+    counts = "SELECT (SELECT count(*) FROM rows), coalesce(max(seq), 0), (SELECT count(*) FROM keys) FROM rows"
+    rows, last, keys = connection.execute(counts).fetchone()
+    (cards,) = connection.execute("SELECT count(*) FROM baseline").fetchone()
+    if rows != last or keys != meta.indexed or cards < (meta.baseline or 0):
+        raise _damage(path, "rows are missing")
+    original = Path(meta.path)
+    if original != path and original.exists() and original.stat().st_ino == meta.inode != path.stat().st_ino:
+        raise JournalError(f"{path} is a copy of {original}, which knows what was sent since: use the original, or remove it")
+    if mark is not None and (mark.run, mark.released) > (meta.runs, last):
+        raise JournalError(
+            f"{path} is an older copy: a run has used a newer one here, and its rows would be sent again."
+            f" Put the newer one back; or remove {path.name}-lock to use this one all the same"
+        )
+
+
+def _make_durable(connection: sqlite3.Connection, path: Path) -> None:
+    """Make commits survive a power failure (https://www.sqlite.org/pragma.html)."""
+    connection.execute("PRAGMA synchronous = FULL")  # NORMAL may lose logged rows in a power failure: they would be sent twice
+    connection.execute("PRAGMA fullfsync = ON")  # for macOS, where fsync leaves data in the disk's cache
+    connection.execute("PRAGMA cache_size = -4096")
+    (mode,) = connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
+    if mode != "truncate":
+        raise JournalError(f"{path} is on a file system that can't hold a rollback journal: put the journal on a local disk")
+
+
+def check_identity(path: Path, made_for: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Check that the journal belongs to this service, account and board.
+
+    Raises:
+        JournalError: it belongs to others. The message names the differences.
+    """
+    others = [name for name in {**made_for, **given} if made_for.get(name) != given.get(name)]
+    if others:
+        differences = ", ".join(f"{name} {made_for.get(name)!r} (now {given.get(name)!r})" for name in others)
+        raise JournalError(f"{path} belongs to another import: {differences}. Give this import a journal of its own")

@@ -1,0 +1,279 @@
+"""The journal of a bulk run, for applications and the command line: read it, and settle its rows by hand.
+
+A run writes it, and `read_journal` and `read_rows` may read it meanwhile. The design is described in docs/design/journal.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import sqlite3
+from collections.abc import Generator, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Final, get_args
+
+import attrs
+
+from boardclient.bulk._content import Content
+from boardclient.bulk._journal import named, read_content
+from boardclient.bulk._journal_file import JournalFile, Meta, check_identity, connect, find_location, read_meta, translated
+from boardclient.bulk._rows import RowKey, RowState
+from boardclient.errors import JournalError
+from boardclient.models import check_identifier
+
+__all__ = [
+    "STATES",
+    "Candidate",
+    "JournalRow",
+    "JournalSummary",
+    "RowKey",
+    "RowState",
+    "UnknownRow",
+    "check_identity",
+    "note_undone",
+    "read_journal",
+    "read_rows",
+    "read_unknown",
+    "resolve",
+]
+
+STATES: Final[tuple[RowState, ...]] = get_args(RowState)
+_PAGE: Final = 1000
+_IN_DOUBT: Final = ("logged", "unknown")
+_ROWS: Final = (
+    "SELECT seq, key, content, run, coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq)"
+    " WHERE seq > ? AND coalesce(state, 'logged') IN ({states}) ORDER BY seq LIMIT ?"
+)
+_COMPARED: Final = 300
+"""How many characters of two cards are compared, since the time grows with their square."""
+_LEAST_ALIKE: Final = 0.6
+"""The ratio from which difflib calls sequences a close match (https://docs.python.org/3/library/difflib.html)."""
+
+
+@attrs.frozen(kw_only=True)
+class JournalSummary:
+    """A summary of a journal.
+
+    Attributes:
+        path: The path of the journal.
+        identity: What the journal is bound to, such as service, account and board.
+        created_at: When it was created, in UTC.
+        runs: The number of runs that have opened it.
+        counts: The number of rows in each state.
+    """
+
+    path: Path
+    identity: dict[str, str]
+    created_at: datetime
+    runs: int
+    counts: dict[RowState, int]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in all states."""
+        return sum(self.counts.values())
+
+
+@attrs.frozen(kw_only=True)
+class JournalRow:
+    """A row of a journal.
+
+    Attributes:
+        seq: The number of the row, from 1, in the order of logging.
+        key: The draft's reference, or its position in the input, from 0.
+        content: What was sent, in the form in which it is compared, without a marker.
+        run: The number of the run that logged it last, from 1.
+        state: "logged" until the outcome is known, then "done", "failed", "waiting" (not sent), "unknown" or "undone".
+        detail: The card's id if it is "done" or "undone", otherwise the reason, or None if there is none.
+    """
+
+    seq: int
+    key: RowKey
+    content: Content
+    run: int
+    state: RowState
+    detail: str | None
+
+
+@attrs.frozen
+class Candidate:
+    """A card that may be that of an unknown row. `likeness` is from 0 to 1."""
+
+    card_id: str
+    content: Content
+    likeness: float
+
+
+@attrs.frozen(kw_only=True)
+class UnknownRow:
+    """A row whose card may exist, beside similar cards, the most similar first."""
+
+    row: JournalRow
+    candidates: tuple[Candidate, ...] = ()
+
+    @property
+    def suggestion(self) -> Candidate | None:
+        """The most similar card, if it is similar at all and no other one is as similar."""
+        first, second = [*self.candidates[:2], None, None][:2]
+        if first is None or first.likeness < _LEAST_ALIKE or (second is not None and second.likeness == first.likeness):
+            return None
+        return first
+
+
+def read_journal(path: str | os.PathLike[str]) -> JournalSummary:
+    """Return a summary of a journal.
+
+    Args:
+        path: The path of the journal. A run may be using it.
+
+    Raises:
+        JournalError: there is no journal, or it can't be read.
+    """
+    with _reading(path) as (target, connection, meta):
+        connection.execute("BEGIN")  # both counts are of the same moment
+        counts = dict.fromkeys(STATES, 0)
+        counts.update(connection.execute("SELECT state, count(*) FROM outcomes GROUP BY state").fetchall())
+        (rows,) = connection.execute("SELECT count(*) FROM rows").fetchone()
+        counts["logged"] = rows - sum(counts.values())
+    return JournalSummary(path=target, identity=meta.identity, created_at=meta.created_at, runs=meta.runs, counts=counts)
+
+
+def read_rows(path: str | os.PathLike[str], *states: RowState) -> Generator[JournalRow, None, None]:
+    """Yield the rows of a journal, in the order of logging.
+
+    A run may be using the journal: rows are read a thousand at a time, and its commits wait no longer than that takes. Each row
+    has the state that it had when its thousand was read.
+
+    Args:
+        path: The path of the journal.
+        states: Yield only rows in these states. None given, the default, means all.
+
+    Raises:
+        JournalError: there is no journal, or it can't be read.
+    """
+    after = 0
+    while True:
+        with _reading(path) as (_, connection, _):  # no lock is held between pages, or a run would have to wait
+            rows = _select(connection, states or STATES, after)
+        yield from rows
+        if not rows:
+            return
+        after = rows[-1].seq
+
+
+def read_unknown(path: str | os.PathLike[str]) -> list[UnknownRow]:
+    """Return the rows whose cards may exist, beside the cards that may be theirs.
+
+    Rows that a killed run logged and certainly did not send are recorded as not sent before.
+
+    Args:
+        path: The path of the journal. No run may be using it.
+
+    Raises:
+        JournalError: there is no journal, it is in use, or can't be read.
+    """
+    with contextlib.closing(JournalFile.open(path, None)) as journal, journal.guarded():
+        cards = dict(journal.connection.execute("SELECT seq, cards FROM resembling").fetchall())
+        rows = _select(journal.connection, _IN_DOUBT, 0, limit=-1)
+    return [UnknownRow(row=row, candidates=_candidates(row.content, cards.get(row.seq, "[]"))) for row in rows]
+
+
+def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None = None, absent: bool = False) -> None:
+    """Settle a row by hand whose card may exist. The next run reports it as "already", or sends it if the card is absent.
+
+    Look at the board first: an absent row is sent again without further questions. Calling it again with the same words does
+    nothing.
+
+    Args:
+        journal: The path of the journal. No run may be using it.
+        row: The row's reference, or its position in the input, from 0.
+        card_id: The identifier of its card.
+        absent: True if there is no card.
+
+    Raises:
+        JournalError: there is no journal, it is in use or can't be written, it has no such row, nothing about the row is in
+            doubt, or the card is another row's.
+        ValueError: neither or both of `card_id` and `absent` are given, or the identifier is unusable.
+    """
+    if (card_id is None) is not absent:
+        raise ValueError("give either card_id or absent=True")
+    outcome = (
+        ("waiting", "absent, as a person has settled") if card_id is None else ("done", check_identifier(card_id, "card_id"))
+    )
+    with contextlib.closing(JournalFile.open(journal, None)) as file, file.transaction():
+        found = file.connection.execute(
+            "SELECT seq, coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq) WHERE key = ?", (row,)
+        ).fetchone()
+        refusal = None
+        if found is None:
+            refusal = f"it does not have {named(row)}"
+        elif found[1:] == outcome:
+            return
+        elif found[1] not in _IN_DOUBT:
+            refusal = f"{named(row)} is {found[1]}, not in doubt ({found[2]})"
+        elif card_id is not None and (other := _row_of(file.connection, card_id)) is not None:
+            refusal = f"the card {card_id} is that of {named(other)}"
+        else:
+            file.connection.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?)", (found[0], *outcome))
+    if refusal is not None:
+        raise JournalError(f"{journal}: {refusal}")
+
+
+def note_undone(path: str | os.PathLike[str], card_ids: Sequence[str]) -> None:
+    """Note that created cards were deleted. A later run sends their rows again, and never takes these cards for its own.
+
+    On return it is on the disk. Cards that no row has are left out, so it can be repeated.
+
+    Args:
+        path: The path of the journal. No run may be using it.
+        card_ids: The identifiers of the cards, as `read_rows` gives them for rows that are "done".
+
+    Raises:
+        JournalError: there is no journal, it is in use, or can't be written.
+    """
+    with contextlib.closing(JournalFile.open(path, None)) as file, file.transaction():
+        for card_id in card_ids:
+            file.connection.execute("UPDATE outcomes SET state = 'undone' WHERE state = 'done' AND detail = ?", (card_id,))
+            file.connection.execute("INSERT OR IGNORE INTO baseline VALUES (?)", (card_id,))
+
+
+def _row_of(connection: sqlite3.Connection, card_id: str) -> RowKey | None:
+    found = connection.execute(
+        "SELECT key FROM outcomes JOIN rows USING (seq) WHERE state = 'done' AND detail = ?", (card_id,)
+    ).fetchone()
+    return None if found is None else found[0]
+
+
+def _select(connection: sqlite3.Connection, states: Sequence[RowState], after: int, limit: int = _PAGE) -> list[JournalRow]:
+    found = connection.execute(_ROWS.format(states=",".join("?" * len(states))), (after, *states, limit))
+    return [
+        JournalRow(seq=seq, key=key, content=read_content(content), run=run, state=state, detail=detail)
+        for seq, key, content, run, state, detail in found
+    ]
+
+
+def _candidates(sent: Content, cards: str) -> tuple[Candidate, ...]:
+    found = [
+        Candidate(card_id, shown := Content(*shown_values), _likeness(sent, shown))
+        for card_id, *shown_values in json.loads(cards)
+    ]
+    return tuple(sorted(found, key=lambda candidate: -candidate.likeness))
+
+
+def _likeness(sent: Content, shown: Content) -> float:
+    """Return how alike two contents read, by one plain measure. It suggests, and proves nothing."""
+    first, second = (f"{content.name}\n{content.desc or ''}"[:_COMPARED] for content in (sent, shown))
+    return float(difflib.SequenceMatcher(None, first, second, autojunk=False).ratio())
+
+
+@contextlib.contextmanager
+def _reading(path: str | os.PathLike[str]) -> Iterator[tuple[Path, sqlite3.Connection, Meta]]:
+    target = find_location(path)
+    if not target.exists():
+        raise JournalError(f"there is no journal {target}: check the path")
+    with translated(target), contextlib.closing(connect(target)) as connection:
+        connection.execute("PRAGMA query_only = ON")
+        yield target, connection, read_meta(connection, target)

@@ -1,0 +1,223 @@
+"""What a journal promises to those who run an import again: through `create_many`, `resolve` and the file itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from boardclient import AsyncSession, BulkReport, Card, CardDraft, JournalError
+from boardclient.bulk import resolve
+from boardclient.bulk._journal import JournalLedger
+from boardclient.bulk._rows import Row
+from boardclient.bulk.journal import note_undone, read_journal, read_rows, read_unknown
+from boardclient.errors import BoardClientError, Effect
+from boardclient.testing import BoardService, faults
+
+
+@attrs.define
+class Trial:
+    """A board of a real service, and a journal."""
+
+    service: BoardService
+    session: AsyncSession
+    path: Path
+    board_id: str
+    list_id: str
+
+    def drafts(self, names: str, *, prefix: str | None = None) -> list[CardDraft]:
+        """Return a draft for each letter, with references if a prefix is given."""
+        return [
+            CardDraft(name, self.list_id, reference=None if prefix is None else f"{prefix}{index}")
+            for index, name in enumerate(names)
+        ]
+
+    async def run(self, drafts: Sequence[CardDraft], **options: Any) -> tuple[list[str], BulkReport]:
+        """Import drafts, and return their states in the order of the input."""
+        options = {"board_id": self.board_id, "settle": 0.0, "journal": self.path, "concurrency": 1, **options}
+        async with self.session.cards.create_many(drafts, **options) as run:
+            results = [result async for result in run]
+        return [result.state for result in sorted(results, key=lambda result: result.index)], run.report
+
+    async def cards(self) -> Counter[str | None]:
+        """Return how many cards of each name there are."""
+        return Counter(card.name for card in await self.session.boards.cards(self.board_id))
+
+
+@pytest.fixture
+async def trial(path: Path) -> AsyncIterator[Trial]:
+    async with BoardService() as service, service.session() as session:
+        board = await session.boards.create("Board")
+        board_list = await session.lists.create("To Do", board_id=board.id)
+        assert board.id
+        assert board_list.id
+        yield Trial(service, session, path, board.id, board_list.id)
+
+
+# --- the same rows again
+
+
+async def test_a_second_run_creates_nothing(trial: Trial) -> None:
+    """Each row exists once, however often the import is repeated, and the journal is one file."""
+    drafts = trial.drafts("abc")
+    assert (await trial.run(drafts))[0] == ["created"] * 3
+    assert (await trial.run(drafts))[0] == ["already"] * 3
+    assert (await trial.run([*drafts, CardDraft("d", trial.list_id)]))[0] == ["already"] * 3 + ["created"]
+    assert await trial.cards() == Counter("abcd")
+    assert {item.name for item in trial.path.parent.iterdir()} == {trial.path.name, f"{trial.path.name}-lock"}
+
+
+async def test_a_file_that_gains_a_reference_column_is_recognised(trial: Trial) -> None:
+    """Rows that were known by their positions are known by their content; equal rows share their cards."""
+    await trial.run(trial.drafts("abab"))
+    again = trial.drafts("ababa", prefix="r")
+    assert (await trial.run(again))[0] == ["already"] * 4 + ["created"]
+    assert (await trial.run(list(reversed(again))))[0] == ["already"] * 5
+    assert await trial.cards() == Counter("abaab")
+
+
+async def test_references_that_were_renamed_are_refused(trial: Trial) -> None:
+    """The error names both references, and nothing is sent twice."""
+    await trial.run(trial.drafts("ab", prefix="old-"))
+    with pytest.raises(JournalError, match="reference 'new-0' has the content of the row with the reference 'old-0'"):
+        await trial.run(trial.drafts("ab", prefix="new-"))
+    with pytest.raises(JournalError, match=r"position 0 .* has the content of the row with the reference 'old-0'"):
+        await trial.run(trial.drafts("ab"))
+    assert await trial.cards() == Counter("ab")
+
+
+async def test_an_equal_row_that_comes_later_is_a_row_of_its_own(trial: Trial) -> None:
+    """A file may grow by a row that reads like another one."""
+    drafts = trial.drafts("ab", prefix="r")
+    await trial.run(drafts)
+    assert (await trial.run([*drafts, attrs.evolve(drafts[0], reference="r2")]))[0] == ["already", "already", "created"]
+    assert (await trial.run([*drafts, attrs.evolve(drafts[0], reference="r2")]))[0] == ["already"] * 3
+    assert await trial.cards() == Counter("aab")
+
+
+async def test_a_changed_row_and_a_repeated_reference_are_refused(trial: Trial) -> None:
+    """What was sent can't be changed by sending it again, and two rows can't be told apart by one reference."""
+    drafts = trial.drafts("ab", prefix="r")
+    await trial.run(drafts)
+    for changed in (attrs.evolve(drafts[0], desc="new"), attrs.evolve(drafts[0], pos="top")):
+        with pytest.raises(JournalError, match="was sent by an earlier run with other content"):
+            await trial.run([changed])
+    with pytest.raises(JournalError, match="comes twice in the input"):
+        await trial.run([drafts[0], drafts[0]])
+    new = CardDraft("c", trial.list_id, reference="r9")
+    with pytest.raises(JournalError, match="comes twice in the input"):
+        await trial.run([new, new])
+    assert await trial.cards() == Counter("ab")
+
+
+async def test_a_row_that_comes_twice_in_different_batches_is_refused(trial: Trial) -> None:
+    """The first one may have been logged long before."""
+    many = [CardDraft(f"card {n}", trial.list_id, reference=f"r{n}") for n in range(40)]
+    with pytest.raises(JournalError, match="comes twice in the input"):
+        await trial.run([*many, many[0]])
+    assert max((await trial.cards()).values()) == 1
+
+
+# --- settled by hand
+
+
+async def left_unknown(trial: Trial, drafts: Sequence[CardDraft]) -> None:
+    """Run an import whose second row was sent and got no response."""
+    trial.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
+    states, _ = await trial.run(drafts, unknown="report")
+    assert states == ["created", "unknown", *["created"] * (len(drafts) - 2)]
+
+
+@pytest.mark.parametrize("prefix", [None, "r"])
+async def test_a_row_is_settled_with_its_card(trial: Trial, prefix: str | None) -> None:
+    """The next run reports it as already there."""
+    drafts = trial.drafts("abc", prefix=prefix)
+    await left_unknown(trial, drafts)
+    (card,) = [card for card in await trial.session.boards.cards(trial.board_id) if card.name == "b"]
+    for _ in range(2):  # again is once
+        resolve(trial.path, 1 if prefix is None else "r1", card_id=card.id)
+    assert (await trial.run(drafts))[0] == ["already"] * 3
+    assert await trial.cards() == Counter("abc")
+
+
+async def test_a_row_is_settled_as_absent(trial: Trial) -> None:
+    """The next run sends it, at the word of the person who looked."""
+    drafts = trial.drafts("ab")
+    trial.service.faults.add(faults.drop(), "cards.create", call=2)
+    assert (await trial.run(drafts, unknown="report"))[0] == ["created", "unknown"]
+    resolve(trial.path, 1, absent=True)
+    assert (await trial.run(drafts, unknown="report"))[0] == ["already", "created"]
+    assert await trial.cards() == Counter("ab")
+
+
+async def test_only_what_is_in_doubt_can_be_settled(trial: Trial) -> None:
+    """A slip of the hand changes nothing."""
+    drafts = trial.drafts("abc")
+    await left_unknown(trial, drafts)
+    first = next(row.detail for row in read_rows(trial.path) if row.key == 0)
+    for row, options, why in (
+        (7, {"absent": True}, "does not have the row at position 7"),
+        ("r1", {"absent": True}, "does not have the row with the reference 'r1'"),
+        (0, {"absent": True}, "position 0 .* is done, not in doubt"),
+        (1, {"card_id": first}, f"the card {first} is that of the row at position 0"),
+    ):
+        with pytest.raises(JournalError, match=why):
+            resolve(trial.path, row, **options)  # type: ignore[arg-type]  # -- a table of arguments
+    for options in ({}, {"card_id": "c", "absent": True}, {"card_id": "a/b"}):
+        with pytest.raises(ValueError):
+            resolve(trial.path, 1, **options)  # type: ignore[arg-type]  # -- a table of arguments
+    assert [row.state for row in read_rows(trial.path)] == ["done", "unknown", "done"]
+
+
+async def test_unknown_rows_are_listed_beside_the_cards_that_may_be_theirs(path: Path) -> None:
+    """The most similar card is suggested, unless two are alike or none is similar."""
+    ledger = await JournalLedger.open(path, {}, 8)
+    rows = [Row(n, CardDraft(name, "l1")) for n, name in enumerate(["Buy milk", "Buy bread", "Call Ann", "Walk"])]
+    await ledger.admit(rows)
+    for row in rows:
+        ledger.release(row)
+        ledger.settle(row, "unknown", error=BoardClientError("lost", Effect.UNKNOWN))
+    milk, other = Card("c1", name="BUY MILK!", list_id="l1"), Card("c2", name="Zebra", list_id="l1")
+    twins = [Card("c3", name="Buy Bread"), Card("c4", name="Buy Bread")]
+    await ledger.note_resembling({rows[0].seq: [other, milk], rows[1].seq: twins, rows[2].seq: [other]})
+    await ledger.aclose()
+    found = read_unknown(path)
+    assert [(one.row.content.name, [card.card_id for card in one.candidates]) for one in found] == [
+        ("Buy milk", ["c1", "c2"]),
+        ("Buy bread", ["c3", "c4"]),
+        ("Call Ann", ["c2"]),
+        ("Walk", []),
+    ]
+    assert [one.suggestion for one in found] == [None] * 4  # capitals count
+    ledger = await JournalLedger.open(path, {}, 8)
+    await ledger.note_resembling({rows[0].seq: [other, attrs.evolve(milk, name="Buy milk!", extra={})]})
+    await ledger.aclose()
+    suggestion = read_unknown(path)[0].suggestion
+    assert suggestion is not None
+    assert suggestion.card_id == "c1"
+
+
+# --- undone
+
+
+async def test_undone_rows_are_sent_again(trial: Trial) -> None:
+    """Cards are deleted and noted, in any order, as often as it takes; a later import creates them anew."""
+    drafts = trial.drafts("abc", prefix="r")
+    await trial.run(drafts)
+    made = {row.key: row.detail for row in read_rows(trial.path, "done")}
+    assert all(row.content.name in "abc" for row in read_rows(trial.path))
+    first = made["r0"]
+    assert first is not None
+    await trial.session.cards.delete(first)
+    for _ in range(2):
+        note_undone(trial.path, [first, "unknown"])
+    assert read_journal(trial.path).counts["undone"] == 1
+    states, report = await trial.run(drafts)
+    assert states == ["created", "already", "already"]
+    assert report.audit is not None
+    assert report.audit.lost == 0
+    assert await trial.cards() == Counter("abc")
