@@ -5,6 +5,8 @@
 A name is imported when it is first used. A program that uses none, such as a pytest run with the plugin, does not import aiohttp.
 """
 
+from boardclient._version import __version__ as __version__
+
 TYPE_CHECKING = False  # instead of typing's, whose import takes longer than this module's
 if TYPE_CHECKING:
     from boardclient._pace import Pace
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
     from boardclient.events import BulkProgress
     from boardclient.models import Board, BoardList, BoardPrefs, Card, CardDraft, JsonValue, Member, Position
     from boardclient.session import AsyncSession
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ApiError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from boardclient._transport._shown import FORM_TYPE, secrets_of, shown_headers, shown_response
+from boardclient._transport._client_session import FORM_TYPE, secrets_of, shown_headers, shown_response
 
 URL = "https://board.example/1/members/me"
 

@@ -13,13 +13,14 @@ from unittest.mock import Mock
 
 import aiohttp
 import pytest
+from multidict import CIMultiDict
 from yarl import URL
 
 from boardclient import Effect
 from boardclient._transport import RawResponse, Settings, TransportFailure
 from boardclient._transport._failures import failure_of
 from boardclient._transport._pool import Pool
-from boardclient._transport._reading import unpack_whole
+from boardclient._transport._reading import ReceivedContent, read_whole
 
 SECRET = "t0ken-in-the-address"
 KEY: Any = SimpleNamespace(host="h", port=1, ssl=True, is_ssl=True)
@@ -156,9 +157,8 @@ def test_settings_hide_what_may_be_secret() -> None:
 async def test_a_body_at_hand_is_decoded(coding: str, members: int) -> None:
     """A body that was read before is decoded whole; names of codings have no case (RFC 9110, 8.4.1)."""
     body = gzip.compress(b"abc") * members
-    assert await unpack_whole(200, {"Content-Encoding": coding}, body, 100) == RawResponse(
-        200, {"Content-Encoding": coding}, b"abc" * members
-    )
+    headers = CIMultiDict({"Content-Encoding": coding})
+    assert await read_whole(200, headers, ReceivedContent(body), 100) == RawResponse(200, headers, b"abc" * members)
 
 
 async def test_other_tasks_run_while_a_body_decodes_to_much_more() -> None:
@@ -173,7 +173,7 @@ async def test_other_tasks_run_while_a_body_decodes_to_much_more() -> None:
 
     counting = asyncio.create_task(count())
     size = 2**22
-    decoded = await unpack_whole(200, {"Content-Encoding": "gzip"}, gzip.compress(b"0" * size), size)
+    decoded = await read_whole(200, CIMultiDict({"Content-Encoding": "gzip"}), ReceivedContent(gzip.compress(b"0" * size)), size)
     counting.cancel()
     assert isinstance(decoded, RawResponse)
     assert len(decoded.body) == size

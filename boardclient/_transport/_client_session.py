@@ -1,26 +1,63 @@
-"""The transport over `ClientSession.request`. It works with any session, and with proxies."""
+"""The transport over `ClientSession.request`, and all that instruments see of it.
+
+It works with any session, with proxies and with instruments. These patch `aiohttp.ClientSession`: Sentry and OpenTelemetry add
+trace configs in `__init__`; ddtrace, vcrpy and others wrap `_request`. All of them read the URL, and some the bodies. On sessions
+of our own they see neither credentials nor the body of a request, and of a response what is left without credentials.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import logging
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, unquote_plus
 
 import aiohttp
+import attrs
+from aiohttp.client_proto import ResponseHandler
+from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from boardclient._transport._connections import NO_TIMEOUT, PROGRESS
+from boardclient._redaction import redacted
+from boardclient._transport._connections import NO_TIMEOUT, PROGRESS, Protocol
 from boardclient._transport._failures import failure_of
-from boardclient._transport._headers import RequestHeaders
-from boardclient._transport._instruments import is_mocked, is_wrapped, shown_url
-from boardclient._transport._reading import read_whole, unpack_whole, watched
-from boardclient._transport._requests import OUTGOING, Outgoing, payload_of
-from boardclient._transport._values import Progress, TransportFailure, TransportResult
+from boardclient._transport._reading import ReceivedContent, read_whole
+from boardclient._transport._values import (
+    LARGE_BODY_BYTES,
+    Progress,
+    RawResponse,
+    RequestHeaders,
+    TransportFailure,
+    TransportResult,
+    can_add,
+)
 from boardclient.errors import Effect
 
+if TYPE_CHECKING:
+    from aiohttp.abc import AbstractStreamWriter
+    from aiohttp.connector import Connection
+
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
+_SECRET_PARAMETERS: Final = frozenset({"key", "token"})
+_SECRET_NAMES: Final = frozenset({"client_secret", "code", "code_verifier", "key", "refresh_token", "token"})
+"""The names of credentials in the query, in a form, or at the top level of a JSON body."""
+_REPLACED: Final = frozenset({"Content-Encoding", "Content-Length", "Transfer-Encoding"})
+"""Headers that describe the encoded body. Instruments see the decoded one."""
 _REPEATED: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """Methods of requests that aiohttp repeats by itself when a kept-alive connection breaks. On an application's session this can't
 be turned off: https://github.com/aio-libs/aiohttp/issues/10790."""
+_WATCH_SECONDS: Final = 0.5
+_PIECE_BYTES: Final = 2**16
+
+SESSION_CLASS: Final = vars(aiohttp.ClientSession)
+"""The class's namespace. Wrappers found here can be compared by identity, while attribute access may bind a new object each time.
+
+If `__init__` has changed, new sessions have other trace configs."""
 
 _logger: Final = logging.getLogger("boardclient.transport")
 
@@ -54,10 +91,11 @@ class ClientSessionTransport:
             return TransportFailure("connect", Effect.NOT_SENT, "no connection: the ClientSession is closed")
         progress.stage = "handed"
         is_shown = self._is_lent or is_mocked()
+        sent = self._headers.copy(None if body is None else content_type, headers)
         outgoing = None
         if not is_shown:
             is_watched = is_wrapped() or bool(self._http.trace_configs)
-            outgoing = Outgoing(url, body, content_type, self._limit, is_watched)
+            outgoing = Outgoing(url, body, content_type, sent, self._limit, is_watched)
         tokens = PROGRESS.set(progress), OUTGOING.set(outgoing)
         outcome: TransportResult
         try:
@@ -65,7 +103,7 @@ class ClientSessionTransport:
                 method,
                 URL(url, encoded=True) if is_shown else shown_url(url),
                 data=payload_of(body) if is_shown else None,
-                headers=self._headers.copy(None if body is None else content_type, headers),
+                headers=sent.copy(),  # instruments write into it
                 allow_redirects=False,
                 auto_decompress=False,
                 raise_for_status=False,
@@ -88,9 +126,320 @@ class ClientSessionTransport:
         content: Any = response.content
         if not isinstance(content, aiohttp.StreamReader) or content.at_eof():
             # A recorder such as vcrpy has already read the body, or replays one.
-            return await unpack_whole(response.status, response.headers, await response.read(), self._limit)
-        with watched(response):
+            return await read_whole(response.status, response.headers, ReceivedContent(await response.read()), self._limit)
+        with _watched(response):
             outcome = await read_whole(response.status, response.headers, content, self._limit)
         if not content.is_eof():
             response.close()
         return outcome
+
+
+@contextlib.contextmanager
+def _watched(response: aiohttp.ClientResponse) -> Iterator[None]:
+    """End the reading of a body if its connection fails, on an application's session.
+
+    aiohttp's reader would wait forever (see `Protocol`, which does not need this). The session may have any connector, so only
+    those attributes of its connection are used that all of aiohttp's have.
+    """
+    content, connection = response.content, response.connection
+    protocol = None if connection is None else connection.protocol
+    if content.is_eof() or isinstance(protocol, Protocol) or not isinstance(protocol, ResponseHandler):
+        yield
+        return
+    watch = asyncio.get_running_loop().create_task(_end_with_connection(content, protocol))
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+async def _end_with_connection(content: aiohttp.StreamReader, protocol: ResponseHandler) -> None:
+    # A connection that is closing may still end the body in order, so that `is_connected` says too little.
+    while protocol.exception() is None and protocol.transport is not None:  # noqa: ASYNC110 -- aiohttp has no signal for it
+        await asyncio.sleep(_WATCH_SECONDS)
+    if not content.is_eof():
+        content.set_exception(aiohttp.ClientPayloadError("the connection failed within the body"))
+
+
+# --- what is sent
+
+
+@attrs.define(eq=False)
+class Outgoing:
+    """The real URL, body and response of a request. Instruments see others.
+
+    Args:
+        url: the URL with the credentials.
+        body: what is sent.
+        content_type: of the body.
+        headers: our own headers.
+        limit: how many bytes of the response's body are read.
+        is_watched: whether an instrument may read the response.
+        received: What came back, None until then.
+    """
+
+    url: str = attrs.field(repr=False)
+    body: bytes | None = attrs.field(repr=False)
+    content_type: str
+    headers: CIMultiDict[str] = attrs.field(repr=False)
+    limit: int
+    is_watched: bool
+    received: TransportResult | None = attrs.field(default=None, repr=False)
+
+
+OUTGOING: Final[ContextVar[Outgoing | None]] = ContextVar("boardclient_outgoing", default=None)
+
+
+class OutgoingRequest(aiohttp.ClientRequest):
+    """A request that gets its credentials below `ClientSession`.
+
+    Whatever wraps or traces the session sees neither credentials nor the body.
+    """
+
+    def __init__(self, method: str, url: URL, *, headers: CIMultiDict[str], **options: Any) -> None:
+        if (outgoing := OUTGOING.get()) is not None:  # what instruments have added and can be sent is sent
+            added = {name: value for name, value in headers.items() if can_add(outgoing.headers, name, value)}
+            headers = outgoing.headers.copy()
+            headers.update(added)
+        super().__init__(method, url, headers=headers, **options)
+
+    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+        """Write the request with its real URL and body. The response gets the shown URL.
+
+        Raises:
+            aiohttp.ClientConnectionError: the peer has closed the connection, or sent something before the request.
+        """
+        protocol, progress = conn.protocol, PROGRESS.get()
+        if isinstance(protocol, Protocol) and not (protocol.is_silent and protocol.can_be_written()):
+            raise aiohttp.ClientConnectionResetError
+        if progress is not None:
+            progress.stage = "send"
+        outgoing = OUTGOING.get()
+        if outgoing is None:
+            return await super().send(conn)
+        shown, traces = self.url, self._traces
+        if outgoing.body is not None:
+            await self.update_body(payload_of(outgoing.body))
+        self.url, self._traces = URL(outgoing.url, encoded=True), []  # else the traces would see both
+        try:
+            response = await super().send(conn)
+        finally:
+            self.url, self._traces = shown, traces
+        for trace in traces:
+            await trace.send_request_headers(self.method, shown, self.headers)
+        return response
+
+    @property
+    def request_info(self) -> aiohttp.RequestInfo:
+        """The facts about the request that responses and exceptions hold."""
+        shown = self.original_url
+        return aiohttp.RequestInfo(shown, self.method, CIMultiDictProxy(self.headers), shown)
+
+
+class _LargeBody(aiohttp.Payload):
+    """A body that is sent in pieces and with flow control. aiohttp reads files in a thread, after which a peer may have ended."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body)
+        self._size = len(body)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Return the body as text."""
+        text: str = self._value.decode(encoding, errors)
+        return text
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Write the body."""
+        view = memoryview(self._value)
+        for start in range(0, len(view), _PIECE_BYTES):
+            await writer.write(view[start : start + _PIECE_BYTES])
+            await asyncio.sleep(0)  # a response that comes meanwhile is read before the next piece fails to be written
+
+
+def payload_of(body: bytes | None) -> bytes | aiohttp.Payload | None:
+    """Return a body in the form in which it is passed to aiohttp."""
+    return body if body is None or len(body) <= LARGE_BODY_BYTES else _LargeBody(body)
+
+
+# --- which instruments there are
+
+
+def _is_of_aiohttp(function: object) -> bool:
+    # Not isinstance: a wrapt.FunctionWrapper pretends to have the class and the code of the function that it wraps
+    # (https://wrapt.readthedocs.io/en/latest/wrappers.html).
+    return type(function) is FunctionType and function.__code__.co_filename == aiohttp.ClientSession.close.__code__.co_filename
+
+
+OWN_REQUEST, OWN_INNER_REQUEST = (
+    SESSION_CLASS[name] if _is_of_aiohttp(SESSION_CLASS[name]) else None for name in ("request", "_request")
+)
+"""aiohttp's own functions. None for one that was wrapped before this package was imported."""
+
+
+def is_wrapped() -> bool:
+    """Return True if `ClientSession.request` or `._request` was patched."""
+    return SESSION_CLASS["_request"] is not OWN_INNER_REQUEST or SESSION_CLASS["request"] is not OWN_REQUEST
+
+
+def is_mocked() -> bool:
+    """Return True if they were patched with `unittest.mock`, as aioresponses does.
+
+    A mock stands in for the service, so it receives the credentials and the body.
+    """
+    return hasattr(SESSION_CLASS["_request"], "mock") or hasattr(SESSION_CLASS["request"], "mock")
+
+
+def shown_url(url: str) -> URL:
+    """Return a URL without the credentials in its query."""
+    address, mark, query = url.partition("?")
+    if mark:
+        kept = [pair for pair in query.split("&") if unquote_plus(pair.partition("=")[0]).lower() not in _SECRET_PARAMETERS]
+        address += "?" * bool(kept) + "&".join(kept)
+    return URL(address, encoded=True)
+
+
+class GuardedTraces:
+    """A trace config, or a signal of one. What its handlers raise is logged, and ends no call."""
+
+    def __init__(self, guarded: Any) -> None:
+        self._guarded = guarded
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._guarded, name)
+        return GuardedTraces(value) if name.lstrip("_").startswith("on_") else value
+
+    async def send(self, *values: object) -> None:
+        """Send a signal."""
+        try:
+            await self._guarded.send(*values)
+        except Exception:
+            _logger.warning("a trace config failed", exc_info=True)
+
+
+# --- what instruments see of a response
+
+
+class ShownResponse(aiohttp.ClientResponse):
+    """A response that is read before `ClientSession` returns it to instruments.
+
+    They see what is left without credentials. `ClientSessionTransport` takes the response as it was from `Outgoing`.
+    """
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        """Read the head, and the body where instruments may read it."""
+        outgoing = OUTGOING.get()
+        if outgoing is None or not outgoing.is_watched:
+            return await super().start(connection)
+        outgoing.received = received = await self._received(connection, outgoing.limit)
+        if isinstance(received, TransportFailure):
+            raise shown_error(received)
+        self._show(received, outgoing)
+        return self
+
+    async def _received(self, connection: Connection, limit: int) -> TransportResult:
+        progress = PROGRESS.get()
+        assert progress is not None  # noqa: S101 -- it is set with what goes out
+        try:
+            await super().start(connection)
+            progress.stage = "receive"
+            with _watched(self):
+                received = await read_whole(self.status, self.headers, self.content, limit)
+        except Exception as error:  # whatever it is, it may print what the service sent
+            return failure_of(error, progress.stage)
+        if not self.content.is_eof():
+            self.close()
+        return received
+
+    def _show(self, received: RawResponse, outgoing: Outgoing) -> None:
+        """Leave nothing in the response that instruments may not see."""
+        secrets = secrets_of(outgoing.url, outgoing.body, outgoing.content_type)
+        is_token = outgoing.content_type == FORM_TYPE and outgoing.body is not None and received.is_success
+        headers, body = shown_response(received.headers, received.body, secrets, is_token=is_token)
+        self._headers = CIMultiDictProxy(headers)
+        self._cache = {}  # of properties that were asked for before
+        self._raw_headers = tuple((name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in headers.items())
+        self._raw_cookie_headers = tuple(headers.getall("Set-Cookie", ())) or None
+        self.reason = shown_text(self.reason or "", secrets)
+        self._body = body
+        self.content = _stream(body, self._loop)
+
+
+def _stream(body: bytes, loop: Any) -> aiohttp.StreamReader:
+    """Return a stream of a body that was already read."""
+    stream = aiohttp.StreamReader(ResponseHandler(loop), len(body) + 1, loop=loop)
+    stream.feed_data(body)
+    stream.feed_eof()
+    return stream
+
+
+def shown_error(failure: TransportFailure) -> aiohttp.ClientError:
+    """Return a failure as an exception of aiohttp that shows no part of the request."""
+    kind = aiohttp.ClientPayloadError if failure.phase == "receive" else aiohttp.ClientConnectionError
+    return kind(failure.why)
+
+
+def secrets_of(url: str, body: bytes | None, content_type: str) -> list[str]:
+    """Return the credentials in a request."""
+    fields: list[tuple[str, object]] = [*parse_qsl(url.partition("?")[2])]
+    if body is not None:
+        text = body.decode("utf-8", "replace")
+        fields += parse_qsl(text) if content_type == FORM_TYPE else _fields(text)
+    return [value for name, value in fields if name.lower() in _SECRET_NAMES and isinstance(value, str) and value]
+
+
+def _fields(text: str) -> list[tuple[str, object]]:
+    value = _decoded(text)
+    return [*value.items()] if isinstance(value, dict) else []
+
+
+def _decoded(text: str) -> Any:
+    """Return the JSON value of a text, or None if it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def shown_headers(headers: Mapping[str, str], secrets: list[str]) -> CIMultiDict[str]:
+    """Return headers with `***` in place of the secrets."""
+    return CIMultiDict((name, shown_text(value, secrets)) for name, value in headers.items())
+
+
+def shown_text(text: str, secrets: list[str]) -> str:
+    """Return a text with `***` in place of the secrets."""
+    if not secrets:
+        return text
+    return redacted(text.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape")
+
+
+def shown_response(
+    headers: Mapping[str, str], body: bytes, secrets: list[str], *, is_token: bool
+) -> tuple[CIMultiDict[str], bytes]:
+    """Return the headers and the decoded body of a response without secrets.
+
+    In the response to a token exchange (`is_token`) all texts are replaced.
+    """
+    if is_token:
+        value = _decoded(body.decode("utf-8", "replace"))
+        found: list[str] = []
+        body = json.dumps(_without_texts(value, found)).encode()
+        secrets = [*secrets, *found]
+    elif secrets:
+        body = redacted(body, secrets)
+    shown = shown_headers(headers, secrets)
+    for name in _REPLACED:
+        shown.popall(name, None)
+    shown["Content-Length"] = str(len(body))
+    return shown, body
+
+
+def _without_texts(value: Any, found: list[str]) -> Any:
+    """Return a JSON value with `***` in place of its texts, which go into `found`."""
+    if isinstance(value, dict):
+        return {name: _without_texts(part, found) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_without_texts(part, found) for part in value]
+    if isinstance(value, str) and value:
+        found.append(value)
+        return "***"
+    return value

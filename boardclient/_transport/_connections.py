@@ -7,7 +7,6 @@ import contextlib
 import functools
 import os
 import select
-import sys
 from collections.abc import Callable, Sequence, Sized
 from contextvars import ContextVar
 from ssl import SSLContext
@@ -36,6 +35,8 @@ PROGRESS: Final[ContextVar[Progress | None]] = ContextVar("boardclient_progress"
 
 FIELD_BYTES: Final = 2**16
 """The longest header field that is accepted. aiohttp's default is 8 KiB, which some services' cookies and policies exceed."""
+MOST_FIELDS: Final = 1000
+"""The most header fields that are accepted. aiohttp's default is 128."""
 _READ_BYTES: Final = 2**16
 _BUFFER_BYTES: Final = 2**18
 """aiohttp's default: a connection is paused when twice as much of a body was not read yet."""
@@ -47,9 +48,11 @@ _new_parser: Final = functools.partial(
     auto_decompress=False,
     max_line_size=FIELD_BYTES,
     max_field_size=FIELD_BYTES,
+    max_headers=MOST_FIELDS,
 )
 _END_OF_HEAD: Final = b"\r\n\r\n"
-_BODILESS: Final = (b" 204 ", b" 304 ")
+_BODILESS: Final = b" 204 "
+_FRAMING: Final = (b"content-length:", b"transfer-encoding:", b"content-encoding:")
 _HAS_POLL: Final = hasattr(select, "poll")
 _ENDS: Final = 0 if not _HAS_POLL else select.POLLIN | getattr(select, "POLLRDHUP", 0)
 _ENDS_OVER_TLS: Final = 0 if not _HAS_POLL else ~select.POLLIN
@@ -116,25 +119,13 @@ class ConnectionQueue:
 
 
 class Connector(aiohttp.TCPConnector):
-    """A connector that reports when a request has its connection. Until then nothing was sent. Owned by its `Pool`.
+    """Provides the connections of a pool to both transports, and checks them. Owned by its `Pool`."""
 
-    With `is_known` set, aiohttp works as the probe expects: connections have a protocol of our own, and requests wait in a queue
-    of our own.
-    """
-
-    def __init__(self, limit: int, ssl: SSLContext | bool | aiohttp.Fingerprint, *, is_known: bool = True) -> None:
+    def __init__(self, limit: int, ssl: SSLContext | bool | aiohttp.Fingerprint) -> None:
         self._process = os.getpid()
-        super().__init__(limit=0 if is_known else limit, keepalive_timeout=KEEP_ALIVE_SECONDS, ssl=ssl)
-        self.queue: Final = ConnectionQueue(self._acquired, limit if is_known else sys.maxsize)
-        if is_known:
-            self._factory = cast("functools.partial[ResponseHandler]", functools.partial(Protocol, loop=self._loop))
-
-    def abandon(self) -> None:
-        """Mark the connector as closed without closing its connections.
-
-        They belong to another event loop or process.
-        """
-        self._closed = True
+        super().__init__(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS, ssl=ssl)
+        self.queue: Final = ConnectionQueue(self._acquired, limit)
+        self._factory = cast("functools.partial[ResponseHandler]", functools.partial(Protocol, loop=self._loop))
 
     def __del__(self, *held: object) -> None:
         # After a fork, parent and child share the epoll instance: closing here would unregister the parent's connections
@@ -143,14 +134,26 @@ class Connector(aiohttp.TCPConnector):
             super().__del__()
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
+        """Return a connection for a request of `ClientSession`, once there is one."""
         progress = PROGRESS.get()
         if progress is not None:
             progress.stage = "connect"
         if len(self._acquired) >= self.queue.limit:
             await self.queue.wait(traces)
+        return await self._connect(req, traces, timeout)
+
+    async def _connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
+        """Return a connection that may be new. The caller has waited in the queue.
+
+        Raises:
+            aiohttp.ClientConnectionError: there is none, or it has ended, or the peer sent something to no request.
+        """
         connection = await super().connect(req, traces, timeout)
-        if progress is not None:
-            progress.stage = "send"
+        protocol = cast("Protocol", connection.protocol)
+        if not protocol.can_be_written():
+            connection.close()
+            raise aiohttp.ClientConnectionResetError
+        protocol.is_silent = True
         return connection
 
     def _release_waiter(self) -> None:
@@ -175,23 +178,21 @@ class Connector(aiohttp.TCPConnector):
         self._acquired.add(protocol)
         return protocol
 
-    async def acquire(self, request: ClientRequest, traces: list[Trace]) -> Any:
-        """Acquire a connection, which may be a new one, and return its protocol. The caller has waited in the queue.
-
-        Raises:
-            aiohttp.ClientConnectionError: there is none, or it has ended, or the peer sent something to no request.
-        """
-        connection = await aiohttp.TCPConnector.connect(self, request, traces, NO_TIMEOUT)
+    async def acquire(self, request: ClientRequest) -> Any:
+        """Acquire a connection, which may be a new one, and return its protocol. The caller has waited in the queue."""
+        connection = await self._connect(request, [], NO_TIMEOUT)
         protocol: Any = connection.protocol
         connection._protocol = None  # else the connection would be closed with this object
-        if protocol.transport is not None and not protocol.transport.is_closing() and not protocol.has_ended():
-            return protocol
-        self.discard(request.connection_key, protocol)
-        raise aiohttp.ClientConnectionResetError
+        return protocol
+
+    def _release(self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False) -> None:
+        """Keep a connection, or close it. What comes from now on belongs to no request, and goes into its `_tail`."""
+        protocol._parser = None
+        super()._release(key, protocol, should_close=should_close)
 
     def give_back(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
         """Keep a connection for the next request if its peer keeps it too."""
-        protocol._parser = None  # what comes now belongs to no request, and goes into `_tail`
+        protocol._parser = None  # as in `_release`
         if self._closed or self._cleanup_handle is None or protocol.should_close:
             self._release(key, protocol)
         else:  # what `_release` does then
@@ -203,6 +204,35 @@ class Connector(aiohttp.TCPConnector):
     def discard(self, key: ConnectionKey, protocol: ResponseHandler) -> None:
         """Close a connection that was acquired."""
         self._release(key, protocol, should_close=True)
+
+
+_USED: Final = {
+    "TCPConnector": ("_acquired", "_cleanup_handle", "_closed", "_conns", "_factory", "_loop", "_release", "_release_waiter"),
+    "ResponseHandler": (
+        *("_buffer", "_parser", "_payload", "_reading_paused", "_should_close", "_skip_payload", "_tail", "_waiter"),
+        *("connection_lost", "data_received", "read", "resume_reading", "set_exception", "set_response_params", "should_close"),
+    ),
+    "StreamReader": ("_buffer", "at_eof", "exception", "is_eof", "readany", "set_exception", "total_bytes"),
+}
+"""What is used of aiohttp's classes, most of it beyond its documentation. `tests/service` shows that it works as it is used."""
+
+
+def missing_parts(connector: aiohttp.TCPConnector) -> list[str]:
+    """Return the names of what this aiohttp lacks. Without them requests take `ClientSession`."""
+    loop = asyncio.get_running_loop()
+    handler = ResponseHandler(loop)
+    objects = (connector, handler, aiohttp.StreamReader(handler, _BUFFER_BYTES, loop=loop))
+    names = [
+        f"{kind}.{name}"
+        for (kind, used), one in zip(_USED.items(), objects, strict=True)
+        for name in used
+        if not hasattr(one, name)
+    ]
+    try:
+        _new_parser(handler, loop)
+    except TypeError:
+        names.append("HttpResponseParser")
+    return names
 
 
 class NothingSentError(aiohttp.ClientOSError):
@@ -232,6 +262,8 @@ class Protocol(ResponseHandler):
     """The poll events after which no request may be written."""
     _packet = b""
     """The packet that is being parsed."""
+    is_silent = True
+    """Whether the peer has sent nothing since the connection was taken."""
     has_refused: Callable[[], bool]
     """Return True right after a write if the connection ended meanwhile."""
     is_refused = False
@@ -257,6 +289,7 @@ class Protocol(ResponseHandler):
     def data_received(self, data: bytes) -> None:
         """Parse the next bytes."""
         self._packet = data
+        self.is_silent = False
         ResponseHandler.data_received(self, data)
         self._packet = b""
 
@@ -267,6 +300,10 @@ class Protocol(ResponseHandler):
             return False
         # Only what can change while a connection is idle: aiohttp checked `should_close` when the last response ended.
         return not (self._buffer or self._tail or self._should_close or self._unread(0))
+
+    def can_be_written(self) -> bool:
+        """Return True if a request can be written to the connection, new or not."""
+        return self.transport is not None and not self.transport.is_closing() and not self.has_ended()
 
     def has_ended(self) -> bool:
         """Return True if no request may be written any more.
@@ -309,7 +346,10 @@ class Protocol(ResponseHandler):
         super().connection_lost(exc)
 
     def _read_before_junk(self) -> None:
-        """Read the complete response at the start of a packet that fails to parse."""
+        """Read the complete response at the start of a packet that fails to parse.
+
+        A head whose status is no success is complete without its body, which says nothing of what was done.
+        """
         packet, self._packet = self._packet, b""  # only one attempt
         head, end, rest = packet.partition(_END_OF_HEAD)
         if not packet.startswith(b"HTTP/") or not end or len(self):
@@ -317,7 +357,10 @@ class Protocol(ResponseHandler):
         fields = head.lower().split(b"\r\n")
         lengths = [value for name, _, value in (field.partition(b":") for field in fields) if name == b"content-length"]
         body = b""
-        if packet[8:13] not in _BODILESS:
+        if not packet.startswith(b" 2", 8):
+            kept = [field for field in head.split(b"\r\n") if not field.lower().startswith(_FRAMING)]
+            head = b"\r\n".join([*kept, b"Content-Length: 0"])
+        elif packet[8:13] != _BODILESS:
             if len(lengths) != 1 or not lengths[0].strip().isdigit() or b"\r\ntransfer-encoding" in head.lower():
                 return
             body = rest[: int(lengths[0])]

@@ -1,8 +1,7 @@
 """The transport over the pool's connections. It costs less than half of `ClientSession.request`.
 
-The pool, TLS and the parser are aiohttp's. The head is written here, with the headers that aiohttp would send. What this needs
-beyond aiohttp's documented interface is checked once per process by `_probe`. Requests out of the ordinary take
-`ClientSessionTransport`. The design is described in docs/design/transport.md.
+The pool, TLS and the parser are aiohttp's. The head is written here, with the headers that aiohttp would send. Requests out of
+the ordinary, and sessions with instruments, take `ClientSessionTransport`. docs/design/transport.md describes the design.
 """
 
 from __future__ import annotations
@@ -10,24 +9,33 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
 
-from boardclient._transport._connections import Connector
+from boardclient._transport._connections import Connector, Protocol
 from boardclient._transport._failures import failure_of
-from boardclient._transport._headers import RequestHeaders
-from boardclient._transport._instruments import Traces
 from boardclient._transport._reading import read_whole
-from boardclient._transport._requests import LARGE_BODY_BYTES, OutgoingRequest, Prototype
-from boardclient._transport._shown_response import ShownResponse
-from boardclient._transport._values import Progress, RawResponse, TransportResult
-from boardclient._transport._writes import Writes
+from boardclient._transport._values import (
+    FRAMING,
+    LARGE_BODY_BYTES,
+    Progress,
+    RawResponse,
+    RequestHeaders,
+    TransportResult,
+    can_add,
+    with_fields,
+)
+
+if TYPE_CHECKING:
+    from aiohttp.client_reqrep import ConnectionKey
 
 K = TypeVar("K")
 V = TypeVar("V")
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
-_FRAMING: Final = frozenset({"connection", "content-length", "cookie", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
 _MOST_KEPT: Final = 64
 _AT_HAND_BYTES: Final = 2**16
 """Up to this size a fully received body is taken from the StreamReader's buffer, since `read()` would resume the parser first,
@@ -35,23 +43,32 @@ for 2 microseconds. It is far below the size at which aiohttp pauses a connectio
 _PLAIN_ORIGIN: Final = re.compile(r"https?://[\w.\-:\[\]]+", re.ASCII)
 _PLAIN_TARGET: Final = re.compile(r'/[!"$-~]*(?<!\?)')
 """A target that aiohttp sends unchanged: ASCII without spaces, control characters, a fragment or an empty query."""
-_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~\w]+", re.ASCII)
-_VALUE: Final = re.compile(r"[!-~](?:[ !-~]*[!-~])?", re.ASCII)
-"""The value of a field, printable ASCII only. For names and values see https://www.rfc-editor.org/rfc/rfc9110#section-5.1 and
-#section-5.5."""
 
 
-def serves(http: aiohttp.ClientSession, headers: Mapping[str, str]) -> bool:
-    """Return True if `DirectTransport` sends the same requests as this session would.
+def serves(headers: Mapping[str, str]) -> bool:
+    """Return True if no header changes how a message is framed."""
+    return FRAMING.isdisjoint(name.lower() for name in headers)
 
-    It does not with a proxy, with headers that frame a message, or if an instrument has changed the session.
+
+class Prototype(aiohttp.ClientRequest):
+    """The common part of the requests with one method and content type to one origin.
+
+    The connector gets it in place of each request.
     """
-    return (
-        _FRAMING.isdisjoint(name.lower() for name in headers)
-        and not (http.trust_env or http._default_proxy)
-        and not (http._middlewares or http.headers or http._default_auth)
-        and (http._request_class, http._response_class) == (OutgoingRequest, ShownResponse)
-    )
+
+    def __init__(self, method: str, origin: str, headers: CIMultiDict[str], has_body: bool) -> None:
+        super().__init__(method, URL(origin, encoded=True), headers=headers)
+        if has_body:
+            self.headers.pop("Content-Length", None)  # aiohttp computed it for no body
+        elif method in self.POST_METHODS:
+            self.headers.setdefault("Content-Type", "application/octet-stream")  # as aiohttp does
+        lines = [f"{name}: {value}\r\n" for name, value in self.headers.items()]
+        self.head: Final = " HTTP/1.1\r\n" + "".join(lines)
+
+    @cached_property
+    def connection_key(self) -> ConnectionKey:  # pyright: ignore[reportIncompatibleMethodOverride] -- a property computed once
+        """The key of the connections in the pool."""
+        return super().connection_key
 
 
 class DirectTransport:
@@ -81,9 +98,10 @@ class DirectTransport:
             return None
         prototype, head = prepared
         if headers:
-            if not all(_can_add(prototype, *field) for field in headers.items()):
+            fields = with_fields(CIMultiDict(), headers)
+            if not all(can_add(prototype.headers, *field) for field in fields.items()):
                 return None
-            head += "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode()
+            head += "".join([f"{name}: {value}\r\n" for name, value in fields.items()]).encode()
         if body is None:
             return prototype, head + b"\r\n"
         if len(body) > LARGE_BODY_BYTES:
@@ -117,7 +135,7 @@ class DirectTransport:
         _keep(self._prototypes, (method, origin, content_type), prototype)
         return prototype
 
-    async def round_trip(self, prototype: Prototype, wire: bytes, progress: Progress, traces: Any = ()) -> TransportResult:
+    async def round_trip(self, prototype: Prototype, wire: bytes, progress: Progress) -> TransportResult:
         """Send one request once, and return its response or the failure."""
         progress.stage = "connect"
         connector, key = self._connector, prototype.connection_key
@@ -125,10 +143,10 @@ class DirectTransport:
         outcome: TransportResult
         try:
             if len(self._acquired) >= self._queue.limit:
-                await self._queue.wait(traces)
-            protocol = None if traces else connector.take(key)
+                await self._queue.wait()
+            protocol = connector.take(key)
             if protocol is None:
-                protocol = await connector.acquire(prototype, traces)
+                protocol = await connector.acquire(prototype)
             transport = protocol.transport
             if len(self._acquired) > 1:
                 self._writes.add(protocol, wire, progress)
@@ -162,32 +180,6 @@ class DirectTransport:
         progress.stage = "idle"
         return outcome
 
-    async def traced_round_trip(
-        self, traces: Traces, method: str, url: str, body: bytes | None, progress: Progress, content_type: str
-    ) -> TransportResult:
-        """Send a request that `plan` accepts, with trace signals.
-
-        Headers that the handlers of the signals add are sent with it.
-        """
-        outcome: TransportResult
-        try:
-            await traces.start()
-            plan = self.plan(method, url, body, content_type, self._addable(traces.headers, method, url, body, content_type))
-            assert plan is not None  # noqa: S101 -- the pool has planned it before
-            outcome = await self.round_trip(*plan, progress, traces.signals)
-        except asyncio.CancelledError as cancellation:
-            await traces.end(cancellation)
-            raise
-        await traces.end(outcome)
-        return outcome
-
-    def _addable(
-        self, headers: Mapping[str, str], method: str, url: str, body: bytes | None, content_type: str
-    ) -> dict[str, str]:
-        """Return the headers that instruments added and that can be sent. Others are dropped: they can't end a call."""
-        plan = self.plan(method, url, body, content_type)
-        return {name: value for name, value in headers.items() if plan is not None and _can_add(plan[0], name, value)}
-
 
 def _keep(kept: dict[K, V], key: K, value: V) -> None:
     """Cache a value for the next requests. The cache is bounded, since paths hold ever new identifiers."""
@@ -196,10 +188,43 @@ def _keep(kept: dict[K, V], key: K, value: V) -> None:
     kept[key] = value
 
 
-def _can_add(prototype: Prototype, name: str, value: str) -> bool:
-    """Return True if a header can be added to the head of one request.
+class Writes:
+    """The requests to write once the other callbacks of this iteration have run. Owned by its `DirectTransport`.
 
-    It must be well-formed, must not frame the message, and must not be there already.
+    Python code runs slower right after a system call, so the calls of many tasks are faster without system calls in between. A
+    request is not written if its call is cancelled, or its connection ends, before that.
     """
-    is_well_formed = _NAME.fullmatch(name) is not None and _VALUE.fullmatch(value) is not None
-    return is_well_formed and name not in prototype.headers and name.lower() not in _FRAMING
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Protocol, bytes, Progress]] = []
+
+    def add(self, protocol: Protocol, wire: bytes, progress: Progress) -> None:
+        """Write a request in the next iteration. Its stage is "write" until then."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)
+        progress.stage = "write"
+        self._waiting.append((protocol, wire, progress))
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for protocol, wire, progress in waiting:
+            transport = protocol.transport
+            if transport is None or transport.is_closing() or is_given_up(protocol):
+                continue
+            if protocol.has_ended():  # nothing is sent: the call ends with NOT_SENT
+                transport.abort()
+                continue
+            progress.stage = "send"
+            try:
+                protocol.write(wire)
+            except Exception:  # a foreign transport may raise: the other requests must still be written
+                transport.abort()
+
+
+def is_given_up(protocol: Protocol) -> bool:
+    """Return True if the task that waits for the response was cancelled.
+
+    The task itself runs only in the next iteration.
+    """
+    waiter = protocol._waiter
+    return waiter is not None and waiter.cancelled()

@@ -12,7 +12,7 @@ import aiohttp
 import aiohttp.http
 
 from boardclient._transport._connections import NothingSentError
-from boardclient._transport._decoding import DecodingError
+from boardclient._transport._reading import DecodingError
 from boardclient._transport._values import TransportFailure
 from boardclient.errors import Effect
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import aiohttp
 import attrs
 
-from boardclient._transport import _direct, _probe
-from boardclient._transport._client_session import ClientSessionTransport
-from boardclient._transport._connections import FIELD_BYTES, NO_TIMEOUT, Connector
-from boardclient._transport._direct import DirectTransport
-from boardclient._transport._headers import RequestHeaders
-from boardclient._transport._instruments import SESSION_CLASS, Traces, is_wrapped
-from boardclient._transport._requests import OutgoingRequest
-from boardclient._transport._shown import secrets_of
-from boardclient._transport._shown_response import ShownResponse
-from boardclient._transport._values import Progress, Settings, TransportResult
+from boardclient._transport._client_session import (
+    OWN_INNER_REQUEST,
+    OWN_REQUEST,
+    SESSION_CLASS,
+    ClientSessionTransport,
+    GuardedTraces,
+    OutgoingRequest,
+    ShownResponse,
+)
+from boardclient._transport._connections import FIELD_BYTES, KEEP_ALIVE_SECONDS, MOST_FIELDS, NO_TIMEOUT, Connector, missing_parts
+from boardclient._transport._direct import DirectTransport, serves
+from boardclient._transport._values import Progress, RequestHeaders, Settings, TransportResult
 
 _logger: Final = logging.getLogger("boardclient.transport")
 
@@ -32,8 +33,6 @@ class _Transports:
     general: ClientSessionTransport
     direct: DirectTransport | None
     made_by: object
-    is_traced: bool
-    """Whether the session has trace configs. It can't gain any later: instruments add theirs in `__init__`."""
 
 
 class Pool:
@@ -51,7 +50,7 @@ class Pool:
         self._lent = lent
         self.sent = 0
         """How many requests were sent or attempted."""
-        self._connector: Connector | None = None
+        self._connector: aiohttp.TCPConnector | None = None
         self._sessions: list[aiohttp.ClientSession] = []
         self._usual: _Transports | None = None
         self._unproxied: _Transports | None = None
@@ -88,14 +87,11 @@ class Pool:
         if self._avoids_proxy and url.startswith("http:") and self._unproxied is not None:
             transports = self._unproxied
         direct = transports.direct
-        if direct is not None and self._may_be_direct and not is_wrapped():
+        is_own = SESSION_CLASS["_request"] is OWN_INNER_REQUEST and SESSION_CLASS["request"] is OWN_REQUEST
+        if direct is not None and self._may_be_direct and is_own:
             plan = direct.plan(method, url, body, content_type, headers)
             if plan is not None:
-                if not transports.is_traced:
-                    return direct.round_trip(plan[0], plan[1], progress)
-                sent = self._headers.copy(None if body is None else content_type, headers)
-                traces = Traces(transports.http, method, url, sent, secrets_of(url, body, content_type))
-                return direct.traced_round_trip(traces, method, url, body, progress, content_type)
+                return direct.round_trip(plan[0], plan[1], progress)
         return transports.general.round_trip(method, url, body, progress, content_type, headers)
 
     def _open(self) -> _Transports:
@@ -113,15 +109,13 @@ class Pool:
         limit = self.settings.max_answer_bytes
         http, direct = self._lent, None
         if http is None:
-            if self._connector is None:
-                _keep_receive_buffers()
-                self._connector = _connector(self.settings)
-            http = _own_session(self._connector, trust_env=trust_env, proxy=self.settings.proxy)
+            connector = self._connector = self._connector or _connector(self.settings)
+            http = _own_session(connector, trust_env=trust_env, proxy=self.settings.proxy)
             self._sessions.append(http)
-            if not _probe.fault() and _direct.serves(http, self._headers.copy(None)):
-                direct = DirectTransport(self._connector, self._headers, limit)
+            if isinstance(connector, Connector) and _is_plain(http) and serves(self._headers.copy(None)):
+                direct = DirectTransport(connector, self._headers, limit)
         general = ClientSessionTransport(http, self._headers, limit, is_lent=self.is_lent)
-        return _Transports(http, general, direct, SESSION_CLASS["__init__"], bool(getattr(http, "trace_configs", None)))
+        return _Transports(http, general, direct, SESSION_CLASS["__init__"])
 
     @property
     def max_connections(self) -> int:
@@ -135,7 +129,7 @@ class Pool:
         """The numbers of open connections, of idle ones, and of waiting requests."""
         connector: Any = self._connector if self._lent is None else self._lent.connector
         idle, waiting = (sum(map(len, list(getattr(connector, name, {}).values()))) for name in ("_conns", "_waiters"))
-        if self._connector is not None:
+        if isinstance(self._connector, Connector):
             waiting += len(self._connector.queue)
         return len(getattr(connector, "_acquired", ())) + idle, idle, waiting
 
@@ -151,7 +145,7 @@ class Pool:
         They belong to another event loop or process.
         """
         if self._connector is not None:
-            self._connector.abandon()
+            self._connector._closed = True  # its connections are not closed
         self._forget()
 
     def _forget(self) -> list[aiohttp.ClientSession]:
@@ -174,12 +168,26 @@ class Pool:
         return f"{len(self._connector._acquired)}/{self.settings.max_connections} connections, {self.transport_name}"
 
 
-def _connector(settings: Settings) -> Connector:
+def _connector(settings: Settings) -> aiohttp.TCPConnector:
     ssl = True if settings.ssl is None else settings.ssl
-    return Connector(settings.max_connections, ssl, is_known=not _probe.fault())
+    connector = Connector(settings.max_connections, ssl)
+    missing = missing_parts(connector)
+    if not missing:
+        return connector
+    _logger.warning("requests take aiohttp's ClientSession: this aiohttp lacks %s", ", ".join(missing))
+    return aiohttp.TCPConnector(limit=settings.max_connections, keepalive_timeout=KEEP_ALIVE_SECONDS, ssl=ssl)
 
 
-def _own_session(connector: Connector, *, trust_env: bool, proxy: str | None) -> aiohttp.ClientSession:
+def _is_plain(http: aiohttp.ClientSession) -> bool:
+    """Return True if a session sends what `DirectTransport` sends: it has no proxy, and no instrument has changed it."""
+    return (
+        not (http.trust_env or http._default_proxy)
+        and not (http._middlewares or http.headers or http._default_auth or http.trace_configs)
+        and (http._request_class, http._response_class) == (OutgoingRequest, ShownResponse)
+    )
+
+
+def _own_session(connector: aiohttp.TCPConnector, *, trust_env: bool, proxy: str | None) -> aiohttp.ClientSession:
     http = aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -190,18 +198,10 @@ def _own_session(connector: Connector, *, trust_env: bool, proxy: str | None) ->
         proxy=proxy,
         max_line_size=FIELD_BYTES,
         max_field_size=FIELD_BYTES,
+        max_headers=MOST_FIELDS,
     )
     # Only the caller's policy may repeat requests. aiohttp would repeat GET, PUT and DELETE when a kept-alive connection breaks
     # (https://github.com/aio-libs/aiohttp/issues/10790).
     http._retry_connection = False
+    http._trace_configs = [cast("aiohttp.TraceConfig", GuardedTraces(config)) for config in http.trace_configs]
     return http
-
-
-@cache
-def _keep_receive_buffers() -> None:
-    """Make glibc keep asyncio's receive buffers instead of returning them each time.
-
-    They have 256 KiB. Freeing one larger allocation raises the threshold from which glibc uses mmap (M_MMAP_THRESHOLD in
-    https://man7.org/linux/man-pages/man3/mallopt.3.html). This saves 16 microseconds per request over plain http.
-    """
-    bytes(2**20)

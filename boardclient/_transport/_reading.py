@@ -1,117 +1,158 @@
-"""Reads a whole body, up to a limit, for both transports."""
+"""Reads a whole body up to a limit, and decodes it by its content coding.
+
+aiohttp accepts half a gzip stream if the `Content-Length` is right. A gzip member ends in a checksum and a length
+(https://www.rfc-editor.org/rfc/rfc1952#section-2.3.1), so a body that breaks off is noticed here.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import Final
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
 
-import aiohttp
-from aiohttp import StreamReader
-from aiohttp.client_proto import ResponseHandler
+from multidict import MultiMapping
 
-from boardclient._transport._connections import Protocol
-from boardclient._transport._decoding import decoder_of
 from boardclient._transport._values import RawResponse, TransportFailure, TransportResult
 from boardclient.errors import Effect
 
-_WATCH_SECONDS: Final = 0.5
-_MEBIBYTE: Final = 2**20
-_MOST_MAPPED_BYTES: Final = 2**25 - 2**16
-"""glibc's thresholds follow no larger allocation (M_MMAP_THRESHOLD)."""
+_STEP_BYTES: Final = 2**18
+"""How many bytes are decoded at once. A small body may decode to gigabytes, and decoding blocks the event loop."""
 
 
-async def read_whole(status: int, headers: Mapping[str, str], content: StreamReader | _AtHand, limit: int) -> TransportResult:
-    """Read and decode a body of at most `limit` bytes, counted after decoding.
-
-    A success with a larger body is a `TransportFailure`. Of any other response with a larger body, the first `limit` bytes are
-    returned. `content` is not read to its end in either case.
-
-    Raises:
-        aiohttp.ClientError: the body ended early.
-        DecodingError: the body is damaged.
-    """
-    decoder = decoder_of(headers.get("Content-Encoding"))
-    chunks: list[bytes] = []
-    size = 0
-    is_first = True
-    while size <= limit and (is_first or not content.at_eof()):
-        is_first = False
-        raw = await content.readany()
-        for piece in (raw,) if decoder is None else decoder.feed(raw):
-            chunks.append(piece)
-            size += len(piece)
-            if size > limit:
-                break
-            if decoder is not None and len(piece) > len(raw):
-                await asyncio.sleep(0)  # other tasks run while a body decodes to much more
-    if size <= limit:
-        if decoder is not None and not decoder.is_complete:
-            raise aiohttp.ClientPayloadError
-        if size > _MEBIBYTE:
-            _keep_memory(size // _MEBIBYTE + 1)
-        return RawResponse(status, headers, b"".join(chunks))
-    if 200 <= status < 300:
-        return TransportFailure("receive", Effect.DONE, f"the response is larger than {limit} bytes")
-    chunks[-1] = chunks[-1][: limit - size]
-    return RawResponse(status, headers, b"".join(chunks))
+class DecodingError(Exception):
+    """The body is damaged."""
 
 
-@cache
-def _keep_memory(mebibytes: int) -> None:
-    """Make glibc keep the memory of a body of this size for the next one.
+class Content(Protocol):
+    """A body that is being received, such as an `aiohttp.StreamReader`."""
 
-    It returns the end of its heap to the system once that has twice the size of the largest allocation that was mapped and freed
-    (M_TRIM_THRESHOLD in https://man7.org/linux/man-pages/man3/mallopt.3.html). The chunks of a large body, the body itself and
-    the texts of its values exceed this by little, and each page that is asked for again costs a page fault. Freeing an
-    allocation that is a quarter larger than the body prevents this. It is never written to, so it needs no memory itself.
-    """
-    with contextlib.suppress(MemoryError):  # the body was received: it must not be lost for this
-        bytes(min(mebibytes * _MEBIBYTE * 5 // 4, _MOST_MAPPED_BYTES))
+    async def readany(self) -> bytes:
+        """Return the next bytes, b"" at the end."""
+        ...
+
+    def at_eof(self) -> bool:
+        """Return True if all bytes were read."""
+        ...
 
 
-class _AtHand:
-    """A body that was already read, as a `StreamReader` to `read_whole`."""
+class ReceivedContent:
+    """A body that was already received."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
 
     async def readany(self) -> bytes:
+        """Return the body."""
         return self._body
 
     def at_eof(self) -> bool:
+        """Return True: it is read once."""
         return True
 
 
-async def unpack_whole(status: int, headers: Mapping[str, str], body: bytes, limit: int) -> TransportResult:
-    """Do as `read_whole` with an encoded body that was already read."""
-    return await read_whole(status, headers, _AtHand(body), limit)
+async def read_whole(status: int, headers: MultiMapping[str], content: Content, limit: int) -> TransportResult:
+    """Read and decode a body of at most `limit` bytes, counted after decoding.
 
+    A success with a larger body is a `TransportFailure`. A status that is no success is a response whatever its body is: of one
+    that is too large, damaged or breaks off, the beginning is returned. `content` is not read to its end then.
 
-@contextlib.contextmanager
-def watched(response: aiohttp.ClientResponse) -> Iterator[None]:
-    """End the reading of a body if its connection fails, on an application's session.
-
-    aiohttp's reader would wait forever (see `Protocol`, which does not need this). The session may have any connector, so only
-    those attributes of its connection are used that all of aiohttp's have.
+    Raises:
+        aiohttp.ClientError: the body of a success ended early.
+        DecodingError: the body of a success is damaged.
     """
-    content, connection = response.content, response.connection
-    protocol = None if connection is None else connection.protocol
-    if content.is_eof() or isinstance(protocol, Protocol) or not isinstance(protocol, ResponseHandler):
-        yield
-        return
-    watch = asyncio.get_running_loop().create_task(_end_with_connection(content, protocol))
+    is_success = 200 <= status < 300
+    chunks: list[bytes] = []
+    size = 0
     try:
-        yield
-    finally:
-        watch.cancel()
+        decoders = _decoders_of(headers)
+        is_first = True
+        while size <= limit and (is_first or not content.at_eof()):
+            is_first = False
+            raw = await content.readany()
+            for piece in _decoded(decoders, raw):
+                chunks.append(piece)
+                size += len(piece)
+                if size > limit:
+                    break
+                if decoders and len(piece) > len(raw):
+                    await asyncio.sleep(0)  # other tasks run while a body decodes to much more
+        if size <= limit and not all(decoder.is_complete for decoder in decoders):
+            raise DecodingError
+    except Exception:
+        if is_success:
+            raise
+    if size > limit:
+        if is_success:
+            return TransportFailure("receive", Effect.DONE, f"the response is larger than {limit} bytes")
+        chunks[-1] = chunks[-1][: limit - size]
+    return RawResponse(status, headers, b"".join(chunks))
 
 
-async def _end_with_connection(content: StreamReader, protocol: ResponseHandler) -> None:
-    # A connection that is closing may still end the body in order, so that `is_connected` says too little.
-    while protocol.exception() is None and protocol.transport is not None:  # noqa: ASYNC110 -- aiohttp has no signal for it
-        await asyncio.sleep(_WATCH_SECONDS)
-    if not content.is_eof():
-        content.set_exception(aiohttp.ClientPayloadError("the connection failed within the body"))
+class _Decoder:
+    """Decodes one content coding of one body. Owned by its reader."""
+
+    def __init__(self, new_member: Callable[[bytes], Any]) -> None:
+        self._new_member = new_member
+        self._member: Any = None
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Decode the next bytes, and yield the result in small pieces."""
+        try:
+            while data:
+                if self._member is None or self._member.eof:
+                    self._member = self._new_member(data)
+                while True:
+                    piece = self._member.decompress(data, _STEP_BYTES)
+                    data = self._member.unconsumed_tail
+                    if piece:
+                        yield piece
+                    if self._member.eof or not (piece or data):
+                        break
+                data = self._member.unused_data if self._member.eof else b""
+        except zlib.error as error:
+            raise DecodingError from error
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the body may end here: it is empty or its last member has ended."""
+        return self._member is None or bool(self._member.eof)
+
+
+def _decoded(decoders: list[_Decoder], data: bytes) -> Iterator[bytes]:
+    """Yield the pieces that bytes of a body decode to."""
+    if not decoders:
+        yield data
+        return
+    for piece in decoders[0].feed(data):
+        yield from _decoded(decoders[1:], piece)
+
+
+def _inflate(first: bytes) -> Any:
+    """Return a decompressor of `deflate`, with or without zlib's header.
+
+    Some senders omit it: https://www.rfc-editor.org/rfc/rfc9110#section-8.4.1.2.
+    """
+    is_zlib = first[0] & 0xF == zlib.DEFLATED
+    return zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
+
+
+def _gunzip(_: bytes) -> Any:
+    return zlib.decompressobj(16 + zlib.MAX_WBITS)
+
+
+_CODINGS: Final[dict[str, Callable[[bytes], Any]]] = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _inflate}
+
+
+_MOST_CODINGS: Final = 4
+
+
+def _decoders_of(headers: MultiMapping[str]) -> list[_Decoder]:
+    """Return the decoders of a body, the last coding first. A body with an unknown coding stays as it is."""
+    if "Content-Encoding" not in headers:
+        return []
+    named = ",".join(headers.getall("Content-Encoding")).lower().split(",")
+    codings = [coding for coding in map(str.strip, named) if coding not in {"", "identity"}]
+    if len(codings) > _MOST_CODINGS or not all(coding in _CODINGS for coding in codings):
+        return []
+    return [_Decoder(_CODINGS[coding]) for coding in reversed(codings)]

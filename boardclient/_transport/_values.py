@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 import attrs
+from multidict import CIMultiDict
 
+from boardclient._version import __version__
 from boardclient.errors import Effect, Phase
 
 if TYPE_CHECKING:
@@ -19,6 +21,13 @@ _FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """The name of a header (RFC 9110, section 5.1)."""
 _BODY_LENGTH: Final = frozenset({"content-length", "transfer-encoding"})
 """The headers that say where a body ends (RFC 9112, section 6)."""
+
+_FIELD_VALUE: Final = re.compile(r"[!-~](?:[ !-~]*[!-~])?", re.ASCII)
+"""The value of a header, printable ASCII only (RFC 9110, section 5.5)."""
+FRAMING: Final = frozenset({"connection", "content-length", "cookie", "te", "trailer", "transfer-encoding", "upgrade"})
+"""Headers that change how a message is framed, or that aiohttp treats in its own way."""
+LARGE_BODY_BYTES: Final = 2**20
+"""Larger bodies are passed to aiohttp, which sends them in pieces and with flow control."""
 
 Stage = Literal["idle", "handed", "connect", "write", "send", "receive"]
 
@@ -74,8 +83,48 @@ def _check_ssl(value: object) -> None:
         raise TypeError(f"ssl must be an SSLContext, an aiohttp.Fingerprint, a bool or None, not {type(value).__name__}")
 
 
+class RequestHeaders:
+    """The headers of a session's requests, prepared once for each content type. Owned by a `Pool`."""
+
+    def __init__(self, settings: Settings) -> None:
+        agent = " ".join(filter(None, (f"boardclient/{__version__}", settings.user_agent)))
+        bare = CIMultiDict({"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": agent})
+        self._prepared: Final[dict[str | None, CIMultiDict[str]]] = {None: with_fields(bare, settings.headers)}
+
+    def copy(self, content_type: str | None, extra: Mapping[str, str] | None = None) -> CIMultiDict[str]:
+        """Return the headers of one request. `extra` replaces those of the same name.
+
+        `content_type` is None for requests without a body. Each request gets its own mapping, because instruments such as ddtrace
+        and elastic-apm write into it.
+        """
+        prepared = self._prepared.get(content_type)
+        if prepared is None:
+            prepared = self._prepared[content_type] = self._prepared[None].copy()
+            prepared["Content-Type"] = content_type or ""
+        return with_fields(prepared.copy(), extra or {})
+
+
+def with_fields(headers: CIMultiDict[str], fields: Mapping[str, str]) -> CIMultiDict[str]:
+    """Return headers with further fields. Each is there once, also if names differ in their case only."""
+    for name, value in fields.items():
+        is_continue = name.lower() == "expect" and value.lower() == "100-continue"
+        # The space, which HTTP ignores, keeps aiohttp from waiting until the service asks for the body. Few services do, and a
+        # client need not wait: https://www.rfc-editor.org/rfc/rfc9110#section-10.1.1
+        headers[name] = f" {value}" if is_continue else value
+    return headers
+
+
+def can_add(headers: CIMultiDict[str], name: str, value: str) -> bool:
+    """Return True if an instrument may add a header.
+
+    It is well-formed, frames no message, and is not there already.
+    """
+    is_well_formed = _FIELD_NAME.fullmatch(name) is not None and _FIELD_VALUE.fullmatch(value) is not None
+    return is_well_formed and name not in headers and name.lower() not in FRAMING
+
+
 class Progress:
-    """How far one request is. The transport sets it; `CallContext` extends it.
+    """How far one request is. The transport sets it.
 
     It is read after a cancellation or a deadline has ended the request, since nothing is returned then.
     """

@@ -11,9 +11,7 @@ import aiohttp
 import pytest
 
 from boardclient import AsyncSession, StaticCredentials, TransportError
-from boardclient._transport import _probe
-from boardclient._transport._direct import DirectTransport
-from boardclient._transport._instruments import shown_url
+from boardclient._transport._client_session import shown_url
 from boardclient.testing import BoardService
 
 KEY, TOKEN = "the-k3y-of-the-application", "the-t0ken-of-the-user"
@@ -70,25 +68,13 @@ def session_of(url: str, **options: Any) -> AsyncSession:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-async def test_trace_configs_of_others(
-    raw_server: Any, monkeypatch: pytest.MonkeyPatch, traced: Traced, is_late: bool, transport_kind: str
-) -> None:
+async def test_trace_configs_of_others(raw_server: Any, monkeypatch: pytest.MonkeyPatch, traced: Traced, is_late: bool) -> None:
     """Trace configs see each call without credentials, and what they add is sent, also where they come after the session."""
     seen: list[bytes] = []
-    taken: list[str] = []
-    assert _probe.fault() == ""  # which sends requests, too
-    round_trip = DirectTransport.round_trip
-
-    def noted(*args: Any) -> Any:
-        taken.append("direct")
-        return round_trip(*args)
-
-    monkeypatch.setattr(DirectTransport, "round_trip", noted)
     async with raw_server.run(functools.partial(answering, seen)) as url, session_of(url) as session:
         if is_late:
             await session.cards.get("c")
         instrument(monkeypatch, traced)
-        taken.clear()
         await session.cards.get("c")
         await session.cards.create("a card", list_id="l")
         monkeypatch.undo()
@@ -103,7 +89,6 @@ async def test_trace_configs_of_others(
     traces = [request.count(f"traceparent: {TRACEPARENT}\r\n".encode()) for request in seen]
     assert traces == [*([0] if is_late else []), 1, 1, 0]
     assert all(TOKEN.encode() in request for request in seen)
-    assert taken == (["direct"] * 2 if transport_kind == "direct" else [])
     assert raw_server.served == 1
 
 
@@ -135,7 +120,6 @@ async def test_trace_configs_see_failures(raw_server: Any, monkeypatch: pytest.M
     assert not [error for error in errors if TOKEN in repr(error) or KEY in repr(error)]
 
 
-@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
 async def test_a_trace_config_that_fails(
     raw_server: Any, monkeypatch: pytest.MonkeyPatch, traced: Traced, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from boardclient._transport import Progress, RawResponse, Settings, TransportFailure, _reading
+from boardclient._transport import Progress, RawResponse, Settings, TransportFailure, _client_session
 from boardclient._transport._pool import Pool
 
 BODY = b'[{"id": "5f1a0c2e9b7d4e0012ab34cd", "name": "a card"}]' * 40
@@ -60,7 +60,7 @@ async def test_responses_in_torn_packets(
     raw_server: Any, monkeypatch: pytest.MonkeyPatch, is_damaged: bool, is_lent: bool
 ) -> None:
     """A whole response is read as it was sent; a damaged one is an error or another status, and never waited for in vain."""
-    monkeypatch.setattr(_reading, "_WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(_client_session, "_WATCH_SECONDS", 0.01)
     generator = random.Random(f"{is_damaged} {is_lent}")
     packets: list[bytes] = []
     ends = resets = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -14,63 +13,37 @@ from aioresponses import aioresponses as AioResponses
 from transport_helpers import OK, read_request, send
 
 from boardclient import Effect
-from boardclient._transport import RawResponse, TransportFailure, _connections, _direct, _instruments, _probe
+from boardclient._transport import RawResponse, TransportFailure, _client_session, _connections
 
 # --- what is used of aiohttp
 
 
-@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
-async def test_this_aiohttp_passes_the_probe(
-    open_pool: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The aiohttp installed does what the direct transport needs, the first time and from memory. One record says so."""
-    monkeypatch.setattr(_probe, "_verdicts", [])
-    caplog.set_level(logging.DEBUG, "boardclient.transport")
-    open_pool()._open()
-    assert _probe.fault() == _probe.fault() == _probe._fault() == ""
-    assert [record.getMessage() for record in caplog.records] == ["requests take DirectTransport"]
-
-
-def _without_exceptions(self: Any, *args: Any) -> None:
-    """A protocol whose parser reports nothing."""
-
-
 @pytest.mark.parametrize(
-    ("owner", "name", "value"),
+    ("owner", "name"),
     [
-        (aiohttp.TCPConnector, "connect", None),
-        (_connections, "_new_parser", None),
-        (aiohttp.client_proto.ResponseHandler, "set_exception", _without_exceptions),
-        (aiohttp.client_proto.ResponseHandler, "data_received", lambda self, data: None),
-        (aiohttp.client_proto.ResponseHandler, "should_close", True),
-        (aiohttp.StreamReader, "is_eof", lambda self: False),
-        (_probe, "_REQUEST", b"PUT"),
-        (_probe, "Connector", None),
-        (_direct.DirectTransport, "plan", lambda *args: None),
-        (aiohttp.TCPConnector, "_release_acquired", lambda self, key, protocol: None),
-        (_probe, "is_given_up", lambda protocol: True),
-        (_connections, "_input_check", lambda transport: lambda _: []),
-        (_connections.Connector, "give_back", lambda self, key, protocol: self._release(key, protocol)),
-        (aiohttp.client_proto.ResponseHandler, "resume_reading", lambda self, resume_parser=True: None),
-        (_probe.Protocol, "_end_body", lambda self: None),
+        (aiohttp.TCPConnector, "_release"),
+        (aiohttp.client_proto.ResponseHandler, "should_close"),
+        (aiohttp.StreamReader, "at_eof"),
+        (_connections, "_new_parser"),
     ],
 )
-async def test_an_aiohttp_that_differs_fails_the_probe(
-    open_pool: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owner: Any, name: str, value: Any
+async def test_an_aiohttp_that_lacks_a_part_is_used_as_documented(
+    open_pool: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owner: Any, name: str
 ) -> None:
-    """Whatever is missing or behaves otherwise, the probe says so instead of raising or waiting, and the session works."""
-    monkeypatch.setattr(owner, name, value)
-    monkeypatch.setattr(_probe, "_verdicts", [])
-    caplog.set_level(logging.DEBUG, "boardclient.transport")
-    assert _probe.fault() != ""
-    pool = open_pool()
-    pool._open()
-    assert [record.getMessage() for record in caplog.records] == [
-        f"requests can't go over aiohttp's connections directly: {_probe.fault()}",
-        "requests take ClientSessionTransport",
-    ]
-    assert pool._usual.direct is None
+    """An aiohttp without something that the direct transport needs is used through `ClientSession`, and a warning names it."""
+    with monkeypatch.context() as without:
+        if owner is _connections:
+            without.setattr(owner, name, lambda handler, loop: int("", limit=1))  # a TypeError, as of an unknown option
+        else:
+            without.setattr(_connections, "_USED", {**_connections._USED, owner.__name__: ("gone",)})
+        pool = open_pool()
+        pool._open()
+    assert pool.transport_name == "ClientSessionTransport"
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert ("HttpResponseParser" if owner is _connections else f"{owner.__name__}.gone") in caplog.text
+    assert isinstance(await send(pool, "GET", "http://127.0.0.1:1/1/x"), TransportFailure)
     assert repr(pool) == "0/1 connections, ClientSessionTransport"
+    pool.abandon()
 
 
 async def test_the_parser_is_set_up_as_a_session_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +66,10 @@ async def test_the_parser_is_set_up_as_a_session_does(monkeypatch: pytest.Monkey
         "auto_decompress",
         "max_line_size",
         "max_field_size",
+        "max_headers",
     }
     left_out = {name: value for name, value in made[0].items() if name not in ours}
-    assert left_out == {"timer": None, "response_with_body": True, "max_headers": 128}  # the parser's defaults
+    assert left_out == {"timer": None, "response_with_body": True}  # the parser's defaults
 
 
 async def test_the_buffer_of_aiohttp_s_reader_holds_unread_chunks() -> None:
@@ -134,15 +108,15 @@ async def test_a_response_that_came_whole_is_not_awaited(
 
 def test_what_wraps_aiohttps_request_is_seen() -> None:
     """A function with the name of aiohttp's request is distinguished from it, and a mock from a wrapper."""
-    assert not _instruments.is_wrapped()
+    assert not _client_session.is_wrapped()
     with AioResponses():
-        assert _instruments.is_wrapped()
-        assert _instruments.is_mocked()
-        assert not _instruments._is_of_aiohttp(aiohttp.ClientSession._request)
-    assert not _instruments.is_mocked()
-    assert not _instruments._is_of_aiohttp(print)
+        assert _client_session.is_wrapped()
+        assert _client_session.is_mocked()
+        assert not _client_session._is_of_aiohttp(aiohttp.ClientSession._request)
+    assert not _client_session.is_mocked()
+    assert not _client_session._is_of_aiohttp(print)
     claiming = Mock(__code__=aiohttp.ClientSession._request.__code__)  # as a wrapper of wrapt's does
-    assert not _instruments._is_of_aiohttp(claiming)
+    assert not _client_session._is_of_aiohttp(claiming)
 
 
 # --- which transport_kind is taken
@@ -184,15 +158,22 @@ def _with_auth(http: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [_with_middleware, _with_a_proxy, _with_headers, _with_a_request_class, _with_auth])
-async def test_a_session_that_was_changed_is_not_served(change: Callable[[Any], None]) -> None:
+async def test_a_session_that_was_changed_is_not_served(
+    open_pool: Any, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]
+) -> None:
     """What an instrumentation adds to every new session turns the direct transport off."""
-    async with aiohttp.ClientSession(request_class=_direct.OutgoingRequest, response_class=_direct.ShownResponse) as http:
-        assert _direct.serves(http, {})
-        change(http)
-        assert not _direct.serves(http, {})
+
+    def init(self: Any, *args: Any, init: Any = aiohttp.ClientSession.__init__, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        change(self)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "__init__", init)
+    pool = open_pool()
+    pool._open()
+    assert pool._usual.direct is None
 
 
-@pytest.mark.parametrize("name", ["Expect", "upgrade", "TE", "Trailer", "Cookie", "CONNECTION"])
+@pytest.mark.parametrize("name", ["upgrade", "TE", "Trailer", "Cookie", "CONNECTION"])
 async def test_headers_that_frame_a_message_are_not_served(open_pool: Any, name: str) -> None:
     """An application's own headers that change how a request is framed are left to aiohttp."""
     pool = open_pool(headers={name: "x"})

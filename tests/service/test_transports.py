@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import zlib
 from typing import Any
 
 import aiohttp
@@ -64,6 +65,7 @@ async def test_the_same_bytes_leave(
 
 JSON = b'{"id": "c"}'
 PACKED = gzip.compress(JSON * 9)
+TWICE = gzip.compress(zlib.compress(JSON * 9))
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 ANSWERS: dict[str, tuple[bytes, object, bool]] = {
@@ -98,7 +100,7 @@ ANSWERS: dict[str, tuple[bytes, object, bool]] = {
     ),
     "not HTTP": (b"220 mail.example ready\r\n\r\n", "the response is not HTTP", False),
     "a long header": (b"HTTP/1.1 200 OK\r\nX: %s\r\n\r\n" % (b"x" * 70_000), "the response is not HTTP", False),
-    "many headers": (b"HTTP/1.1 200 OK\r\n%s\r\n" % (b"X: y\r\n" * 200), "the response is not HTTP", False),
+    "many headers": (b"HTTP/1.1 200 OK\r\n%s\r\n" % (b"X: y\r\n" * 1001), "the response is not HTTP", False),
     "a bad length": (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "the response is not HTTP", False),
     "too large": (b"HTTP/1.1 200 OK\r\nContent-Length: 101\r\n\r\n" + b"x" * 101, "the response is larger than 100 bytes", True),
     "far too large": (
@@ -106,6 +108,31 @@ ANSWERS: dict[str, tuple[bytes, object, bool]] = {
         "the response is larger than 100 bytes",
         False,
     ),
+    "129 headers": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n%s\r\n{}" % (b"X: y\r\n" * 129), (200, b"{}"), True),
+    "packed and identity": (
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip, identity\r\nContent-Length: %d\r\n\r\n%s" % (len(PACKED), PACKED),
+        (200, JSON * 9),
+        True,
+    ),
+    "packed twice": (
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\nContent-Encoding: GZIP\r\nContent-Length: %d\r\n\r\n%s"
+        % (len(TWICE), TWICE),
+        (200, JSON * 9),
+        True,
+    ),
+    "packed too often": (
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\nContent-Length: 2\r\n\r\n{}" % b", ".join([b"gzip"] * 5),
+        (200, b"{}"),
+        True,
+    ),
+    "a badly packed 401": (
+        b"HTTP/1.1 401 No\r\nContent-Encoding: gzip\r\nContent-Length: 9\r\n\r\nnot gzip!",
+        (401, b""),
+        True,
+    ),
+    "a 429 with half a body": (b"HTTP/1.1 429 No\r\nContent-Length: 9\r\n\r\nsl", (429, b"sl"), False),
+    "a 404 with a bad chunk": (b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nno\r\nx\r\n", (404, None), False),
+    "a 503 with half a chunk": (b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nno", (503, b"no"), False),
     "a large error": (b"HTTP/1.1 400 No\r\nContent-Length: 999\r\n\r\n" + b"x" * 101, (400, b"x" * 100), False),
 }
 
@@ -130,12 +157,13 @@ async def test_the_same_outcomes_come_back(open_pool: Any, raw_server: Any, name
         pool = open_pool(max_answer_bytes=100)
         outcome = await send(pool, "GET", f"{url}/1/x")
         if isinstance(outcome, RawResponse):
-            assert (outcome.status, outcome.body) == expected
+            status, body = expected  # type: ignore[misc]  # -- a pair for each response
+            assert (outcome.status, outcome.body) == (status, outcome.body if body is None else body)
         else:
             assert expected in {None, outcome.why}
             assert (outcome.phase, outcome.effect) == ("receive", Effect.DONE if "larger" in outcome.why else Effect.UNKNOWN)
         await send(pool, "GET", f"{url}/1/x")
-        if torn and name == "too large":
+        if torn and name in {"too large", "a badly packed 401"}:
             return  # where it was refused depends on the pieces
         assert raw_server.served == (1 if stays else 2)
 
@@ -176,7 +204,6 @@ async def test_an_unrequested_response_ends_its_connection(open_pool: Any, raw_s
     assert raw_server.served == 2
 
 
-@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
 @pytest.mark.parametrize("stray", [b"HTTP/1.1 2", b"\r\n", b"?"])
 async def test_a_part_of_an_unrequested_response_ends_its_connection(open_pool: Any, raw_server: Any, stray: bytes) -> None:
     """What comes on an idle connection is no part of the next response, which comes on another connection."""
@@ -185,10 +212,10 @@ async def test_a_part_of_an_unrequested_response_ends_its_connection(open_pool: 
     assert raw_server.served == 2
 
 
-@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
+@pytest.mark.parametrize("body", [b"{}", bytes(2**21)], ids=len)
 @pytest.mark.parametrize("is_read", [False, True])
 async def test_what_a_new_connection_brings_is_no_response(
-    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, is_read: bool
+    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, is_read: bool, body: bytes
 ) -> None:
     """What a peer sends before a request, such as a refusal of the connection, answers none: nothing is sent."""
     connect = aiohttp.TCPConnector.connect
@@ -214,7 +241,7 @@ async def test_what_a_new_connection_brings_is_no_response(
     written, closed = asyncio.Event(), asyncio.Event()
     monkeypatch.setattr(aiohttp.TCPConnector, "connect", connect_and_wait)
     async with raw_server.run(handler) as url, asyncio.timeout(60):
-        outcome = await send(open_pool(), "POST", f"{url}/1/x", b"{}")
+        outcome = await send(open_pool(), "POST", f"{url}/1/x", body)
         await closed.wait()
     assert isinstance(outcome, TransportFailure)
     assert outcome.effect is Effect.NOT_SENT
@@ -222,7 +249,7 @@ async def test_what_a_new_connection_brings_is_no_response(
 
 
 async def test_a_connection_that_closes_before_its_use_is_not_written_to(
-    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, transport_kind: str
+    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that closes as it is handed over is never written to."""
 
@@ -242,7 +269,7 @@ async def test_a_connection_that_closes_before_its_use_is_not_written_to(
         pool = open_pool()
         outcome = await send(pool, "GET", f"{url}/1/x")
     assert isinstance(outcome, TransportFailure)
-    assert outcome.effect is (Effect.NOT_SENT if transport_kind == "direct" else Effect.UNKNOWN)
+    assert outcome.effect is Effect.NOT_SENT
 
 
 async def test_a_response_before_the_whole_request_is_taken(

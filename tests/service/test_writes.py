@@ -16,10 +16,10 @@ from transport_helpers import read_request
 
 from boardclient._transport import Progress, RawResponse, TransportFailure
 from boardclient._transport._connections import Protocol
+from boardclient._transport._direct import Writes
 from boardclient._transport._failures import failure_of
 from boardclient._transport._pool import Pool
 from boardclient._transport._values import Settings
-from boardclient._transport._writes import Writes
 from boardclient.errors import Effect
 
 
