@@ -6,15 +6,10 @@ A page fetches its content every second and shows changes, such as the new cards
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from boardclient.testing._answers import Answer
-from boardclient.testing._page import page
-
-if TYPE_CHECKING:
-    from boardclient.testing._records import BoardRecord, CardRecord, ListRecord
-    from boardclient.testing._rules import BoardRules
+from boardclient.testing._oauth import Answer, page
+from boardclient.testing._rules import BoardRecord, BoardRules, CardRecord, ListRecord
 
 _CARDS_SHOWN = 200
 _UPDATE = """

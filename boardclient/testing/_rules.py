@@ -9,18 +9,134 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import TypeVar
 from urllib.parse import unquote
 
 import attrs
 
-from boardclient.testing import _consent
-from boardclient.testing._answers import Answer, Fields, Refused, required, text_of
-from boardclient.testing._grants import Grants
-from boardclient.testing._iso8601 import is_date_time
-from boardclient.testing._records import BoardRecord, CardRecord, Json, ListRecord, Member, SeededBoard
+from boardclient.testing import _oauth
+from boardclient.testing._oauth import Answer, Fields, Grants, Json, Member, Refused, required, text_of
 
 _R = TypeVar("_R")
+_POSITION_STEP = 16384.0
+
+
+@attrs.define(kw_only=True)
+class Order:
+    """The first and last position in a board or a list."""
+
+    first: float = 0.0
+    last: float = 0.0
+
+    def place(self, pos: str | float) -> float:
+        """Return the position of a new element as a number."""
+        number = self.first - _POSITION_STEP if pos == "top" else self.last + _POSITION_STEP if pos == "bottom" else float(pos)
+        self.first, self.last = min(self.first, number), max(self.last, number)
+        return number
+
+
+@attrs.define(kw_only=True)
+class BoardRecord:
+    """A board."""
+
+    id: str
+    name: str
+    organization_id: str | None
+    order: Order = attrs.field(factory=Order, repr=False)
+
+    def wire(self, url: str) -> dict[str, Json]:
+        """Return the board's JSON (2.1)."""
+        prefs: Json = {
+            "permissionLevel": "private",
+            "voting": "disabled",
+            "comments": "members",
+            "invitations": "members",
+            "selfJoin": True,
+            "cardCovers": True,
+            "background": "blue",
+            "calendarFeedEnabled": False,
+        }
+        return {"id": self.id, "name": self.name, "url": url, "prefs": prefs}
+
+
+@attrs.define(kw_only=True)
+class ListRecord:
+    """A list."""
+
+    id: str
+    name: str
+    board_id: str
+    pos: float
+    closed: bool = False
+    order: Order = attrs.field(factory=Order, repr=False)
+
+    def wire(self) -> dict[str, Json]:
+        """Return the list's JSON (2.2)."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "idBoard": self.board_id,
+            "pos": self.pos,
+            "subscribed": False,
+            "closed": self.closed,
+        }
+
+
+@attrs.define(kw_only=True)
+class CardRecord:
+    """A card. `due` is stored as it was sent."""
+
+    id: str
+    name: str
+    list_id: str
+    board_id: str
+    desc: str
+    due: str | None
+    pos: float
+    labels: list[str] = attrs.field(factory=list)
+
+    def face(self, url: str) -> dict[str, Json]:
+        """Return the card's JSON in the response to its creation (4.3)."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "desc": self.desc,
+            "url": url,
+            "badges": {"votes": 0, "attachments": 0},
+        }
+
+    def wire(self, url: str) -> dict[str, Json]:
+        """Return the card's JSON in the response to a read (4.4, 4.6)."""
+        return {
+            **self.face(url),
+            "idList": self.list_id,
+            "idBoard": self.board_id,
+            "due": self.due,
+            "pos": self.pos,
+            "closed": False,
+            "idLabels": [*self.labels],
+        }
+
+
+@attrs.frozen
+class SeededBoard:
+    """A board that was created by `seed`.
+
+    Attributes:
+        id: The board's identifier.
+        name: The board's name.
+        url: The address of the board's page.
+        lists: The identifiers of the lists by name.
+        cards: The identifiers of the cards by name.
+    """
+
+    id: str
+    name: str
+    url: str
+    lists: Mapping[str, str]
+    cards: Mapping[str, str]
+
 
 AUTH_PREFIX = "/auth"
 UNKNOWN = "unknown"
@@ -82,9 +198,21 @@ def _position(fields: Fields) -> str | float:
 
 def _due(fields: Fields) -> str | None:
     value = text_of(fields, "due")
-    if value is not None and not is_date_time(value):
+    if value is not None and not _is_date_time(value):
         raise Refused(400, "due is not an ISO 8601 date-time")
     return value
+
+
+def _is_date_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return "T" in text or len(text) <= len("2027-01-02")
+
+
+def _names(values: Iterable[str]) -> frozenset[str]:
+    return frozenset(values)
 
 
 def _found(records: Mapping[str, _R], identifier: str, kind: str) -> _R:
@@ -92,10 +220,6 @@ def _found(records: Mapping[str, _R], identifier: str, kind: str) -> _R:
     if record is None:
         raise Refused(404, f"there is no such {kind}")
     return record
-
-
-def _names(values: Iterable[str]) -> frozenset[str]:
-    return frozenset(values)
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
@@ -139,9 +263,9 @@ class BoardRules(Grants):
             if operation == "token.exchange":
                 return self.exchange(body if isinstance(body, dict) else {})
             if operation == "consent.show":
-                return _consent.show(self, query)
+                return _oauth.show_consent(self, query)
             if operation == "consent.decide":
-                return _consent.decide(self, body if isinstance(body, dict) else {})
+                return _oauth.decide_consent(self, body if isinstance(body, dict) else {})
             member = self.authenticate(query, body, write=method != "GET")
             if operation == UNKNOWN:
                 raise Refused(404, "there is no such operation")

@@ -1,20 +1,22 @@
-"""Searches objects for secrets that an application could print, log or pickle."""
+"""Find secrets in what a program could print, log or pickle, also encoded."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
-import json
 import logging
 import pickle
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import BuiltinFunctionType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
-from typing import TypeAlias
-from urllib.parse import quote, quote_plus
+from typing import Final, TypeAlias
+from urllib.parse import quote
 
 import attrs
+
+from boardclient._redaction import forms_of, masked
 
 _Sink: TypeAlias = "tuple[str, str | bytes]"
 _ATOMS = (
@@ -31,6 +33,8 @@ _ATOMS = (
     BuiltinFunctionType,
     io.IOBase,
 )
+_SHORTEST_ENCODED: Final = 6
+"""A shorter text is not searched for in base64 and hexadecimal: it would be found by chance."""
 _LIBRARIES = frozenset({"boardclient", "aiohttp", "tenacity", "cattrs", "msgspec", "yarl", "multidict", "asyncio"})
 
 
@@ -45,7 +49,9 @@ def assert_no_secrets(thing: object, *, secrets: Iterable[str], frames: Callable
 
     It searches the object's `str`, `repr`, pickle, items and attributes, and theirs in turn. Of an exception it also searches the
     arguments, notes, causes and contexts, the printed traceback, and the locals of frames; of a log record also the message.
-    A secret is found as it is, percent-encoded, escaped as in JSON or a `repr`, and as bytes.
+    A secret is found as it is, as bytes, percent-encoded, escaped as in JSON, HTML or a `repr`, in UTF-16, and in base64 and
+    hexadecimal if it has six bytes or more. Two of these one after the other are found as well; compressed and encrypted forms
+    are not.
 
     Args:
         thing: The object to search.
@@ -58,8 +64,8 @@ def assert_no_secrets(thing: object, *, secrets: Iterable[str], frames: Callable
         ValueError: a secret is empty, or there is none.
     """
     __tracebackhide__ = True
-    needles = [form for secret in _checked(secrets) for form in _forms(secret)]
-    places = [name for name, text in _Search(frames).sinks(thing) if _holds(text, needles)]
+    forms = encoded_forms(_checked(secrets))
+    places = [name for name, text in _Search(frames).sinks(thing) if _holds(text, forms)]
     if places:
         raise AssertionError(f"a secret can be read from: {', '.join(dict.fromkeys(places))}")
 
@@ -71,27 +77,38 @@ def _checked(secrets: Iterable[str]) -> list[str]:
     return given
 
 
-def _forms(secret: str) -> set[str]:
-    quoted = {quote(secret, safe=""), quote(secret), quote_plus(secret), quote(secret, safe="/:?@!$&'()*+,;=-._~")}
-    lowered = {_lower_escapes(form) for form in quoted}
-    escaped = {
-        json.dumps(secret)[1:-1],
-        json.dumps(secret, ensure_ascii=False)[1:-1],
-        repr(secret)[1:-1],
-        repr(secret.encode())[2:-1],
-    }
-    return {secret, *quoted, *lowered, *escaped}
+def encoded_forms(secrets: Iterable[str]) -> frozenset[bytes]:
+    """Return what to search for with `boardclient._redaction.masked`, which undoes percent-encoding and escapes by itself.
+
+    Besides the secrets these are base64, hexadecimal and UTF-16, also of each other, and what `repr` makes of bytes.
+    """
+    given = [*secrets]
+    forms = {*forms_of(given)}
+    for secret in given:
+        texts = {secret.encode(), quote(secret, safe="").encode()}
+        once = {form for text in texts for form in _encoded(text)}
+        wide = {secret.encode(code) for code in ("utf-16-le", "utf-16-be")}
+        forms |= once | wide | {form for text in {*once, *wide} for form in _encoded(text)}
+        forms |= {repr(text)[2:-1].encode() for text in {*texts, *wide}} | {repr(secret)[1:-1].encode()}
+    return frozenset(forms)
 
 
-def _lower_escapes(quoted: str) -> str:
-    head, *parts = quoted.split("%")
-    return "%".join([head, *(part[:2].lower() + part[2:] for part in parts)])
+def _encoded(raw: bytes) -> set[bytes]:
+    """Return a text in hexadecimal and in base64, which has another form at each of three positions in what surrounds it."""
+    if len(raw) < _SHORTEST_ENCODED:
+        return set()
+    forms = {raw.hex().encode(), raw.hex().upper().encode()}
+    for before in range(3):
+        # Characters that depend on the bytes before and after are left out: each stands for six bits.
+        kept = slice(-(-before * 8 // 6), (before + len(raw)) * 8 // 6)
+        padded = bytes(before) + raw
+        forms |= {base64.b64encode(padded)[kept], base64.urlsafe_b64encode(padded)[kept]}
+    return forms
 
 
-def _holds(text: str | bytes, needles: Sequence[str]) -> bool:
-    if isinstance(text, bytes):
-        return any(needle.encode() in text for needle in needles)
-    return any(needle in text for needle in needles)
+def _holds(text: str | bytes, forms: frozenset[bytes]) -> bool:
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return masked(raw, forms) != raw
 
 
 def _attributes(thing: object) -> Iterator[tuple[str, object]]:

@@ -7,22 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Protocol
 
 import attrs
 
-from boardclient.testing._fault_kinds import (
-    DelayAnswer,
-    DelayCommit,
-    Drop,
-    Fault,
-    ForeignBody,
-    Hang,
-    RateLimit,
-    SlowBody,
-    Stage,
-    Status,
-    Truncated,
-)
+from boardclient.testing._oauth import Answer
 from boardclient.testing._rules import OPERATIONS, UNKNOWN
 
 __all__ = [
@@ -52,69 +41,187 @@ __all__ = [
 ]
 
 
-def status(code: int, headers: Mapping[str, str] | None = None, body: bytes = b"", *, commit: bool = False) -> Status:
-    """Return a fault that responds with a status.
+class Stage(Protocol):
+    """One request that waits for its response, as a fault sees it."""
+
+    def commit(self) -> Answer:
+        """Carry out the request, and return its response. Calling it again changes nothing."""
+        ...
+
+    async def reply(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
+        """Send a whole response.
+
+        Args:
+            status: The HTTP status.
+            body: The body, b"" by default.
+            headers: Header fields. None (default): those that HTTP requires.
+        """
+        ...
+
+    async def reply_answer(self) -> None:
+        """Carry out the request, and send its response."""
+        ...
+
+    async def begin(self, status: int, length: int, headers: Mapping[str, str]) -> None:
+        """Send the head of a response.
+
+        Args:
+            status: The HTTP status.
+            length: The bytes of the body that follows, as `Content-Length` announces them.
+            headers: Further header fields.
+        """
+        ...
+
+    async def write(self, part: bytes) -> None:
+        """Send a part of the body, after `begin`."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection once everything is written."""
+        ...
+
+    def abort(self, *, reset: bool = False) -> None:
+        """Close the connection at once, with `reset` by a TCP RST."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for a number of seconds on the service's clock."""
+        ...
+
+    async def hang(self) -> None:
+        """Wait until the service closes."""
+        ...
+
+    def encode(self, response: Answer) -> tuple[bytes, dict[str, str]]:
+        """Return the body and the headers of a response."""
+        ...
+
+
+class Fault(Protocol):
+    """What happens to a call in place of its response. Applications can write their own."""
+
+    async def play(self, stage: Stage) -> None:
+        """Send a response through the stage, or do not."""
+        ...
+
+
+def _headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    return dict(headers or {})
+
+
+@attrs.frozen
+class Status:
+    """Respond with a status.
 
     Args:
         code: The status.
         headers: The headers. None by default.
-        body: The body. Empty by default.
+        body: The body, b"" by default.
         commit: Whether to commit first. False by default.
     """
-    return Status(code=code, headers=dict(headers or {}), body=body, commit=commit)
+
+    code: int
+    headers: dict[str, str] = attrs.field(default=None, converter=_headers)
+    body: bytes = b""
+    commit: bool = attrs.field(default=False, kw_only=True)
+
+    async def play(self, stage: Stage) -> None:
+        """Commit if `commit` is set, and send the status."""
+        if self.commit:
+            stage.commit()
+        await stage.reply(self.code, self.body, self.headers)
 
 
-def drop(*, commit: bool = False, reset: bool = False) -> Drop:
-    """Return a fault that closes the connection without a response.
+@attrs.frozen(kw_only=True)
+class Drop:
+    """Close the connection without a response.
 
     Args:
         commit: Whether to commit first. False by default.
         reset: Whether to close it with a TCP RST. False by default.
     """
-    return Drop(commit=commit, reset=reset)
+
+    commit: bool = False
+    reset: bool = False
+
+    async def play(self, stage: Stage) -> None:
+        """Commit if `commit` is set, and close the connection."""
+        if self.commit:
+            stage.commit()
+        stage.abort(reset=self.reset)
 
 
-def delay_answer(seconds: float) -> DelayAnswer:
-    """Return a fault that commits at once, and responds after a delay in seconds."""
-    return DelayAnswer(seconds=seconds)
+@attrs.frozen
+class DelayAnswer:
+    """Commit at once, and respond after a delay in seconds."""
+
+    seconds: float
+
+    async def play(self, stage: Stage) -> None:
+        """Commit, wait, and send the response."""
+        stage.commit()
+        await stage.sleep(self.seconds)
+        await stage.reply_answer()
 
 
-def delay_commit(seconds: float) -> DelayCommit:
-    """Return a fault that commits and responds after a delay in seconds.
+@attrs.frozen
+class DelayCommit:
+    """Commit and respond after a delay in seconds, even if the client has closed the connection by then."""
 
-    It commits even if the client has closed the connection by then.
-    """
-    return DelayCommit(seconds=seconds)
+    seconds: float
+
+    async def play(self, stage: Stage) -> None:
+        """Wait, commit, and send the response."""
+        await stage.sleep(self.seconds)
+        await stage.reply_answer()
 
 
-def hang(*, commit: bool = False, seconds: float | None = None) -> Hang:
-    """Return a fault that does not respond.
+@attrs.frozen(kw_only=True)
+class Hang:
+    """Do not respond.
 
     Args:
         commit: Whether to commit first. False by default.
         seconds: The seconds after which to close the connection. None, the default, means when the service closes.
     """
-    return Hang(commit=commit, seconds=seconds)
+
+    commit: bool = False
+    seconds: float | None = None
+
+    async def play(self, stage: Stage) -> None:
+        """Commit if `commit` is set, then wait until the service closes or time is up."""
+        if self.commit:
+            stage.commit()
+        if self.seconds is None:
+            await stage.hang()
+        else:
+            await stage.sleep(self.seconds)
+            stage.abort()
 
 
-def truncated(body: bytes | None = None) -> Truncated:
-    """Return a fault that commits, sends half of the body, and closes the connection.
+@attrs.frozen
+class Truncated:
+    """Commit, send half of the body, and close the connection.
 
     Args:
         body: The body. None, the default, means that of the response.
     """
-    return Truncated(body=body)
+
+    body: bytes | None = None
+
+    async def play(self, stage: Stage) -> None:
+        """Commit, announce the whole body, send half of it, and close the connection."""
+        response = stage.commit()
+        body, headers = stage.encode(response)
+        body = body if self.body is None else self.body
+        await stage.begin(response.status, len(body), headers)
+        await stage.write(body[: len(body) // 2])
+        stage.close()
 
 
-def foreign_body(
-    body: bytes,
-    content_type: str = "application/json",
-    status: int = 200,
-    *,
-    commit: bool = True,
-    headers: Mapping[str, str] | None = None,
-) -> ForeignBody:
-    """Return a fault that responds with another body.
+@attrs.frozen
+class ForeignBody:
+    """Respond with another body.
 
     Args:
         body: The body.
@@ -123,16 +230,58 @@ def foreign_body(
         commit: Whether to commit first. True by default.
         headers: Other headers, such as `Content-Encoding`. None by default.
     """
-    return ForeignBody(body=body, content_type=content_type, status=status, commit=commit, headers=dict(headers or {}))
+
+    body: bytes = attrs.field(repr=False)
+    content_type: str = "application/json"
+    status: int = 200
+    commit: bool = attrs.field(default=True, kw_only=True)
+    headers: dict[str, str] = attrs.field(default=None, converter=_headers, kw_only=True)
+
+    async def play(self, stage: Stage) -> None:
+        """Commit if `commit` is set, and send the body."""
+        if self.commit:
+            stage.commit()
+        await stage.reply(self.status, self.body, {"Content-Type": self.content_type, **self.headers})
 
 
-def slow_body(seconds_per_byte: float) -> SlowBody:
-    """Return a fault that commits, and sends the body byte by byte.
+@attrs.frozen
+class SlowBody:
+    """Commit, and send the body byte by byte.
 
     Args:
         seconds_per_byte: The seconds before each byte.
     """
-    return SlowBody(seconds_per_byte=seconds_per_byte)
+
+    seconds_per_byte: float
+
+    async def play(self, stage: Stage) -> None:
+        """Commit, then send the body byte by byte."""
+        response = stage.commit()
+        body, headers = stage.encode(response)
+        await stage.begin(response.status, len(body), headers)
+        for index in range(len(body)):
+            await stage.sleep(self.seconds_per_byte)
+            await stage.write(body[index : index + 1])
+
+
+@attrs.frozen
+class RateLimit:
+    """Refuse calls beyond a rate with 429: a token bucket, for `Faults.rate_limit`.
+
+    Args:
+        per_second: How many calls it allows per second.
+        burst: How many calls it allows at once. 1 by default.
+        retry_after: The value of the `Retry-After` header, sent unchanged. None, the default, means no header.
+    """
+
+    per_second: float
+    burst: int = 1
+    retry_after: str | float | None = None
+
+    async def play(self, stage: Stage) -> None:
+        """Refuse the call with 429."""
+        headers = {} if self.retry_after is None else {"Retry-After": f"{self.retry_after}"}
+        await stage.reply(429, b"", headers)
 
 
 def redirect(location: str, code: int = 307) -> Status:
@@ -142,18 +291,11 @@ def redirect(location: str, code: int = 307) -> Status:
         location: The `Location` header.
         code: The status. 307 by default.
     """
-    return Status(code=code, headers={"Location": location})
+    return Status(code, {"Location": location})
 
 
-def rate_limit(per_second: float, burst: int = 1, retry_after: str | float | None = None) -> RateLimit:
-    """Return a rate limit for `Faults.rate_limit`, a token bucket.
-
-    Args:
-        per_second: How many calls it allows per second.
-        burst: How many calls it allows at once. 1 by default.
-        retry_after: The value of the `Retry-After` header, sent unchanged. None, the default, means no header.
-    """
-    return RateLimit(per_second=per_second, burst=burst, retry_after=retry_after)
+status, drop, delay_answer, delay_commit, hang = Status, Drop, DelayAnswer, DelayCommit, Hang
+truncated, foreign_body, slow_body, rate_limit = Truncated, ForeignBody, SlowBody, RateLimit
 
 
 @attrs.define(kw_only=True, eq=False)

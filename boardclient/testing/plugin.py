@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from boardclient import AsyncSession
     from boardclient.testing import BoardRecording, BoardService
-    from boardclient.testing._test_recording import RecordMode
+    from boardclient.testing._replay import RecordMode
 
 try:
     from pytest_asyncio import fixture as _asynchronous
@@ -57,9 +57,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def board_recording(request: pytest.FixtureRequest) -> Iterator[BoardRecording]:
     """Record or replay the requests of one test.
 
-    The file is `recordings/MODULE/TEST.json` beside the test's module, or what the marker `board_recording` names.
+    The file is `recordings/MODULE/TEST.har` beside the test's module, or what the marker `board_recording` names.
     """
-    from boardclient.testing._test_recording import NotRecordedError, recording_of_test
+    from boardclient.testing._replay import NotRecordedError, recording_of_test
 
     marker = request.node.get_closest_marker("board_recording")
     module = request.path
@@ -81,7 +81,7 @@ def _file_name(module: str, test: str) -> str:
     name = test.partition("::")[2].replace("::", ".")
     clean = re.sub(r"[^\w.,=+\-\[\]]+", "-", name)
     checksum = "" if clean == name else f"-{zlib.crc32(name.encode()):08x}"
-    return f"recordings/{module}/{clean}{checksum}.json"
+    return f"recordings/{module}/{clean}{checksum}.har"
 
 
 @pytest.fixture

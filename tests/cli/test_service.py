@@ -189,7 +189,7 @@ def test_serve_says_what_is_wrong_with_a_recording(bare_cli, tmp_path) -> None:
     (tmp_path / "a.json").write_text("[]")
     for argv, words in [
         (["absent.har"], "can't read absent.har: No such file"),
-        ([str(tmp_path / "a.json")], "can't be replayed: it is no recording"),
+        ([str(tmp_path / "a.json")], "can't be replayed: it is no HTTP Archive"),
         ([str(tmp_path / "a.json"), "--fail", "0.5"], "--replay can't be combined with"),
     ]:
         code, out, err = bare_cli("serve", "--replay", *argv)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boardclient.testing import BoardRules, BoardService
-from boardclient.testing._grants import challenge_of
+from boardclient.testing._oauth import challenge_of
 
 PATH = "/auth/authorize"
 VERIFIER = "v" * 43

@@ -93,7 +93,7 @@ import sys
 def test_nothing():
     loaded = {name for name in sys.modules if name.split(".")[0] in ("aiohttp", "boardclient")}
     assert "boardclient.testing.plugin" in loaded
-    assert not {"aiohttp", "boardclient.testing._server", "boardclient.testing._rules"} & loaded
+    assert not {"aiohttp", "boardclient.testing._service", "boardclient.testing._rules"} & loaded
 """
     done = run(tmp_path, text, "-p", "no:asyncio")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -30,7 +30,7 @@ class Suite:
     def __init__(self, pytester: pytest.Pytester, service: BoardService) -> None:
         self.pytester, self.folder, self.service = pytester, pytester.path, service
         folder = pytester.path
-        self.path = folder / "recordings" / "test_it" / "test_invite.json"
+        self.path = folder / "recordings" / "test_it" / "test_invite.har"
 
     def run(
         self, *options: str, is_replayed: bool = False, name: str = "Party", mark: str = "", fail: str = "", text: str = TEST
@@ -71,7 +71,7 @@ def test_nothing_is_recorded_where_that_is_not_allowed(suite: Suite) -> None:
     """A missing file fails the test in continuous integration, and names the option to record it."""
     code, out = suite.run("--board-record=none")
     assert code == 1
-    assert "test_invite.json does not exist: run the test with --board-record=once to record it" in out
+    assert "test_invite.har does not exist: run the test with --board-record=once to record it" in out
     assert not suite.path.exists()
     assert not suite.service.calls
 
@@ -127,7 +127,7 @@ def test_nothing(board_recording):
     code, out = suite.run(text=text)
     assert code == 0, out
     names = sorted(path.name for path in suite.path.parent.iterdir())
-    assert [name.partition("-")[0] for name in names] == ["TestOne.test_it[a", "TestOne.test_it[a", "TestOne.test_it[c].json"]
+    assert [name.partition("-")[0] for name in names] == ["TestOne.test_it[a", "TestOne.test_it[a", "TestOne.test_it[c].har"]
     code, out = suite.run("--board-record=none", "-k", "TestOne", text=text)
     assert code == 0, out
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import json
 import logging
 import pickle
@@ -224,6 +226,19 @@ FORMS = {
     "repr of bytes": repr(SECRET.encode()),
     "bytes": b"\xc3" + SECRET.encode(),
     "pickle": pickle.dumps(Failure(SECRET)),
+    "JSON in JSON": json.dumps(json.dumps(SECRET)),
+    "percent twice": quote(quote(SECRET, safe=""), safe=""),
+    "HTML": html.escape(SECRET).replace('"', "&quot;"),
+    "hexadecimal": SECRET.encode().hex(),
+    "hexadecimal in capitals": SECRET.encode().hex().upper(),
+    **{f"base64 after {before} bytes": base64.b64encode(b"x" * before + SECRET.encode() + b":y") for before in range(4)},
+    "base64 for URLs": base64.urlsafe_b64encode(f"~{SECRET}?".encode()).decode(),
+    "base64 of percent": base64.b64encode(quote(SECRET, safe="").encode()),
+    "base64 of base64": base64.b64encode(base64.b64encode(f"user:{SECRET}".encode())),
+    "hexadecimal of base64": base64.b64encode(SECRET.encode()).hex(),
+    "base64 of UTF-16": base64.b64encode(SECRET.encode("utf-16")),
+    **{code: f"a {SECRET}".encode(code) for code in ("utf-16", "utf-16-le", "utf-16-be")},
+    "repr of UTF-16": repr([SECRET.encode("utf-16-le")]),
 }
 
 
@@ -254,7 +269,7 @@ def test_finds_nothing_where_nothing_is(make):
     assert_no_secrets(make(), secrets=["absent", "another"])
 
 
-@pytest.mark.parametrize("module", ["application", "boardclient.testing._server"])
+@pytest.mark.parametrize("module", ["application", "boardclient.testing._service"])
 def test_the_applications_own_frames_are_searched_on_request_only(module):
     error = caught(library(LOCALS[0].format(PLAIN), module))
     assert_no_secrets(error, secrets=[PLAIN])

@@ -257,7 +257,7 @@ def test_an_impossible_port_is_an_error_in_a_thread_too(port, error):
 async def test_stopping_needs_no_backstop(client, service, monkeypatch):
     """Stopping ends every connection by itself, without the time limit that guards it."""
     # A year: were any connection still busy after the handlers were cancelled, this test would not end.
-    monkeypatch.setattr("boardclient.testing._loopback._BACKSTOP_SECONDS", 3e7)
+    monkeypatch.setattr("boardclient.testing._http._BACKSTOP_SECONDS", 3e7)
     service.faults.add(service.faults.hang(), "cards.get")
     await client.ask("GET", "/1/members/me")
     hanging = asyncio.create_task(client.ask("GET", "/1/cards/x"))
@@ -291,7 +291,7 @@ def test_the_typed_options_are_those_of_the_session_and_the_credentials():
     """A new option of either has to be named for type checkers, too."""
     from boardclient import AsyncSession, OAuthCredentials
     from boardclient.session import SessionOptions
-    from boardclient.testing._options import OAuthOptions
+    from boardclient.testing._service import OAuthOptions
 
     for options, kind in ((SessionOptions, AsyncSession), (OAuthOptions, OAuthCredentials)):
         assert set(options.__annotations__) == set(inspect.signature(kind).parameters) - {"credentials", "lease_seconds"}

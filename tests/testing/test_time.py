@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from boardclient.testing import BoardService, faults
-from boardclient.testing._clock import ServiceClock
+from boardclient.testing._http import ServiceClock
 
 
 async def never(seconds: float) -> None:

@@ -8,23 +8,283 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Literal, TypeVar
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 from urllib.parse import parse_qsl
 
 import attrs
 from aiohttp import web
 
 from boardclient.testing import _pages
-from boardclient.testing._answers import Answer
-from boardclient.testing._clock import ServiceClock
-from boardclient.testing._controls import Call, ServiceControls
-from boardclient.testing._grants import ExchangeAnswer
-from boardclient.testing._loopback import LoopbackServer
-from boardclient.testing._records import Json
-from boardclient.testing._rules import AUTH_PREFIX, FORMS, BoardRules, operation_of
-from boardclient.testing._stage import HttpStage, read_body
-from boardclient.testing.faults import Faults
+from boardclient.testing._http import HttpStage, LoopbackServer, ServiceClock, read_body
+from boardclient.testing._oauth import Answer, ExchangeAnswer, Json, Member
+from boardclient.testing._rules import AUTH_PREFIX, FORMS, BoardRules, SeededBoard, operation_of
+from boardclient.testing.faults import Fault, Faults
+
+if TYPE_CHECKING:
+    from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials, Token, TokenStore
+    from boardclient.session import SessionOptions
+
+
+class OAuthOptions(TypedDict, total=False):
+    """The options of `OAuthCredentials`. The service has defaults for those that it knows."""
+
+    client_id: str
+    client_secret: str
+    redirect_uri: str
+    auth_url: str
+    authorize: Callable[[AuthorizationRequest], Awaitable[str]] | None
+    key: str | None
+    store: TokenStore | None
+    account: str
+    login_url: str | None
+    authorize_timeout: float
+    cooldown: float
+    renew_before_expiry: float | None
+    parse_token: Callable[[Mapping[str, object]], Token] | None
+    clock: Callable[[], float]
+
+
+class ServiceEndpoint(Protocol):
+    """The addresses and credentials of a service, and sessions for it."""
+
+    @property
+    @abstractmethod
+    def base_url(self) -> str:
+        """The address of the resource operations. Its port is known once the service runs."""
+
+    @property
+    @abstractmethod
+    def auth_url(self) -> str:
+        """The address of the token exchange."""
+
+    @property
+    def authorize_url(self) -> str:
+        """The address of the page on which a user gives consent.
+
+        It takes the parameters of RFC 6749, section 4.1.1, and RFC 7636. The interface does not describe this page (5.10).
+        """
+        return f"{self.auth_url}/authorize"
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """The API key."""
+
+    @property
+    @abstractmethod
+    def token(self) -> str:
+        """An access token that the service accepts."""
+
+    @property
+    @abstractmethod
+    def client_id(self) -> str:
+        """The client identifier for the token exchange."""
+
+    @property
+    @abstractmethod
+    def client_secret(self) -> str:
+        """The client secret for the token exchange."""
+
+    @property
+    @abstractmethod
+    def redirect_uri(self) -> str:
+        """The redirect URI for the token exchange."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables with which an application uses this service.
+
+        `BOARDCLIENT_COOKIE_SECRET` is not among them.
+        """
+        return {
+            "BOARDCLIENT_BASE_URL": self.base_url,
+            "BOARDCLIENT_AUTH_URL": self.auth_url,
+            "BOARDCLIENT_KEY": self.key,
+            "BOARDCLIENT_TOKEN": self.token,
+            "BOARDCLIENT_CLIENT_ID": self.client_id,
+            "BOARDCLIENT_CLIENT_SECRET": self.client_secret,
+            "BOARDCLIENT_REDIRECT_URI": self.redirect_uri,
+            "BOARDCLIENT_AUTHORIZE_URL": self.authorize_url,
+        }
+
+    @abstractmethod
+    def new_code(self) -> str:
+        """Return an authorization code for one token exchange."""
+
+    async def authorize(self, request: AuthorizationRequest) -> str:
+        """Return a code at once, as the `authorize` callback of `OAuthCredentials`."""
+        return self.new_code()
+
+    def oauth_credentials(self, **options: Unpack[OAuthOptions]) -> OAuthCredentials:
+        """Return OAuth credentials of the client that is registered with this service.
+
+        Args:
+            options: The options of `OAuthCredentials`. They replace those that the service knows.
+        """
+        from boardclient import OAuthCredentials
+
+        given = {
+            "client_id": self.client_id,
+            "client_secret": self.client_secret,
+            "redirect_uri": self.redirect_uri,
+            "auth_url": self.auth_url,
+            "authorize": self.authorize,
+            "key": self.key,
+        }
+        return OAuthCredentials(**{**given, **options})  # type: ignore[arg-type]  # -- OAuthCredentials checks them
+
+    def session(self, credentials: CredentialProvider | None = None, **options: Unpack[SessionOptions]) -> AsyncSession:
+        """Return a session for this service. The caller closes it.
+
+        Args:
+            credentials: The credentials. By default the service's key and the first member's token.
+            options: The options of `AsyncSession`.
+        """
+        from boardclient import AsyncSession, StaticCredentials
+
+        given = StaticCredentials(token=self.token, key=self.key) if credentials is None else credentials
+        return AsyncSession(given, **{"base_url": self.base_url, **options})  # type: ignore[arg-type]  # -- AsyncSession checks them
+
+
+_CREDENTIALS = ("key", "token", "client_id", "client_secret", "code")
+
+
+@attrs.frozen(kw_only=True)
+class Call:
+    """One request that the service received.
+
+    Attributes:
+        operation: The operation, such as "cards.create", or "unknown".
+        number: The number of the call among those of its operation, from 1.
+        method: The HTTP method.
+        path: The percent-encoded path.
+        connection: The client's port, which is the same for calls on one connection.
+        fault: The fault that was applied, or None.
+        status: The status of the response, or None until one was sent.
+        query: The decoded query parameters.
+        headers: The headers, case-insensitive.
+        body: The decoded JSON, the fields of a form, or the bytes if they are neither. None without a body.
+    """
+
+    operation: str
+    number: int
+    method: str
+    path: str
+    connection: int
+    fault: Fault | None
+    status: int | None = None
+    query: Mapping[str, str] = attrs.field(repr=False)
+    headers: Mapping[str, str] = attrs.field(repr=False)
+    body: Json | bytes = attrs.field(repr=False)
+
+
+class ServiceControls(ServiceEndpoint, Protocol):
+    """The methods of `BoardService` that need no socket."""
+
+    rules: BoardRules
+    calls: list[Call]
+    _time: ServiceClock
+    _lock: threading.RLock
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The members, each with `id` and `name`. `token` belongs to the first one."""
+        return self.rules.members
+
+    @property
+    def key(self) -> str:
+        """The API key."""
+        return self.rules.key
+
+    @property
+    def token(self) -> str:
+        """An access token that the service accepts."""
+        return self.rules.token
+
+    @property
+    def client_id(self) -> str:
+        """The client identifier for the token exchange."""
+        return self.rules.client_id
+
+    @property
+    def client_secret(self) -> str:
+        """The client secret for the token exchange."""
+        return self.rules.client_secret
+
+    @property
+    def redirect_uri(self) -> str:
+        """The redirect URI for the token exchange."""
+        return self.rules.redirect_uri
+
+    @property
+    def requests(self) -> int:
+        """How many requests were received."""
+        return len(self.calls)
+
+    def new_code(self, *, scopes: Iterable[str] | None = None, member: str | None = None) -> str:
+        """Return an authorization code for one token exchange.
+
+        Args:
+            scopes: The scopes of the token. By default all scopes of the service.
+            member: The name or identifier of the member who gives consent. By default the first member.
+
+        Raises:
+            LookupError: there is no such member.
+        """
+        return self.rules.new_code(scopes=scopes, member=member)
+
+    def seed(self, lists: Mapping[str, Iterable[str]], name: str = "Board") -> SeededBoard:
+        """Create a board with lists and cards, without a request.
+
+        Args:
+            lists: The names of the cards in each list, by the name of the list: `{"To Do": ["Book the hall"]}`.
+            name: The name of the board. "Board" by default.
+        """
+        with self._lock:
+            return self.rules.seed(lists, name)
+
+    def advance(self, seconds: float) -> None:
+        """Move the service's time forward.
+
+        Tokens expire, rate limits refill, and delays of the service end accordingly. The client's timeouts and pauses are not
+        affected.
+
+        Args:
+            seconds: The number of seconds, at least 0.
+
+        Raises:
+            ValueError: `seconds` is negative.
+        """
+        self._time.advance(seconds)
+
+    def assert_no_duplicates(self) -> None:
+        """Check that no two cards have the same list, name, description and due date.
+
+        After requests that the client gave up, `await service.settled()` first: they may still create cards.
+
+        Raises:
+            AssertionError: there are such cards. The message names them.
+        """
+        with self._lock:  # the service's own thread may be handling requests
+            cards = [*self.rules.cards.values()]
+        counts = collections.Counter((card.list_id, card.name, card.desc, card.due) for card in cards)
+        twice = [f"{number} x {name!r} in list {card_list}" for (card_list, name, _, _), number in counts.items() if number > 1]
+        if twice:
+            raise AssertionError(f"cards exist more than once: {'; '.join(twice)}")
+
+    def assert_no_credential_in_url_with_body(self) -> None:
+        """Check that no request with a body had a credential in its URL.
+
+        Raises:
+            AssertionError: some requests had. The message names the calls, not the values.
+        """
+        leaks = [call for call in [*self.calls] if call.body is not None and any(name in call.query for name in _CREDENTIALS)]
+        if leaks:
+            raise AssertionError(f"credentials in the address of {', '.join(f'{c.operation} {c.number}' for c in leaks)}")
+
 
 _T = TypeVar("_T")
 
@@ -266,3 +526,30 @@ def _decoded(raw: bytes, content_type: str, *, form: bool) -> Json | bytes:
     except ValueError:
         pass
     return raw
+
+
+class Playground(NamedTuple):
+    """An embedded service, and an open session that uses it."""
+
+    service: BoardService
+    session: AsyncSession
+
+
+@asynccontextmanager
+async def playground(service: BoardService | None = None) -> AsyncIterator[Playground]:
+    """Run an embedded service and open a session that uses it, both for one block.
+
+    ```python
+    async with playground() as (service, session):
+        board = await session.boards.create("Roadmap", default_lists=True)
+        print(board.url)  # a page that shows the board while the block runs
+    ```
+
+    Args:
+        service: The service to run. By default a `BoardService()` with its default options.
+
+    Raises:
+        OSError: the service's port is in use.
+    """
+    async with service or BoardService() as running, running.session() as session:
+        yield Playground(running, session)
