@@ -54,6 +54,7 @@ class StatusMeaning:
 
 
 _TABLE: Final[Mapping[int, StatusMeaning]] = {
+    304: StatusMeaning(ApiError, "not modified, though the request has no condition", advice="check headers=", is_final=True),
     400: StatusMeaning(BadRequestError, "a required parameter is missing or wrong", advice="check what is sent", is_final=True),
     401: StatusMeaning(
         AuthenticationError, "the key or token is invalid or expired", advice="check both, or obtain a new token", ends_run=True
@@ -68,6 +69,9 @@ _TABLE: Final[Mapping[int, StatusMeaning]] = {
         "an identifier does not exist or is not accessible",
         advice="check the identifiers and whose token it is",
         is_final=True,
+    ),
+    407: StatusMeaning(
+        ApiError, "the proxy wants credentials", advice="check proxy= or the proxy of the environment", ends_run=True
     ),
     408: StatusMeaning(ApiError, "the service waited too long for the request", Effect.UNKNOWN),
     425: StatusMeaning(ApiError),

@@ -14,6 +14,7 @@ from boardclient._environment import optional, required
 from boardclient._operations import Parameter, build_request
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._pipeline import Pipeline
+from boardclient._redaction import takes_secrets
 from boardclient._responses import Response
 from boardclient._transport import Settings
 from boardclient._transport._pool import Pool
@@ -60,6 +61,7 @@ class SessionOptions(TypedDict, total=False):
     max_answer_bytes: int
 
 
+@takes_secrets  # those of a proxy and of headers
 class AsyncSession:
     """A session with a board service, with one pool and one credential provider.
 
@@ -288,6 +290,8 @@ class AsyncSession:
             )
 
     def __repr__(self) -> str:
+        if getattr(self, "_core", None) is None:  # as in the frames of a constructor that refuses
+            return "<AsyncSession, not built>"
         state = "closed" if self._core.in_flight.is_closed else "open"
         view = "" if self._owns_core else " view"
         return f"<AsyncSession{view} {state}, {len(self._core.in_flight)} calls, {self._core.pool!r}>"

@@ -68,6 +68,8 @@ def _words_for(error: Exception) -> str:
     cause = tls or (ConnectionRefusedError() if system == errno.ECONNREFUSED else error)
     why = next((words for kind, words in _WHY if isinstance(error, kind)), "")
     why = why or next((words for kind, words in _WHY if isinstance(cause, kind)), "the exchange failed")
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"{why} (status {error.status})"
     if tls is not None:
         return f"{why}{_words_of_tls(tls)}{_advice_for_tls(tls)}"
     if isinstance(error, aiohttp.ClientConnectorDNSError) or isinstance(cause, ConnectionRefusedError):

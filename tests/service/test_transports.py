@@ -168,6 +168,21 @@ async def test_the_same_outcomes_come_back(open_pool: Any, raw_server: Any, name
         assert raw_server.served == (1 if stays else 2)
 
 
+async def test_a_header_is_sent_once(open_pool: Any, raw_server: Any) -> None:
+    """Of headers whose names differ in their case only the last one is sent, by both transports."""
+
+    async def handler(reader: Any, writer: Any) -> None:
+        heads.append((await read_request(reader)).split(b"\r\n")[1:])
+        writer.write(OK)
+
+    heads: list[list[bytes]] = []
+    async with raw_server.run(handler) as url:
+        pool = open_pool(headers={"X-Source": "a", "x-source": "b"})
+        await pool.send("GET", f"{url}/1/x", None, Progress(), headers={"X-Trace": "1", "x-trace": "2"})
+    named = [line.lower() for line in heads[0] if line.lower().startswith((b"x-source", b"x-trace"))]
+    assert named == [b"x-source: b", b"x-trace: 2"]
+
+
 # --- connections
 
 

@@ -1,0 +1,268 @@
+"""Calls that something else than the service ends: interrupts, a full stack, a wrong place, a provider that returns nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import sys
+import traceback
+import types
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from session_helpers import KEY, TOKEN
+
+from boardclient import (
+    AsyncSession,
+    BoardClientError,
+    Card,
+    CredentialError,
+    Credentials,
+    Effect,
+    StaticCredentials,
+    TransportError,
+)
+from boardclient._transport._pool import Pool
+from boardclient.credentials import CredentialObserver
+from boardclient.testing import BoardService, assert_no_secrets
+
+
+def locals_of(error: BaseException) -> str:
+    """Return what the frames of an error and of its contexts hold, without those of this test and of coroutines' runners."""
+    shown: list[str] = []
+    one: BaseException | None = error
+    while one is not None:
+        for frame, _ in traceback.walk_tb(one.__traceback__):
+            if not frame.f_code.co_filename.startswith(__file__):
+                shown += [f"{value!r} {getattr(value, '__dict__', '')!r}" for value in frame.f_locals.values()]
+        one = one.__context__
+    return "\n".join(shown)
+
+
+async def create(session: AsyncSession) -> Any:
+    return await session.cards.create("a card", list_id="l")
+
+
+async def form(session: AsyncSession) -> Any:
+    return await session.exchange.post_form(f"{session.base_url}/1/OAuthGetAccessToken", {"token": TOKEN, "code": KEY})
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_direct"),
+    [  # aiohttp writes in a task of its own, whose interrupts reach the event loop and not the call
+        *((kind, True) for kind in (KeyboardInterrupt, SystemExit, RecursionError, MemoryError)),
+        *((kind, False) for kind in (RecursionError, MemoryError)),
+    ],
+)
+@pytest.mark.parametrize("call", [create, form])
+def test_what_interrupts_a_call_holds_no_secret(
+    kind: type[BaseException], is_direct: bool, call: Callable[[AsyncSession], Awaitable[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception that is raised while a request is written leaves without the frames that hold it, and frees the connection."""
+    written: list[bytes] = []
+
+    def interrupted(self: Any, data: Any) -> None:
+        written.append(bytes(data))
+        raise kind("here")
+
+    async def main() -> BaseException:
+        async with BoardService() as service:
+            session = AsyncSession(StaticCredentials(TOKEN, KEY), service.base_url, retry=None)
+            session.base_url = service.base_url  # type: ignore[attr-defined]  # -- for `form`
+            async with session:
+                with pytest.raises(BoardClientError):  # the connection is open then, and idle
+                    await session.cards.get("none")
+                with monkeypatch.context() as patch:
+                    patch.setattr(asyncio.selector_events._SelectorSocketTransport, "write", interrupted)  # type: ignore[attr-defined]  # -- of asyncio
+                    try:
+                        await call(session)
+                    except BaseException as error:
+                        caught = error
+                assert session.stats().pool_open == session.stats().pool_idle
+                return caught
+
+    monkeypatch.setattr(Pool, "_may_be_direct", is_direct)
+    error = asyncio.run(main())
+    assert written
+    assert TOKEN not in locals_of(error)
+    assert KEY not in locals_of(error)
+    if issubclass(kind, Exception):
+        assert isinstance(error, BoardClientError)
+        assert error.effect is not Effect.NOT_SENT
+    else:
+        assert type(error) is kind
+
+
+def deep(frames: int, then: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+    """Await something below so many frames."""
+
+    async def descend(left: int) -> Any:
+        return await (descend(left - 1) if left else then())
+
+    return descend(frames)
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+async def test_a_call_near_the_recursion_limit_is_made_or_not_sent(
+    service: BoardService, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any depth of the stack a card is created, or nothing is sent; no connection is lost."""
+    monkeypatch.setattr(Pool, "_may_be_direct", is_direct)
+    list_id = service.seed({"Inbox": []}).lists["Inbox"]
+    depth = len(traceback.extract_stack())
+    ends: set[str] = set()
+    async with service.session(retry=None, max_connections=2) as session:
+        for frames in range(sys.getrecursionlimit() - depth - 250, sys.getrecursionlimit() - depth, 3):
+            before = len(service.calls_of("cards.create"))
+            try:
+                made: object = await deep(frames, functools.partial(session.cards.create, "n", list_id=list_id))
+            except (BoardClientError, RecursionError) as error:
+                made = error
+            sent = len(service.calls_of("cards.create")) - before
+            assert sent == isinstance(made, Card), made
+            assert not isinstance(made, BoardClientError) or made.effect is Effect.NOT_SENT
+            ends.add(type(made).__name__)
+            assert session.stats().pool_open == session.stats().pool_idle
+        assert isinstance(await session.cards.create("n", list_id=list_id), Card)
+    assert ends >= {"Card", "BoardClientError"}
+
+
+async def test_a_limiter_that_raises_keeps_its_own_frames(service: BoardService) -> None:
+    """What the code of an application raises is raised with its own traceback, and without ours."""
+
+    class Limiter:
+        async def __aenter__(self) -> None:
+            raise LookupError("no turn")
+
+        async def __aexit__(self, *exc: object) -> None:
+            raise AssertionError
+
+    async with service.session(limiter=Limiter()) as session:
+        with pytest.raises(LookupError) as caught:
+            await session.members.me()
+    names = [frame.f_code.co_name for frame, _ in traceback.walk_tb(caught.value.__traceback__)]
+    assert names[-1] == "__aenter__"
+    assert "_send" not in names
+    assert_no_secrets(caught.value, secrets=[service.token, service.key])
+
+
+def test_a_call_outside_of_asyncio_says_so() -> None:
+    """Without an event loop, as under another framework, the error names what is missing."""
+    session = AsyncSession(StaticCredentials("t"), "https://board.example")
+    with pytest.raises(RuntimeError, match=r"asyncio task, such as that of asyncio\.run"):
+        session.members.me().send(None)
+    session._discard()
+
+
+class Nonsense(StaticCredentials):
+    """Credentials of which `current` returns something else."""
+
+    value: Any
+
+    def current(self) -> Any:
+        return self.value
+
+
+@pytest.mark.parametrize("value", ["a text", 7, object(), types.SimpleNamespace(token="t"), Credentials])
+async def test_a_provider_whose_current_is_nonsense(service: BoardService, value: Any) -> None:
+    """What is neither credentials nor None is an error that names it, and nothing is sent."""
+    provider = Nonsense(service.token, service.key)
+    provider.value = value
+    async with service.session(provider) as session:
+        with pytest.raises(CredentialError, match=f"current of the credentials returned {type(value).__name__}") as caught:
+            await session.members.me()
+    assert (caught.value.effect, service.calls) == (Effect.NOT_SENT, [])
+
+
+async def test_a_provider_may_return_anything_for_is_current(service: BoardService) -> None:
+    """What is not a bool is taken as its truth, and what has none is logged."""
+
+    class Odd(StaticCredentials):
+        def is_current(self, credentials: Credentials) -> Any:
+            return {"a dict": "can't be hashed"}
+
+    async with service.session(Odd(service.token, service.key), limiter=asyncio.Semaphore(1)) as session:
+        await session.members.me()
+    assert CredentialObserver().waiting_for() == "credentials"
+
+
+async def _awaited(event: object) -> None:
+    raise AssertionError
+
+
+class _Awaited:
+    async def __call__(self, event: object) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("observer", [_awaited, _Awaited(), functools.partial(_awaited), _Awaited().__call__])
+def test_an_observer_that_is_a_coroutine_function_is_refused(observer: Any) -> None:
+    """An observer is called and not awaited, so a coroutine function is refused when the session is made."""
+    with pytest.raises(TypeError, match="not awaited"):
+        AsyncSession(StaticCredentials("t"), "https://board.example", observers=[observer])
+
+
+async def test_an_observer_that_returns_a_coroutine_is_logged(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:
+    """What only shows itself when it is called is closed and logged, and the call continues."""
+    async with service.session(observers=[lambda event: _awaited(event)]) as session:
+        await session.members.me()
+    assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
+        "an observer returned a coroutine, which is not awaited: observers must be plain functions"
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"proxy": f"ftp://u:{KEY}@proxy.example"}, {"proxy": f"http://u:{KEY}@p", "timeout": 0}, {"headers": {"X": f"{KEY}\n"}}],
+)
+def test_a_session_that_refuses_an_option_shows_no_secret(options: dict[str, Any]) -> None:
+    """The frames of the error hold no option, and a session that was never built has a repr."""
+    with pytest.raises(ValueError, match=r"proxy|timeout|headers") as caught:
+        AsyncSession(StaticCredentials("t"), "http://127.0.0.1:1", **options)
+    assert KEY not in locals_of(caught.value)
+    assert repr(AsyncSession.__new__(AsyncSession)) == "<AsyncSession, not built>"
+
+
+async def test_the_proxys_word_is_told() -> None:
+    """A proxy that refuses a tunnel says why by its status, which is not taken for the service's."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    proxy = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    async with proxy, AsyncSession(StaticCredentials("t"), "https://board.example", proxy=address, retry=None) as session:
+        with pytest.raises(TransportError, match=r"the proxy refused.*\(status 407\)") as caught:
+            await session.members.me()
+    assert caught.value.effect is Effect.NOT_SENT
+
+
+@pytest.mark.parametrize("is_lent", [False, True])
+async def test_nobody_waits_for_100_continue(is_lent: bool) -> None:
+    """A service that never asks for the body gets it all the same, at once."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        fields = dict(line.split(b":", 1) for line in head.lower().split(b"\r\n")[1:-2])
+        bodies.append((fields[b"expect"].strip(), await reader.readexactly(int(fields[b"content-length"]))))
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{"id": "1"}'[:-1])
+        await writer.drain()
+        writer.close()
+
+    bodies: list[tuple[bytes, bytes]] = []
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, aiohttp.ClientSession() as http:
+        options: dict[str, Any] = {"http": http} if is_lent else {}
+        headers = {"Expect": "100-continue"}
+        async with AsyncSession(StaticCredentials("t", "k"), url, headers=headers, retry=None, **options) as session:
+            with pytest.raises(BoardClientError):  # the body is cut, which is not the point
+                await session.cards.create("a", list_id="l")
+    ((expected, body),) = bodies
+    assert (expected, b'"name":"a"' in body) == (b"100-continue", True)
