@@ -235,6 +235,14 @@ def _others() -> Iterator[Case]:
     for lie in (0.0, 60.0):
         yield _steady("other", f"bucket of 1 s, 20/s, Retry-After: {lie:g}", lambda _: Bucket(20), 20, lie=lie, end=300.0)
         yield _steady("other", f"window of 1 s, 20/s, Retry-After: {lie:g}", _window(20, 1.0), 20, lie=lie, end=300.0)
+    for places, latency in ((10, 0.1), (100, 0.05)):
+        for period in (1.0, 4.0):
+            name = f"503 for 0.5 s in every {period:g} s, {places} workers"
+            flaps = {"places": places, "latency": latency, "warm": 2.0, "end": 32.0}
+            most = places / latency * (1 - 0.5 / period)
+            yield _steady(
+                "other", name, lambda _: Open(), most, **flaps, status=lambda now, x=period: 503 if now % x > x - 0.5 else 200
+            )
     both = {"warm": 120.0, "end": 300.0}
     yield _steady(
         "other", "bucket of 50/s and 1200 a minute", lambda seed: Together(Bucket(50), _window(20, 60.0)(seed)), 20, **both

@@ -5,6 +5,7 @@ Used by the tests and by `benchmarks/pace.py`.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
 import math
@@ -14,6 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
+from virtual_loop import VirtualLoop
+
+from boardclient import Pace
 
 if TYPE_CHECKING:  # the benchmark also runs with versions of the package that have these elsewhere
     from boardclient._pace._controller import Controller
@@ -98,10 +102,15 @@ class Outcome:
     arrivals: list[tuple[float, bool]] = attrs.Factory(list)
     rates: list[tuple[float, float]] = attrs.Factory(list)
     latencies: list[tuple[float, float]] = attrs.Factory(list)
+    answers: list[tuple[float, int | None]] = attrs.Factory(list)
 
     def accepted(self, begin: float, end: float) -> float:
         """Return the accepted requests a second."""
         return sum(ok for at, ok in self.arrivals if begin <= at < end) / (end - begin)
+
+    def succeeded(self, begin: float, end: float) -> float:
+        """Return the responses a second that are a success."""
+        return sum(status == 200 for at, status in self.answers if begin <= at < end) / (end - begin)
 
     def refused(self, begin: float, end: float) -> float:
         """Return the part of the requests that was refused."""
@@ -269,3 +278,66 @@ class Together(Open):
     def refuse(self, now: float) -> float | None:
         """Return None for a request that is accepted, or the seconds until one would be."""
         return next((wait for part in self._parts if (wait := part.refuse(now)) is not None), None)
+
+
+def served(
+    service: Service,
+    seconds: float,
+    *,
+    workers: int = 150,
+    latency: float = 0.05,
+    jitter: float = 0.1,
+    tells: bool = False,
+    lie: float | None = None,
+    changes: Sequence[tuple[float, float]] = (),
+    rests: tuple[float, float] = (math.inf, math.inf),
+    slower: tuple[float, float] = (math.inf, 0.0),
+    servers: int = 0,
+    refusal: int = 429,
+    status: Callable[[float], int | None] = lambda now: 200,
+    seed: int = 1,
+) -> Outcome:
+    """Let so many tasks send requests to a service, each inside one Pace. The options are those of `simulate_shared`."""
+    loop, chance, outcome = VirtualLoop(), random.Random(seed), Outcome()
+    pace = Pace(max_in_flight=workers, clock=loop.time)
+    free = [0.0] * servers
+
+    async def way() -> None:
+        whole = slower[1] if loop.time() >= slower[0] else latency
+        await asyncio.sleep(whole / 2 * (1 + jitter * chance.uniform(-1, 1)))
+
+    async def request() -> None:
+        begun = loop.time()
+        await way()
+        wait = service.refuse(loop.time())
+        answer = status(loop.time()) if wait is None else refusal
+        outcome.arrivals.append((loop.time(), wait is None))
+        if wait is None and servers:
+            done = max(loop.time(), heapq.heappop(free)) + latency / 2 * chance.expovariate(1)
+            heapq.heappush(free, done)
+            await asyncio.sleep(done - loop.time())
+        await way()
+        told = None if wait is None else lie if lie is not None else float(math.ceil(wait)) if tells else None
+        outcome.latencies.append((loop.time(), loop.time() - begun))
+        outcome.answers.append((loop.time(), answer))
+        pace.report(answer, told, loop.time() - begun)
+
+    async def work(number: int) -> None:
+        while True:
+            if rests[0] <= loop.time() < rests[1]:
+                await asyncio.sleep(1.0 if number == 0 else rests[1] - loop.time())
+            async with pace:
+                await request()
+
+    async def run() -> None:
+        for at, limit in changes:
+            loop.call_at(at, lambda limit=limit: service.change(loop.time(), limit))  # type: ignore[misc]  # -- bound now
+        tasks = [asyncio.create_task(work(number)) for number in range(workers)]
+        await asyncio.sleep(seconds)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(run())
+    return outcome

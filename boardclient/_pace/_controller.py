@@ -9,11 +9,9 @@ import math
 from typing import Final
 
 from boardclient._pace._evidence import PacedAttempt
-from boardclient._pace._failures import Failures
-from boardclient._pace._latency import Latency
 from boardclient._pace._phases import HIGHEST, LOWEST, Open
-from boardclient._pace._schedule import Schedule
 from boardclient._pace._search import Search
+from boardclient._pace._timing import Latency, Schedule
 from boardclient._statuses import status_of
 from boardclient.errors import Effect
 
@@ -42,7 +40,6 @@ class Controller:
         self._trial: PacedAttempt | None = None
         self._schedule = Schedule(self.rate)
         self._search = Search(self.rate, float(self.places), self._schedule)
-        self._failures = Failures()
         self._latency = Latency()
 
     @property
@@ -104,18 +101,14 @@ class Controller:
 
     def report(self, attempt: PacedAttempt, now: float, status: int | None, retry_after: float | None, seconds: float) -> None:
         """Learn from the result of an attempt. `status` is None without a response."""
-        if status is None:
-            self._failures.note_failure(attempt.serial, self._search.serial)
-        elif status < _REDIRECTION or (not (meaning := status_of(status)).is_overload and meaning.effect is not Effect.UNKNOWN):
-            self._note_accepted(attempt, now, seconds)
-        elif meaning.is_overload:
+        meaning = None if status is None or status < _REDIRECTION else status_of(status)
+        if meaning is not None and meaning.is_overload:
             self._search.note_refusal(attempt, now, retry_after, is_throttling=meaning.is_throttling)
             self._apply(now)
-        else:
-            self._failures.note_failure(attempt.serial, self._search.serial)
+        elif status is not None and (meaning is None or meaning.effect is not Effect.UNKNOWN):
+            self._note_accepted(attempt, now, seconds)
 
     def _note_accepted(self, attempt: PacedAttempt, now: float, seconds: float) -> None:
-        self._failures.note_success()
         search = self._search
         was_blocked = search.block is not None
         search.note_accepted(attempt, now, self.in_flight)
@@ -151,9 +144,7 @@ class Controller:
         step = min(now - self._ticked_at, max(0.1, 2 * self._schedule.spacing))
         self._ticked_at = now
         is_draining = self._latency.look(now, search.serial - 1)
-        if self._failures.health < 1.0:
-            self._failures.recover(step)
-        elif not self._schedule.was_late and search.block is None and not is_draining and search.aim < HIGHEST:
+        if not self._schedule.was_late and search.block is None and not is_draining and search.aim < HIGHEST:
             search.grow(now, step, self.in_flight)
         self._schedule.was_late = False
         search.evidence.note_start(search.serial, now)
@@ -162,7 +153,7 @@ class Controller:
     def _apply(self, now: float) -> None:
         """Derive the rate and the attempts in flight from the aim."""
         aim = self._search.aim
-        self.rate = rate = max(LOWEST, aim * self._failures.health) if aim < HIGHEST else HIGHEST
+        self.rate = rate = aim
         self._schedule.spacing = 1 / rate if rate < HIGHEST else 0.0
         if aim < HIGHEST or self._latency.is_draining(now):
             self.places = self._latency.places_for(now, rate, self.places, self._most)

@@ -5,7 +5,6 @@ No I/O, no clock, no asyncio.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import deque
 from typing import Final, NamedTuple
@@ -14,9 +13,11 @@ _COUNT: Final = 8
 """The least number of accepted attempts for a measurement."""
 _FEW: Final = 12
 """The least number of accepted attempts that show which rate is possible."""
+_ROUND: Final = 60
+"""How many usual refusals are expected in a round."""
+_CHANCE: Final = 1e-4
+"""A number of refusals in a row that is less likely than this by chance ends a usual share."""
 _DELIVERED_SECONDS: Final = 2.0
-_MEMORY_SECONDS: Final = 60.0
-"""For how long a rate that was accepted counts as possible."""
 
 
 class PacedAttempt:
@@ -48,7 +49,7 @@ class Evidence:
     A service is exhausted at the moment at which it refuses an attempt because of a limit.
     """
 
-    __slots__ = ("_best", "_best_at", "_marks", "_refusals", "begun", "last_refused", "refused")
+    __slots__ = ("_marks", "_refusals", "begun", "last_refused", "refused")
 
     def __init__(self) -> None:
         self.begun = Mark(0, 0.0, 0, 0.0)
@@ -57,8 +58,6 @@ class Evidence:
         self.refused = 0
         self._marks: deque[Mark] = deque(maxlen=650)
         self._refusals: deque[Mark] = deque(maxlen=8)
-        self._best = 0.0
-        self._best_at = -math.inf
 
     def begin(self, serial: int, now: float) -> None:
         """Begin the measurement anew."""
@@ -72,7 +71,7 @@ class Evidence:
             self._marks.append(Mark(serial, now, self.refused, now))
 
     def note_refused(self, serial: int, started_at: float, *, is_usual: bool) -> None:
-        """Record a refused attempt. A usual refusal, which has another cause, does not show that the limit was reached."""
+        """Record a refused attempt. A usual refusal does not show that the limit was reached."""
         self.refused += 1
         if is_usual:
             return
@@ -111,20 +110,6 @@ class Evidence:
                 return rate if count < 20 else min(rate, max(count / (started_at - mark.moment), 0.8 * rate))
         return rate
 
-    def accepted_between(self, begin: float, serial: int) -> float:
-        """Return how many attempts were accepted from a time on, up to an attempt.
-
-        Between two records, the starts count as evenly spaced.
-        """
-        before = after = self.begun
-        for mark in self._marks:
-            after = mark
-            if mark.moment > begin:
-                break
-            before = mark
-        part = (begin - before.moment) / (after.moment - before.moment) if after.moment > begin > before.moment else 0.0
-        return serial - before.serial - part * (after.serial - before.serial) - (self.refused - before.refused)
-
     def delivered(self, serial: int, now: float) -> float:
         """Return the accepted attempts per second in the last 2 to 4 s, 0 if few."""
         for mark in reversed(self._marks):
@@ -135,37 +120,36 @@ class Evidence:
                 return (count - 1) / (now - mark.moment)
         return 0.0
 
-    def usual(self, serial: int) -> float:
-        """Return the largest number of attempts between two of the last blocks."""
-        serials = [self.begun.serial, *(mark.serial for mark in self._refusals), serial][-4:]
-        return float(max(later - earlier for earlier, later in itertools.pairwise(serials)))
 
-    def recent(self, serial: int, now: float) -> tuple[float, float]:
-        """Return the refused share and the accepted rate since the third last block."""
-        first = self._refusals[-3] if len(self._refusals) > 2 else self.begun
-        count, refused = max(1, serial - first.serial), self.refused - first.refused
-        accepted = (count - refused) / max(1e-3, now - first.moment)
-        lately = self.delivered(serial, now)
-        return refused / count, min(accepted, lately or accepted)
+class Usual:
+    """The share of attempts that is refused at any rate, and how many refusals it explains. Owned by a `Search`."""
 
-    # --- the rate that the service is known to accept
+    def __init__(self) -> None:
+        self.share = 0.0
+        self._serial = self._refused = self._streak = 0
 
-    def note_possible(self, serial: int, now: float) -> None:
-        """Measure the rate that was accepted since the first of the recorded exhaustions."""
-        first = self._refusals[0] if self._refusals else self.begun
-        count, seconds = serial - first.serial - (self.refused - first.refused), now - first.since
-        if self._refusals and count >= _FEW and seconds >= 0.3 and (count - 1) / seconds >= self.possible(now):
-            self._best, self._best_at = (count - 1) / seconds, now
+    def begin(self, share: float, serial: int) -> None:
+        """Begin a round after an attempt."""
+        self.share = share if share > 0.003 else 0.0
+        self._serial, self._refused, self._streak = serial, 0, 0
 
-    def possible(self, now: float) -> float:
-        """Return the highest rate that was accepted in the last 60 s, 0 if unknown."""
-        return self._best if now - self._best_at < _MEMORY_SECONDS else 0.0
+    def note_accepted(self, serial: int) -> bool:
+        """Note an accepted attempt. Return True at the end of a round, when the share has to be measured again."""
+        self._streak = 0
+        return self.share > 0 and (serial - self._serial) * self.share >= _ROUND
 
-    def forget_possible(self) -> None:
-        """Forget the possible rate, after the limit has fallen."""
-        self._best_at = -math.inf
-        self._refusals.clear()
-        self._refusals.append(self.anchor)
+    def share_of_round(self, serial: int) -> float:
+        """Return the share that was refused in the round."""
+        return self._refused / max(1, serial - self._serial)
+
+    def explains(self, serial: int) -> bool:
+        """Return whether one more refusal, of this attempt, is usual."""
+        if not self.share:
+            return False
+        self._refused += 1
+        self._streak += 1
+        expected = self.share * max(0, serial - self._serial)
+        return self.share**self._streak > _CHANCE and self._refused <= 1 + expected + 3 * math.sqrt(expected)
 
 
 def judge(

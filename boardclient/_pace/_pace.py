@@ -26,7 +26,7 @@ class Pace:
     The interface shows no limits (section 8). A pace begins with 16 attempts in flight, and allows more while nothing is refused
     and responses do not become slower. After a refusal with status 429 it measures how much the service accepts, and from then on
     probes for more from time to time. While refusals continue, all attempts wait as long as `Retry-After` says; without it, one
-    attempt at a time is made. Refusals that are as frequent at a lower rate do not slow it down.
+    attempt at a time is made. Refusals that are as frequent at a lower rate do not slow it down, nor does a single one.
 
     Pass one pace as `limiter=` to all sessions, calls and bulk runs that use the same credentials, so that they share what it has
     found. Waiting attempts start in the order in which they came. A pace does not repeat refused calls; the retry policy does.

@@ -11,8 +11,6 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from boardclient._pace._noise import Noisy
-
 LOWEST: Final = 0.05
 HIGHEST: Final = 1e5
 """The lowest and highest rate in starts per second. The highest means that the rate is not limited."""
@@ -36,10 +34,13 @@ _LOW: Final = 2.3
 """Up to this limit, in requests per second, a limit is confirmed by a number of attempts instead of seconds."""
 _CONFIRMING: Final = 24.0
 """That number: fewer say too little, and each higher rate costs refusals."""
-_SHORT: Final = 6.0
-"""The seconds of a window up to which a rate above the limit is refused soon enough."""
-_LEFT: Final = 0.2
-"""The part of a limit's refusals that remains during an experiment, because of the rest of a burst or other clients."""
+_ENOUGH: Final = 8
+"""How many refusals a trial waits for: two shares differ by chance."""
+_LEAST: Final = 16
+_MOST: Final = 300
+"""How many attempts a trial takes at least and at most."""
+_MOST_USUAL: Final = 0.15
+"""A larger share of refusals is never usual."""
 
 
 def bounded(rate: float) -> float:
@@ -109,15 +110,13 @@ class Settle:
     """The limit was measured once without saved tokens. Soon try a slightly higher rate to confirm it."""
 
     patience: float
-    window: float = 0.0
-    """The seconds of a known window: in a long one the growth is slower, since a refusal comes late."""
     progress: float = 0.0
 
     def grow(self, rate: float, step: float) -> float:
         """Return the rate after `step` seconds."""
         self.progress += step
         late = self.progress - self.patience
-        return climb(rate, max(0.02, 0.01 * late) * _SHORT / max(_SHORT, self.window), step) if late > 0 else rate
+        return climb(rate, max(0.02, 0.01 * late), step) if late > 0 else rate
 
 
 @attrs.define
@@ -150,33 +149,35 @@ class Climb:
 
 
 @attrs.define
-class Experiment:
-    """Refusals were unexpected. Send less than was accepted, and see whether there are fewer.
+class Trial:
+    """Several refusals were isolated. Send less than was accepted: what is still refused has another cause than the rate.
 
-    `limit` is the limit that was assumed before, `share` the part of the attempts that was refused then, and `accepted` the
-    accepted ones per second. If the refusals are due to a limit, there will be hardly any; if they have another cause, they stay
-    as frequent. `score` is the log-likelihood ratio of the two, a sequential probability ratio test
-    (https://en.wikipedia.org/wiki/Sequential_probability_ratio_test).
+    `origin`, `limit` and `aim` are what they were before, `accepted` the rate that was accepted, and `share` the part that was
+    refused.
     """
 
+    origin: Phase
     limit: float | None
-    share: float
+    aim: float
     accepted: float
+    share: float
     serial: int
     refused: int = 0
-    score: float = 0.0
+    streak: int = 0
 
     def grow(self, rate: float, step: float) -> float:
         """Return the unchanged rate."""
         return rate
 
-    def note(self, *, is_refused: bool) -> None:
-        """Note the result of an attempt that was started at the lower rate."""
-        self.refused += is_refused
-        self.score += -math.log(_LEFT) if is_refused else math.log((1 - self.share) / (1 - _LEFT * self.share))
+    def remaining(self, serial: int) -> float | None:
+        """Return the part that is still refused, None if more attempts are needed."""
+        count = serial - self.serial
+        if self.refused < _ENOUGH and count < min(_MOST, max(_LEAST, _ENOUGH / self.share)):
+            return None
+        return min(_MOST_USUAL, self.refused / count) if self.refused > 1 else 0.0
 
 
-Phase: TypeAlias = Open | Approach | Settle | Steady | Climb | Experiment | Noisy
+Phase: TypeAlias = Open | Approach | Settle | Steady | Climb | Trial
 
 
 @attrs.define
@@ -192,15 +193,15 @@ class Block:
     since: float
     limit: float | None
     refused_rate: float
-    is_measured: bool
     asks: bool
-    possible: float = 0.0
-    """The rate that was accepted before, if it is higher than the refused one."""
+    is_unexpected: bool = False
+    """Whether the refused rate is below a limit that was confirmed."""
     refused: int = 1
     accepted: int = 0
     """The accepted attempts that were in flight together with the first refused one, and started after it."""
     retry_at: float = -math.inf
     """The time until which the block lasts according to its last `Retry-After`, which is in whole seconds."""
+    aim: float = HIGHEST
     is_outage: bool = False
     """Whether an attempt was refused with 503, which is no sign of a limit on the number of requests."""
 
@@ -212,4 +213,4 @@ class Block:
     @property
     def is_isolated(self) -> bool:
         """Whether hardly any other attempt was refused together with the first one."""
-        return not self.asks and self.refused <= 1 + self.accepted // 8
+        return (self.limit is None or not self.asks) and self.refused <= 1 + self.accepted // 4
