@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 from boardclient._activities import INSTALLED, Activity, Instrument
+from boardclient._redaction import in_one_line
 from boardclient.errors import BoardClientError, Effect
 
 if TYPE_CHECKING:
@@ -26,6 +27,23 @@ _root.addHandler(logging.NullHandler())
 _calls: Final = logging.getLogger("boardclient.calls")
 _REQUEST_ID_HEADERS: Final = ("X-Request-Id", "Request-Id", "X-Correlation-Id", "X-Amzn-RequestId", "X-Trace-Id", "CF-Ray")
 """The headers in which services and proxies identify a request. The interface names none. The first one is logged."""
+
+
+def _keep_in_one_line(record: logging.LogRecord) -> bool:
+    """Escape line breaks in what comes from outside, such as the name of an account: they would forge records."""
+    message = record.getMessage()
+    if not message.isprintable():
+        record.msg, record.args = in_one_line(message), None
+    for name in ("account", "request_id"):
+        value = getattr(record, name, None)
+        if isinstance(value, str):
+            setattr(record, name, in_one_line(value))
+    return True
+
+
+for _name in ("boardclient", "boardclient.calls", "boardclient.transport", "boardclient.web"):
+    logging.getLogger(_name).addFilter(_keep_in_one_line)  # those of a logger are not those of its children
+
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO}
 
 is_info_logged: Final = partial(_calls.isEnabledFor, logging.INFO)

@@ -23,7 +23,7 @@ import attrs
 
 from boardclient._environment import optional, required
 from boardclient._optional_imports import requires_extra
-from boardclient._redaction import in_one_line, takes_secrets
+from boardclient._redaction import takes_secrets
 from boardclient.credentials import Credentials, Exchange, StaticCredentials
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
@@ -46,6 +46,18 @@ Query: TypeAlias = Mapping[str, object] | str | bytes
 Reason: TypeAlias = Literal["refused", "expired", "replayed", "foreign", "failed"]
 
 _logger: Final = logging.getLogger("boardclient.web")
+
+
+class _LastResort(logging.Handler):
+    """Show the records for which the application has no handler, as Python does where a package has no `NullHandler`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        shows = [*_logger.handlers, *logging.getLogger("boardclient").handlers, *logging.getLogger().handlers]
+        if logging.lastResort is not None and not any(type(one) not in {logging.NullHandler, _LastResort} for one in shows):
+            logging.lastResort.handle(record)
+
+
+_logger.addHandler(_LastResort(logging.WARNING))
 
 _ACCOUNT_SECONDS: Final = 30 * 24 * 3600
 _FLOW_SECONDS: Final = 600
@@ -360,7 +372,7 @@ class SignIn:
         if isinstance(outcome, SessionClosedError):
             raise SessionClosedError("the session was closed during the sign-in")
         if outcome.reason == "failed":
-            _logger.warning("%s", in_one_line(str(outcome)))
+            _logger.warning("%s", outcome)
         try:
             raise outcome
         finally:

@@ -66,3 +66,14 @@ def test_the_environment_configures_logs(monkeypatch: pytest.MonkeyPatch, wanted
     finally:
         logger.handlers[:] = before[0]
         logger.setLevel(before[1])
+
+
+def test_names_forge_no_line_of_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A line break in what comes from outside, such as an account's name, is escaped in every record."""
+    forged = "ann\r\n2026-01-01 WARNING boardclient: forged\x1b[2K\u2028"
+    for name in ("boardclient", "boardclient.calls", "boardclient.transport", "boardclient.web"):
+        logging.getLogger(name).warning("account %s", forged, extra={"account": forged, "request_id": forged})
+    assert len(caplog.records) == 4
+    for record in caplog.records:
+        assert record.getMessage() == "account ann\\r\\n2026-01-01 WARNING boardclient: forged\\x1b[2K\\u2028"
+        assert record.account == record.request_id == record.getMessage().removeprefix("account ")  # type: ignore[attr-defined]  # -- extra

@@ -1,31 +1,56 @@
-"""The session of an application and its sign-in routes, for any framework."""
+"""The session of an application, its users and its sign-in routes, for any framework."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
+from urllib.parse import urlsplit
 
 import attrs
 
 from boardclient.errors import BoardClientError, ConsentRequired
-from boardclient.integrations._requests import IncomingRequest
-from boardclient.integrations._responses import OutgoingResponse, redirect
+from boardclient.integrations._http import IncomingRequest, OutgoingResponse, problem, redirect
 from boardclient.session import AsyncSession
 from boardclient.web import SignIn
 
 MakeSession: TypeAlias = Callable[[], AsyncSession | SignIn | Awaitable[AsyncSession | SignIn]]
 """A function, which may be async, that makes a session, or a sign-in with its session."""
+User: TypeAlias = str | BoardClientError
+"""The account that is signed in, or why none is."""
 
-HANDLED: Final = (BoardClientError, ExceptionGroup)
-"""The errors that have handlers: those of this package, and groups of them that a task group raises."""
 _NOT_OPEN: Final = (
     "no session is open in this event loop: the application's lifespan has not run. In tests, use the client as a context manager"
     " (`with TestClient(app)`); where the application is mounted in another one, give that one the lifespan, or wrap it in"
     " boardclient.integrations.asgi.BoardLifespan; at the server, switch lifespan on."
 )
+
+
+class AppSession(AsyncSession):
+    """Stands for the application's session before it is open, so that `Depends(boards.session)` can be written.
+
+    Called, it returns the session. Its methods are those of the session.
+    """
+
+    def __init__(self, current: Callable[[], AsyncSession]) -> None:
+        self._current = current
+
+    async def __call__(self) -> AsyncSession:
+        """Return the application's session."""
+        return self._current()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in {"_core", "_owns_core", "_pipeline"}:  # what all methods of a session use
+            raise AttributeError(name)
+        return getattr(self._current(), name)
+
+    def __del__(self) -> None:
+        """Do nothing: it owns no session."""
+
+    def __repr__(self) -> str:
+        return "<the session of an application>"
 
 
 @attrs.define
@@ -41,22 +66,41 @@ class BoardSessions:
 
     `make` is called when the application starts, once for each event loop. The session is closed when the application ends.
 
+    A page of another origin, such as another port of the same host, can neither send a form or JSON nor open a websocket: its
+    unsafe requests get 403. Programs send no origin.
+
     Args:
         make: A function without arguments, which may be async, that returns an `AsyncSession`, or a `SignIn`, whose session is
             used, such as `SignIn.from_env`.
         login_path: The path of the route that begins a sign-in, "/login" by default.
         callback_path: The path of the redirect URI, "/callback" by default.
         logout_path: The path of the route (POST) that signs out, "/logout" by default.
+        after_logout: Where the browser goes after signing out, "/" by default. `return_to` in the query replaces it.
+        origins: Origins such as "https://admin.example" whose pages may send unsafe requests too. That of the redirect URI
+            always may. None switches the check off.
     """
 
     def __init__(
-        self, make: MakeSession, *, login_path: str = "/login", callback_path: str = "/callback", logout_path: str = "/logout"
+        self,
+        make: MakeSession,
+        *,
+        login_path: str = "/login",
+        callback_path: str = "/callback",
+        logout_path: str = "/logout",
+        after_logout: str = "/",
+        origins: Collection[str] | None = (),
     ) -> None:
         if not callable(make):
             raise TypeError("make must be a function that returns an AsyncSession or a SignIn: each start makes its own")
+        if isinstance(origins, str):
+            raise TypeError("origins must be a collection of texts, or None")
         self._make = make
         self.login_path, self.callback_path, self.logout_path = login_path, callback_path, logout_path
+        self.after_logout = after_logout
+        self._origins = origins
         self._opened: dict[asyncio.AbstractEventLoop, _Opened] = {}
+        self._app_session = AppSession(lambda: self._current().session)
+        self._has_run = False
 
     # --- life
 
@@ -72,7 +116,7 @@ class BoardSessions:
             made = self._make()
             opened = await self._checked(await made if inspect.isawaitable(made) else made)
             if loop not in self._opened:
-                self._opened[loop] = opened
+                self._opened[loop], self._has_run = opened, True
                 return
             await opened.session.aclose()  # another task was faster
         self._opened[loop].times += 1
@@ -114,13 +158,15 @@ class BoardSessions:
     # --- what requests use
 
     @property
-    def session(self) -> AsyncSession:
-        """The application's own session.
+    def session(self) -> AppSession:
+        """The application's own session, also as a dependency: `Depends(boards.session)`.
 
         Raises:
-            RuntimeError: the application's lifespan has not run.
+            RuntimeError: the application's lifespan has ended, or has not run in this event loop.
         """
-        return self._current().session
+        if not self._has_run:
+            return self._app_session
+        return cast("AppSession", self._current().session)
 
     @property
     def sign_in(self) -> SignIn:
@@ -139,26 +185,46 @@ class BoardSessions:
         """Whether `make` made a sign-in."""
         return self._current().sign_in is not None
 
-    def account_of(self, request: IncomingRequest) -> str:
-        """Return the account that is signed in.
+    async def find_user(self, request: IncomingRequest) -> User:
+        """Look into the token store, and return the account that is signed in, or why none is."""
+        try:
+            account = await self.sign_in.signed_in_account(request.cookies)
+        except BoardClientError as error:
+            return error
+        return account or ConsentRequired("nobody is signed in at this browser", login_url=self.sign_in.login_path)
+
+    def account_of(self, user: User) -> str:
+        """Return the account of a user whom `find_user` has found.
 
         Raises:
             ConsentRequired: nobody is signed in.
+            CredentialError: the token store failed.
         """
-        account = self.sign_in.account_of_request(request.cookies)
-        if account is None:
-            raise ConsentRequired("nobody is signed in at this browser", login_url=self.sign_in.login_path)
-        return account
+        if isinstance(user, str):
+            return user
+        raise user
 
-    def session_of(self, request: IncomingRequest) -> AsyncSession:
-        """Return a session on the application's pool for the signed-in user.
+    def session_of(self, user: User) -> AsyncSession:
+        """Return a session on the application's pool for a user whom `find_user` has found.
 
         Its calls raise `ConsentRequired` too, once the user's token is not good any more.
 
         Raises:
             ConsentRequired: nobody is signed in.
+            CredentialError: the token store failed.
         """
-        return self.sign_in.session_for(self.account_of(request))
+        return self.sign_in.session_for(self.account_of(user))
+
+    def refusal_of(self, request: IncomingRequest) -> OutgoingResponse | None:
+        """Return the 403 for an unsafe request of another origin's page, None for any other request."""
+        if self._origins is None:
+            return None
+        opened = self._opened.get(asyncio.get_running_loop())
+        origins = {*self._origins}
+        if opened is not None and opened.sign_in is not None:
+            own = urlsplit(opened.sign_in.redirect_uri)
+            origins.add(f"{own.scheme}://{own.netloc}")
+        return problem(403, "a page of another origin sent this request") if request.is_forged(origins) else None
 
     def _current(self) -> _Opened:
         try:
@@ -173,7 +239,7 @@ class BoardSessions:
 
     async def log_in(self, request: IncomingRequest) -> OutgoingResponse:
         """Send the browser to the consent page. After the sign-in it goes to `return_to` of the query."""
-        begun = self.sign_in.begin(request.return_to, request.cookies)
+        begun = self.sign_in.begin(request.return_to(), request.cookies)
         return redirect(begun.location, begun.set_cookies)
 
     async def call_back(self, request: IncomingRequest) -> OutgoingResponse:
@@ -188,13 +254,8 @@ class BoardSessions:
         return redirect(done.return_to, done.set_cookies)
 
     async def log_out(self, request: IncomingRequest) -> OutgoingResponse:
-        """Delete the user's token, for all workers, and send the browser to "/".
-
-        A request of another origin's page gets a 403: the page could sign the user out.
-        """
-        if request.is_cross_origin:
-            return OutgoingResponse(403, (("Content-Length", "0"),))
-        account = self.sign_in.account_of_request(request.cookies)
+        """Delete the user's token, for all workers and browsers, and send the browser on."""
+        account = await self.sign_in.signed_in_account(request.cookies)
         if account is not None:
             await self.sign_in.sign_out(account)
-        return redirect("/", self.sign_in.sign_out_cookies)
+        return redirect(request.return_to(self.after_logout), self.sign_in.sign_out_cookies)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from typing import Final
 
 from aiohttp import web
 from multidict import CIMultiDict
 
-from boardclient.integrations._requests import IncomingRequest
-from boardclient.integrations._responses import OutgoingResponse, response_to
-from boardclient.integrations._sessions import HANDLED, BoardSessions
+from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
+from boardclient.integrations._sessions import BoardSessions, User
 from boardclient.session import AsyncSession
 
 __all__ = ["AiohttpBoards"]
 
+_user: Final[ContextVar[User]] = ContextVar("boardclient_user")
+"""Whose request the running task serves."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -46,11 +49,20 @@ class AiohttpBoards(BoardSessions):
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Respond to errors of this package. Raise others again, and all once a response has begun."""
+        """Refuse requests of other origins' pages, find out whose a request is, and respond to errors of this package.
+
+        Other errors are raised again, and all are once a response has begun.
+        """
+        incoming = _incoming(request)
+        refusal = self.refusal_of(incoming)
+        if refusal is not None:
+            return _response(refusal)
+        if self.has_sign_in:
+            _user.set(await self.find_user(incoming))
         try:
             return await handler(request)
         except HANDLED as error:
-            outgoing = None if request.writer.output_size else response_to(error, _incoming(request))
+            outgoing = None if request.writer.output_size else response_to(error, incoming)
             if outgoing is None:
                 raise
             return _response(outgoing)
@@ -61,7 +73,7 @@ class AiohttpBoards(BoardSessions):
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.session_of(_incoming(request))
+        return self.session_of(self._found())
 
     def user_account(self, request: web.BaseRequest) -> str:
         """Return the account of the signed-in user.
@@ -69,7 +81,11 @@ class AiohttpBoards(BoardSessions):
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.account_of(_incoming(request))
+        return self.account_of(self._found())
+
+    def _found(self) -> User:
+        _ = self.sign_in  # which says what is missing if there is none
+        return _user.get()
 
 
 def _incoming(request: web.BaseRequest) -> IncomingRequest:

@@ -1,13 +1,14 @@
-"""Any ASGI application, such as Django's: a wrapper that keeps one session open."""
+"""Any ASGI application: a wrapper that keeps one session open, and a guard against pages of other origins."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
+from boardclient.integrations._http import IncomingRequest
 from boardclient.integrations._sessions import BoardSessions, MakeSession
 
-__all__ = ["BoardLifespan"]
+__all__ = ["BoardLifespan", "BoardSessions", "OriginGuard"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -16,12 +17,41 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
+class OriginGuard:
+    """Wrap an ASGI application. Refuse unsafe requests and websockets that pages of other origins send.
+
+    The adapters of frameworks install it.
+
+    Args:
+        app: The inner application.
+        boards: The object of an adapter, whose `origins` are allowed too.
+    """
+
+    def __init__(self, app: App, boards: BoardSessions) -> None:
+        self.app = app
+        self.boards = boards
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a connection."""
+        is_request = scope["type"] in {"http", "websocket"}
+        refusal = self.boards.refusal_of(IncomingRequest.of_scope(scope)) if is_request else None
+        if refusal is None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})  # before the handshake: the server responds with 403
+        else:
+            await send({"type": "http.response.start", "status": refusal.status, "headers": refusal.encoded_headers})
+            await send({"type": "http.response.body", "body": refusal.body})
+
+
 class BoardLifespan:
     """Wrap an ASGI application. The session is opened when the server starts, and closed when it stops.
 
     Each request has the session in `scope["state"]["board_session"]` (in Starlette and FastAPI `request.state.board_session`, in
     Django `request.scope["state"]["board_session"]`), and the sign-in, if there is one, in `scope["state"]["board_sign_in"]`.
     The inner application's lifespan, if it has one, runs within. Wrap the outermost application: mounted ones get no lifespan.
+    Pages of other origins are refused, as by `OriginGuard`.
 
     Args:
         app: The inner application.
@@ -32,8 +62,8 @@ class BoardLifespan:
     """
 
     def __init__(self, app: App, boards: MakeSession | BoardSessions) -> None:
-        self.app = app
         self.boards = boards if isinstance(boards, BoardSessions) else BoardSessions(boards)
+        self.app = OriginGuard(app, self.boards)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""

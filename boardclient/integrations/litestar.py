@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from boardclient._optional_imports import requires_extra
-from boardclient.integrations._requests import IncomingRequest
-from boardclient.integrations._responses import OutgoingResponse, response_to
-from boardclient.integrations._sessions import HANDLED, BoardSessions
+from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
+from boardclient.integrations._sessions import BoardSessions
+from boardclient.integrations.asgi import OriginGuard
 from boardclient.session import AsyncSession
 
 with requires_extra("litestar", __name__):
@@ -18,6 +18,7 @@ with requires_extra("litestar", __name__):
     from litestar.connection import ASGIConnection
     from litestar.di import Provide
     from litestar.handlers import HTTPRouteHandler
+    from litestar.middleware import DefineMiddleware
     from litestar.plugins import InitPlugin
     from litestar.response.base import ASGIResponse
 
@@ -30,13 +31,14 @@ class LitestarBoards(BoardSessions, InitPlugin):
     """The session of a Litestar application, and a view per user. Use it as `Litestar(plugins=[boards])`.
 
     Handlers get it by the name of a parameter: `user_session`, `user_account`, or `app_session` for the application's own. The
-    plugin adds the routes `/login`, `/callback` and `/logout` (POST) and the exception handlers.
+    plugin adds the routes `/login`, `/callback` and `/logout` (POST), the exception handlers and the guard of origins.
 
     The arguments are those of `BoardSessions`.
     """
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
         """Add everything to the application, as the plugin protocol asks."""
+        app_config.middleware = [DefineMiddleware(cast("Any", OriginGuard), boards=self), *app_config.middleware]
         app_config.lifespan = [*app_config.lifespan, self.lifespan]
         app_config.route_handlers = [*app_config.route_handlers, *self.routes]
         app_config.exception_handlers = {**dict.fromkeys(HANDLED, self.handle), **app_config.exception_handlers}
@@ -81,7 +83,7 @@ class LitestarBoards(BoardSessions, InitPlugin):
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.session_of(_incoming(request))
+        return self.session_of(await self.find_user(_incoming(request)))
 
     async def user_account(self, request: _Request) -> str:
         """Return the account of the signed-in user.
@@ -89,11 +91,11 @@ class LitestarBoards(BoardSessions, InitPlugin):
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.account_of(_incoming(request))
+        return self.account_of(await self.find_user(_incoming(request)))
 
     async def app_session(self) -> AsyncSession:
         """Return the application's own session."""
-        return self.session
+        return self._current().session
 
 
 def _incoming(connection: ASGIConnection[Any, Any, Any, Any]) -> IncomingRequest:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from boardclient._optional_imports import requires_extra
-from boardclient.integrations._requests import IncomingRequest
-from boardclient.integrations._responses import OutgoingResponse, response_to
-from boardclient.integrations._sessions import HANDLED, BoardSessions
+from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
+from boardclient.integrations._sessions import BoardSessions, User
 from boardclient.session import AsyncSession
 
 with requires_extra("quart", __name__):
-    from quart import Quart, Response, has_request_context, request, websocket
+    from quart import Quart, Response, g, has_request_context, request, websocket
 
 __all__ = ["QuartBoards"]
 
@@ -32,14 +31,29 @@ class QuartBoards(BoardSessions):
     """
 
     def install(self, app: Quart) -> None:
-        """Add the lifespan, the error handlers and the routes. These are `/login`, `/callback` and `/logout` (POST)."""
+        """Add the lifespan, the error handlers, the guard of origins and the routes.
+
+        These are `/login`, `/callback` and `/logout` (POST).
+        """
         app.before_serving(self.open)
         app.after_serving(self.aclose)
+        app.before_request(self.receive)
+        app.before_websocket(self.receive)
         for kind in HANDLED:
             app.register_error_handler(kind, self.handle)
         app.add_url_rule(self.login_path, "board_login", _view(self.log_in))
         app.add_url_rule(self.callback_path, "board_callback", _view(self.call_back))
         app.add_url_rule(self.logout_path, "board_logout", _view(self.log_out), methods=["POST"])
+
+    async def receive(self) -> Response | None:
+        """Refuse a request of another origin's page, and find out whose it is."""
+        incoming = _incoming()
+        refusal = self.refusal_of(incoming)
+        if refusal is not None:
+            return _response(refusal)
+        if self.has_sign_in:
+            g.board_user = await self.find_user(incoming)
+        return None
 
     async def handle(self, error: Exception) -> Response:
         """Return the response to an error of this package. Raise any other again."""
@@ -55,7 +69,7 @@ class QuartBoards(BoardSessions):
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.session_of(_incoming())
+        return self.session_of(self._user)
 
     @property
     def user_account(self) -> str:
@@ -64,7 +78,13 @@ class QuartBoards(BoardSessions):
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.account_of(_incoming())
+        return self.account_of(self._user)
+
+    @property
+    def _user(self) -> User:
+        _ = self.sign_in  # which says what is missing if there is none
+        user: User = g.board_user
+        return user
 
 
 def _incoming() -> IncomingRequest:

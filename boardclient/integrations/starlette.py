@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from boardclient._optional_imports import requires_extra
-from boardclient.integrations._requests import IncomingRequest
-from boardclient.integrations._responses import OutgoingResponse, response_to
-from boardclient.integrations._sessions import HANDLED, BoardSessions
+from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
+from boardclient.integrations._sessions import BoardSessions
+from boardclient.integrations.asgi import OriginGuard
 from boardclient.session import AsyncSession
 
 with requires_extra("starlette", __name__):
@@ -43,7 +43,11 @@ class StarletteBoards(BoardSessions):
             yield
 
     def install(self, app: Starlette) -> None:
-        """Add the exception handlers and the routes. These are `/login`, `/callback` and `/logout` (POST)."""
+        """Add the exception handlers, the guard of origins and the routes.
+
+        These are `/login`, `/callback` and `/logout` (POST).
+        """
+        app.add_middleware(OriginGuard, boards=self)
         for kind in HANDLED:
             app.add_exception_handler(kind, self.handle)
         app.router.routes += self.routes
@@ -70,7 +74,7 @@ class StarletteBoards(BoardSessions):
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.session_of(IncomingRequest.of_scope(connection.scope))
+        return self.session_of(await self.find_user(IncomingRequest.of_scope(connection.scope)))
 
     async def user_account(self, connection: HTTPConnection) -> str:
         """Return the account of the signed-in user, as a dependency or with a request.
@@ -78,11 +82,11 @@ class StarletteBoards(BoardSessions):
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.account_of(IncomingRequest.of_scope(connection.scope))
+        return self.account_of(await self.find_user(IncomingRequest.of_scope(connection.scope)))
 
     async def app_session(self) -> AsyncSession:
         """Return the application's own session, as a dependency."""
-        return self.session
+        return self._current().session
 
 
 def _endpoint(action: Callable[[IncomingRequest], Awaitable[OutgoingResponse]]) -> Callable[[Request], Awaitable[Response]]:

@@ -1,16 +1,20 @@
-"""A Django project as docs/web.md describes it: views that use the adapter, and a middleware for errors."""
+"""A Django project as docs/web.md describes it: `boards`, its middleware, views, and the ASGI application."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.core.asgi import get_asgi_application
+from django.http import Http404, HttpResponse, JsonResponse
 from django.urls import path
 from web_apps import both, broken, card, me
 
-boards: Any = None
-"""The adapter of the page's code, which the test sets."""
+from boardclient.integrations.asgi import BoardLifespan
+from boardclient.integrations.django import DjangoBoards
+from boardclient.web import SignIn
+
+boards = DjangoBoards(SignIn.from_env)
+middleware = boards.middleware
 
 
 async def get_me(request: Any) -> JsonResponse:
@@ -33,20 +37,8 @@ async def get_nothing(request: Any) -> None:
     raise Http404
 
 
-class BoardErrors:
-    """Responds to the errors of board calls."""
-
-    sync_capable, async_capable = False, True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Awaitable[HttpResponse]]) -> None:
-        self.get_response = get_response
-
-    async def __call__(self, request: HttpRequest) -> HttpResponse:
-        return await self.get_response(request)
-
-    async def process_exception(self, request: Any, error: Exception) -> HttpResponse:
-        answer = await boards.handle(request, error)
-        return HttpResponse(answer.body, status=answer.status_code, headers=dict(answer.headers))
+async def get_plain(request: Any) -> HttpResponse:
+    return HttpResponse("plain")
 
 
 urlpatterns = [
@@ -55,4 +47,10 @@ urlpatterns = [
     path("both", get_both),
     path("broken", get_broken),
     path("nothing", get_nothing),
+    path("plain", get_plain),
 ]
+
+
+def application() -> BoardLifespan:
+    """Return what `asgi.py` of a project names `application`."""
+    return BoardLifespan(get_asgi_application(), boards)

@@ -3,7 +3,11 @@
 # Without `from __future__ import annotations`: FastAPI and Litestar read the annotations of local functions.
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import aiohttp
@@ -18,7 +22,7 @@ from litestar.di import NamedDependency
 from starlette.testclient import TestClient
 from web_apps import FETCH, PAGE, Browser, MakeSignIn, Running, litestar_client, starlette_client
 
-from boardclient import AsyncSession
+from boardclient import AsyncSession, MemoryTokenStore, StoredToken
 from boardclient.integrations.aiohttp_web import AiohttpBoards
 from boardclient.integrations.fastapi import FastAPIBoards
 from boardclient.integrations.litestar import LitestarBoards
@@ -155,6 +159,79 @@ async def test_pages_of_other_origins_sign_no_user_out(consenting: BoardService,
         assert (await browser.fetch("/me")).status == 200
         assert (await browser.fetch("/logout", "POST", {**PAGE, "Sec-Fetch-Site": "same-origin"})).status == 303
         assert (await browser.fetch("/me")).status == 401
+
+
+async def test_signing_out_at_one_browser_ends_the_others(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
+    """The cookie of another browser stays worth nothing, also after the user's next sign-in."""
+    ada = consenting.members[0].id
+    async with running(make) as send:
+        laptop, phone = Browser(send), Browser(send)
+        await laptop.sign_in(ada)
+        await phone.sign_in(ada)
+        assert (await laptop.fetch("/me")).status == (await phone.fetch("/me")).status == 200
+        left = await laptop.fetch("/logout?return_to=/goodbye", "POST", PAGE)
+        assert (left.status, left.header("Location")) == (303, "/goodbye")
+        assert (await phone.fetch("/me")).status == 401
+        assert (await laptop.sign_in(ada)).status == 200
+        assert (await phone.fetch("/me")).json()["login_url"] == "/login"
+        left = await phone.fetch("/logout?return_to=//evil.example", "POST", PAGE)
+        assert left.header("Location") == "/"
+        assert (await laptop.fetch("/me")).status == 200
+
+
+async def test_a_token_store_that_fails_is_503(consenting: BoardService, running: Running) -> None:
+    """A page that needs a user is unavailable, and says nothing of the store."""
+
+    class Broken(MemoryTokenStore):
+        is_broken = False
+
+        async def read(self, account: str) -> StoredToken | None:
+            if self.is_broken:
+                raise OSError("canary of the disk")
+            return await super().read(account)
+
+    store = Broken()
+    async with running(lambda: SignIn.from_env(store=store)) as send:
+        browser = Browser(send)
+        await browser.sign_in(consenting.members[0].id)
+        store.is_broken = True
+        reply = await browser.fetch("/me")
+    assert (reply.status, "canary" in reply.text) == (503, False)
+
+
+@pytest.mark.parametrize("path", ["/card?card_id=1", "/callback?code=c&state={state}"])
+def test_plain_uvicorn_shows_a_line_for_each_5xx(consenting: BoardService, path: str) -> None:
+    """Without any configuration of logging, standard error has a line that names the cause."""
+    program = """
+import asyncio, os, uvicorn
+from boardclient.testing import BoardService, faults
+from boardclient.web import SignIn
+from web_apps import HOST, Browser, fastapi_app, starlette_client
+
+async def main():
+    consenting = BoardService(redirect_uri=f"{HOST}/callback")
+    async with consenting:
+        os.environ.update(consenting.environment, BOARDCLIENT_COOKIE_SECRET="a secret of this test")
+        uvicorn.Config("app:app")  # configures its own loggers
+        async with starlette_client(fastapi_app(SignIn.from_env)) as send:
+            browser = Browser(send)
+            begun = await browser.open("/login")
+            state = begun.header("Location").partition("state=")[2].partition("&")[0]
+            consenting.faults.add(faults.status(400, body=b'{"error": "invalid_client"}'), "token.exchange")
+            if "card" in PATH:
+                consenting.faults.clear()
+                await browser.sign_in(consenting.members[0].id)
+                consenting.faults.add(faults.status(500), "cards.get")
+            print((await browser.fetch(PATH.replace("{state}", state))).status)
+
+PATH = os.environ["TEST_PATH"]
+asyncio.run(main())
+"""
+    environment = {**os.environ, "TEST_PATH": path, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == ["502"]
+    (line,) = [line for line in done.stderr.splitlines() if "502" in line or "sign-in failed" in line]
+    assert ("responded to GET /card with 502" in line) if "card" in path else ("invalid_client" in line)
 
 
 async def test_an_application_uses_its_own_session(board_service: BoardService) -> None:

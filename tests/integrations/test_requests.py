@@ -6,6 +6,7 @@ import json
 import logging
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -25,8 +26,7 @@ from boardclient import (
     TransportError,
 )
 from boardclient.errors import Effect
-from boardclient.integrations._requests import IncomingRequest
-from boardclient.integrations._responses import OutgoingResponse, response_to
+from boardclient.integrations._http import IncomingRequest, OutgoingResponse, response_to
 from boardclient.web import SignInError
 
 HTML = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -76,9 +76,18 @@ def test_only_a_navigation_of_a_browser_gets_a_page(headers: dict[str, str], wan
     ],
 )
 def test_which_origin_sent_a_request(headers: dict[str, str], is_cross_origin: bool) -> None:
-    """Sec-Fetch-Site decides where a browser sends it, otherwise Origin; programs send neither."""
-    request = IncomingRequest.of("POST", "/logout", {"Host": "app.example", **headers}.items())
-    assert request.is_cross_origin is is_cross_origin
+    """Sec-Fetch-Site decides where a browser sends it, otherwise Origin; programs send neither. Reading is safe."""
+    given = {"Host": "app.example", **headers}.items()
+    for method in ("POST", "PUT", "PATCH", "DELETE", "PROPFIND"):
+        assert IncomingRequest.of(method, "/logout", given).is_forged(()) is is_cross_origin
+    for method in ("GET", "HEAD", "OPTIONS"):
+        assert not IncomingRequest.of(method, "/logout", given).is_forged(())
+    websocket = IncomingRequest.of("GET", "/socket", given, is_websocket=True)
+    assert websocket.is_forged(()) is is_cross_origin
+    assert IncomingRequest.of("GET", "/socket", [*given, ("Upgrade", "WebSocket")]) == attrs.evolve(
+        websocket, headers={**websocket.headers, "upgrade": "WebSocket"}
+    )
+    assert not IncomingRequest.of("POST", "/", [*given]).is_forged({headers.get("Origin")}) or "Origin" not in headers
 
 
 @pytest.mark.parametrize(
@@ -229,7 +238,7 @@ def test_nothing_breaks_out_of_a_header(path: str, root: str, query: bytes, refe
         assert location.isprintable()
         assert location.count("?") == 1
         assert "&" not in location
-        assert isinstance(request.return_to, str)
+        assert request.return_to().startswith("/")
 
 
 @given(value=st.text(st.characters() | st.sampled_from("/?\udcff\ud83d")))

@@ -10,7 +10,7 @@ from aiohttp import web
 from web_apps import MakeSignIn, aiohttp_app, quart_app, starlette_app
 
 from boardclient import AsyncSession, StaticCredentials
-from boardclient.integrations._sessions import BoardSessions
+from boardclient.integrations.asgi import BoardSessions
 from boardclient.testing import BoardService
 from boardclient.web import SignIn
 

@@ -1,0 +1,244 @@
+"""Requests and responses as the integrations of all frameworks read and make them. No I/O.
+
+Responses with a status of 5xx are logged by the logger `boardclient.web`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any, Final, Self
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import attrs
+
+from boardclient.errors import (
+    ApiError,
+    AuthenticationError,
+    BadRequestError,
+    BoardClientError,
+    ConsentRequired,
+    CredentialError,
+    DeadlineError,
+    InvalidIdentifierError,
+    JournalError,
+    NotFoundError,
+    PermissionDeniedError,
+    RateLimitError,
+    SessionClosedError,
+    TransportError,
+)
+from boardclient.web import SignInError, local_address
+
+HANDLED: Final = (BoardClientError, ExceptionGroup)
+"""The errors that have handlers: those of this package, and groups of them that a task group raises."""
+_logger: Final = logging.getLogger("boardclient.web")
+
+_SAFE: Final = "/!$&'()*+,;=:@~-._"
+"""What need not be escaped in a path: https://www.rfc-editor.org/rfc/rfc3986#section-3.3."""
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_PAGE: Final = re.compile(r"(text/html|application/xhtml\+xml)(;|$)")
+_UNWANTED: Final = re.compile(r";q=0(\.0*)?(;|$)")
+_NEVER_KEPT: Final = ("Cache-Control", "no-store")
+_FAILURE: Final = 5
+"""The first digit of the statuses that are logged: the browser is not at fault."""
+_DETAILS: Final[tuple[tuple[type[BoardClientError], str], ...]] = (
+    (ConsentRequired, "sign in first"),
+    (AuthenticationError, "the board service does not accept the credentials"),
+    (PermissionDeniedError, "the board service does not allow it"),
+    (NotFoundError, "it does not exist, or is not accessible"),
+    (RateLimitError, "the board service is busy: try again later"),
+    (DeadlineError, "the board service did not respond in time"),
+    (TransportError, "the board service can't be reached"),
+    (CredentialError, "the sign-in could not be renewed: try again later"),
+    (SessionClosedError, "the application is shutting down"),
+    (JournalError, "the application could not keep its journal"),
+    (BadRequestError, "the board service does not understand the request"),
+)
+"""What users read. The messages of errors name hosts and paths, and are logged."""
+
+
+@attrs.frozen
+class IncomingRequest:
+    """A request to the application. `target` is its path and query, percent-encoded.
+
+    The names of headers are lower case. Headers of the same name are joined, cookies by a semicolon
+    (https://www.rfc-editor.org/rfc/rfc9113#section-8.2.3).
+    """
+
+    method: str
+    target: str
+    headers: Mapping[str, str] = attrs.field(repr=False)
+    is_websocket: bool = False
+
+    @classmethod
+    def of(cls, method: str, target: str, headers: Iterable[tuple[str, str]], *, is_websocket: bool = False) -> Self:
+        """Return a request. `headers` are pairs of names and values."""
+        joined: dict[str, str] = {}
+        for given, raw in headers:
+            # aiohttp passes on bytes that are not UTF-8 as lone surrogates, which nothing can encode.
+            name, value = given.lower(), raw.encode("utf-8", "replace").decode()
+            joined[name] = f"{joined[name]}{'; ' if name == 'cookie' else ', '}{value}" if name in joined else value
+        return cls(method.upper(), target, joined, is_websocket or joined.get("upgrade", "").lower() == "websocket")
+
+    @classmethod
+    def of_scope(cls, scope: Mapping[str, Any]) -> Self:
+        """Return the request of an ASGI scope. That of a websocket counts as GET."""
+        path, root, query = scope["path"], scope.get("root_path", "").rstrip("/"), scope.get("query_string", b"")
+        # Some servers leave `root_path` out: https://asgi.readthedocs.io/en/latest/specs/www.html#http-connection-scope
+        if not f"{path}/".startswith(f"{root}/"):
+            path = root + path
+        headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
+        target = quote(path, _SAFE, errors="replace") + (f"?{query.decode('latin-1')}" if query else "")
+        return cls.of(scope.get("method", "GET"), target, headers, is_websocket=scope.get("type") == "websocket")
+
+    @property
+    def path(self) -> str:
+        """The path, percent-encoded, without the query."""
+        return self.target.partition("?")[0]
+
+    @property
+    def query(self) -> str:
+        """The query without its question mark."""
+        return self.target.partition("?")[2]
+
+    @property
+    def cookies(self) -> str:
+        """The value of the `Cookie` header, "" if there is none."""
+        return self.headers.get("cookie", "")
+
+    def return_to(self, otherwise: str = "/") -> str:
+        """Return where to go afterwards: `return_to` in the query, if that is a path of this site."""
+        return local_address(dict(parse_qsl(self.query)).get("return_to"), otherwise)
+
+    @property
+    def page(self) -> str:
+        """The page that the user sees: the target of a GET, or the form's page."""
+        if self.method in {"GET", "HEAD"}:
+            return self.target
+        try:
+            sender = urlsplit(self.headers.get("referer", ""))
+        except ValueError:  # no URL at all
+            return "/"
+        if sender.netloc != self.headers.get("host"):
+            return "/"
+        return sender.path + (f"?{sender.query}" if sender.query else "")
+
+    def is_forged(self, origins: Collection[str]) -> bool:
+        """Return True if a page of another origin sends something unsafe, or opens a websocket. `origins` may.
+
+        Browsers say so in `Sec-Fetch-Site`, older ones in `Origin`. Programs send neither: https://words.filippo.io/csrf.
+        """
+        if self.method in _SAFE_METHODS and not self.is_websocket:
+            return False
+        origin, site = self.headers.get("origin"), self.headers.get("sec-fetch-site")
+        if origin in origins:
+            return False
+        if site:
+            return site not in {"same-origin", "none"}
+        return origin is not None and origin.partition("://")[2] != self.headers.get("host")
+
+    @property
+    def wants_page(self) -> bool:
+        """Whether the request is a navigation, which may be redirected to the login page.
+
+        A fetch, an HTMX request or an EventSource would follow the redirect itself, and fail at the other origin.
+        """
+        if "hx-request" in self.headers or self.headers.get("x-requested-with", "").lower() == "xmlhttprequest":
+            return False
+        # Not sent over plain http to other hosts than the local one: https://www.w3.org/TR/fetch-metadata/.
+        mode = self.headers.get("sec-fetch-mode")
+        return mode == "navigate" if mode else _takes_html(self.headers.get("accept", ""))
+
+
+def _takes_html(accept: str) -> bool:
+    """Return True if an `Accept` header (RFC 9110 12.5.1) names HTML. Programs send `*/*`."""
+    entries = (entry.replace(" ", "") for entry in accept.lower().split(","))
+    return any(_PAGE.match(entry) and not _UNWANTED.search(entry) for entry in entries)
+
+
+@attrs.frozen
+class OutgoingResponse:
+    """A response to send. Several headers may have the same name."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = attrs.field(repr=False)
+    body: bytes = b""
+
+    @property
+    def encoded_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers as in ASGI."""
+        return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in self.headers]
+
+
+def redirect(location: str, set_cookies: Iterable[str] = ()) -> OutgoingResponse:
+    """Return a 303, which browsers follow with GET, whatever method they used before."""
+    return OutgoingResponse(303, (("Location", location), _NEVER_KEPT, *_cookies(set_cookies), ("Content-Length", "0")))
+
+
+def problem(status: int, detail: str, headers: Iterable[tuple[str, str]] = (), **more: object) -> OutgoingResponse:
+    """Return a problem document (RFC 9457)."""
+    document = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail, **more}
+    body = json.dumps(document).encode()
+    fixed = (("Content-Type", "application/problem+json"), ("X-Content-Type-Options", "nosniff"), _NEVER_KEPT)
+    return OutgoingResponse(status, (*fixed, *headers, ("Content-Length", str(len(body)))), body)
+
+
+def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse | None:
+    """Return the response to an error of this package, or to a group of them. None for any other error.
+
+    `ConsentRequired` redirects a page to the login path (303), and any other request gets a 401 with `login_url`. Every other
+    error becomes a problem document with its `suggested_status`.
+    """
+    errors = list(_leaves(error))
+    known = [one for one in errors if isinstance(one, BoardClientError)]
+    if len(known) < len(errors):
+        return None
+    reported = max(known, key=lambda one: (isinstance(one, ConsentRequired), one.suggested_status))
+    if isinstance(reported, ConsentRequired) and reported.login_url is not None and request.wants_page:
+        separator = "&" if "?" in reported.login_url else "?"
+        return redirect(f"{reported.login_url}{separator}return_to={quote(request.page, safe='/')}")
+    return _problem_of(reported, request)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors of a group, such as a task group's, and of the groups in it."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
+
+
+def _problem_of(error: BoardClientError, request: IncomingRequest) -> OutgoingResponse:
+    status, headers = error.suggested_status, list[tuple[str, str]]()
+    if isinstance(error, SignInError):  # which `SignIn.complete` has logged
+        headers += _cookies(error.set_cookies)
+        return problem(status, _detail(error), headers, reason=error.reason)
+    more = {"effect": error.effect.value}
+    if isinstance(error, ConsentRequired):
+        # A 401 must have this header (RFC 9110 15.5.2). Browsers show no prompt for an unknown scheme.
+        headers.append(("WWW-Authenticate", "Cookie"))
+        if error.login_url is not None:
+            more["login_url"] = error.login_url
+    if isinstance(error, ApiError) and error.retry_after is not None:
+        headers.append(("Retry-After", str(max(0, math.ceil(error.retry_after)))))
+    if status // 100 == _FAILURE:
+        _logger.warning("responded to %s %s with %d: %s", request.method, request.path, status, error)
+    return problem(status, _detail(error), headers, **more)
+
+
+def _detail(error: BoardClientError) -> str:
+    if isinstance(error, InvalidIdentifierError) or (isinstance(error, SignInError) and error.reason != "failed"):
+        return str(error)
+    if isinstance(error, SignInError):
+        return "the sign-in failed: begin again" if error.suggested_status // 100 < _FAILURE else "signing in does not work now"
+    return next((text for kind, text in _DETAILS if isinstance(error, kind)), "the board service failed")
+
+
+def _cookies(set_cookies: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return (("Set-Cookie", value) for value in set_cookies)

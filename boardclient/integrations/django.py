@@ -1,0 +1,112 @@
+"""Django: a middleware with the routes, the users, the error responses and the guard of origins.
+
+Wrap the ASGI application in `boardclient.integrations.asgi.BoardLifespan`, since Django has no lifespan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from boardclient._optional_imports import requires_extra
+from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
+from boardclient.integrations._sessions import BoardSessions
+from boardclient.session import AsyncSession
+
+with requires_extra("django", __name__):
+    from asgiref.sync import markcoroutinefunction
+    from django.core.handlers.asgi import ASGIRequest  # type: ignore[import-untyped]  # -- Django has no types
+    from django.http import HttpRequest, HttpResponse  # type: ignore[import-untyped]  # -- Django has no types
+
+__all__ = ["DjangoBoards"]
+
+_GetResponse = Callable[[HttpRequest], Awaitable[HttpResponse]]
+_NO_SCOPE: Final = "serve Django by ASGI: a request of WSGI has no event loop that outlives it"
+
+
+class DjangoBoards(BoardSessions):
+    """The session of a Django project, and a view of it for each user, for asynchronous views.
+
+    ```python
+    boards = DjangoBoards(SignIn.from_env)
+    middleware = boards.middleware  # settings.MIDDLEWARE names it: "project.boards.middleware"
+    application = BoardLifespan(get_asgi_application(), boards)
+    ```
+
+    The arguments are those of `BoardSessions`.
+    """
+
+    def middleware(self, get_response: _GetResponse) -> _Middleware:
+        """Return the middleware, which has the routes `/login`, `/callback` and `/logout` (POST)."""
+        return _Middleware(self, get_response)
+
+    # What Django reads: https://docs.djangoproject.com/en/stable/topics/http/middleware/#asynchronous-support
+    middleware.sync_capable, middleware.async_capable = False, True  # type: ignore[attr-defined]  # -- functions have attributes
+
+    async def handle(self, request: HttpRequest, error: Exception) -> HttpResponse:
+        """Return the response to an error of this package. Raise any other again."""
+        outgoing = response_to(error, _incoming(request))
+        if outgoing is None:
+            raise error
+        return _response(outgoing)
+
+    async def user_session(self, request: HttpRequest) -> AsyncSession:
+        """Return a session for the signed-in user.
+
+        Raises:
+            ConsentRequired: nobody is signed in.
+        """
+        return self.session_of(await self.find_user(_incoming(request)))
+
+    async def user_account(self, request: HttpRequest) -> str:
+        """Return the account of the signed-in user.
+
+        Raises:
+            ConsentRequired: nobody is signed in.
+        """
+        return self.account_of(await self.find_user(_incoming(request)))
+
+
+class _Middleware:
+    def __init__(self, boards: DjangoBoards, get_response: _GetResponse) -> None:
+        self._boards, self._get_response = boards, get_response
+        markcoroutinefunction(self)
+
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        boards, incoming = self._boards, _incoming(request)
+        routes = {
+            ("GET", boards.login_path): boards.log_in,
+            ("GET", boards.callback_path): boards.call_back,
+            ("POST", boards.logout_path): boards.log_out,
+        }
+        action = routes.get((incoming.method, request.path_info))
+        refusal = boards.refusal_of(incoming)
+        if refusal is not None:
+            return _response(refusal)
+        if action is None:
+            return await self._get_response(request)
+        try:
+            return _response(await action(incoming))
+        except HANDLED as error:
+            return await boards.handle(request, error)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """Respond to errors of this package. All others are Django's affair."""
+        outgoing = response_to(error, _incoming(request))
+        return None if outgoing is None else _response(outgoing)
+
+
+def _incoming(request: HttpRequest) -> IncomingRequest:
+    if not isinstance(request, ASGIRequest):
+        raise TypeError(_NO_SCOPE)
+    return IncomingRequest.of(request.method, request.get_full_path(), request.headers.items())
+
+
+def _response(outgoing: OutgoingResponse) -> HttpResponse:
+    response = HttpResponse(outgoing.body, status=outgoing.status)
+    for name, value in outgoing.headers:
+        if name == "Set-Cookie":
+            response.cookies.load(value)
+        else:
+            response[name] = value
+    return response
