@@ -48,7 +48,7 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def takes_secrets(kind: type[T]) -> type[T]:
-    """Let the constructor of a class refuse its arguments without keeping them in the frames of its error."""
+    """Let a constructor refuse its arguments without keeping them in frames."""
     init = kind.__init__
 
     @functools.wraps(init)
@@ -67,7 +67,7 @@ def takes_secrets(kind: type[T]) -> type[T]:
 
 
 def in_one_line(text: str) -> str:
-    """Return the text with escapes in place of what can't be printed, so that it can't forge lines of a log."""
+    """Return the text with escapes in place of what can't be printed."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

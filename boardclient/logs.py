@@ -30,7 +30,7 @@ _REQUEST_ID_HEADERS: Final = ("X-Request-Id", "Request-Id", "X-Correlation-Id", 
 
 
 def _keep_in_one_line(record: logging.LogRecord) -> bool:
-    """Escape line breaks in what comes from outside, such as the name of an account: they would forge records."""
+    """Escape line breaks of what comes from outside: they would forge records."""
     message = record.getMessage()
     if not message.isprintable():
         record.msg, record.args = in_one_line(message), None

@@ -49,7 +49,7 @@ _logger: Final = logging.getLogger("boardclient.web")
 
 
 class _LastResort(logging.Handler):
-    """Show the records for which the application has no handler, as Python does where a package has no `NullHandler`."""
+    """Show records for which there is no handler, as Python does by default."""
 
     def emit(self, record: logging.LogRecord) -> None:
         shows = [*_logger.handlers, *logging.getLogger("boardclient").handlers, *logging.getLogger().handlers]
@@ -437,7 +437,9 @@ class SignIn:
         return None if named is None else named[0]
 
     async def signed_in_account(self, cookies: Cookies) -> str | None:
-        """Look into the store, and return the account that is signed in at the browser of a request. None if no user is.
+        """Return the account that is signed in at a browser by cookie and store.
+
+        None if no user is.
 
         Args:
             cookies: The cookies of the request: a mapping, or the value of the `Cookie` header.
@@ -477,7 +479,7 @@ class SignIn:
         return f"{name}={value}; Max-Age={max_age_seconds}; {self._attributes}"
 
     def _named_account(self, cookies: Cookies) -> tuple[str, int] | None:
-        """Return the account of the browser's cookie, and the generation of the account when the cookie was made."""
+        """Return the account of the cookie, and its generation at that time."""
         opened = self._open("boardclient.account", _cookies_of(cookies).get(f"{self._cookie_name}-account"))
         if opened is None:
             return None
@@ -496,7 +498,7 @@ class SignIn:
         return None if opened is None else (_Flow(state, *opened[0]), opened[1])
 
     def _too_many(self, cookies: Cookies, length: int) -> list[str]:
-        """Return the names of the cookies to drop before one of this length: the oldest, and what is no sign-in any more."""
+        """Return the names of the cookies to drop before one of this length."""
         prefix, now, given = f"{self._cookie_name}-flow-", self._clock(), _cookies_of(cookies)
         found = {name: self._flow_of(name.removeprefix(prefix), given) for name in given if name.startswith(prefix)}
         flows = {name: opened[0] for name, opened in found.items() if opened is not None}
@@ -591,7 +593,7 @@ class SignIn:
         return member.id
 
     def _verifier(self, key: bytes, state: str) -> str:
-        """Return the code verifier (RFC 7636 4.1) of a state, which needs no memory: it is derived from the secret."""
+        """Return the code verifier (RFC 7636 4.1) of a state, derived from the secret."""
         return _base64(hmac.digest(key, b"boardclient.verifier " + state.encode(), "sha256"))
 
 

@@ -99,7 +99,7 @@ async def test_an_exchange_that_fails_shows_no_code(how: str, answer: Any, code:
 
 
 @virtual
-async def test_a_session_that_is_none_at_all_shows_no_code() -> None:
+async def test_an_object_without_an_exchange_shows_no_code() -> None:
     """An object that can't send forms is an error whose frames hold no code."""
     with pytest.raises(AttributeError) as caught:
         await waiting_provider().exchange_code(CODE, object(), code_verifier=VERIFIER)  # type: ignore[arg-type]  # -- what is refused

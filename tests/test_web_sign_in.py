@@ -109,7 +109,7 @@ async def test_queries_and_cookies_of_every_framework(service: BoardService, que
 
 @pytest.mark.parametrize("cookies", [None, 3, "", "n", {}, {"boardclient-account": 3}, b"\xff"])
 async def test_requests_without_a_cookie(service: BoardService, cookies: Any) -> None:
-    """Whatever else stands in place of cookies names nobody."""
+    """Whatever else stands in place of cookies names no user."""
     async with service.session() as session:
         sign_in = sign_in_of(service, session)
         assert sign_in.account_of_request(cookies) is None
@@ -120,7 +120,7 @@ async def test_requests_without_a_cookie(service: BoardService, cookies: Any) ->
 
 
 class Given:
-    """A browser that is signed in and has a sign-in under way, without a service."""
+    """A browser and a sign-in, without a service."""
 
     def __init__(self) -> None:
         self.session = AsyncSession(StaticCredentials("t"), "https://board.example")
@@ -179,7 +179,7 @@ async def test_cookies_are_of_one_client_at_one_service(service: BoardService, o
         await refused(browser, other, "foreign", code="c", state=state)
 
 
-# --- sign-ins under way
+# --- open sign-ins
 
 
 @pytest.mark.parametrize("tabs", [4, 20])
@@ -281,7 +281,7 @@ async def test_signing_out_ends_the_account_at_every_browser(service: BoardServi
 
 
 async def test_a_store_that_was_lost_ends_all_cookies(service: BoardService) -> None:
-    """A cookie that is ahead of the store names nobody: its account has to sign in again."""
+    """A cookie that is ahead of the store names no user: its account has to sign in again."""
     async with service.session() as session:
         sign_in, browser = sign_in_of(service, session), Browser()
         await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in)["state"])

@@ -1,4 +1,4 @@
-"""A registered client: its options, and the exchange of a code for a token (4.12, 5.9).
+"""A registered client: its options, and the exchange of a code (4.12, 5.9).
 
 The interface shows no response. Error messages hold no values of a success, only names, and of those only what can't be a token.
 Of a refusal they hold the description, with `***` in place of what may be a secret.
@@ -213,7 +213,7 @@ def _own_words(response: Response, fields: Mapping[str, JsonValue], secrets: Seq
 
 
 def _names(fields: Mapping[str, JsonValue]) -> str:
-    """Return the names of a response's fields in words, without those that may be a token, such as a bare body's."""
+    """Return the names of fields in words, without those that may be a token."""
     shown = sorted(name for name, value in fields.items() if _PLAIN_NAME.fullmatch(name) and not _is_padding(value))
     hidden = len(fields) - len(shown)
     return f"the names in its response are {', '.join(shown) or 'none'}" + (f" and {hidden} not shown" if hidden else "")

@@ -1,4 +1,4 @@
-"""`OAuthCredentials`: what sessions call, and what applications do with accounts and tokens (interface 4.12, 5.7).
+"""`OAuthCredentials`, as sessions and applications use it (interface 4.12, 5.7).
 
 There is one renewal on each event loop, for all calls that wait.
 """
@@ -289,7 +289,7 @@ class OAuthCredentials(CredentialObserver):
             await asyncio.sleep(random.uniform(*_WAIT_SECONDS))  # noqa: S311 -- no secret depends on it
 
     async def is_kept_since(self, generation: int) -> bool:
-        """Look into the store, and return True if the account has a token and was not signed out since `generation`.
+        """Return True if the store has a token, and no sign-out since `generation`.
 
         Raises:
             CredentialError: the store failed.
@@ -298,7 +298,9 @@ class OAuthCredentials(CredentialObserver):
         return stored is not None and stored.deletion <= generation <= stored.generation
 
     async def keep_token(self, token: Token) -> int:
-        """Store a token that was obtained elsewhere, use it from now on, and return its generation.
+        """Store a token that was obtained elsewhere, and return its generation.
+
+        It is used from now on.
 
         Raises:
             CredentialError: the store did not take it.

@@ -1,4 +1,4 @@
-"""Token stores in memory and encrypted, and the record of an account that a store keeps."""
+"""Token stores in memory and encrypted, and the record of an account."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The token of one account in this process, whether it is good, and how long no renewal begins. No I/O.
+"""The token of one account in this process, and its cool-downs. No I/O.
 
 All methods are synchronous and thread-safe, since event loops may run in several threads. `_renewal` and `_oauth` do the waiting.
 """
@@ -159,7 +159,7 @@ class TokenState:
         return seconds
 
     def pause(self, failure: RenewalFailure) -> None:
-        """Note why there is no token, without a cool-down: the store is looked at again after `LOOK_SECONDS`."""
+        """Note why there is no token, without a cool-down."""
         with self._lock:
             self._failure, self._cooling_until = failure, self._clock() + LOOK_SECONDS
 

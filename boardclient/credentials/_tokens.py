@@ -1,4 +1,4 @@
-"""Tokens, the protocol of their stores, and guarded calls of the code that applications supply."""
+"""Tokens, the protocol of their stores, and the guard of supplied code."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ async def supplied(
     grace_seconds: float = 0.0,
     until: asyncio.Task[None] | None = None,
 ) -> Any:
-    """Call an application's function, async or not, which may raise anything, cancel itself, hang, or return anything.
+    """Call an application's function, async or not, which may do anything.
 
     Raises:
         CredentialError: it raised, took longer than `seconds`, or returned something else than `expected`. What it raised is the

@@ -1,4 +1,4 @@
-"""Requests and responses as the integrations of all frameworks read and make them. No I/O.
+"""Requests and responses of all integrations. No I/O.
 
 Responses with a status of 5xx are logged by the logger `boardclient.web`.
 """
@@ -112,7 +112,7 @@ class IncomingRequest:
         return self.headers.get("cookie", "")
 
     def return_to(self, otherwise: str = "/") -> str:
-        """Return where to go afterwards: `return_to` in the query, if that is a path of this site."""
+        """Return `return_to` of the query, if it is a path of this site."""
         return local_address(dict(parse_qsl(self.query)).get("return_to"), otherwise)
 
     @property
@@ -129,7 +129,7 @@ class IncomingRequest:
         return sender.path + (f"?{sender.query}" if sender.query else "")
 
     def is_forged(self, origins: Collection[str]) -> bool:
-        """Return True if a page of another origin sends something unsafe, or opens a websocket. `origins` may.
+        """Return True if a page of another origin sends what is unsafe. `origins` may.
 
         Browsers say so in `Sec-Fetch-Site`, older ones in `Origin`. Programs send neither: https://words.filippo.io/csrf.
         """

@@ -1,4 +1,4 @@
-"""The session of an application, its users and its sign-in routes, for any framework."""
+"""The session of an application, its users and its sign-in routes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ _NOT_OPEN: Final = (
 
 
 class AppSession(AsyncSession):
-    """Stands for the application's session before it is open, so that `Depends(boards.session)` can be written.
+    """Stands for an application's session before it is open.
+
+    So `Depends(boards.session)` can be written.
 
     Called, it returns the session. Its methods are those of the session.
     """
@@ -186,7 +188,7 @@ class BoardSessions:
         return self._current().sign_in is not None
 
     async def find_user(self, request: IncomingRequest) -> User:
-        """Look into the token store, and return the account that is signed in, or why none is."""
+        """Return the account that is signed in by the token store, or why none is."""
         try:
             account = await self.sign_in.signed_in_account(request.cookies)
         except BoardClientError as error:
@@ -205,7 +207,7 @@ class BoardSessions:
         raise user
 
     def session_of(self, user: User) -> AsyncSession:
-        """Return a session on the application's pool for a user whom `find_user` has found.
+        """Return a session on the pool for a user whom `find_user` has found.
 
         Its calls raise `ConsentRequired` too, once the user's token is not good any more.
 
@@ -216,7 +218,7 @@ class BoardSessions:
         return self.sign_in.session_for(self.account_of(user))
 
     def refusal_of(self, request: IncomingRequest) -> OutgoingResponse | None:
-        """Return the 403 for an unsafe request of another origin's page, None for any other request."""
+        """Return the 403 for an unsafe request of another origin's page, else None."""
         if self._origins is None:
             return None
         opened = self._opened.get(asyncio.get_running_loop())

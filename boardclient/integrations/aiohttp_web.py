@@ -49,9 +49,9 @@ class AiohttpBoards(BoardSessions):
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Refuse requests of other origins' pages, find out whose a request is, and respond to errors of this package.
+        """Respond to errors of this package, and to other origins' pages.
 
-        Other errors are raised again, and all are once a response has begun.
+        It finds out whose a request is. Other errors are raised again, and all are once a response has begun.
         """
         incoming = _incoming(request)
         refusal = self.refusal_of(incoming)

@@ -1,4 +1,4 @@
-"""Any ASGI application: a wrapper that keeps one session open, and a guard against pages of other origins."""
+"""Any ASGI application: its session, and a guard against other origins' pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Django: a middleware with the routes, the users, the error responses and the guard of origins.
+"""Django: a middleware with routes, users, error responses and a guard.
 
 Wrap the ASGI application in `boardclient.integrations.asgi.BoardLifespan`, since Django has no lifespan.
 """
@@ -25,7 +25,9 @@ _NO_SCOPE: Final = "serve Django by ASGI: a request of WSGI has no event loop th
 
 
 class DjangoBoards(BoardSessions):
-    """The session of a Django project, and a view of it for each user, for asynchronous views.
+    """The session of a Django project, and a view of it for each user.
+
+    It serves asynchronous views.
 
     ```python
     boards = DjangoBoards(SignIn.from_env)
@@ -37,7 +39,7 @@ class DjangoBoards(BoardSessions):
     """
 
     def middleware(self, get_response: _GetResponse) -> _Middleware:
-        """Return the middleware, which has the routes `/login`, `/callback` and `/logout` (POST)."""
+        """Return the middleware, with `/login`, `/callback` and `/logout` (POST)."""
         return _Middleware(self, get_response)
 
     # What Django reads: https://docs.djangoproject.com/en/stable/topics/http/middleware/#asynchronous-support
