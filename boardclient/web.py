@@ -372,7 +372,7 @@ class SignIn:
         if isinstance(outcome, SessionClosedError):
             raise SessionClosedError("the session was closed during the sign-in")
         if outcome.reason == "failed":
-            _logger.warning("%s", outcome)
+            _logger.warning("%s", str(outcome))  # a record that is kept must not keep the error
         try:
             raise outcome
         finally:

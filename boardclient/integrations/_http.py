@@ -228,7 +228,7 @@ def _problem_of(error: BoardClientError, request: IncomingRequest) -> OutgoingRe
     if isinstance(error, ApiError) and error.retry_after is not None:
         headers.append(("Retry-After", str(max(0, math.ceil(error.retry_after)))))
     if status // 100 == _FAILURE:
-        _logger.warning("responded to %s %s with %d: %s", request.method, request.path, status, error)
+        _logger.warning("responded to %s %s with %d: %s", request.method, request.path, status, str(error))
     return problem(status, _detail(error), headers, **more)
 
 
