@@ -13,7 +13,6 @@ from boardclient.models import Board, BoardList, Card, CardDraft, Member, Positi
 
 if TYPE_CHECKING:
     from boardclient.bulk import BulkRun
-    from boardclient.bulk.reconciliation._card_search import FoundCards
     from boardclient.events import BulkProgress
 
 # The bulk package is imported when it is first used: it is a third of what importing this package takes.
@@ -114,11 +113,16 @@ class Cards(_Resource):
         desc: str | None = None,
         due: datetime | None = None,
         pos: Position | str | None = None,
+        board_id: str | None = None,
+        unknown: Literal["reconcile", "report"] | None = None,
+        settle: float | None = None,
     ) -> Card:
         """Add a card to a list (interface 4.3).
 
         If the response does not show `list_id` and `due`, the card has those that were sent. After an error whose `effect` is
-        UNKNOWN the card may exist: look for it with `find` before you create it again.
+        UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an error, as a
+        bulk run of one row does: the card that is found is returned, one that is proven absent is sent again, and otherwise the
+        error names the cards that may be it. The timeout holds for each request, not for `settle`.
 
         Args:
             name: The name of the card.
@@ -126,13 +130,27 @@ class Cards(_Resource):
             desc: The description. None (default): no description.
             due: An aware date-time, which is sent in UTC. None (default): no date.
             pos: "top" or "bottom" of the list. None (default): the service decides.
+            board_id: The board that holds the list. None (default): no board is read.
+            unknown: What to do if the effect is unknown. "reconcile" reads the board; "report" raises the error at once. None
+                (default): "reconcile" with a `board_id`, otherwise "report".
+            settle: How many seconds the service may take to carry out a request and list its card. None (default): twice the
+                timeout, at least 10, or 60 without a timeout.
 
         Raises:
             NotFoundError: the list does not exist or is not accessible.
             BoardClientError: the call failed in another way.
-            TypeError, ValueError: a value can't be sent.
+            TypeError, ValueError: a value can't be sent, or an option can't work.
         """
-        return await self._runner.call(operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos))
+        if board_id is None and unknown is None and settle is None:
+            request = operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos)
+            return await self._runner.call(request)
+        draft = CardDraft(name, list_id, desc=desc, due=due, pos=pos)
+        async with self.create_many([draft], concurrency=1, board_id=board_id, unknown=unknown, settle=settle) as run:
+            (result,) = [result async for result in run]
+        if result.card is None:
+            assert result.error is not None  # noqa: S101 -- it has one of both
+            raise result.error
+        return result.card
 
     async def get(self, card_id: str) -> Card:
         """Read a card (interface 4.6).
@@ -185,35 +203,6 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
         """
         return await self._runner.call(operations.DELETE_CARD.request(card_id))
-
-    async def find(
-        self, name: str, *, board_id: str, list_id: str, desc: str | None = None, due: datetime | None = None
-    ) -> FoundCards:
-        """Look for cards that `create` may have made (interface 4.4).
-
-        Return a list of the cards that show exactly what was sent, in the board's order (`is_exact` is True). If there are none,
-        the list holds the cards that may be the one that was sent, in another form: services trim, escape, cut and round, and
-        people move and rename cards. `alike` holds these in both cases. `doubt` says why the card may exist although it is not
-        listed, None if nothing suggests it. Fields that no card of the board shows are not compared. Cards that existed before
-        are in the list too.
-
-        Args:
-            name: The name that was sent.
-            board_id: The board to read.
-            list_id: The list that was sent.
-            desc: The description that was sent. None (default): none was.
-            due: The date that was sent, aware. None (default): none was.
-
-        Raises:
-            NotFoundError: the board does not exist or is not accessible.
-            BoardClientError: the call failed in another way.
-            TypeError, ValueError: a value could not have been sent.
-        """
-        from boardclient.bulk.reconciliation._card_search import find_cards
-
-        draft = CardDraft(name, list_id, desc=desc, due=due)
-        cards = await self._runner.call(operations.BOARD_CARDS.request(board_id))
-        return find_cards(draft, cards)
 
     def create_many(
         self,

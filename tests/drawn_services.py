@@ -1,16 +1,31 @@
-"""Services of every kind that the interface allows, drawn by chance: how they show cards, and what people do to them."""
+"""Services of every kind that the interface allows, drawn by chance: how they show cards, what automations and people do.
+
+    PYTHONPATH=tests python tests/drawn_services.py --count 1000 [--seed 0]
+
+prints what became of the rows of so many services, by content and with markers.
+"""
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import html
+import json
 import random
 import re
+import tempfile
 import unicodedata
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+import zlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import attrs
+
+from boardclient import AsyncSession, BulkReport, CardDraft, CardResult
+from boardclient.testing import BoardService
 
 Text: TypeAlias = Callable[[str], "str | None"]
 Date: TypeAlias = Callable[[datetime], "datetime | None"]
@@ -27,6 +42,13 @@ def _ascii(instead: str) -> Text:
 def _form(form: str) -> Text:
     return lambda text: unicodedata.normalize(form, text)
 
+
+def _each(pattern: str, change: Callable[[str], str]) -> Text:
+    return lambda text: re.sub(pattern, lambda match: change(match.group()), text)
+
+
+_WORDS: Final = {"card": "Karte", "row": "Zeile", "text": "Text", "long": "lang", "and": "und", "of": "von", "fine": "gut"}
+_DIGITS: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 TEXTS: Final[Mapping[str, Text]] = {
     "as sent": lambda text: text,
@@ -58,7 +80,29 @@ TEXTS: Final[Mapping[str, Text]] = {
     "numbered": lambda text: f"BOARD-{len(text)}: {text}",
     "always the same": lambda text: "card",
     "left out": lambda text: None,
-}
+    "masked words": _each(r"\b(card|row|text)\b", lambda word: "*" * len(word)),
+    "masked numbers": _each(r"\d+", lambda number: "#" * len(number)),
+    "masked codes": _each(r"\w{12,}", lambda word: f"{word[:4]}…{word[-2:]}"),
+    "translated": _each(r"\w+", lambda word: _WORDS.get(word, word)),
+    "emoji for words": _each(r"\b(card|text)\b", lambda word: "🃏"),
+    "emoji at the end": lambda text: f"{text} 🚀",
+    "issue keys": _each(r"\d+", lambda number: f"[PRJ-{number}](https://issues.example/PRJ-{number})"),
+    "initials": lambda text: f"{text} ({''.join(word[:1] for word in text.split())[:3].upper()})",
+    "sorted words": lambda text: " ".join(sorted(text.split())),
+    "reversed words": lambda text: " ".join(reversed(text.split())),
+    "without vowels": _each(r"[aeiou]", lambda vowel: ""),
+    "shifted letters": lambda text: text.translate(str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijklm")),
+    "slug": lambda text: re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-"),
+    "spelled numbers": _each(r"\d", lambda digit: f"{_DIGITS[int(digit)]} "),
+    "digest": lambda text: f"{zlib.crc32(text.encode('utf-8', 'replace')):08x}",
+    "few digests": lambda text: f"ticket {zlib.crc32(text.encode('utf-8', 'replace')) % 7}",
+    "first word": lambda text: (text.split() or [""])[0],
+    "priority": lambda text: f"P{len(text) % 4} {text}",
+    "assigned": lambda text: f"@{'bob' if len(text) % 2 else 'eve'} {text}",
+    "dated": lambda text: f"{text} (2 Jan)",
+    "typographic": lambda text: text.replace("-", "\u2013").replace("b", "\u2019b"),
+    "next number": _each(r"\d+", lambda number: str(int(number) + 1)),
+}  # fmt: skip
 
 
 def _floor(unit: timedelta) -> Date:
@@ -73,12 +117,8 @@ DATES: Final[Mapping[str, Date]] = {
     "minutes": _floor(timedelta(minutes=1)),
     "days": _floor(timedelta(days=1)),
     "left out": lambda due: None,
+    "another zone": lambda due: due + timedelta(hours=2),
 }
-
-RECOGNISABLE: Final = frozenset(TEXTS) - {"cut", "cut with dots", "cut with ellipsis", "trimmed and cut", "escaped and cut"} - {
-    "paragraphs", "numbered", "always the same", "left out",
-}  # fmt: skip
-"""Ways of showing names that leave what tells them from those of others."""
 
 
 @attrs.frozen(kw_only=True)
@@ -86,7 +126,8 @@ class ServiceKind:
     """How a service shows the cards of a listing; `cap` is how many, `is_newest` which.
 
     `shows_answers` says that the response to a creation shows a card in the same way, otherwise as it was sent. A name that is
-    left out is left out of listings alone.
+    left out is left out of listings alone. `only` is the number of the list whose cards an automation changes; None means that
+    the service shows all cards in this way.
     """
 
     name: str = "as sent"
@@ -96,14 +137,17 @@ class ServiceKind:
     shows_answers: bool = False
     cap: int | None = None
     is_newest: bool = False
+    only: int | None = None
 
     def shape(self, operation: str, body: Any) -> Any:
         """Show cards as this service does, in responses and in listings."""
         if operation == "cards.create":
-            return self.show(body) if self.shows_answers else body
-        if operation != "boards.cards":
+            return self.show(body) if self.shows_answers and self.only is None else body
+        if operation not in {"boards.cards", "cards.get"}:
             return body
-        shown = [self.show(card) for card in body]
+        shown = [self.show(card) for card in (body if isinstance(body, list) else [body])]
+        if not isinstance(body, list):
+            return shown[0]
         if self.cap is None:
             return shown
         ordered = sorted(shown, key=lambda card: str(card["id"]))
@@ -111,7 +155,9 @@ class ServiceKind:
 
     def show(self, card: Mapping[str, Any]) -> dict[str, Any]:
         """Show one card, in the names of the wire."""
-        shown = {**card, "name": TEXTS[self.name](card["name"]), "desc": TEXTS[self.desc](card["desc"])}
+        shown = dict(card)
+        if self.only is None:
+            shown |= {"name": TEXTS[self.name](card["name"]), "desc": TEXTS[self.desc](card["desc"])}
         if shown.get("due") is not None:
             due = DATES[self.due](datetime.fromisoformat(shown["due"]))
             shown["due"] = None if due is None else due.isoformat()
@@ -124,7 +170,7 @@ class ServiceKind:
         """Draw a kind; each field is as sent about as often as not."""
 
         def some(ways: Mapping[str, object]) -> str:
-            return "as sent" if chance.random() < 0.3 else chance.choice([*ways])
+            return "as sent" if chance.random() < 0.4 else chance.choice([*ways])
 
         return cls(
             name=some(TEXTS),
@@ -134,4 +180,221 @@ class ServiceKind:
             shows_lists=chance.random() < 0.8,
             cap=chance.choice([50, chance.randrange(1, 40)]) if is_capped else None,
             is_newest=chance.random() < 0.5,
+            only=chance.choice([None, None, 0, 1]),
         )
+
+
+DUE: Final = datetime(2027, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+_NAMES: Final = ("card {}",) * 12 + (
+    "{} ", "{}  with  spaces", "Tom & Jerry {}", "<b>{}</b>", "[{}]", "é {}", "e\u0301 {}", "🎉 {}", "*{}*_",
+    "call +49 170 {}{}{}", "{} which is a name so long that services cut it", "row {} and a text",
+)  # fmt: skip
+
+
+def draw_rows(chance: random.Random, lists: Iterable[str]) -> list[CardDraft]:
+    """Draw rows: mostly plain ones, some of each kind that services change, some twice."""
+    homes, rows, rate = [*lists], list[CardDraft](), chance.choice([0.0, 0.0, 0.2])
+    for number in range(chance.randrange(2, 26)):
+        name = (chance.choice(_NAMES) if rate else "card {}").format(number, number, number)
+        desc = chance.choice([None, None, "", f"text of {number}", "a & b [x]"])
+        due = chance.choice([None, None, DUE + timedelta(days=number), (DUE + timedelta(hours=number)).replace(microsecond=0)])
+        rows.append(CardDraft(name, chance.choice(homes), desc=desc, due=due))
+        if chance.random() < rate:
+            rows.append(chance.choice(rows))
+    return rows
+
+
+@attrs.define
+class Outcome:
+    """What became of the rows of a drawn service, as they are and as the runs reported it."""
+
+    rows: int = 0
+    unknown: int = 0
+    second: int = 0
+    """Cards that were created for rows that had one."""
+    lost: int = 0
+    """Rows that are reported as created and have no card."""
+    untrue: int = 0
+    """Rows that are reported with the card of another row or of others."""
+    silent: int = 0
+    """Runs with one of these whose report says that all is well."""
+    accused: int = 0
+    """Runs in which all is well, and whose audit says that something is wrong."""
+    disagreeing: int = 0
+    """Runs whose audit names other cards than the errors of the rows."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every promise was kept."""
+        return not (self.second or self.lost or self.untrue or self.silent or self.accused or self.disagreeing)
+
+    def add(self, other: Outcome) -> None:
+        """Add the counts of another one."""
+        for field in attrs.fields(Outcome):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+class DrawnWorld:
+    """A drawn service with its people, and the runs of one input until the last one ended by itself."""
+
+    def __init__(self, seed: int, *, marker: bool | None, kind: ServiceKind | None = None) -> None:
+        self.chance = chance = random.Random(seed)
+        drawn = ServiceKind.draw(chance, is_capped=chance.random() < 0.15)
+        self.kind = drawn if kind is None else kind
+        self.marker = marker
+        self.loss = chance.choice([0.05, 0.2, 0.5])
+        self.meddling = chance.choice([0.0, 0.0, 0.3])
+        self.strangers = chance.choice([0.0, 0.0, 0.1])
+        self.deaths = chance.choice([0, 0, 1, 2])
+        self.made: dict[str, Hashable] = {}
+        """What was sent for each card that a row made."""
+        self.lists: list[str] = []
+
+    async def play(self, stage: Any) -> None:
+        """Carry out a creation or not, let automations and people change its card, and respond or not: a fault for services."""
+        chance = self.chance
+        is_lost = chance.random() < self.loss
+        if is_lost and chance.random() < 0.5:
+            stage.abort()
+            return
+        answer = stage.commit()
+        if answer.status >= 300:
+            await stage.reply_answer()
+            return
+        record = self.service.rules.cards[answer.body["id"]]
+        desc = re.sub(r"\[bc\w{16}\]", "", record.desc).strip() if self.marker else record.desc
+        self.made[record.id] = self.key(record.name, record.list_id, desc, record.due)
+        if self.kind.only is not None and self.lists.index(record.list_id) == self.kind.only:
+            record.name = TEXTS[self.kind.name](record.name) or "-"
+            record.desc = TEXTS[self.kind.desc](record.desc) or ""
+        if chance.random() < self.meddling * (1 if is_lost else 0.2):
+            self.meddle(record)
+        if chance.random() < self.strangers:
+            self.add_stranger()
+        if is_lost:
+            stage.abort()
+        else:
+            await stage.reply_answer()
+
+    def meddle(self, record: Any) -> None:
+        """Change a card as people do: one thing or two."""
+        for what in self.chance.sample(["move", "date", "describe", "append", "rename"], self.chance.choice([1, 1, 2])):
+            match what:
+                case "move":
+                    record.list_id = self.chance.choice(self.lists)
+                case "date":
+                    record.due = "2031-05-06T00:00:00Z"
+                case "describe" if not self.marker or record.name != "renamed by somebody":
+                    record.desc = "described by somebody"
+                case "append":
+                    record.desc += "\n\nsaid somebody"
+                case "rename" if not self.marker or record.desc != "described by somebody":
+                    record.name = "renamed by somebody"
+
+    def add_stranger(self) -> None:
+        """Create a card on behalf of others."""
+        number = len(self.service.rules.cards)
+        body = {"name": self.chance.choice([f"of others {number}", f"card {number}"]), "idList": self.chance.choice(self.lists)}
+        body |= {"desc": self.chance.choice(["", "of others"]), "key": self.service.key, "token": self.service.token}
+        answer = self.service.rules.answer("POST", "/1/cards", {}, body)
+        assert answer.status < 300, answer
+
+    def key(self, name: str, list_id: str, desc: str | None, due: str | None) -> Hashable:
+        """Return what was sent for a row."""
+        return name, list_id, desc or "", None if due is None else datetime.fromisoformat(due)
+
+    async def run(self, folder: Path) -> Outcome:
+        """Run until a run ends by itself, and compare what it reports with what is."""
+        async with BoardService(shape=self.kind.shape) as service, service.session(retry=None) as session:
+            self.service = service
+            board = await session.boards.create("Launch")
+            self.lists = [(await session.lists.create(name, board_id=board.id)).id for name in ("one", "two")]
+            for _ in range(self.chance.choice([0, 0, 3, 20])):
+                self.add_stranger()
+            drafts = draw_rows(self.chance, self.lists)
+            service.faults.add(self, "cards.create")
+            for process in range(self.deaths + 1):
+                results = await self.process(session, board.id, drafts, folder / "journal", dies=process < self.deaths)
+            return self.judge(drafts, results, self.report)
+
+    async def process(
+        self, session: AsyncSession, board_id: str, drafts: list[CardDraft], journal: Path, *, dies: bool
+    ) -> dict[int, CardResult]:
+        """Run once, to the end or until the block is left in the middle."""
+        results: dict[int, CardResult] = {}
+        async with session.cards.create_many(
+            drafts,
+            concurrency=self.chance.choice([1, 3]),
+            board_id=board_id,
+            settle=0.0,
+            marker=self.marker,
+            journal=journal if self.deaths or self.chance.random() < 0.5 else None,
+        ) as run:
+            ends_after = self.chance.randrange(1 + len(drafts)) if dies else len(drafts) + 1
+            if not ends_after:
+                return results
+            async for result in run:
+                results[result.index] = result
+                if len(results) == ends_after:
+                    break
+        self.report: BulkReport = run.report
+        return results
+
+    def judge(self, drafts: list[CardDraft], results: Mapping[int, CardResult], report: BulkReport) -> Outcome:
+        """Compare what was reported with what is."""
+        keys = [
+            self.key(draft.name, draft.list_id, draft.desc, None if draft.due is None else draft.due.isoformat())
+            for draft in drafts
+        ]
+        created, wanted = Counter(self.made.values()), Counter(keys)
+        found = Outcome(rows=len(drafts), unknown=sum(result.state == "unknown" for result in results.values()))
+        found.second = sum((created - wanted).values())
+        reported = Counter(keys[index] for index, result in results.items() if result.state in {"created", "already"})
+        found.lost = sum((reported - created).values())
+        found.untrue = sum(
+            result.card is not None and self.made.get(result.card.id) != keys[index] for index, result in results.items()
+        )
+        assert all(result.state in {"created", "already", "unknown"} for result in results.values())
+        assert len(results) == len(drafts)
+        audit = report.audit
+        says_well = not found.unknown and (audit is None or audit.is_sound)
+        found.silent = int(bool(found.second or found.lost or found.untrue) and says_well)
+        if audit is not None and self.kind.cap is None:
+            is_wrong = bool(audit.lost or audit.reused or audit.duplicated)
+            equal = {key[0] for key in wanted if isinstance(key, tuple)}
+            others = [card for card in self.service.rules.cards.values() if card.id not in self.made]
+            found.accused = int(is_wrong and not found.second and not any(card.name in equal for card in others))
+        if audit is not None:
+            named = {
+                word.strip(",:") for result in results.values() if result.state == "unknown" for word in str(result.error).split()
+            }
+            unexpected = {card.id for card in (*audit.unexpected, *audit.duplicated)}
+            resembling = {card.id for card in audit.resembling}
+            found.disagreeing = int(not (named & unexpected <= resembling and (len(resembling) > 5 or resembling <= named)))
+        return found
+
+
+async def draw(seed: int, *, marker: bool | None, kind: ServiceKind | None = None) -> Outcome:
+    """Draw a service, run an input there, and say what became of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return await DrawnWorld(seed, marker=marker, kind=kind).run(Path(folder))
+
+
+def main() -> None:
+    """Count what becomes of the rows of many services."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    for marker in (None, True):
+        total = Outcome()
+        for seed in range(options.seed, options.seed + options.count):
+            outcome = asyncio.run(draw(seed, marker=marker))
+            if not outcome.is_good:
+                print(json.dumps({"seed": seed, "marker": marker, **attrs.asdict(outcome)}), flush=True)  # noqa: T201 -- a script
+            total.add(outcome)
+        print(json.dumps({"services": options.count, "marker": marker, **attrs.asdict(total)}), flush=True)  # noqa: T201 -- a script
+
+
+if __name__ == "__main__":
+    main()

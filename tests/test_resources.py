@@ -9,10 +9,13 @@ from aioresponses import aioresponses as AioResponses
 
 from boardclient import (
     AsyncSession,
+    AuthenticationError,
     BadRequestError,
+    BoardClientError,
     BulkRun,
     CardDraft,
     CardResult,
+    Effect,
     Member,
     NotFoundError,
     Position,
@@ -177,69 +180,55 @@ async def test_identifiers_are_checked_before_anything_is_sent(
     assert service.requests == 0
 
 
-async def test_find_cards_after_an_unknown_effect(service: BoardService, session: AsyncSession) -> None:
-    """After a lost response the board shows whether the card exists: the exactly equal cards, in the board's order."""
+async def test_a_card_is_created_once_though_its_response_is_lost(service: BoardService, session: AsyncSession) -> None:
+    """With the board, the card that was created is found and returned. A card that was there before is not taken for it."""
     board = await session.boards.create("Launch", default_lists=True)
-    todo, doing, _ = await session.boards.lists(board.id)
-    due = datetime(2027, 1, 2, 5, 4, 5, tzinfo=timezone(timedelta(hours=2)))
-    wanted: dict[str, Any] = {"list_id": todo.id, "desc": "text", "due": due}
-    assert await session.cards.find("a", board_id=board.id, **wanted) == []
+    todo = (await session.boards.lists(board.id))[0]
+    wanted: dict[str, Any] = {"list_id": todo.id, "desc": "text", "due": DUE, "pos": "top"}
+    before = await session.cards.create("a", **wanted)
     service.faults.add(faults.drop(commit=True), "cards.create", times=1)
-    with pytest.raises(TransportError):
-        await session.cards.create("a", **wanted)
-    (lost,) = service.rules.cards.values()
-    for name, changed in [
-        ("A", {}),
-        ("a", {"list_id": doing.id}),
-        ("a", {"desc": None}),
-        ("a", {"desc": "Text"}),
-        ("a", {"due": None}),
-        ("a", {"due": due + timedelta(seconds=1)}),
-    ]:
-        await session.cards.create(name, **{**wanted, **changed})
-    (found,) = await session.cards.find("a", board_id=board.id, **{**wanted, "due": due.astimezone(UTC)})
-    assert (found.id, found.name, found.desc, found.list_id, found.due) == (lost.id, "a", "text", todo.id, due)
-    assert (service.calls[-1].method, service.calls[-1].path) == ("GET", f"/1/boards/{board.id}/cards")
-    first = await session.cards.create("a", **wanted, pos="top")
-    assert [card.id for card in await session.cards.find("a", board_id=board.id, **wanted)] == [first.id, lost.id]
-    (plain,) = await session.cards.find("a", board_id=board.id, list_id=todo.id, due=due)
-    assert plain.desc == ""
+    card = await session.cards.create("a", **wanted, board_id=board.id, settle=0.0)
+    assert card.id != before.id
+    assert (card.name, card.desc, card.list_id, card.due) == ("a", "text", todo.id, DUE)
+    assert len(service.rules.cards) == 2
+    plain = await session.cards.create("b", list_id=todo.id, board_id=board.id, unknown="reconcile")
+    assert len(service.rules.cards) == 3
+    assert plain.list_id == todo.id
 
 
-async def test_find_compares_what_the_listing_shows() -> None:
-    """A listing that shows names and identifiers alone is compared by the names."""
+async def test_a_card_that_may_exist_is_not_sent_again(service: BoardService, session: AsyncSession) -> None:
+    """If nothing proves that it exists or not, the error says so, and names the card that may be it."""
+    board = await session.boards.create("Launch", default_lists=True)
+    todo = (await session.boards.lists(board.id))[0]
+    service.faults.add(faults.drop(), "cards.create", times=1)
+    with pytest.raises(BoardClientError, match="is not known") as caught:
+        await session.cards.create("a", list_id=todo.id, board_id=board.id, settle=0.0)
+    assert caught.value.effect is Effect.UNKNOWN
+    assert not service.rules.cards
+    service.faults.add(faults.drop(commit=True), "cards.create", times=1)
+    with pytest.raises(BoardClientError, match="POST") as caught:
+        await session.cards.create("a", list_id=todo.id, board_id=board.id, unknown="report", settle=0.0)
+    assert caught.value.effect is Effect.UNKNOWN
+    assert len(service.rules.cards) == 1
 
-    def shape(operation: str, answer: Any) -> Any:
-        return [{"id": one["id"], "name": one["name"]} for one in answer] if operation == "boards.cards" else answer
 
-    async with BoardService(shape=shape) as service, service.session() as session:
-        board = await session.boards.create("Launch", default_lists=True)
-        home = (await session.boards.lists(board.id))[0]
-        made = await session.cards.create("a", list_id=home.id, desc="text")
-        await session.cards.create("b", list_id=home.id)
-        found = await session.cards.find("a", board_id=board.id, list_id="another", due=datetime(2027, 1, 2, tzinfo=UTC))
-        assert [card.id for card in found] == [made.id]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error"),
-    [
-        ({"board_id": ".."}, ValueError),
-        ({"list_id": ""}, ValueError),
-        ({"name": 7}, TypeError),
-        ({"due": datetime(2027, 1, 2)}, ValueError),
-    ],
-)
-async def test_find_refuses_what_could_not_have_been_created(
-    wrong: dict[str, Any], error: type[Exception], service: BoardService, session: AsyncSession
-) -> None:
-    """What `create` would refuse is refused before the board is read; a board that does not exist is said to be none."""
-    given: dict[str, Any] = {"name": "a", "board_id": "b", "list_id": "l", **wrong}
-    with pytest.raises(error):
-        await session.cards.find(given.pop("name"), **given)
-    assert service.requests == 0
-    with pytest.raises(NotFoundError):
-        await session.cards.find("a", board_id="b", list_id="l")
+async def test_a_card_that_is_refused_raises_why(service: BoardService, session: AsyncSession) -> None:
+    """The errors of `create` are the same with a board as without one. What can't be sent is refused before the board is read."""
+    board = await session.boards.create("Launch", default_lists=True)
+    todo = (await session.boards.lists(board.id))[0]
+    service.faults.add(faults.status(400), "cards.create", times=1)
+    with pytest.raises(BadRequestError):
+        await session.cards.create("a", list_id=todo.id, board_id=board.id)
+    service.faults.add(faults.status(401), "cards.create", times=1)
+    with pytest.raises(AuthenticationError):
+        await session.cards.create("a", list_id=todo.id, board_id=board.id)
+    requests = service.requests
+    for wrong, error in [({"name": 7}, TypeError), ({"due": datetime(2027, 1, 2)}, ValueError), ({"board_id": ".."}, ValueError)]:
+        with pytest.raises(error):
+            await session.cards.create(**{"name": "a", "list_id": "l", "board_id": "b", **wrong})
+    with pytest.raises(ValueError, match="needs board_id"):
+        await session.cards.create("a", list_id=todo.id, unknown="reconcile")
+    assert service.requests == requests
 
 
 @pytest.mark.parametrize(

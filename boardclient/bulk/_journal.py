@@ -19,9 +19,9 @@ from boardclient.bulk._content import Content
 from boardclient.bulk._halt import to_the_end
 from boardclient.bulk._journal_file import JournalFile
 from boardclient.bulk._ledger import Doubt
+from boardclient.bulk._listing import IdSet
 from boardclient.bulk._results import ResultState
 from boardclient.bulk._rows import Row, RowAction, RowKey, RowState
-from boardclient.bulk.reconciliation._listing import IdSet
 from boardclient.errors import BoardClientError, JournalError
 from boardclient.models import Card, CardDraft
 
@@ -401,7 +401,8 @@ class JournalLedger:
             JournalError: this can't be noted. The row must not be sent.
         """
         self._check_open()
-        released = min(row.seq + _STRIDE - 1, max(row.seq, self._logged))
+        # The last row stays unreleased until it is sent. After a kill its card proves whether those in doubt exist.
+        released = min(row.seq + _STRIDE - 1, max(row.seq, self._logged - 1))
         self._file.file.lock.release_to(released)
         self.released = released
 

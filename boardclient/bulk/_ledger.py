@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from boardclient.bulk._content import Content
+from boardclient.bulk._listing import IdSet
 from boardclient.bulk._results import ResultState
 from boardclient.bulk._rows import Row, RowKey
-from boardclient.bulk.reconciliation._listing import IdSet
 from boardclient.errors import BoardClientError
 from boardclient.models import Card
 

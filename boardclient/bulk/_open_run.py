@@ -11,6 +11,7 @@ from typing import Any
 from boardclient._activities import PARENT, Activity
 from boardclient._pipeline._calls import CallRunner
 from boardclient.bulk._backlog import Backlog
+from boardclient.bulk._board import PatientReader
 from boardclient.bulk._concurrency import make_limiter
 from boardclient.bulk._doubts import Doubts
 from boardclient.bulk._halt import ENDS_TASK, Halt, Halted, to_the_end
@@ -20,6 +21,7 @@ from boardclient.bulk._journal import JournalLedger
 from boardclient.bulk._ledger import Ledger, MemoryLedger
 from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._queue import ResultQueue
+from boardclient.bulk._reconciler import Reconciler
 from boardclient.bulk._recorder import Listener, ResultRecorder
 from boardclient.bulk._results import ResultState
 from boardclient.bulk._rows import Row
@@ -27,8 +29,6 @@ from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._sender import Sender
 from boardclient.bulk._settling import Settling
 from boardclient.bulk._tally import Tally
-from boardclient.bulk.reconciliation._reader import PatientReader
-from boardclient.bulk.reconciliation._reconciler import Reconciler
 from boardclient.errors import BoardClientError, Effect
 from boardclient.events import WaitReason
 from boardclient.logs import followers

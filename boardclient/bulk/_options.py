@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias, cast, get_args
 import attrs
 
 from boardclient._pipeline._calls import CallRunner
-from boardclient.bulk.reconciliation._row_markers import Marking
+from boardclient.bulk._markers import Marking
 from boardclient.models import check_identifier
 
 Unknown: TypeAlias = Literal["reconcile", "report", "resend"]

@@ -52,7 +52,7 @@ def state_after(error: BoardClientError) -> ResultState:
 class BulkAudit:
     """What the board showed when it was read at the end of a run (interface 4.4).
 
-    Each tuple names at most 1,000 cards.
+    Each tuple names at most 1,000 cards or drafts.
 
     Attributes:
         confirmed: The number of listed cards that are known to belong to rows.
@@ -61,13 +61,12 @@ class BulkAudit:
         hidden: The number of confirmed cards that exist, or may, and are not listed. The listing is incomplete.
         reused: The number of rows whose response named the card of another row, or one that existed before the run. They may have
             no card of their own.
-        duplicated: Cards that belong to no row and look like the card of one, or have its marker: probably created twice.
-        unexpected: Other cards that belong to no row and did not exist before the run.
-        resembling: Those of `unexpected` that may belong to a row whose result is unknown or failed, or be a row's second card. A
-            card that equals a row sent again in everything but the name may be its first one, renamed.
-        unproven: Rows sent again without proof, after which the listing showed no more cards. They may exist more than once.
-            With a journal, those of earlier runs are named as well.
-        hint: Why nothing tells some of `unexpected` from cards of rows, or None if something does.
+        duplicated: Second cards of rows: they show the marker of a row that has a card, or equal what was sent for it. A card of
+            others that equals a row is among them. Markers tell it apart.
+        unexpected: Other cards that belong to no known row and did not exist before the run. Those of others are no fault.
+        resembling: Those of `duplicated` and `unexpected` that may belong to a row that is unknown, whose error names them, or to
+            one that was refused.
+        unproven: The drafts of the rows that stayed unknown.
     """
 
     confirmed: int = 0
@@ -79,12 +78,16 @@ class BulkAudit:
     unexpected: tuple[Card, ...] = ()
     resembling: tuple[Card, ...] = ()
     unproven: tuple[CardDraft, ...] = ()
-    hint: str | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether a row has lost its card, has none of its own, or has a second one."""
+        return bool(self.lost or self.reused or self.duplicated)
 
     @property
     def is_sound(self) -> bool:
-        """Whether each row has a listed card of its own and no card may be a second one."""
-        return not (self.lost or self.hidden or self.reused or self.duplicated or self.resembling or self.unproven)
+        """Whether each row is proven to have one listed card. If it is neither sound nor wrong, something is not proven."""
+        return not (self.is_wrong or self.hidden or self.unproven)
 
 
 @attrs.frozen(kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from boardclient.bulk.reconciliation._listing import Extent
+from boardclient.bulk._listing import Extent
 from boardclient.errors import BoardClientError
 from boardclient.models import CardDraft
 

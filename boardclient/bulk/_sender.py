@@ -16,12 +16,12 @@ from boardclient.bulk._hold import Hold
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._put_off import pause_before
+from boardclient.bulk._reconciler import Reconciler
 from boardclient.bulk._recorder import ResultRecorder
 from boardclient.bulk._results import state_after
 from boardclient.bulk._rows import Row
 from boardclient.bulk._run_limiter import RunLimiter
 from boardclient.bulk._tally import Tally
-from boardclient.bulk.reconciliation._reconciler import Reconciler
 from boardclient.errors import BoardClientError, DecodeError, Effect, InvalidIdentifierError
 from boardclient.models import Card, check_identifier
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from boardclient.bulk._backlog import Backlog
 from boardclient.bulk._doubts import MOST_SENDS, Doubts
 from boardclient.bulk._input import Input
+from boardclient.bulk._reconciler import Reconciler, RowFinding
 from boardclient.bulk._recorder import ResultRecorder
 from boardclient.bulk._rows import Row
-from boardclient.bulk.reconciliation._reconciler import Reconciler, RowFinding
 from boardclient.errors import BoardClientError, Effect
+
+_NOT_GROWN: Final = (
+    "it is not listed, but no later, longer listing has proven that listing complete: with a journal, the next run knows"
+    " once any other card is on the board"
+)
 
 
 class Settling:
@@ -71,19 +77,12 @@ class Settling:
             if self._backlog.is_exhausted and len(absent) > 1:
                 self._backlog.keep(absent.pop())  # others may be lost again
         elif is_over and not absent:
-            absent = self._backlog.take_kept() or await self._without_proof()
+            absent = self._backlog.take_kept() or self._give_up()
         self._backlog.send(absent)
 
-    async def _without_proof(self) -> list[Row]:
-        """Choose the row in doubt that is sent again though nothing proves it absent. If none may be, all are unknown."""
-        rows = self._doubts.rows
-        chosen = self._reconciler.choose(rows)
-        if isinstance(chosen, Row):
-            await self._reconciler.note_unproven(chosen)
-            rows.remove(chosen)
-            chosen.is_earlier = False
-            return [chosen]
-        for row, _, error, _ in self._reconciler.give_up(rows, chosen):
+    def _give_up(self) -> list[Row]:
+        """Record that the rows in doubt are unknown, since no card can prove more."""
+        for row, _, error, _ in self._reconciler.give_up(self._doubts.rows, _NOT_GROWN):
             self._recorder.settle(row, "unknown", error=error)
-        rows.clear()
+        self._doubts.rows.clear()
         return []

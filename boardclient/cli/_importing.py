@@ -473,13 +473,15 @@ class _Import:
             raise IncompleteError(self.stopped_by)
         if counts["failed"]:
             raise IncompleteError(f"{plural(counts['failed'], 'row')} failed; the same command line sends them again")
-        if audit is not None and not audit.is_sound:
+        if audit is not None and audit.is_wrong:
             raise IncompleteError("not every row has a card of its own, exactly once")
         if counts["unknown"]:
             raise NotProvenError(
                 f"{plural(counts['unknown'], 'row')} may exist or not; the same command line looks again,"
                 f" boardclient journal resolve {self.options.journal or 'JOURNAL'} settles them by hand"
             )
+        if audit is not None and not audit.is_sound:
+            raise NotProvenError("some cards of rows are not listed, so lost and second cards are not ruled out")
         if report.audit_error is not None:
             raise NotProvenError("the board could not be read at the end, so lost and second cards are not ruled out")
 

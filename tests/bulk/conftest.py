@@ -9,10 +9,9 @@ from bulk_helpers import Moments, World
 from boardclient import (
     AsyncSession,
 )
-from boardclient.bulk import _backlog, _doubts, _hold, _open_run, _put_off, _sender, _settling
+from boardclient.bulk import _backlog, _board, _doubts, _hold, _open_run, _put_off, _reconciler, _sender, _settling
 from boardclient.bulk._journal import JournalLedger
 from boardclient.bulk._ledger import Ledger, MemoryLedger
-from boardclient.bulk.reconciliation import _board, _reader, _reconciler
 from boardclient.testing import BoardService
 
 
@@ -37,7 +36,7 @@ async def world(service: BoardService, session: AsyncSession, path: Path) -> Wor
 @pytest.fixture
 def moments(monkeypatch: pytest.MonkeyPatch) -> Moments:
     time = Moments()
-    for module in (_backlog, _doubts, _hold, _open_run, _reader, _board, _reconciler, _put_off, _sender, _settling):
+    for module in (_backlog, _doubts, _hold, _open_run, _board, _reconciler, _put_off, _sender, _settling):
         monkeypatch.setattr(module, "asyncio", time)
     return time
 

@@ -279,7 +279,7 @@ async def test_a_slow_input_returns_every_place(has_journal: bool, path: Path) -
             yield CardDraft(f"card {index}", "list")
 
     memory = Memory()
-    memory.script = {"card 3": [LOST, LOST], "card 7": ["swallowed"], "card 8": [BadRequestError("400", 400)]}
+    memory.script = {"card 3": [LOST], "card 7": ["swallowed"], "card 8": [BadRequestError("400", 400)]}
     rows = source()
     plan = make_options(
         memory, rows, concurrency=3, journal=path if has_journal else None,

@@ -194,7 +194,7 @@ async def test_listeners_see_when_the_wait_for_the_board_is_over(moments: Moment
     """Progress says "settling" until the board was read, and listeners are notified at once that it no longer waits."""
     memory, heard = Memory(moments), []
     memory.script = {"a": [LOST]}
-    async with memory.run("a", lambda progress: heard.append((progress.done, progress.waiting_for))) as run:
+    async with memory.run("abc", lambda progress: heard.append((progress.done, progress.waiting_for))) as run:
         await run.wait()
-    assert heard[:2] == [(0, "settling"), (0, None)]
-    assert heard[-1] == (1, None)
+    assert (1, "settling") in heard
+    assert heard[-1] == (3, None)

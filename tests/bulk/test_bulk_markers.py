@@ -28,7 +28,7 @@ async def test_markers_stand_in_the_description(world: World) -> None:
 async def test_with_markers_equal_cards_of_others_are_not_taken_for_rows(world: World) -> None:
     """Others add the same cards meanwhile, and the service trims texts: each row exists once, recognised by its marker."""
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=range(3, 1000, 4))
-    world.service.faults.add(faults.drop(), "cards.create", call=range(4, 20, 4))
+    world.service.faults.add(faults.drop(), "cards.create", call=range(4, 16, 4))
     async with world.run(world.drafts(*range(16)), marker=True) as run:
         for number in range(16):
             world.service.rules.answer(

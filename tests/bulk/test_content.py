@@ -14,7 +14,7 @@ from boardclient import Card, CardDraft
 from boardclient.bulk import Content, EqualCards, digest
 
 DUE = datetime(2027, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
-TEXTS = st.text(st.characters(exclude_characters="&;\r"), max_size=12)
+TEXTS = st.text(st.characters(exclude_characters="&;\r", exclude_categories=["Cs"]), max_size=12)
 
 
 def card(name: str | None = "Tea", list_id: str | None = "l1", desc: str | None = "", due: datetime | None = None) -> Card:
@@ -90,7 +90,7 @@ def test_texts_without_escapes_are_equal_only_if_their_composed_forms_are(first:
     assert equal(CardDraft("Tea", "l1", desc=first), card(desc=second), card("other", desc="x")) == are_equal
 
 
-@given(st.text(max_size=20))
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
 def test_every_text_is_equal_to_itself(text: str) -> None:
     assert equal(CardDraft("Tea", "l1", desc=text), card(desc=text), card("other", desc="x"))
 

@@ -24,7 +24,7 @@ import boardclient.bulk._journal_file as journal_file
 from boardclient import AsyncSession, AuthorizationRequest, CardDraft, OAuthCredentials
 from boardclient._transport._pool import Pool
 from boardclient.bulk._journal import RunFile
-from boardclient.bulk.reconciliation._reconciler import Reconciler
+from boardclient.bulk._reconciler import Reconciler
 
 _SUMS = ("created", "already", "failed", "unknown", "requests", "rejected")
 LONGEST_SECONDS = 300.0

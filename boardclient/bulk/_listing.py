@@ -5,24 +5,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
+from boardclient.bulk._content import FIELDS
 from boardclient.models import Card
-
-_LIKELY_LIMITS: Final = frozenset(digit * 10**zeros for zeros in range(1, 7) for digit in (5, 10, 20, 25))
-"""Likely maximum lengths of a listing: 50, 100, 200, 250, 500, 1000, …"""
-FIELDS: Final = ("name", "desc", "list_id", "due")
-
-
-def find_limit(count: int) -> str | None:
-    """Return why a listing of `count` cards may be cut off, None if it need not be."""
-    if count not in _LIKELY_LIMITS:
-        return None
-    return f"the listing shows exactly {count:,} cards, which may be all that it ever shows"
 
 
 class Extent(NamedTuple):
@@ -80,25 +70,17 @@ class IdSet:
 
 
 class Listing:
-    """A listing of a board, read card by card. Owned by one reconciliation or audit.
+    """A listing of a board, read card by card. Owned by one reading.
 
     `baseline` are the cards that existed before the run, or None if unknown, and `confirmed` those known to belong to rows.
-    `samples` are the identifiers of confirmed cards to keep as they are listed. `look` returns a card without what may differ
-    between cards that were sent alike.
+    `samples` are the identifiers of confirmed cards to keep as they are listed.
     """
 
-    def __init__(
-        self,
-        baseline: IdSet | None,
-        confirmed: IdSet,
-        samples: Container[str] = (),
-        look: Callable[[Card], Card] | None = None,
-    ) -> None:
+    def __init__(self, baseline: IdSet | None, confirmed: IdSet, samples: Container[str] = ()) -> None:
         self.has_baseline = baseline is not None
         self._baseline = IdSet() if baseline is None else baseline
         self._confirmed = confirmed
         self._wanted = samples
-        self._look = look
         self._seen_baseline = bytearray(len(self._baseline))
         self._seen_confirmed = bytearray(len(confirmed))
         self._by_list: Counter[str] = Counter()
@@ -121,7 +103,7 @@ class Listing:
             is_new = not self._seen_confirmed[place]
             self._seen_confirmed[place] = 1
             self.reused += is_new and card.id in self._baseline
-            self._confirmed_hashes.append(self._content_hash(card))
+            self._confirmed_hashes.append(_look(card))
             if card.id in self._wanted:
                 self.samples[card.id] = attrs.evolve(card, extra={})
         elif (place := self._baseline.find(card.id)) is not None:
@@ -145,11 +127,6 @@ class Listing:
         """How many confirmed cards are listed."""
         return sum(self._seen_confirmed)
 
-    @property
-    def shows_baseline(self) -> bool:
-        """Whether any card of the baseline is listed."""
-        return any(self._seen_baseline)
-
     def lacks(self, card_id: str) -> bool:
         """Return True for a confirmed card that is not listed."""
         place = self._confirmed.find(card_id)
@@ -171,23 +148,14 @@ class Listing:
         """
         return self.count > since.total and max(self._by_list.values(), default=0) > since.of_list
 
-    def lacks_evidence(self, recognised: int) -> str | None:
-        """Return why no card of the run is known to be listed. It is None if one is.
+    def copies(self) -> set[str]:
+        """Return the ids of the unaccounted cards that look like a confirmed one.
 
-        `recognised` is how many rows in doubt were found.
+        Cards without names don't.
         """
-        # A listing of the oldest cards shows none of the run's once it is full. On a board that was empty it shows the first.
-        was_empty = self.has_baseline and not len(self._baseline)
-        if self.confirmed or (was_empty and self.count == recognised):
-            return None
-        return "no card was confirmed yet, so that nothing shows whether the listing is complete"
+        looks = set(self._confirmed_hashes) if self._others else set()
+        return {card.id for card in self._others.values() if card.name is not None and _look(card) in looks}
 
-    def copies(self) -> list[Card]:
-        """Return the unaccounted cards that look exactly like a confirmed one."""
-        hashes = set(self._confirmed_hashes) if self._others else set()
-        return [card for card in self._others.values() if self._content_hash(card) in hashes]
 
-    def _content_hash(self, card: Card) -> int:
-        if self._look is not None:
-            card = self._look(card)
-        return hash((card.name, card.desc or None, card.list_id, card.due))
+def _look(card: Card) -> int:
+    return hash((card.name, card.desc or None, card.list_id, card.due))

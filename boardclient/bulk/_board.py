@@ -1,0 +1,261 @@
+"""The board of a run, read with patience (4.4 to 4.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
+from typing import Final, Protocol, TypeVar
+
+import attrs
+
+from boardclient import _operations as operations
+from boardclient._operations import Request
+from boardclient._pipeline._calls import CallOptions, CallRunner
+from boardclient._statuses import RUN_ENDING_ERRORS
+from boardclient.bulk._hold import PATIENCE_SECONDS, Hold
+from boardclient.bulk._ledger import Ledger
+from boardclient.bulk._listing import IdSet, Listing
+from boardclient.bulk._run_limiter import RunLimiter
+from boardclient.errors import (
+    ApiError,
+    BoardClientError,
+    ConsentRequired,
+    DecodeError,
+    NotFoundError,
+    RateLimitError,
+    ServerError,
+)
+from boardclient.models import Card
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_FIRST_PATIENCE_SECONDS: Final = 15.0
+"""How long the first read is repeated, since the address may be wrong, and that of a single card."""
+_FIRST_ANSWERED_SECONDS: Final = 5.0
+"""The same if the service responds: the identifier of the board may be wrong."""
+_ANSWERED_SECONDS: Final = 30.0
+"""How long another read is repeated if the service responds: with the page of a proxy, for example, or with 404."""
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 10.0
+_MOST_ASKED: Final = 100
+"""How many missing cards are read, each time the board is read."""
+
+
+class Reader(Protocol):
+    """Reads the board for a run."""
+
+    async def read(self, request: Request[T], take: Callable[[T], Awaitable[R]]) -> R:
+        """Make the call, and return what `take` makes of its value."""
+        ...
+
+
+class PatientReader:
+    """Makes calls that are safe to repeat. Owned by a run.
+
+    A call that fails for a reason that may pass is repeated with growing pauses, for as long as a row of the run waits. That
+    includes responses that can't be decoded, such as the page of a proxy or half a body, since `take` is repeated with it.
+    """
+
+    def __init__(self, caller: CallRunner, limiter: RunLimiter, hold: Hold) -> None:
+        self._caller = caller
+        self._limiter = limiter
+        self._hold = hold
+        self._loop = asyncio.get_running_loop()
+        self._has_read = False
+
+    async def read(self, request: Request[T], take: Callable[[T], Awaitable[R]]) -> R:
+        """Make the call, and return what `take` makes of its value.
+
+        Raises:
+            BoardClientError: it failed for a reason that waiting does not cure, or for too long. A note says how long.
+        """
+        began, pause = self._loop.time(), _FIRST_PAUSE_SECONDS
+        while True:
+            await self._hold.acquire()
+            try:
+                options = CallOptions(self._limiter, leaves_throttling=True, waits_count=False)
+                value = await take(await self._caller.call(request, options))
+            except BoardClientError as error:
+                self._hold.note_failure(error, failures=1)
+                wait = getattr(error, "retry_after", None) or pause
+                if not self._may_pass(error, request, self._loop.time() + wait - began):
+                    error.add_note(f"the board was read again and again for {self._loop.time() - began:.1f} s")
+                    raise
+            else:
+                self._hold.note_success()
+                self._has_read = True
+                return value
+            finally:
+                self._hold.release()
+            if self._hold.reason is None:  # otherwise the hold makes it wait
+                await asyncio.sleep(wait)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _may_pass(self, error: BoardClientError, request: Request[T], seconds: float) -> bool:
+        """Return True if a failure may pass, so many seconds after the first try."""
+        if isinstance(error, ConsentRequired):
+            return True
+        is_of_card = request.operation == operations.READ_CARD.name
+        if isinstance(error, RUN_ENDING_ERRORS) or (is_of_card and isinstance(error, NotFoundError)):
+            return False
+        is_answer = isinstance(error, ApiError | DecodeError) and not isinstance(error, ServerError | RateLimitError)
+        if not self._has_read or is_of_card:
+            patience = _FIRST_ANSWERED_SECONDS if is_answer else _FIRST_PATIENCE_SECONDS
+        else:
+            patience = _ANSWERED_SECONDS if is_answer else PATIENCE_SECONDS
+        return seconds < (PATIENCE_SECONDS if isinstance(error, RateLimitError) else patience)
+
+
+@attrs.frozen
+class Missing:
+    """How many confirmed cards a listing lacks.
+
+    Attributes:
+        deleted: Those that are deleted.
+        hidden: Those that exist, or may.
+        is_incomplete: Whether one of them may be on the board, in a list that is open. So the listing may be cut off.
+    """
+
+    deleted: int = 0
+    hidden: int = 0
+    is_incomplete: bool = False
+
+
+class RunBoard:
+    """Reads the board of a run. Owned by a reconciler.
+
+    `board_id` is None if the run has no board: then nothing is read. `settle_seconds` is how long a created card may be missing
+    from the listing.
+    """
+
+    def __init__(self, reader: Reader, board_id: str | None, ledger: Ledger, settle_seconds: float) -> None:
+        self.board_id = board_id
+        self.lists: frozenset[str] | None = None
+        """Its lists, None if they are not known."""
+        self.open_lists: frozenset[str] | None = None
+        """Those whose cards are listed."""
+        self.created_at = -math.inf
+        """When the run last created a card, on the loop's clock. Minus infinity if it has created none."""
+        self._reader = reader
+        self._ledger = ledger
+        self._settle_seconds = settle_seconds
+        self._baseline: IdSet | None = None
+        self._deleted: set[str] = set()
+        self._moved: set[str] = set()
+
+    async def prepare(self, *, reads_cards: bool) -> None:
+        """Read the lists, and the cards that exist before the first row.
+
+        The cards are read only if `reads_cards` is set and the ledger is new.
+
+        Raises:
+            BoardClientError: the board could not be read.
+        """
+        if self.board_id is None:
+            return
+        await self.read_lists()
+        self._baseline = await self._ledger.baseline()
+        if reads_cards and self._baseline is None and self._ledger.is_new:
+            ids = await self._reader.read(operations.CARDS_IN_SLICES.request(self.board_id), _ids)
+            await self._ledger.set_baseline(ids)
+            self._baseline = IdSet(ids)
+
+    async def read_lists(self) -> None:
+        """Read the lists: one may have been archived.
+
+        Raises:
+            BoardClientError: they could not be read.
+        """
+        if self.board_id is not None:
+            lists = await self._reader.read(operations.BOARD_LISTS.request(self.board_id), _itself)
+            self.lists = frozenset(item.id for item in lists)
+            self.open_lists = frozenset(item.id for item in lists if not item.closed)
+
+    async def listing(self, samples: Container[str]) -> Listing:
+        """Read the cards. If some are missing that may be too new to be listed, wait and read them again.
+
+        Raises:
+            BoardClientError: the board could not be read.
+        """
+        confirmed = await self._ledger.confirmed()
+        listing = await self._read(confirmed, samples)
+        wait = self.created_at + self._settle_seconds - asyncio.get_running_loop().time()
+        if listing.missing and wait > 0:
+            await asyncio.sleep(wait)
+            listing = await self._read(confirmed, samples)
+        return listing
+
+    async def _read(self, confirmed: IdSet, samples: Container[str]) -> Listing:
+        async def take(slices: Iterator[list[Card]]) -> Listing:
+            listing = Listing(self._baseline, confirmed, samples)
+            for cards in slices:
+                for card in cards:
+                    listing.add(card)
+                await asyncio.sleep(0)  # a large board lets other tasks run
+            return listing
+
+        if self.board_id is None:
+            return Listing(self._baseline, confirmed, samples)
+        return await self._reader.read(operations.CARDS_IN_SLICES.request(self.board_id), take)
+
+    async def look_for_missing(self, listing: Listing, known: Iterable[str]) -> Missing:
+        """Read some of the confirmed cards that a listing lacks.
+
+        It ends with one that shows that the listing is incomplete. The rest are taken to be like them. `known` are identifiers of
+        confirmed cards of this run.
+
+        Raises:
+            BoardClientError: an error that ends the run.
+        """
+        if not listing.missing:
+            return Missing()
+        unlisted = {card_id for card_id in known if listing.lacks(card_id)}
+        if not unlisted:  # their rows are not in the input
+            unlisted = await self._ledger.find_confirmed(listing.lacks, _MOST_ASKED)
+        is_incomplete = not unlisted or await self._is_one_there(sorted(unlisted - self._deleted - self._moved)[:_MOST_ASKED])
+        deleted = len(unlisted & self._deleted) if is_incomplete or unlisted & self._moved else listing.missing
+        return Missing(deleted, listing.missing - deleted, is_incomplete)
+
+    async def _is_one_there(self, card_ids: Sequence[str]) -> bool:
+        """Return True if a card may be on the board, in a list that is open."""
+        gone = []
+        for card_id in card_ids:
+            if await self._is_gone(card_id):
+                gone.append(card_id)
+            elif card_id not in self._moved:
+                return True
+        if gone:
+            await self.read_lists()  # a proxy may respond with 404 to everything for a while
+        for card_id in gone:
+            if not await self._is_gone(card_id):
+                return True
+            self._deleted.add(card_id)
+        return False
+
+    async def _is_gone(self, card_id: str) -> bool:
+        """Return True if a card can't be found. If it is in a list whose cards are not listed, note that."""
+        try:
+            card = await self._reader.read(operations.READ_CARD.request(card_id), _itself)
+        except NotFoundError:
+            return True
+        except RUN_ENDING_ERRORS:
+            raise
+        except BoardClientError:
+            return False
+        if self.open_lists is not None and card.list_id is not None and card.list_id not in self.open_lists:
+            self._moved.add(card_id)
+        return False
+
+
+async def _itself(value: T) -> T:
+    return value
+
+
+async def _ids(slices: Iterator[list[Card]]) -> list[str]:
+    ids: list[str] = []
+    for cards in slices:
+        ids += [card.id for card in cards]
+        await asyncio.sleep(0)
+    return ids
