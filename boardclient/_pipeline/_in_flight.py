@@ -46,8 +46,6 @@ class Interruption:
 
     def __init__(self, reason: InterruptionReason, task: asyncio.Task[object]) -> None:
         self.reason: InterruptionReason = reason
-        self.error: BoardClientError | None = None
-        """The error of the call, once it was made."""
         self._task = task
         self._cancellations = 0
 
@@ -137,11 +135,8 @@ class CallContext:
 
     # --- attempts
 
-    def begin_attempt(self) -> Mapping[str, str] | None:
+    def begin_attempt(self, call: Activity) -> Mapping[str, str]:
         """Notify the instruments of an attempt. Return the headers that they add to it."""
-        call = self.activity
-        if call is None:
-            return None
         self.attempt_activity = attempt = Activity(
             kind="attempt",
             operation=call.operation,
@@ -216,12 +211,10 @@ class CallContext:
     def end_early(self, host: str = "the service", raised: BaseException | None = None) -> BoardClientError | None:
         """Return the error of an interrupted call, or None if `raised` ended it. An attempt in flight is recorded."""
         interruption, error = self.interruption, None
-        if interruption is not None and interruption.error is not None:
-            return interruption.error
         if interruption is not None:
             interruption.take_back()
             if not self.is_cancelled():
-                error = interruption.error = self._error_of(interruption.reason, host)
+                error = self._error_of(interruption.reason, host)
         if self.progress.stage != "idle":
             self.record(error or raised or asyncio.CancelledError(), self.progress.effect_under_way)
             self.progress.stage = "idle"

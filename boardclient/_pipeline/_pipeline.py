@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Collection, Coroutine, Generator, Iterable, Mapping
 from functools import partial
 from time import time
@@ -75,7 +76,8 @@ class Pipeline:
         self._root: Final = core.base_url
         self._provider: Final = GuardedProvider(provider, core)
         self._limiter = None if limiter is None else GuardedLimiter(limiter)
-        self.follower = Observers(self.observers) if self.observers else None
+        self._observers: Final = Observers(self.observers)
+        self.follower = self._observers if self.observers else None
         self._note_success = _nothing if policy is None else policy.note_success
         self._sees_first = policy is not None and policy.sees_first_attempt
 
@@ -227,7 +229,7 @@ class Pipeline:
         definition = request.definition
         context.credentials = credentials
         signed = credentials.sign(request, self.credentials_in)
-        headers = None if context.activity is None else context.begin_attempt()
+        headers = None if context.activity is None else context.begin_attempt(context.activity)
         response = await self._core.pool.send(
             definition.method, self._root + signed.target, signed.body, context.progress, headers=headers
         )
@@ -353,8 +355,7 @@ class Pipeline:
 
     def notify(self, event: Event) -> None:
         """Pass an event to the observers."""
-        if self.follower is not None:
-            self.follower.note(None, event)
+        self._observers.note(None, event)
 
     @property
     def is_observed(self) -> bool:
@@ -421,7 +422,8 @@ def _application_frames(error: Exception) -> TracebackType | None:
 
 def _unexpected(line: str, error: Exception, effect: Effect) -> BoardClientError:
     """Return the error of a call that failed within this package or aiohttp. The log says where."""
-    _logger.error("%s ended unexpectedly", line, exc_info=error)
+    where = "".join(traceback.format_tb(error.__traceback__))  # a record that is kept must not keep the frames
+    _logger.error("%s ended by %s\n%s", line, type(error).__name__, where)
     return BoardClientError(f"{line}: ended by {type(error).__name__}, see the log", effect)
 
 

@@ -204,15 +204,8 @@ class OutgoingRequest(aiohttp.ClientRequest):
         super().__init__(method, url, headers=headers, **options)
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        """Write the request with its real URL and body. The response gets the shown URL.
-
-        Raises:
-            aiohttp.ClientConnectionError: the peer has closed the connection, or sent something before the request.
-        """
-        protocol, progress = conn.protocol, PROGRESS.get()
-        if isinstance(protocol, Protocol) and not (protocol.is_silent and protocol.can_be_written()):
-            raise aiohttp.ClientConnectionResetError
-        if progress is not None:
+        """Write the request with its real URL and body. The response gets the shown URL."""
+        if (progress := PROGRESS.get()) is not None:
             progress.stage = "send"
         outgoing = OUTGOING.get()
         if outgoing is None:
@@ -236,19 +229,14 @@ class OutgoingRequest(aiohttp.ClientRequest):
         return aiohttp.RequestInfo(shown, self.method, CIMultiDictProxy(self.headers), shown)
 
 
-class _LargeBody(aiohttp.Payload):
-    """A body that is sent in pieces and with flow control. aiohttp reads files in a thread, after which a peer may have ended."""
+class _LargeBody(aiohttp.BytesPayload):
+    """A body that is sent in pieces, and as soon as there is a connection. aiohttp first reads a piece of a file in a thread."""
 
     def __init__(self, body: bytes) -> None:
-        super().__init__(body)
+        aiohttp.Payload.__init__(self, body)  # BytesPayload's own warns of large bodies, since it writes them at once
         self._size = len(body)
 
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Return the body as text."""
-        text: str = self._value.decode(encoding, errors)
-        return text
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
         """Write the body."""
         view = memoryview(self._value)
         for start in range(0, len(view), _PIECE_BYTES):

@@ -153,7 +153,6 @@ class Connector(aiohttp.TCPConnector):
         if not protocol.can_be_written():
             connection.close()
             raise aiohttp.ClientConnectionResetError
-        protocol.is_silent = True
         return connection
 
     def _release_waiter(self) -> None:
@@ -262,8 +261,6 @@ class Protocol(ResponseHandler):
     """The poll events after which no request may be written."""
     _packet = b""
     """The packet that is being parsed."""
-    is_silent = True
-    """Whether the peer has sent nothing since the connection was taken."""
     has_refused: Callable[[], bool]
     """Return True right after a write if the connection ended meanwhile."""
     is_refused = False
@@ -289,7 +286,6 @@ class Protocol(ResponseHandler):
     def data_received(self, data: bytes) -> None:
         """Parse the next bytes."""
         self._packet = data
-        self.is_silent = False
         ResponseHandler.data_received(self, data)
         self._packet = b""
 
