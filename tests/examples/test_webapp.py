@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import parse_qs, urlsplit
@@ -344,6 +349,106 @@ def test_a_list_that_can_not_be(client: TestClient, service: BoardService) -> No
 def test_a_file_that_is_too_large_is_refused(client: TestClient, service: BoardService) -> None:
     sign_in(client, service)
     assert upload(client, service.seed({"To Do": []}), b"name\n" + b"x" * 2**20).status_code == 413
+
+
+def form_of(page: str) -> str:
+    """Return the token of the last form of a page."""
+    return re.findall(r'name="form" value="([0-9a-f]{32})"', page)[-1]
+
+
+@pytest.mark.parametrize("milliseconds", [0, 20, 60, 120])
+@pytest.mark.parametrize("button", ["Add", "Upload", "Create"])
+def test_two_clicks_on_a_button_are_one(
+    client: TestClient, open_client: OpenClient, service: BoardService, button: str, milliseconds: int
+) -> None:
+    """Both requests, at two workers, lead to the same place, and the service gets one."""
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    service.latency = 0.1
+    form = form_of(client.get("/" if button == "Create" else f"/boards/{board.id}").text)
+    list_id = board.lists["To Do"]
+
+    def click(browser: TestClient) -> str:
+        if button == "Create":
+            response = browser.post("/boards", data={"form": form, "name": "Plans"})
+        elif button == "Add":
+            response = browser.post(f"/boards/{board.id}/cards", data={"form": form, "name": "Book", "list_id": list_id})
+        else:
+            file = {"file": ("cards.csv", b"name\nBook\n")}
+            response = browser.post(f"/boards/{board.id}/uploads", data={"form": form, "list_id": list_id}, files=file)
+        assert response.status_code == 303
+        return response.headers["location"]
+
+    with open_client() as other, ThreadPoolExecutor(2) as pool:
+        other.cookies = client.cookies
+        first = pool.submit(click, client)
+        time.sleep(milliseconds / 1000)
+        second = pool.submit(click, other)
+        assert first.result() == second.result()
+        if button == "Upload":
+            assert states(client, first.result())[-1]["ended"] == "finished"
+    service.latency = 0.0
+    assert len(service.calls_of("boards.create" if button == "Create" else "cards.create")) == 1
+
+
+def test_a_form_that_failed_for_certain_may_be_sent_again(client: TestClient, service: BoardService) -> None:
+    """What the service refused is tried again. What it may have done is not: the page says so."""
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    data = {"form": form_of(client.get(f"/boards/{board.id}").text), "name": "Book", "list_id": board.lists["To Do"]}
+    service.faults.add(faults.status(403), "cards.create", times=1)
+    assert client.post(f"/boards/{board.id}/cards", data=data).status_code == 403
+    assert client.post(f"/boards/{board.id}/cards", data=data).status_code == 303
+    data["form"] = "0" * 32
+    service.faults.add(faults.drop(commit=True), "cards.create", times=1)
+    assert client.post(f"/boards/{board.id}/cards", data=data).status_code == 502
+    sys.modules["once"].WAIT_SECONDS = 0.1
+    again = client.post(f"/boards/{board.id}/cards", data=data)
+    assert (again.status_code, "look before you send it again" in again.text) == (409, True)
+    assert len(service.rules.cards_of(board.id)) == 2
+
+
+def test_old_forms_are_forgotten(client: TestClient, service: BoardService, tmp_path: Path) -> None:
+    """The files of forms are deleted after a day."""
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    for form in ("1" * 32, "2" * 32):
+        data = {"form": form, "name": "Book", "list_id": board.lists["To Do"]}
+        assert client.post(f"/boards/{board.id}/cards", data=data).status_code == 303
+        os.utime(tmp_path / "tokens.forms" / form, (1, 1))
+    assert [path.name for path in (tmp_path / "tokens.forms").iterdir()] == ["2" * 32]
+
+
+def test_a_damaged_journal_is_shown_as_an_error(client: TestClient, service: BoardService, tmp_path: Path) -> None:
+    """The page does not say for ever that the cards are being uploaded."""
+    board = service.seed({"To Do": []})
+    sign_in(client, service)
+    path = upload(client, board).headers["location"]
+    assert states(client, path)[-1]["ended"] == "finished"
+    folder = tmp_path / "tokens.uploads" / path.rpartition("/")[2]
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps({**state, "ended": None}))
+    (folder / "journal").write_bytes(b"x" * 4096)
+    assert states(client, path)[-1]["ended"] == "failed"
+    assert "The upload failed" in client.get(path).text
+
+
+def test_uploads_that_were_left_go_on_at_the_start(open_client: OpenClient, service: BoardService, tmp_path: Path) -> None:
+    """An upload that a worker left is resumed when the application starts, before anyone looks at it."""
+    board = service.seed({"To Do": []})
+    service.faults.add(faults.hang(), "cards.create")
+    with open_client() as client:
+        sign_in(client, service)
+        upload(client, board)
+        (tmp_path / "tokens.uploads" / "rubbish").mkdir()
+        (tmp_path / "tokens.uploads" / "rubbish" / "plan.json").write_text("{")
+    service.faults.clear()
+    with open_client():
+        end = time.monotonic() + 60
+        while not any('"finished"' in path.read_text() for path in tmp_path.glob("*/*/state.json")):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    assert sorted(card.name for card in service.rules.cards_of(board.id)) == ["One", "Three", "Two"]
 
 
 def test_events_without_a_sign_in_are_an_error(client: TestClient) -> None:

@@ -271,6 +271,61 @@ def test_five_tabs_after_the_token_expired(context: BrowserContext, service: Boa
     assert len(service.calls_of("token.exchange")) == before + 5
 
 
+def test_two_browsers_with_four_tabs_restored_at_once(browser: Browser, site: str, service: BoardService) -> None:
+    """Each tab of each browser comes back to its own board, though all begin and all finish at the same time."""
+    boards = [service.seed({"To Do": [f"Card of tab {number}"]}) for number in range(4)]
+    members = ("Ada Lovelace", "Alan Turing")
+    contexts = [browser.new_context(base_url=site, viewport=PHONE) for _ in members]
+    for context in contexts:
+        context.set_default_timeout(LIMIT_MILLISECONDS)
+    for _ in range(3):
+        service.rules.expire_tokens()
+        tabs = [[context.new_page() for _ in boards] for context in contexts]
+        for opened in tabs:
+            for tab in opened:
+                tab.goto("/static/icon.svg")
+        for opened in tabs:
+            for tab, board in zip(opened, boards, strict=True):
+                tab.evaluate("address => { setTimeout(() => location.assign(address)) }", f"/boards/{board.id}")
+        for opened in tabs:
+            for tab in opened:
+                expect(tab.get_by_role("heading", name="Allow access to your boards?")).to_be_visible()
+        for opened, member in zip(tabs, members, strict=True):
+            for tab in opened:
+                button = tab.get_by_role("button", name=f"Continue as {member}")
+                button.evaluate("button => { setTimeout(() => button.click()) }")
+        for opened in tabs:
+            for number, tab in enumerate(opened):
+                expect(tab.get_by_text(f"Card of tab {number}", exact=True)).to_be_visible()
+        for opened, member in zip(tabs, service.members, strict=True):
+            assert opened[0].request.get("/me", headers={"accept": "application/json"}).json() == {"id": member.id}
+            for tab in opened:
+                tab.close()
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("milliseconds", [0, 20, 60, 120])
+def test_two_clicks_are_one_card(page: Page, service: BoardService, milliseconds: int) -> None:
+    """A double click on Add, and on Upload, creates one card each."""
+    board = service.seed({"To Do": []})
+    page.goto(f"/boards/{board.id}")
+    sign_in(page)
+    twice = "(button, wait) => { button.click(); setTimeout(() => button.click(), wait) }"
+    service.latency = 0.3
+    try:
+        page.get_by_label("New card in To Do").fill("Book the hall")
+        page.get_by_role("button", name="Add").evaluate(twice, milliseconds)
+        expect(page.get_by_role("listitem").filter(has_text="Book the hall")).to_be_visible()
+        file = {"name": "cards.csv", "mimeType": "text/csv", "buffer": b"name\nPay\n"}
+        page.get_by_label("CSV file").set_input_files(file)
+        page.get_by_role("button", name="Upload").evaluate(twice, milliseconds)
+        expect(page.get_by_role("heading", name="Uploaded")).to_be_visible()
+    finally:
+        service.latency = 0.0
+    assert sorted(card.name for card in service.rules.cards_of(board.id)) == ["Book the hall", "Pay"]
+
+
 def test_errors_are_pages(page: Page, service: BoardService) -> None:
     """An unknown board, a refusal and a failing service are explained in words, with a link to continue."""
     page.goto("/login?return_to=/boards/unknown")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,15 +23,15 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response, Streamin
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
 from guard import Guard
+from once import Once
 from starlette.exceptions import HTTPException
-from uploads import Upload, end_streams_on_signals, rows_of, stop_uploads
+from uploads import Upload, end_streams_on_signals, left_uploads, rows_of, stop_uploads
 
 from boardclient import AsyncSession, BoardClientError
 from boardclient.integrations.fastapi import FastAPIBoards
 from boardclient.web import SignIn
 
 HERE = Path(__file__).parent
-LARGEST_UPLOAD_BYTES = 2**20
 PAGE_SECONDS = 8.0
 PROBLEM = "application/problem+json"
 
@@ -48,14 +49,24 @@ Session = Annotated[AsyncSession, Depends(page_session)]
 Text = Annotated[str, Form(min_length=1)]
 
 
+def sent_once(form: Annotated[str, Form()] = "") -> Once:
+    """Return what lets a form be carried out once, however often its button is clicked."""
+    return Once(Path(os.environ["BOARDCLIENT_TOKENS"] + ".forms"), form)
+
+
+FormOnce = Annotated[Once, Depends(sent_once)]
+
+
 # --- the application's life
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Keep one session for all users, and stop the uploads at the end."""
+    """Keep one session for all users, resume the uploads that were left, and stop those that run at the end."""
     end_streams_on_signals()
     async with boards.lifespan():
+        for upload, account in left_uploads():
+            upload.start(boards.sign_in.session_for(account))
         yield
         await stop_uploads()
 
@@ -66,10 +77,11 @@ def shown_account(request: Request) -> dict[str, Any]:
 
 
 app = FastAPI(title="Boards", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-app.add_middleware(Guard)
 app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
 boards.install(app)
+app.add_middleware(Guard)
 templates = Jinja2Templates(HERE / "templates", context_processors=[shown_account])
+templates.env.globals["new_form"] = Once.new_form
 
 
 def page(request: Request, name: str, status: int = 200, **values: Any) -> Response:
@@ -132,11 +144,15 @@ async def open_board(board_id: str = "") -> Response:
 
 
 @app.post("/boards")
-async def create_board(request: Request, session: Session, account: Account, name: Text) -> Response:
+async def create_board(request: Request, session: Session, account: Account, name: Text, once: FormOnce) -> Response:
     """Create a board with the three default lists."""
-    board = await session.boards.create(name, default_lists=True)
-    response = back_to(f"/boards/{quote(board.id, safe='')}")
-    remember_board(request, response, account, board.id, name)
+
+    async def create() -> str:
+        return (await session.boards.create(name, default_lists=True)).id
+
+    board_id = await once.run(create)
+    response = back_to(f"/boards/{quote(board_id, safe='')}")
+    remember_board(request, response, account, board_id, name)
     return response
 
 
@@ -163,9 +179,13 @@ async def show_board(request: Request, session: Session, account: Account, board
 
 
 @app.post("/boards/{board_id}/cards")
-async def add_card(session: Session, board_id: str, name: Text, list_id: Text) -> Response:
+async def add_card(session: Session, board_id: str, name: Text, list_id: Text, once: FormOnce) -> Response:
     """Add a card, and go back to where the next one is typed."""
-    await session.cards.create(name, list_id=list_id)
+
+    async def add() -> str:
+        return (await session.cards.create(name, list_id=list_id)).id
+
+    await once.run(add)
     return back_to(f"/boards/{quote(board_id, safe='')}#add-{quote(list_id, safe='')}")
 
 
@@ -201,7 +221,7 @@ def remember_board(request: Request, response: Response, account: str, board_id:
 async def own_upload(upload_id: str, account: Account) -> Upload:
     """Return an upload of the signed-in user."""
     upload = Upload(upload_id)
-    if not re.fullmatch("[0-9a-f]{32}", upload_id) or not upload.folder.is_dir() or upload.load("plan")["account"] != account:
+    if not re.fullmatch("[0-9a-f]{32}", upload_id) or not upload.exists or upload.load("plan")["account"] != account:
         raise HTTPException(404, "There is no such upload")
     return upload
 
@@ -210,18 +230,21 @@ OwnUpload = Annotated[Upload, Depends(own_upload)]
 
 
 @app.post("/boards/{board_id}/uploads")
-async def upload_cards(session: UploadSession, account: Account, board_id: str, list_id: Text, file: UploadFile) -> Response:
+async def upload_cards(
+    session: UploadSession, account: Account, board_id: str, list_id: Text, file: UploadFile, once: FormOnce
+) -> Response:
     """Take a file of cards, begin to create them, and show the progress."""
-    content = await file.read(LARGEST_UPLOAD_BYTES + 1)
-    if len(content) > LARGEST_UPLOAD_BYTES:
-        raise HTTPException(413, "The file is larger than 1 MiB")
     try:
-        rows = rows_of(content)
+        rows = rows_of(await file.read())
     except ValueError as error:
         raise HTTPException(400, str(error)) from None
-    upload = Upload.create(account, board_id, list_id, rows)
-    upload.start(session)
-    return back_to(f"/uploads/{upload.id}")
+
+    async def begin() -> str:
+        upload = Upload.create(account, board_id, list_id, rows)
+        upload.start(session)
+        return upload.id
+
+    return back_to(f"/uploads/{await once.run(begin)}")
 
 
 @app.get("/uploads/{upload_id}")

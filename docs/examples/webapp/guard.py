@@ -1,11 +1,12 @@
-"""What protects the pages: no form of another origin is accepted, and browsers get strict headers."""
+"""What protects the pages: browsers get strict headers, and no request has a large body."""
 
 from __future__ import annotations
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+LARGEST_BYTES = 2**20
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -15,7 +16,7 @@ HEADERS = {
 
 
 class Guard:
-    """Refuse the forms of other origins, and add `HEADERS` to every response."""
+    """Add `HEADERS` to every response, and refuse bodies above `LARGEST_BYTES` while they arrive."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -25,25 +26,19 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        size = 0
+
+        async def receive_limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > LARGEST_BYTES:
+                raise HTTPException(413, "The file is larger than 1 MiB")
+            return message
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        if scope["method"] not in ("GET", "HEAD") and is_cross_origin(Headers(scope=scope)):
-            await Response("This form was sent by another site.", 403)(scope, receive, send_guarded)
-        else:
-            await self.app(scope, receive, send_guarded)
-
-
-def is_cross_origin(headers: Headers) -> bool:
-    """Return True if a page of another origin sent the request.
-
-    Browsers name the origin in Sec-Fetch-Site, older ones in Origin. Programs send neither, and have no users' cookies
-    (https://words.filippo.io/csrf).
-    """
-    if site := headers.get("sec-fetch-site"):
-        return site not in ("same-origin", "none")
-    origin = headers.get("origin")
-    return origin is not None and origin.partition("://")[2] != headers.get("host")
+        await self.app(scope, receive_limited, send_guarded)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import fcntl
 import io
 import json
 import logging
@@ -14,11 +15,11 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from boardclient import AsyncSession, BoardClientError, BulkProgress, CardDraft, JournalError
+from boardclient import AsyncSession, BoardClientError, BulkProgress, CardDraft
 
 logger = logging.getLogger("webapp")
 stopping = threading.Event()
@@ -28,22 +29,27 @@ running: dict[str, asyncio.Task[None]] = {}
 class Upload:
     """A file of cards on its way to a board.
 
-    Its folder has `plan.json` (what to create), `journal` (of the bulk run) and `state.json` (the progress). The worker that has
-    the journal open runs the upload. If it dies, the next worker that shows the progress continues the upload.
+    Its folder has `plan.json` (what to create), `journal` (of the bulk run), `state.json` (the progress) and `lock`, which the
+    worker that runs the upload holds. If it dies, the next worker that starts or shows the progress continues the upload.
     """
 
     def __init__(self, upload_id: str) -> None:
         self.id = upload_id
-        self.folder = Path(os.environ["BOARDCLIENT_TOKENS"] + ".uploads", upload_id)
+        self.folder = uploads_folder() / upload_id
 
     @classmethod
     def create(cls, account: str, board_id: str, list_id: str, rows: list[dict[str, str]]) -> Upload:
         """Store a new upload."""
         upload = cls(secrets.token_hex(16))
         upload.folder.mkdir(mode=0o700, parents=True)
-        upload.save("plan", {"account": account, "board_id": board_id, "list_id": list_id, "rows": rows})
         upload.save("state", {"number": 1, "total": len(rows), "done": 0, "failed": [], "waiting_for": None, "ended": None})
+        upload.save("plan", {"account": account, "board_id": board_id, "list_id": list_id, "rows": rows})
         return upload
+
+    @property
+    def exists(self) -> bool:
+        """Whether it is stored completely."""
+        return (self.folder / "plan.json").exists()
 
     def load(self, name: str) -> dict[str, Any]:
         """Read `plan` or `state`."""
@@ -62,23 +68,30 @@ class Upload:
         self.save("state", {**state, **changes, "number": state["number"] + 1})
 
     async def run(self, session: AsyncSession) -> None:
-        """Create the cards that the journal does not show as created."""
+        """Create the cards that the journal does not show as created, unless another worker runs the upload."""
+        with (self.folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            try:
+                await self.create_cards(session)
+            except (BoardClientError, OSError, ValueError) as error:  # such as a damaged journal, or a full disk
+                logger.warning("upload %s failed: %s", self.id, error)
+                self.note(waiting_for=None, ended="failed")
+
+    async def create_cards(self, session: AsyncSession) -> None:
+        """Create the cards."""
         plan = self.load("plan")
 
         def show(progress: BulkProgress) -> None:
             self.note(done=progress.done, waiting_for=progress.waiting_for)
 
-        try:
-            drafts = [CardDraft(name=row["name"], list_id=plan["list_id"], desc=row["desc"] or None) for row in plan["rows"]]
-            run = session.cards.create_many(drafts, journal=self.folder / "journal", board_id=plan["board_id"], on_progress=show)
-            async with run:
-                bad = [{"name": result.draft.name, "state": result.state} async for result in run if result.error]
-                self.note(done=len(drafts), failed=bad, waiting_for=None, ended="finished")
-        except JournalError as error:
-            logger.info("upload %s is not run here: %s", self.id, error)  # most likely another worker runs it
-        except BoardClientError as error:
-            logger.warning("upload %s failed: %s", self.id, error)
-            self.note(waiting_for=None, ended="failed")
+        drafts = [CardDraft(name=row["name"], list_id=plan["list_id"], desc=row["desc"] or None) for row in plan["rows"]]
+        run = session.cards.create_many(drafts, journal=self.folder / "journal", board_id=plan["board_id"], on_progress=show)
+        async with run:
+            bad = [{"name": result.draft.name, "state": result.state} async for result in run if result.error]
+            self.note(done=len(drafts), failed=bad, waiting_for=None, ended="finished")
 
     def start(self, session: AsyncSession) -> None:
         """Run the upload in the background, unless it runs or has ended."""
@@ -96,6 +109,22 @@ class Upload:
             if state["ended"] is not None:
                 return
             await asyncio.sleep(0.1)
+
+
+def uploads_folder() -> Path:
+    """Return the folder of all uploads."""
+    return Path(os.environ["BOARDCLIENT_TOKENS"] + ".uploads")
+
+
+def left_uploads() -> Iterator[tuple[Upload, str]]:
+    """Yield the uploads that have not ended, with their accounts."""
+    for plan in uploads_folder().glob("*/plan.json"):
+        upload = Upload(plan.parent.name)
+        try:
+            if upload.load("state")["ended"] is None:
+                yield upload, upload.load("plan")["account"]
+        except (OSError, ValueError, KeyError) as error:
+            logger.warning("upload %s can't be read: %s", upload.id, error)
 
 
 def rows_of(content: bytes) -> list[dict[str, str]]:
