@@ -27,6 +27,7 @@ _FULL = {
     _HERE / path
     for path in (
         "campaign",
+        "distributed",
         "examples",
         "integrations",
         "service/test_exported_secrets.py",

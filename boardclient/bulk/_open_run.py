@@ -206,7 +206,7 @@ class OpenRun:
                 await self._unless_halted(self._settling.run())
                 await self._unless_halted(self._feed())
             # The response of a proxy that repeated a POST looks like any other: only the board shows the second card.
-            if is_doubted or (self._options.journal is not None and self._options.unknown == "reconcile"):
+            if is_doubted or (self._ledger.batch and self._options.unknown == "reconcile"):
                 self._activity.note("the board is read for the audit")
                 await self._audit()
         except Halted:
@@ -302,6 +302,8 @@ class OpenRun:
 
 async def _open_ledger(caller: CallRunner, options: BulkOptions) -> Ledger:
     """Open the journal, or make a ledger in memory."""
+    if options.ledger is not None:
+        return options.ledger
     if options.journal is None:
         return MemoryLedger()
     identity = journal_identity(caller.identity, options.board_id, options.marker)

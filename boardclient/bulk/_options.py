@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias, cast, get_args
 import attrs
 
 from boardclient._pipeline._calls import CallRunner
+from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._markers import Marking
 from boardclient.models import check_identifier
 
@@ -34,6 +35,8 @@ class BulkOptions:
     marker: Marking
     settle_seconds: float
     workers: int
+    ledger: Ledger | None = None
+    """The ledger to use in place of a journal: one that the caller has opened."""
 
     @property
     def batch(self) -> int:

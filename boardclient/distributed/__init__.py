@@ -1,0 +1,13 @@
+"""Bulk creation by several workers: processes of a host, or hosts. The ledger decides, and an engine only carries parts.
+
+    job = await plan(drafts, board_id, "cards.ledger")
+    for part in job.parts:            # each as a task of any engine, any number of times
+        await import_part(job, part)
+    print(await report(job))
+
+It needs the extra `workers`. docs/distributed.md is its guide.
+"""
+
+from boardclient.distributed._jobs import Job, PartStatus, drain, import_part, import_part_now, plan, report, status
+
+__all__ = ["Job", "PartStatus", "drain", "import_part", "import_part_now", "plan", "report", "status"]

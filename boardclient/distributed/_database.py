@@ -1,0 +1,167 @@
+"""The tables of a ledger, and its connections: SQLAlchemy Core for a SQLite file and for PostgreSQL.
+
+Nothing here knows what a row or a run is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+from boardclient._optional_imports import requires_extra
+from boardclient.bulk._journal_file import find_location
+from boardclient.errors import JournalError
+
+with requires_extra("workers", "boardclient.distributed"):
+    import sqlalchemy as sa
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+    from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+FORMAT: Final = 1
+metadata: Final = sa.MetaData()
+_Id: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself
+
+formats: Final = sa.Table("boardclient_format", metadata, sa.Column("format", sa.Integer, primary_key=True))
+jobs: Final = sa.Table(
+    "boardclient_jobs",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("board_id", sa.Text, nullable=False),
+    sa.Column("options", sa.Text, nullable=False),
+    sa.Column("secret", sa.LargeBinary, nullable=False),
+    sa.Column("identity", sa.Text),
+    sa.Column("baseline", sa.LargeBinary),
+    sa.Column("facts", sa.Text, nullable=False),
+    sa.Column("audit", sa.Text),
+    sa.Column("is_draining", sa.Boolean, nullable=False),
+)
+# A row per part, never one per card. `rows` are the drafts. Only the holder of the current epoch may write.
+parts: Final = sa.Table(
+    "boardclient_parts",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("part", sa.Integer, primary_key=True),
+    sa.Column("first", sa.BigInteger, nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("rows", sa.LargeBinary, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("owner", sa.Text),
+    sa.Column("lease_until", sa.Float, nullable=False),
+    sa.Column("requests", sa.BigInteger, nullable=False),
+    sa.Column("rejected", sa.BigInteger, nullable=False),
+    sa.Column("seconds", sa.Float, nullable=False),
+)
+# Append only: what became of rows, and then which rows may be sent from now on.
+events: Final = sa.Table(
+    "boardclient_events",
+    metadata,
+    sa.Column("id", _Id, primary_key=True, autoincrement=True),
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("part", sa.Integer, nullable=False),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("outcomes", sa.Text, nullable=False),
+    sa.Column("sent", sa.Text, nullable=False),
+    sa.Index("boardclient_events_of_part", "job", "part", "id"),
+)
+
+
+class Database:
+    """The connections of one event loop to a ledger. Owned by what opened it, which closes it.
+
+    Args:
+        where: The path of a SQLite file, or `postgresql://…` without a password, which libpq's PGPASSWORD or password file gives.
+
+    Raises:
+        ValueError: the URL can't be used, or holds a password.
+        JournalError: the file is on a network file system.
+    """
+
+    def __init__(self, where: str | os.PathLike[str]) -> None:
+        self.where = checked_place(where)
+        self.is_file = "://" not in self.where
+        url = f"sqlite+aiosqlite:///{self.where}" if self.is_file else f"postgresql+asyncpg://{self.where.partition('://')[2]}"
+        options: dict[str, Any] = {"connect_args": {"timeout": 30.0}} if self.is_file else {"pool_pre_ping": True, "pool_size": 2}
+        self._engine = create_async_engine(url, **options)
+        if self.is_file:
+            sa.event.listen(self._engine.sync_engine, "connect", _configure)
+            sa.event.listen(self._engine.sync_engine, "begin", _begin)
+        # Read by the server: the clocks of workers differ.
+        self.clock: sa.ColumnElement[float] = sa.literal_column(
+            "((julianday('now') - 2440587.5) * 86400.0)" if self.is_file else "extract(epoch from clock_timestamp())", sa.Float
+        )
+
+    @contextlib.asynccontextmanager
+    async def begin(self) -> AsyncGenerator[AsyncConnection, None]:
+        """Open a transaction, which is on the disk at the end.
+
+        Raises:
+            JournalError: the database can't be reached, read or written. The message names no password.
+        """
+        failure: str | None = None
+        try:
+            async with self._engine.begin() as connection:
+                yield connection
+                return
+        except DBAPIError as error:
+            failure = str(error.orig).partition("\n")[0]
+        except (SQLAlchemyError, OSError) as error:
+            failure = str(error).partition("\n")[0] or type(error).__name__
+        raise JournalError(f"the ledger {self.where} can't be used ({failure}): run again, which resumes it")
+
+    async def create(self) -> None:
+        """Create the tables if there are none.
+
+        Raises:
+            JournalError: another version of boardclient made them.
+        """
+        async with self.begin() as connection:
+            if not self.is_file:  # two creations at once would meet in the catalogue
+                await connection.execute(sa.text("SELECT pg_advisory_xact_lock(20260101)"))
+            await connection.run_sync(metadata.create_all)
+            if await connection.scalar(sa.select(formats.c.format)) is None:
+                await connection.execute(formats.insert().values(format=FORMAT))
+        await self.check()
+
+    async def check(self) -> None:
+        """Check that this version of boardclient can use the tables.
+
+        Raises:
+            JournalError: it can't, or there are none.
+        """
+        async with self.begin() as connection:
+            found = await connection.scalar(sa.select(formats.c.format))
+        if found != FORMAT:
+            raise JournalError(f"the ledger {self.where} has format {found}, not {FORMAT}: use the boardclient that made it")
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._engine.dispose()
+
+
+def checked_place(where: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a file, or a URL without a password."""
+    place = os.fspath(where)
+    if "://" not in place:
+        return str(find_location(place))
+    url = sa.make_url(place)
+    if url.get_backend_name() != "postgresql":
+        raise ValueError("a ledger is the path of a file, or postgresql://…")
+    if url.password is not None:
+        raise ValueError(
+            "a ledger's URL can't hold a password, since URLs show up in logs: set PGPASSWORD or use a password file"
+        )
+    return place
+
+
+def _configure(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # transactions begin with `_begin`, not with the first change
+    for pragma in ("synchronous = FULL", "journal_mode = WAL", "busy_timeout = 30000"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

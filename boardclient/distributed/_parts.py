@@ -1,0 +1,256 @@
+"""A part of a ledger as the ledger of a run. A run knows no other difference between a part and a journal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from boardclient._statuses import is_final
+from boardclient.bulk import IdSet
+from boardclient.bulk._ledger import Doubt
+from boardclient.bulk._results import ResultState
+from boardclient.bulk._rows import Row
+from boardclient.distributed._database import Database, events, jobs, parts
+from boardclient.distributed._lease import Heartbeat, Lease
+from boardclient.errors import BoardClientError
+from boardclient.models import Card, CardDraft, utc_timestamp
+
+CLOSING: Final = -1
+"""The number of the part that is run last: it settles what all others left in doubt, and holds the audit."""
+BATCH: Final = 64
+"""How many rows are logged together. After a kill, at most twice as many are in doubt."""
+_NOTE_SECONDS: Final = 0.5
+
+State = tuple[str, str]
+"""What became of a row: "logged", "done", "failed", "waiting" or "unknown", and its card's identifier or the reason."""
+
+
+def dump_drafts(drafts: Sequence[CardDraft]) -> bytes:
+    """Return drafts as they are stored."""
+    values = [
+        [one.name, one.list_id, one.desc, None if one.due is None else utc_timestamp(one.due), one.pos, one.reference]
+        for one in drafts
+    ]
+    return zlib.compress(json.dumps(values).encode(), 1)
+
+
+def load_drafts(stored: bytes) -> list[CardDraft]:
+    """Return drafts that were stored."""
+    values = json.loads(zlib.decompress(stored))
+    return [
+        CardDraft(name, list_id, desc, None if due is None else datetime.fromisoformat(due), pos, reference)
+        for name, list_id, desc, due, pos, reference in values
+    ]
+
+
+def dump_ids(ids: Iterable[str]) -> bytes:
+    """Return identifiers as they are stored."""
+    return zlib.compress(json.dumps(sorted(set(ids))).encode(), 1)
+
+
+async def read_states(database: Database, job: str, part: int | None = None) -> dict[int, State]:
+    """Return what became of the rows of a part, or of all, by their numbers. Rows that were never sent are left out."""
+    wanted = events.c.job == job
+    if part is not None and part != CLOSING:
+        wanted &= events.c.part.in_([part, CLOSING])
+    found: dict[int, State] = {}
+    async with database.begin() as connection:
+        async for outcomes, sent in await connection.stream(
+            sa.select(events.c.outcomes, events.c.sent).where(wanted).order_by(events.c.id)
+        ):
+            found.update((seq, (state, detail)) for seq, state, detail in json.loads(outcomes))
+            found.update(
+                (seq, ("logged", "a worker has sent it, and ended before the response came")) for seq in json.loads(sent)
+            )
+    return found
+
+
+class PartLedger:
+    """The ledger of a run of one part. It holds the lease, and is owned by the run, which closes it.
+
+    Rows to be sent are in the database when `admit` returns. Outcomes are written with the next rows, or soon. Each transaction
+    renews the lease, and holds only if the part is still this worker's. The lease is checked right before each request.
+    """
+
+    batch = BATCH
+    released = -1  # so that each row is passed to `release`
+    is_new = False  # the cards that were there before are read before the first part is run
+
+    def __init__(
+        self, database: Database, lease: Lease, entries: Sequence[tuple[int, CardDraft]], states: dict[int, State]
+    ) -> None:
+        self.entries = entries
+        """The rows of the input, with their numbers in the job."""
+        self.secret = b""
+        self.facts: dict[str, str] = {}
+        self.on_drain: Callable[[], object] = lambda: None
+        self._database = database
+        self._lease = lease
+        self._states = states
+        self._pending: dict[int, State] = {}
+        self._writing = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._writer: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._heartbeat = Heartbeat(database.where, lease, lambda: self.on_drain())
+
+    async def load(self) -> None:
+        """Read what the whole job knows."""
+        async with self._database.begin() as connection:
+            found = (await connection.execute(sa.select(jobs.c.secret, jobs.c.facts).where(jobs.c.job == self._lease.job))).one()
+        self.secret, self.facts = found.secret, json.loads(found.facts)
+
+    async def admit(self, rows: Sequence[Row]) -> None:
+        """Log the rows to be sent, and set on the others what became of them.
+
+        Raises:
+            LeaseLostError: another worker has the part now.
+            JournalError: the database can't be used. None of the rows may be sent.
+        """
+        sent: list[int] = []
+        for row in rows:
+            row.seq = self.entries[row.index][0]
+            state, detail = self._states.get(row.seq, ("", ""))
+            if state == "done":
+                row.action, row.detail = "done", detail
+            elif state in {"logged", "unknown"}:
+                row.action, row.detail, row.is_earlier = "doubtful", detail, True
+            else:
+                sent.append(row.seq)
+        await self._write(sent)
+
+    def release(self, row: Row) -> None:
+        """Check right before a request that the part is still this worker's.
+
+        Raises:
+            LeaseLostError: it may not be. The row must not be sent.
+        """
+        self._lease.check()
+
+    def settle(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
+        """Record the result of a row, without waiting."""
+        if row.action == "done":
+            return
+        if card is not None:
+            self._note(row.seq, "done", card.id)
+        else:
+            self._note(row.seq, "unknown" if state == "unknown" else "failed" if is_final(error) else "waiting", str(error))
+
+    def withdraw(self, rows: Iterable[Row]) -> None:
+        """Record that rows were not sent."""
+        for row in rows:
+            self._note(row.seq, "waiting", "not sent")
+
+    async def note_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
+        """Do nothing: the audit of the job names them."""
+
+    async def baseline(self) -> IdSet | None:
+        """Return the cards that existed before the job, None if not known."""
+        async with self._database.begin() as connection:
+            found = await connection.scalar(sa.select(jobs.c.baseline).where(jobs.c.job == self._lease.job))
+        return None if found is None else IdSet(json.loads(zlib.decompress(found)))
+
+    async def set_baseline(self, ids: Sequence[str]) -> None:
+        """Keep the cards that existed before the job, unless another worker has."""
+        async with self._database.begin() as connection:
+            await connection.execute(
+                jobs.update().where(jobs.c.job == self._lease.job, jobs.c.baseline.is_(None)).values(baseline=dump_ids(ids))
+            )
+
+    async def set_fact(self, name: str, value: str) -> None:
+        """Keep a text for later runs, in place of an earlier one of this name."""
+        self.facts[name] = value
+        await self._write(changes={"facts": json.dumps(self.facts)})
+
+    async def confirmed(self) -> IdSet:
+        """Return the identifiers of the cards that belong to rows of the job."""
+        await self._write()
+        states = await read_states(self._database, self._lease.job)
+        return IdSet(detail for state, detail in states.values() if state == "done")
+
+    async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
+        """Return up to `most` of these identifiers for which a condition holds."""
+        await self._write()
+        states = await read_states(self._database, self._lease.job)
+        return set([detail for state, detail in states.values() if state == "done" and condition(detail)][:most])
+
+    async def other_doubts(self) -> Sequence[Doubt]:
+        """Return none: the part that reads the board has all rows in doubt."""
+        return ()
+
+    async def finish(self, report: Any, audit: str | None) -> None:
+        """Close the part: all of its rows have a result. Called before `aclose`."""
+        await self._write(state="done", report=report, changes={"audit": audit} if self._lease.part == CLOSING else None)
+
+    async def aclose(self) -> None:
+        """Write what was recorded, and give the part back.
+
+        Raises:
+            LeaseLostError: another worker has the part now.
+            JournalError: the database can't be written. The rows without outcome are in doubt.
+        """
+        try:
+            if self._writer is not None:
+                await asyncio.wait({self._writer})
+            await self._write()
+        finally:
+            await self._heartbeat.aclose()
+
+    def _note(self, seq: int, state: str, detail: str) -> None:
+        self._pending[seq] = (state, detail)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_NOTE_SECONDS, self._write_soon)
+
+    def _write_soon(self) -> None:
+        self._writer = asyncio.ensure_future(self._written())
+
+    async def _written(self) -> None:
+        try:
+            await self._write()
+        except Exception as error:  # the run meets it at its next write
+            self._failure = self._failure or error
+
+    async def _write(
+        self, sent: Sequence[int] = (), *, state: str = "open", report: Any = None, changes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write outcomes, then which rows are sent, and renew the lease, all in one."""
+        async with self._writing:
+            if self._failure is not None:
+                raise self._failure
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            lease, noted, self._pending = self._lease, self._pending, {}
+            try:
+                async with self._database.begin() as connection:
+                    await lease.renew(self._database, connection)
+                    if noted or sent:
+                        outcomes = json.dumps([(seq, *known) for seq, known in noted.items()])
+                        await connection.execute(
+                            events.insert().values(
+                                job=lease.job, part=lease.part, epoch=lease.epoch, outcomes=outcomes, sent=json.dumps([*sent])
+                            )
+                        )
+                    if changes is not None:
+                        await connection.execute(jobs.update().where(jobs.c.job == lease.job).values(**changes))
+                    if report is not None:
+                        await connection.execute(
+                            parts.update()
+                            .where(parts.c.job == lease.job, parts.c.part == lease.part)
+                            .values(
+                                state=state,
+                                requests=parts.c.requests + report.requests,
+                                rejected=parts.c.rejected + report.rejected,
+                                seconds=parts.c.seconds + report.seconds,
+                            )
+                        )
+            except BaseException:
+                self._pending = {**noted, **self._pending}
+                raise
+            self._states.update(noted)

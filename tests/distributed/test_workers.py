@@ -1,0 +1,364 @@
+"""Jobs on a ledger: each row exists once, whatever happens to workers and databases."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pytest
+
+from boardclient import AsyncSession, CardDraft, JournalError
+from boardclient.distributed import Job, drain, import_part, plan, report, status
+from boardclient.distributed import _lease as leases
+from boardclient.testing import BoardService, faults
+
+if TYPE_CHECKING:
+    from conftest import Server
+
+SECONDS = 100.0
+"""How long a campaign may take before it counts as hanging."""
+
+
+@attrs.define
+class Board:
+    """A board of a real service, and a ledger."""
+
+    service: BoardService
+    session: AsyncSession
+    ledger: str
+    board_id: str
+    list_id: str
+
+    def drafts(self, count: int) -> list[CardDraft]:
+        return [CardDraft(f"card {n}", self.list_id, desc="text", reference=f"r{n}") for n in range(count)]
+
+    async def plan(self, drafts: Sequence[CardDraft], **options: Any) -> Job:
+        return await plan(drafts, self.board_id, self.ledger, **{"parts": 4, "settle": 0.3, **options})
+
+    async def run(self, job: Job, **options: Any) -> None:
+        """Run all parts at once."""
+        options = {"session": self.session, "concurrency": 4, "lease": 3.0, **options}
+        await asyncio.gather(*(import_part(job, part, **options) for part in job.parts))
+
+    async def cards(self) -> Counter[str | None]:
+        return Counter(card.name for card in await self.session.boards.cards(self.board_id))
+
+
+@pytest.fixture
+async def board(ledger: str, request: pytest.FixtureRequest) -> AsyncIterator[Board]:
+    async with BoardService(latency=getattr(request, "param", 0.0)) as service, service.session() as session:
+        made = await session.boards.create("Board")
+        board_list = await session.lists.create("To Do", board_id=made.id)
+        yield Board(service, session, ledger, made.id, board_list.id)
+
+
+# --- jobs
+
+
+async def test_the_parts_of_a_job_make_each_card_once(board: Board) -> None:
+    """Lost responses are settled once for all parts, and there is one audit."""
+    board.service.faults.add(faults.drop(commit=True), "cards.create", call=[20, 130])
+    board.service.faults.add(faults.drop(), "cards.create", call=[50, 131])
+    job = await board.plan(board.drafts(200))
+    assert (job.rows, job.already, len(job.parts)) == (200, 0, 4)
+    await board.run(job)
+    found = await report(job)
+    assert (found.created, found.already, found.failed, found.unknown, found.requests) == (200, 0, 0, 0, 202)
+    assert found.audit is not None
+    assert (found.audit.confirmed, found.audit.lost, found.audit.unexpected) == (200, 0, ())
+    assert await board.cards() == Counter(f"card {n}" for n in range(200))
+    assert len(board.service.calls_of("boards.cards")) < 12  # not one for each part and doubt
+
+
+async def test_the_same_job_again_creates_nothing(board: Board) -> None:
+    """A job is resumed by planning it again, and calls for parts that are done return at once."""
+    drafts = board.drafts(20)
+    for already in (0, 20, 20):
+        job = await board.plan(drafts)
+        assert job.already == already
+        await board.run(job)
+        found = await report(job)
+        assert (found.created, found.already) == (20 - already, already)
+    assert len(board.service.calls_of("cards.create")) == 20
+
+
+async def test_rows_that_failed_are_sent_when_the_job_is_planned_again(board: Board) -> None:
+    """The report names them with their reasons."""
+    board.service.faults.add(faults.status(400), "cards.create", call=[3, 7])
+    drafts = board.drafts(20)
+    job = await board.plan(drafts)
+    await board.run(job)
+    assert [part.failed for part in await status(board.ledger)].count(0) < 5
+    found = await report(job)
+    assert (found.created, found.failed) == (18, 2)
+    job = await board.plan(drafts)
+    await board.run(job)
+    assert (await report(job)).created == 2
+    assert await board.cards() == Counter(draft.name for draft in drafts)
+
+
+async def test_small_jobs_and_no_rows(board: Board) -> None:
+    """One call does all of them."""
+    for count in (0, 1, 3):
+        job = await board.plan(board.drafts(count), name=f"job {count}", parts=1)
+        await board.run(job)
+        assert (await report(job)).created == count
+    with pytest.raises(JournalError, match="name one of them"):
+        await report(board.ledger)
+    assert (await report(board.ledger, name="job 3")).created == 3
+
+
+async def test_dates_and_positions_survive_the_ledger(board: Board) -> None:
+    """What is sent is what was planned."""
+    from datetime import UTC, datetime
+
+    due = datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)
+    drafts = [CardDraft("a", board.list_id, desc="", due=due, pos="top"), CardDraft("b", board.list_id)]
+    await board.run(await board.plan(drafts))
+    sent: dict[str, Any] = {call.body["name"]: call.body for call in board.service.calls_of("cards.create")}  # type: ignore[index,call-overload]  # -- it is an object
+    assert (sent["a"]["due"], sent["a"]["pos"], sent["a"]["desc"]) == ("2027-01-02T03:04:05Z", "top", "")
+    assert not {"desc", "due", "pos"} & set(sent["b"])
+
+
+async def test_what_does_not_fit_the_ledger_is_refused(board: Board, tmp_path: Path) -> None:
+    """Nothing is sent then."""
+    drafts = board.drafts(10)
+    job = await board.plan(drafts)
+    with pytest.raises(JournalError, match="with other rows or options"):
+        await board.plan(drafts[1:])
+    with pytest.raises(JournalError, match="with other rows or options"):
+        await board.plan(drafts, marker=True)
+    with pytest.raises(JournalError, match="has no part 99"):
+        await board.run(attrs.evolve(job, parts=(99,)))
+    with pytest.raises(JournalError, match="has no job 'other'"):
+        await board.run(attrs.evolve(job, name="other"))
+    with pytest.raises(ValueError, match="parts must be at least 1"):
+        await board.plan(drafts, parts=0)
+    for url, why in (("postgresql://user:secret@host/db", "can't hold a password"), ("mysql://host/db", "postgresql://")):
+        with pytest.raises(ValueError, match=why) as caught:
+            await plan(drafts, board.board_id, url)
+        assert "secret" not in str(caught.value)
+    with pytest.raises(JournalError, match="there is no ledger"):
+        await status(tmp_path / "none")
+    async with BoardService() as other, other.session() as session:
+        await board.run(job)
+        again = await board.plan(drafts, name="x")
+        await board.run(again)
+        with pytest.raises(JournalError, match="belongs to another import"):
+            await import_part(job, 0, session=session)
+
+
+async def test_a_ledger_of_another_format_is_refused(board: Board) -> None:
+    """Old and new code can't write one ledger."""
+    import sqlalchemy as sa
+
+    from boardclient.distributed import _database
+
+    job = await board.plan(board.drafts(3))
+    database = _database.Database(board.ledger)
+    async with database.begin() as connection:
+        await connection.execute(sa.update(_database.formats).values(format=99))
+    await database.aclose()
+    for use in (lambda: board.plan(board.drafts(3)), lambda: board.run(job), lambda: status(board.ledger)):
+        with pytest.raises(JournalError, match="has format 99, not"):
+            await use()
+
+
+async def test_a_drained_job_stops_and_resumes(board: Board) -> None:
+    """Requests in flight are completed, and the rest is left to the next time."""
+    board.service.latency = 0.02
+    drafts = board.drafts(300)
+    job = await board.plan(drafts, parts=2)
+    running = asyncio.ensure_future(board.run(job, lease=0.6, concurrency=2))
+    while len(board.service.calls_of("cards.create")) < 20:
+        await asyncio.sleep(0.01)
+    assert {part.state for part in await status(board.ledger)} == {"held", "open"}
+    await drain(board.ledger)
+    await asyncio.wait_for(running, 20)
+    assert len(await board.cards()) < 300
+    board.service.latency = 0.0
+    job = await board.plan(drafts, parts=2)
+    assert 0 < job.already < 300
+    await board.run(job)
+    assert await board.cards() == Counter(draft.name for draft in drafts)
+
+
+async def test_a_run_that_ends_early_leaves_a_part_that_resumes(board: Board) -> None:
+    """Refused credentials end the call, and the next one needs not wait for the lease."""
+    drafts = board.drafts(40)
+    job = await board.plan(drafts)
+    board.service.faults.add(faults.status(401), "cards.create", call=range(10, 400))
+    with pytest.raises(Exception, match="401"):
+        await board.run(job, lease=60.0)
+    board.service.faults.clear()
+    await asyncio.wait_for(board.run(job, lease=60.0), 30)
+    assert await board.cards() == Counter(draft.name for draft in drafts)
+
+
+async def test_a_worker_whose_event_loop_stands_still_loses_its_part(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heartbeat gives up, and the worker sends nothing when it goes on after its lease."""
+    job = await board.plan(board.drafts(60), parts=1)
+    lease_lost: list[BaseException] = []
+    check = leases.Lease.check
+
+    def checked(self: leases.Lease) -> None:
+        try:
+            check(self)
+        except JournalError as error:
+            lease_lost.append(error)
+            raise
+
+    monkeypatch.setattr(leases.Lease, "check", checked)
+    running = asyncio.ensure_future(board.run(job, lease=1.0, concurrency=1))
+    while len(board.service.calls_of("cards.create")) < 5:
+        await asyncio.sleep(0)
+    now = leases._now
+    monkeypatch.setattr(leases, "_now", lambda: now() + 5)  # as after a suspension
+    while not lease_lost:
+        await asyncio.sleep(0)
+    monkeypatch.setattr(leases, "_now", now)
+    await asyncio.wait_for(running, 30)
+    assert await board.cards() == Counter(f"card {n}" for n in range(60))
+
+
+# --- campaigns
+
+
+@attrs.define
+class Campaign:
+    """Workers in processes of their own, some of which meet misfortune."""
+
+    board: Board
+    job: Job
+    random: random.Random
+    lease: float
+    concurrency: int = 2
+    workers: list[subprocess.Popen[bytes]] = attrs.field(factory=list)
+
+    def start(self) -> None:
+        service = self.board.service
+        job = base64.b64encode(pickle.dumps(self.job)).decode()
+        line = [sys.executable, str(Path(__file__).with_name("worker.py")), job]
+        line += [str(self.random.randrange(len(self.job.parts))), str(self.lease), str(self.concurrency)]
+        environment = {**os.environ, "BOARDCLIENT_BASE_URL": service.base_url, "BOARDCLIENT_TOKEN": service.token}
+        self.workers.append(subprocess.Popen(line, env={**environment, "BOARDCLIENT_KEY": service.key}, stderr=subprocess.PIPE))
+
+    def alive(self) -> list[subprocess.Popen[bytes]]:
+        return [worker for worker in self.workers if worker.poll() is None]
+
+    async def run(self, workers: int, misfortunes: Sequence[Callable[[], Any]]) -> None:
+        """Let something happen at even distances of progress, and keep the number of workers until all is done."""
+        calls = self.board.service.calls_of
+        marks = [self.job.rows * (n + 1) // (len(misfortunes) + 1) for n in range(len(misfortunes))]
+        waiting = list(zip(marks, misfortunes, strict=True))
+        try:
+            async with asyncio.timeout(SECONDS):
+                while any(part.state != "done" for part in await status(self.board.ledger)):
+                    while waiting and len(calls("cards.create")) >= waiting[0][0]:
+                        done = waiting.pop(0)[1]()
+                        if done is not None:
+                            await done
+                    while len(self.alive()) < workers:
+                        self.start()
+                    await asyncio.sleep(0.05)
+            for worker in self.alive():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    await asyncio.to_thread(worker.wait, 20)
+        finally:
+            for worker in self.alive():
+                worker.kill()
+            for worker in self.workers:
+                assert worker.stderr is not None
+                said = worker.stderr.read().decode()
+                worker.stderr.close()
+                worker.wait()
+                assert self.board.service.token not in said
+
+    def kill(self) -> None:
+        if self.alive():
+            self.random.choice(self.alive()).kill()
+
+    def suspend(self) -> None:
+        """Stop a worker for longer than its lease."""
+        if self.alive():
+            worker = self.random.choice(self.alive())
+            worker.send_signal(signal.SIGSTOP)
+            asyncio.get_running_loop().call_later(1.7 * self.lease, worker.send_signal, signal.SIGCONT)
+
+    async def check(self) -> None:
+        """Compare what the service has with what the ledger says."""
+        cards = await self.board.cards()
+        assert [name for name, count in cards.items() if count > 1] == []
+        found = await report(self.job)
+        assert len(cards) + found.unknown >= self.job.rows
+        assert found.created + found.already + found.failed + found.unknown == self.job.rows
+        assert (found.failed, found.unknown) == (0, 0)
+        assert found.audit is not None
+        assert (found.audit.lost, found.audit.duplicated, found.audit.unexpected) == (0, (), ())
+
+
+@pytest.mark.parametrize("board", [0.02], indirect=True)
+@pytest.mark.parametrize("ledger", ["postgresql"], indirect=True)
+async def test_a_database_that_is_killed_and_started_again(board: Board, postgresql: Server) -> None:
+    """In mid-run, with its connections cut, and again while a part is taken over."""
+    job = await board.plan(board.drafts(300), settle=0.5)
+    campaign = Campaign(board, job, random.Random(1), lease=2.0)
+
+    async def restart() -> None:
+        await asyncio.to_thread(postgresql.restart)
+
+    async def restart_while_a_part_is_taken_over() -> None:
+        campaign.kill()
+        await asyncio.sleep(2.2)
+        await restart()
+
+    await campaign.run(3, [restart, restart_while_a_part_is_taken_over])
+    await campaign.check()
+
+
+async def test_without_a_ledger_the_same_misfortunes_make_second_cards(board: Board) -> None:
+    """A part that is simply run again, as engines do, creates its cards again: the campaigns can fail."""
+    drafts = board.drafts(40)
+    for killed_after in (10, 40):
+        async with board.session.cards.create_many(drafts, concurrency=4) as run:
+            async for _ in run:
+                if run.progress.done >= killed_after:
+                    break
+    assert max((await board.cards()).values()) == 2
+
+
+def seeds(full: int) -> range:
+    """Return the seeds of a campaign: one, or all with BOARDCLIENT_CAMPAIGN=full."""
+    return range(full if os.environ.get("BOARDCLIENT_CAMPAIGN") == "full" else 1)
+
+
+@pytest.mark.parametrize("board", [0.01], indirect=True)
+@pytest.mark.parametrize("seed", seeds(10))
+async def test_workers_that_are_killed(board: Board, seed: int) -> None:
+    """Four of them, with SIGKILL: no row is lost and none has two cards."""
+    job = await board.plan(board.drafts(400), settle=0.5)
+    campaign = Campaign(board, job, random.Random(seed), lease=1.5)
+    await campaign.run(3, [campaign.kill] * 4)
+    await campaign.check()
+
+
+@pytest.mark.parametrize("board", [0.03], indirect=True)
+@pytest.mark.parametrize("seed", seeds(6))
+async def test_workers_that_are_suspended_for_longer_than_their_lease(board: Board, seed: int) -> None:
+    """Workers wake up, and send nothing that another worker has taken over."""
+    job = await board.plan(board.drafts(300), settle=0.5)
+    campaign = Campaign(board, job, random.Random(seed), lease=1.2, concurrency=4)
+    await campaign.run(3, [campaign.suspend] * 3)
+    await campaign.check()
