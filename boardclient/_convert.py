@@ -17,7 +17,7 @@ from functools import cache, lru_cache, partial
 from itertools import count, repeat, starmap
 from operator import add, eq
 from types import NoneType
-from typing import Any, Final, TypeAlias, TypeVar, Union, cast
+from typing import Any, Final, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 import attrs
 import msgspec
@@ -279,12 +279,29 @@ created_list: Final[Callable[[bytes], BoardList]] = _one(_strict, BoardList)
 created_card: Final[Callable[[bytes], Card]] = _one(_strict, Card)
 card: Final[Callable[[bytes], Card]] = _one(_lenient, Card)
 member: Final[Callable[[bytes], Member]] = _one(_lenient, Member)
+_READERS: Final[dict[Any, Callable[[bytes], Any]]] = {
+    Board: _one(_lenient, Board), BoardList: _one(_lenient, BoardList), Card: card, Member: member
+}  # fmt: skip
 cards: Final[Callable[[bytes], list[Card]]] = partial(_many, Card)
 lists: Final[Callable[[bytes], list[BoardList]]] = partial(_many, BoardList)
 slices_of_cards: Final[Callable[[bytes], Iterator[list[Card]]]] = partial(_slices, Card)
 slices_of_lists: Final[Callable[[bytes], Iterator[list[BoardList]]]] = partial(_slices, BoardList)
 changed_card: Final[Callable[[str, bytes], Card]] = _changed(Card)
 changed_list: Final[Callable[[str, bytes], BoardList]] = _changed(BoardList)
+
+
+def read(model: type[T], body: bytes) -> T:
+    """Return a body as a model, or as a list of models.
+
+    Raises:
+        DecodeError: the body is something else.
+        TypeError: neither `model` nor its element is a class of `models` that a body can be.
+    """
+    arguments = get_args(model)
+    element = arguments[0] if get_origin(model) is list else model
+    if element not in _READERS:
+        raise TypeError("a response is read as Board, BoardList, Card or Member, or as a list of these, such as list[Card]")
+    return cast("T", _many(element, body) if arguments else _READERS[element](body))
 
 
 def with_sent(card: Card, list_id: str, due: datetime | None) -> Card:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import attrs
@@ -14,7 +14,7 @@ import attrs
 from boardclient import _convert
 from boardclient._json import encode
 from boardclient._responses import Response, api_error, excerpt, response_of
-from boardclient._transport import RawResponse, TransportFailure, TransportResult
+from boardclient._transport import FRAMING, RawResponse, TransportFailure, TransportResult, check_headers
 from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, TransportError
 from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Member, check_identifier, check_text, utc_timestamp
 
@@ -42,6 +42,7 @@ class Operation(Generic[T]):
         read_in_steps: Reads a long list instead of `read`, and yields after each step. None if the value is short.
         repeatable: Whether a second request leaves the service in the same state as the first.
         signable_body: Whether the credentials can go into the body.
+        documented: The names of the body's fields on the wire, which only the arguments of a call set.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Operation(Generic[T]):
     read_in_steps: ReadInSteps[T] | None = None
     repeatable: bool = False
     signable_body: bool = True
+    documented: frozenset[str] = frozenset()
     _before: str = attrs.field(init=False)
     _identifier: str = attrs.field(init=False)
     _after: str = attrs.field(init=False)
@@ -86,7 +88,7 @@ class Request(Generic[T]):
     """The request of one call before it is signed, so it holds no credentials.
 
     `target` is the path with the query. `body` is a JSON object, or None for no body; `identifier` is that of the path, or "".
-    `values` are those that the body was made from, by their Python names.
+    `values` are those that the body was made from, by their Python names. `headers` are sent besides those of the session.
     It is never changed: `attrs.define` and not `frozen` saves half a microsecond per call.
     """
 
@@ -95,6 +97,7 @@ class Request(Generic[T]):
     body: bytes | None = None
     identifier: str = ""
     values: Mapping[str, Any] = attrs.field(default=MappingProxyType({}), repr=False)
+    headers: Mapping[str, str] | None = attrs.field(default=None, repr=False)
 
     @property
     def path(self) -> str:
@@ -220,13 +223,28 @@ def _closed_fields(*, closed: object) -> dict[str, JsonValue]:
 
 
 CREATE_BOARD: Final[Operation[Board]] = Operation(  # 4.1
-    "boards.create", "POST", "/1/boards", _strict(_convert.created_board), _board_fields
+    "boards.create",
+    "POST",
+    "/1/boards",
+    _strict(_convert.created_board),
+    _board_fields,
+    documented=frozenset({"name", "defaultLists", "idOrganization"}),
 )
 ADD_LIST: Final[Operation[BoardList]] = Operation(  # 4.2
-    "lists.create", "POST", "/1/lists", _strict(_convert.created_list), _list_fields
+    "lists.create",
+    "POST",
+    "/1/lists",
+    _strict(_convert.created_list),
+    _list_fields,
+    documented=frozenset({"name", "idBoard", "pos"}),
 )
 ADD_CARD: Final[Operation[Card]] = Operation(  # 4.3
-    "cards.create", "POST", "/1/cards", _created_card, _card_fields
+    "cards.create",
+    "POST",
+    "/1/cards",
+    _created_card,
+    _card_fields,
+    documented=frozenset({"name", "idList", "desc", "due", "pos"}),
 )
 BOARD_CARDS: Final[Operation[list[Card]]] = Operation(  # 4.4
     "boards.cards", "GET", "/1/boards/{board_id}/cards", _strict(_convert.cards),
@@ -243,13 +261,30 @@ READ_CARD: Final[Operation[Card]] = Operation(  # 4.6
     "cards.get", "GET", "/1/cards/{card_id}", _strict(_convert.card), repeatable=True
 )
 MOVE_CARD: Final[Operation[Card]] = Operation(  # 4.7
-    "cards.move", "PUT", "/1/cards/{card_id}", _lenient(_convert.changed_card), _place_fields, repeatable=True
+    "cards.move",
+    "PUT",
+    "/1/cards/{card_id}",
+    _lenient(_convert.changed_card),
+    _place_fields,
+    repeatable=True,
+    documented=frozenset({"idList"}),
 )
 ADD_LABEL: Final[Operation[None]] = Operation(  # 4.8
-    "cards.add_label", "POST", "/1/cards/{card_id}/idLabels", _nothing, _label_fields
+    "cards.add_label",
+    "POST",
+    "/1/cards/{card_id}/idLabels",
+    _nothing,
+    _label_fields,
+    documented=frozenset({"value"}),
 )
 ARCHIVE_LIST: Final[Operation[BoardList]] = Operation(  # 4.9
-    "lists.archive", "PUT", "/1/lists/{list_id}", _lenient(_convert.changed_list), _closed_fields, repeatable=True
+    "lists.archive",
+    "PUT",
+    "/1/lists/{list_id}",
+    _lenient(_convert.changed_list),
+    _closed_fields,
+    repeatable=True,
+    documented=frozenset({"closed"}),
 )
 DELETE_CARD: Final[Operation[None]] = Operation("cards.delete", "DELETE", "/1/cards/{card_id}", _nothing, repeatable=True)  # 4.10
 READ_MEMBER: Final[Operation[Member]] = Operation(  # 4.11
@@ -259,16 +294,99 @@ READ_MEMBER: Final[Operation[Member]] = Operation(  # 4.11
 
 _METHOD: Final = re.compile(r"[A-Z]+")
 _CREDENTIAL_NAMES: Final = frozenset({"key", "token"})
+_REFUSED_HEADERS: Final = FRAMING | frozenset(
+    {
+        "accept-encoding",
+        "authorization",
+        "content-encoding",
+        "content-type",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authorization",
+    }
+)
+"""Headers that hold credentials, or that say how a message is framed and encoded."""
 
 
 Parameter: TypeAlias = str | int | float | bool
 """The value of a query parameter."""
 
 
+Parameters: TypeAlias = Mapping[str, Parameter | Sequence[Parameter]]
+
+
+class Extra(TypedDict, total=False):
+    """What a call sends besides what the interface shows.
+
+    Credentials, documented fields and headers that frame a message are not allowed.
+
+    Args:
+        extra_query: Parameters of the query.
+        extra_headers: Headers.
+    """
+
+    extra_query: Parameters | None
+    extra_headers: Mapping[str, str] | None
+
+
+class ExtraWithBody(Extra, total=False):
+    """What a call with a JSON body sends besides what the interface shows.
+
+    Args:
+        extra_body: Fields of the body.
+    """
+
+    extra_body: Mapping[str, JsonValue] | None
+
+
+def extended(
+    request: Request[T],
+    *,
+    extra_query: Parameters | None = None,
+    extra_headers: Mapping[str, str] | None = None,
+    extra_body: Mapping[str, JsonValue] | None = None,
+) -> Request[T]:
+    """Return the request with what its interface does not show.
+
+    Raises:
+        TypeError, ValueError: it can't be sent, or names a credential, a documented field or a header that frames a message.
+    """
+    reserved = _CREDENTIAL_NAMES | request.definition.documented
+    target, body = request.target, request.body
+    if extra_query is not None:
+        pairs = _query(extra_query, "extra_query", reserved)
+        target = f"{target}?{urlencode(pairs, doseq=True, quote_via=quote)}" if pairs else target
+    if extra_body is not None:
+        if body is None:
+            raise ValueError("extra_body needs a request with a body")
+        if not isinstance(extra_body, Mapping):
+            raise TypeError(f"extra_body must be a mapping, not {type(extra_body).__name__}")
+        fields = _exactly(dict(extra_body))
+        _check_names(extra_body, "extra_body", reserved)
+        if fields:
+            body = b",".join((body[:-1], encode(fields)[1:])) if body != b"{}" else encode(fields)
+    headers = None if extra_headers is None else check_headers(extra_headers, "extra_headers", _REFUSED_HEADERS)
+    return attrs.evolve(request, target=target, body=body, headers=headers)
+
+
+def _query(parameters: Parameters, name: str, reserved: frozenset[str]) -> dict[str, list[str]]:
+    """Return checked parameters of a query. Errors call them `name`."""
+    if not isinstance(parameters, Mapping):
+        raise TypeError(f"{name} must be a mapping, not {type(parameters).__name__}")
+    _check_names(parameters, name, reserved)
+    return {check_text(key, name): _parameters(value) for key, value in parameters.items()}
+
+
+def _check_names(given: Iterable[object], name: str, reserved: frozenset[str]) -> None:
+    if found := reserved.intersection(given):
+        raise ValueError(f"{name} must not hold {', '.join(sorted(found))}: the session and the arguments of the call set that")
+
+
 def build_request(
     method: str,
     path: str,
-    params: Mapping[str, Parameter | Sequence[Parameter]] | None = None,
+    params: Parameters | None = None,
     json: JsonValue = None,
     repeatable: bool | None = None,
 ) -> Request[Response]:

@@ -7,16 +7,19 @@ import re
 from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 from multidict import CIMultiDict
 
+from boardclient import _convert
 from boardclient._json import decode
 from boardclient._statuses import status_of
 from boardclient._transport import RawResponse
 from boardclient.errors import ApiError
 from boardclient.models import JsonValue
+
+T = TypeVar("T")
 
 BODY_KEPT_BYTES: Final = 64 * 2**10
 """How much of a response's body an error keeps."""
@@ -38,6 +41,17 @@ class Response(RawResponse):
             DecodeError: it is not JSON.
         """
         return decode(self.body)
+
+    def read(self, model: type[T]) -> T:
+        """Return the body as a model or as a list of models.
+
+        `model` is `Board`, `BoardList`, `Card` or `Member`, or a list of one of them, such as `list[Card]`. A field of another type than the interface shows is None, and stays in `extra`.
+
+        Raises:
+            DecodeError: the body is no such object or array, or an identifier is missing.
+            TypeError: it is another type.
+        """
+        return _convert.read(model, self.body)
 
 
 def response_of(response: RawResponse) -> Response:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterable, Callable, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from boardclient import _operations as operations
+from boardclient._operations import Extra, ExtraWithBody, extended
 from boardclient._pipeline._calls import CallRunner
 from boardclient.models import Board, BoardList, Card, CardDraft, Member, Position
 
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class _Resource:
-    """A group of operations of a session."""
+    """A group of operations of a session.
+
+    Each call also takes `extra_query`, `extra_headers` and, if it has a body, `extra_body`: mappings that are sent with it, for
+    what the interface does not show. Credentials, documented fields and headers that frame a message are a ValueError there.
+    """
 
     __slots__ = ("_runner",)
 
@@ -30,7 +35,9 @@ class _Resource:
 class Boards(_Resource):
     """Boards (interface 4.1, 4.4, 4.5)."""
 
-    async def create(self, name: str, *, default_lists: bool | None = None, organization_id: str | None = None) -> Board:
+    async def create(
+        self, name: str, *, default_lists: bool | None = None, organization_id: str | None = None, **extra: Unpack[ExtraWithBody]
+    ) -> Board:
         """Create a board (interface 4.1).
 
         Args:
@@ -44,9 +51,9 @@ class Boards(_Resource):
             TypeError, ValueError: a value can't be sent.
         """
         request = operations.CREATE_BOARD.request(name=name, default_lists=default_lists, organization_id=organization_id)
-        return await self._runner.call(request)
+        return await self._runner.call(extended(request, **extra) if extra else request)
 
-    async def lists(self, board_id: str) -> list[BoardList]:
+    async def lists(self, board_id: str, **extra: Unpack[Extra]) -> list[BoardList]:
         """Read the lists of a board (interface 4.5), in the order of the response.
 
         Args:
@@ -56,9 +63,10 @@ class Boards(_Resource):
             NotFoundError: the board does not exist or is not accessible.
             BoardClientError: the call failed in another way.
         """
-        return await self._runner.call(operations.BOARD_LISTS.request(board_id))
+        request = operations.BOARD_LISTS.request(board_id)
+        return await self._runner.call(extended(request, **extra) if extra else request)
 
-    async def cards(self, board_id: str) -> list[Card]:
+    async def cards(self, board_id: str, **extra: Unpack[Extra]) -> list[Card]:
         """Read the cards of a board (interface 4.4), in the order of the response.
 
         Args:
@@ -68,13 +76,16 @@ class Boards(_Resource):
             NotFoundError: the board does not exist or is not accessible.
             BoardClientError: the call failed in another way.
         """
-        return await self._runner.call(operations.BOARD_CARDS.request(board_id))
+        request = operations.BOARD_CARDS.request(board_id)
+        return await self._runner.call(extended(request, **extra) if extra else request)
 
 
 class Lists(_Resource):
     """Lists (interface 4.2, 4.9)."""
 
-    async def create(self, name: str, *, board_id: str, pos: Position | str | None = None) -> BoardList:
+    async def create(
+        self, name: str, *, board_id: str, pos: Position | str | None = None, **extra: Unpack[ExtraWithBody]
+    ) -> BoardList:
         """Add a list to a board (interface 4.2).
 
         Args:
@@ -87,9 +98,10 @@ class Lists(_Resource):
             BoardClientError: the call failed in another way.
             TypeError, ValueError: a value can't be sent.
         """
-        return await self._runner.call(operations.ADD_LIST.request(name=name, board_id=board_id, pos=pos))
+        request = operations.ADD_LIST.request(name=name, board_id=board_id, pos=pos)
+        return await self._runner.call(extended(request, **extra) if extra else request)
 
-    async def archive(self, list_id: str) -> BoardList:
+    async def archive(self, list_id: str, **extra: Unpack[ExtraWithBody]) -> BoardList:
         """Archive a list (interface 4.9). Fields that the response does not show are None.
 
         Args:
@@ -99,7 +111,8 @@ class Lists(_Resource):
             NotFoundError: the list does not exist or is not accessible.
             BoardClientError: the call failed in another way.
         """
-        return await self._runner.call(operations.ARCHIVE_LIST.request(list_id, closed=True))
+        request = operations.ARCHIVE_LIST.request(list_id, closed=True)
+        return await self._runner.call(extended(request, **extra) if extra else request)
 
 
 class Cards(_Resource):
@@ -116,6 +129,7 @@ class Cards(_Resource):
         board_id: str | None = None,
         unknown: Literal["reconcile", "report"] | None = None,
         settle: float | None = None,
+        **extra: Unpack[ExtraWithBody],
     ) -> Card:
         """Add a card to a list (interface 4.3).
 
@@ -143,7 +157,9 @@ class Cards(_Resource):
         """
         if board_id is None and unknown is None and settle is None:
             request = operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos)
-            return await self._runner.call(request)
+            return await self._runner.call(extended(request, **extra) if extra else request)
+        if extra:
+            raise ValueError("board_id, unknown and settle can't be used with extra_query, extra_headers and extra_body")
         draft = CardDraft(name, list_id, desc=desc, due=due, pos=pos)
         async with self.create_many([draft], concurrency=1, board_id=board_id, unknown=unknown, settle=settle) as run:
             (result,) = [result async for result in run]
@@ -152,7 +168,7 @@ class Cards(_Resource):
             raise result.error
         return result.card
 
-    async def get(self, card_id: str) -> Card:
+    async def get(self, card_id: str, **extra: Unpack[Extra]) -> Card:
         """Read a card (interface 4.6).
 
         Args:
@@ -162,9 +178,10 @@ class Cards(_Resource):
             NotFoundError: the card does not exist or is not accessible.
             BoardClientError: the call failed in another way.
         """
-        return await self._runner.call(operations.READ_CARD.request(card_id))
+        request = operations.READ_CARD.request(card_id)
+        return await self._runner.call(extended(request, **extra) if extra else request)
 
-    async def move(self, card_id: str, *, list_id: str) -> Card:
+    async def move(self, card_id: str, *, list_id: str, **extra: Unpack[ExtraWithBody]) -> Card:
         """Move a card to another list (interface 4.7). Fields that the response does not show are None.
 
         Args:
@@ -175,9 +192,10 @@ class Cards(_Resource):
             NotFoundError: the card or the list does not exist or is not accessible.
             BoardClientError: the call failed in another way.
         """
-        return await self._runner.call(operations.MOVE_CARD.request(card_id, list_id=list_id))
+        request = operations.MOVE_CARD.request(card_id, list_id=list_id)
+        return await self._runner.call(extended(request, **extra) if extra else request)
 
-    async def add_label(self, card_id: str, label_id: str) -> None:
+    async def add_label(self, card_id: str, label_id: str, **extra: Unpack[ExtraWithBody]) -> None:
         """Attach a label to a card (interface 4.8).
 
         Args:
@@ -188,9 +206,10 @@ class Cards(_Resource):
             NotFoundError: the card does not exist or is not accessible.
             BoardClientError: the call failed in another way.
         """
-        return await self._runner.call(operations.ADD_LABEL.request(card_id, label_id=label_id))
+        request = operations.ADD_LABEL.request(card_id, label_id=label_id)
+        return await self._runner.call(extended(request, **extra) if extra else request)
 
-    async def delete(self, card_id: str) -> None:
+    async def delete(self, card_id: str, **extra: Unpack[Extra]) -> None:
         """Delete a card for good (interface 4.10).
 
         A 404 after an attempt of unknown effect counts as success: that attempt may have deleted the card.
@@ -202,7 +221,8 @@ class Cards(_Resource):
             NotFoundError: the card does not exist or is not accessible.
             BoardClientError: the call failed in another way.
         """
-        return await self._runner.call(operations.DELETE_CARD.request(card_id))
+        request = operations.DELETE_CARD.request(card_id)
+        return await self._runner.call(extended(request, **extra) if extra else request)
 
     def create_many(
         self,
@@ -263,11 +283,12 @@ class Cards(_Resource):
 class Members(_Resource):
     """Members (interface 4.11)."""
 
-    async def me(self) -> Member:
+    async def me(self, **extra: Unpack[Extra]) -> Member:
         """Read the member whose token it is (interface 4.11). Its fields are in `extra`.
 
         Raises:
             AuthenticationError: the key or token is invalid.
             BoardClientError: the call failed in another way.
         """
-        return await self._runner.call(operations.READ_MEMBER.request())
+        request = operations.READ_MEMBER.request()
+        return await self._runner.call(extended(request, **extra) if extra else request)

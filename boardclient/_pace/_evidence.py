@@ -122,7 +122,7 @@ class Evidence:
 
 
 class Usual:
-    """The share of attempts that is refused at any rate, and how many refusals it explains. Owned by a `Search`."""
+    """The share of attempts that is refused at any rate. Owned by a `Search`."""
 
     def __init__(self) -> None:
         self.share = 0.0

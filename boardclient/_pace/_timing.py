@@ -1,4 +1,4 @@
-"""When attempts start, and whether responses take longer because requests queue in the service.
+"""The schedule of starts, and whether responses are late because requests queue.
 
 No I/O, no clock, no asyncio.
 """

@@ -229,7 +229,9 @@ class Pipeline:
         definition = request.definition
         context.credentials = credentials
         signed = credentials.sign(request, self.credentials_in)
-        headers = None if context.activity is None else context.begin_attempt(context.activity)
+        headers = request.headers
+        if context.activity is not None and (added := context.begin_attempt(context.activity)):
+            headers = {**(headers or {}), **added}
         response = await self._core.pool.send(
             definition.method, self._root + signed.target, signed.body, context.progress, headers=headers
         )

@@ -5,6 +5,14 @@ does the I/O, is imported from `_pool`. A pool has two transports: `ClientSessio
 always works, and `DirectTransport` over the same connections, which costs less than half.
 """
 
-from boardclient._transport._values import Progress, RawResponse, Settings, TransportFailure, TransportResult
+from boardclient._transport._values import (
+    FRAMING,
+    Progress,
+    RawResponse,
+    Settings,
+    TransportFailure,
+    TransportResult,
+    check_headers,
+)
 
-__all__ = ["Progress", "RawResponse", "Settings", "TransportFailure", "TransportResult"]
+__all__ = ["FRAMING", "Progress", "RawResponse", "Settings", "TransportFailure", "TransportResult", "check_headers"]

@@ -61,17 +61,28 @@ class Settings:
                 raise TypeError(f"{name} must be a whole number, not {type(limit).__name__}")
             if limit < 1:
                 raise ValueError("max_connections and max_answer_bytes must be at least 1")
-        if not isinstance(self.headers, Mapping):
-            raise TypeError(f"headers must be a mapping of strings, not {type(self.headers).__name__}")
-        for name, value in self.headers.items():
-            if not isinstance(name, str) or not isinstance(value, str) or not (name + value).isprintable():
-                raise ValueError("headers must be printable strings")
-            if not _FIELD_NAME.fullmatch(name):
-                raise ValueError("headers must have names of letters, digits and hyphens, such as X-Request-Source")
-            if name.lower() in _BODY_LENGTH:
-                raise ValueError(f"headers must not hold {name}: each request has its own")
+        check_headers(self.headers, "headers", _BODY_LENGTH)
         if not (isinstance(self.user_agent, str) and self.user_agent.isprintable()):
             raise ValueError("user_agent must be a printable string")
+
+
+def check_headers(headers: Mapping[str, str], what: str, refused: frozenset[str]) -> Mapping[str, str]:
+    """Return a copy of headers that can be sent. Errors call them `what`.
+
+    Raises:
+        TypeError: they are no mapping.
+        ValueError: one can't be sent, or its lower-case name is among those that are refused.
+    """
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"{what} must be a mapping of strings, not {type(headers).__name__}")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str) or not (name + value).isprintable():
+            raise ValueError(f"{what} must be printable strings")
+        if not _FIELD_NAME.fullmatch(name):
+            raise ValueError(f"{what} must have names of letters, digits and hyphens, such as X-Request-Source")
+        if name.lower() in refused:
+            raise ValueError(f"{what} must not hold {name}: each request has its own")
+    return dict(headers)
 
 
 def _check_ssl(value: object) -> None:
