@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_web import MEMBER_ID, SECRET, Browser, Clock, exchanges, refused, sign_in_of
 
-from boardclient import AsyncSession, Member, MemoryTokenStore, SessionClosedError, StaticCredentials, Token
+from boardclient import AsyncSession, Member, MemoryTokenStore, SessionClosedError, StaticCredentials, StoredToken, Token
 from boardclient.testing import BoardService, assert_no_secrets, faults
 from boardclient.web import SignIn, SignInError, local_address
 
@@ -278,6 +278,22 @@ async def test_signing_out_ends_the_account_at_every_browser(service: BoardServi
         await phone.complete(workers[1], code=service.new_code(), state=phone.begin(workers[1])["state"])
         assert await workers[0].signed_in_account(phone.cookies) == MEMBER_ID
         assert await workers[0].signed_in_account(laptop.cookies) is None
+
+
+async def test_a_store_that_does_not_know_deletions(service: BoardService) -> None:
+    """With a store that leaves out deletions, only the latest sign-in of an account is good."""
+
+    class Plain(MemoryTokenStore):
+        async def read(self, account: str) -> StoredToken | None:
+            stored = await super().read(account)
+            return None if stored is None else StoredToken(stored.token, stored.generation)
+
+    async with service.session() as session:
+        sign_in, laptop, phone = sign_in_of(service, session, store=Plain()), Browser(), Browser()
+        for browser in (laptop, phone):
+            await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in)["state"])
+            assert await sign_in.signed_in_account(browser.cookies) == MEMBER_ID
+        assert await sign_in.signed_in_account(laptop.cookies) is None
 
 
 async def test_a_store_that_was_lost_ends_all_cookies(service: BoardService) -> None:

@@ -295,7 +295,10 @@ class OAuthCredentials(CredentialObserver):
             CredentialError: the store failed.
         """
         stored = await look(self._state, self._config.steps)
-        return stored is not None and stored.deletion <= generation <= stored.generation
+        if stored is None:
+            return False
+        first = stored.generation if stored.deletion is None else stored.deletion
+        return first <= generation <= stored.generation
 
     async def keep_token(self, token: Token) -> int:
         """Store a token that was obtained elsewhere, and return its generation.

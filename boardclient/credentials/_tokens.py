@@ -69,12 +69,13 @@ class StoredToken:
     Args:
         token: The token.
         generation: The number of tokens and deletions of the account so far, from 1.
-        deletion: The generation of the account's last deletion, 0 if there was none. It is left out of comparison.
+        deletion: The generation of the account's last deletion, 0 if there was none, None (default) if the store does not know.
+            It is left out of comparison.
     """
 
     token: Token
     generation: int
-    deletion: int = attrs.field(default=0, eq=False)
+    deletion: int | None = attrs.field(default=None, eq=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -108,7 +109,7 @@ class TokenStore(Protocol):
     lost, run out or be granted twice, which costs at most one more authorization code.
 
     A store without `delete` and `generation` serves renewals, but not `OAuthCredentials.forget`. With one that leaves out
-    `StoredToken.deletion`, the cookies of a user who signed out are good again after the user's next sign-in.
+    `StoredToken.deletion`, a user's sign-in at one browser ends that at all others.
     """
 
     async def read(self, account: str) -> StoredToken | None:
