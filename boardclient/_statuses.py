@@ -96,7 +96,7 @@ _UNASSIGNED: Final = StatusMeaning(ApiError, effect=Effect.UNKNOWN)
 SUCCESSES: Final = frozenset(range(200, 300))
 """The statuses of responses that are read for their value."""
 
-RUN_ENDING_ERRORS: Final[tuple[type[BoardClientError], ...]] = (
+_RUN_ENDING: Final[tuple[type[BoardClientError], ...]] = (
     *(status.error for status in _TABLE.values() if status.ends_run),
     CredentialError,
     JournalError,
@@ -129,4 +129,4 @@ def ends_run(error: object) -> bool:
     """Return True if every further call would raise the error too."""
     if isinstance(error, ApiError):
         return status_of(error.status).ends_run
-    return isinstance(error, RUN_ENDING_ERRORS)
+    return isinstance(error, _RUN_ENDING)

@@ -12,7 +12,7 @@ import attrs
 from boardclient import _operations as operations
 from boardclient._operations import Request
 from boardclient._pipeline._calls import CallOptions, CallRunner
-from boardclient._statuses import RUN_ENDING_ERRORS
+from boardclient._statuses import ends_run
 from boardclient.bulk._hold import PATIENCE_SECONDS, Hold
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._listing import IdSet, Listing
@@ -98,7 +98,7 @@ class PatientReader:
         if isinstance(error, ConsentRequired):
             return True
         is_of_card = request.operation == operations.READ_CARD.name
-        if isinstance(error, RUN_ENDING_ERRORS) or (is_of_card and isinstance(error, NotFoundError)):
+        if ends_run(error) or (is_of_card and isinstance(error, NotFoundError)):
             return False
         is_answer = isinstance(error, ApiError | DecodeError) and not isinstance(error, ServerError | RateLimitError)
         if not self._has_read or is_of_card:
@@ -240,9 +240,9 @@ class RunBoard:
             card = await self._reader.read(operations.READ_CARD.request(card_id), _itself)
         except NotFoundError:
             return True
-        except RUN_ENDING_ERRORS:
-            raise
-        except BoardClientError:
+        except BoardClientError as error:
+            if ends_run(error):
+                raise
             return False
         if self.open_lists is not None and card.list_id is not None and card.list_id not in self.open_lists:
             self._moved.add(card_id)

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 
-from boardclient._statuses import RUN_ENDING_ERRORS
+from boardclient._statuses import ends_run
 from boardclient.bulk._audit import RowsOfRun, make_audit
 from boardclient.bulk._board import Reader, RunBoard
 from boardclient.bulk._content import EqualCards, digest
@@ -132,9 +132,9 @@ class Reconciler:
             listing = await self._listing()
             await self._board.read_lists()  # after the cards, so that they were listed if it is open
             missing = await self._board.look_for_missing(listing, self._samples.ids)
-        except RUN_ENDING_ERRORS:
-            raise
         except BoardClientError as error:
+            if ends_run(error):
+                raise
             return self.give_up(rows, f"the board could not be read: {error.message}")
         why = None
         if missing.is_incomplete:

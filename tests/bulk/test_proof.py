@@ -1,0 +1,508 @@
+"""What becomes of rows whose response was lost: found, sent again, or unknown. Runs over sockets, one card at a time."""
+
+import asyncio
+import html
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import attrs
+import pytest
+from bulk_helpers import World
+
+from boardclient import BulkReport, CardDraft, CardResult
+from boardclient.testing import faults
+
+
+class Meanwhile:
+    """A fault: something happens before a request is carried out."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    async def play(self, stage: Any) -> None:
+        self.act()
+        await stage.reply_answer()
+
+
+@attrs.define
+class Run:
+    """What a run said, by the names of the rows."""
+
+    results: dict[str, CardResult]
+    report: BulkReport
+
+    @property
+    def states(self) -> dict[str, str]:
+        return {name: result.state for name, result in self.results.items()}
+
+    @property
+    def audit(self) -> Any:
+        assert self.report.audit is not None
+        return self.report.audit
+
+    def error(self, name: str) -> str:
+        return str(self.results[name].error)
+
+
+async def run(
+    world: World,
+    drafts: str | list[CardDraft],
+    *,
+    committed: str = "",
+    lost: str = "",
+    before_reading: Callable[[], object] | None = None,
+    **options: Any,
+) -> Run:
+    """Run once. The responses to the rows in `committed` and `lost` do not come; those in `lost` create nothing.
+
+    Rows are sent in their order. Something may happen before the board is read for rows in doubt.
+    """
+    if isinstance(drafts, str):
+        drafts = [CardDraft(name, world.lists[0]) for name in drafts]
+    sent = len(world.sent)
+    for place, draft in enumerate(drafts):
+        if draft.name in committed or draft.name in lost:
+            world.service.faults.add(faults.drop(commit=draft.name in committed), "cards.create", call=sent + place + 1)
+    if before_reading is not None:
+        reading = world.reads() + (1 if not world.reads() or options.get("journal", 0) is None else 0) + 1
+        world.service.faults.add(Meanwhile(before_reading), "boards.cards", call=reading)
+    async with world.run(drafts, **{"concurrency": 1, "journal": None, "settle": 0.0, **options}) as opened:
+        results = [result async for result in opened]
+    world.service.faults.clear()
+    return Run({result.draft.name: result for result in results}, opened.report)
+
+
+def add_card(world: World, name: str = "of others", number: int = 0, **fields: Any) -> str:
+    """Create a card on behalf of others, and return its identifier."""
+    body = {"name": name, "idList": world.lists[number], "key": world.service.key, "token": world.service.token, **fields}
+    answer: Any = world.service.rules.answer("POST", "/1/cards", {}, body)
+    return str(answer.body["id"])
+
+
+def record(world: World, name: str) -> Any:
+    return next(card for card in world.service.rules.cards.values() if card.name == name)
+
+
+def change(world: World, row: str, **fields: Any) -> Callable[[], None]:
+    """Return what changes a card, as people do."""
+
+    def act() -> None:
+        made = record(world, row)
+        for field, value in fields.items():
+            setattr(made, field, value)
+
+    return act
+
+
+def shown_as(**ways: Callable[[Any], Any]) -> Callable[[str, Any], Any]:
+    """Return a shape of listings that shows fields in other ways; None leaves the field out."""
+
+    def shape(operation: str, body: Any) -> Any:
+        if operation != "boards.cards":
+            return body
+        shown = [{**card, **{field: way(card[field]) for field, way in ways.items()}} for card in body]
+        return [{field: value for field, value in card.items() if value is not None} for card in shown]
+
+    return shape
+
+
+# --- found, absent, unknown
+
+
+async def test_a_row_is_found_or_sent_again(world: World) -> None:
+    """A card that exists is found, one that does not is sent again, and the audit is sound."""
+    done = await run(world, "abcdef", committed="bd", lost="ce")
+    assert set(done.states.values()) == {"created"}
+    assert world.there == [*"abcdef"]
+    assert (done.audit.confirmed, done.audit.recovered, done.audit.is_sound) == (6, 2, True)
+
+
+@pytest.mark.parametrize(
+    "way", [str.strip, html.escape, lambda text: html.escape(html.escape(text)), lambda text: text.replace("\r\n", "\n")]
+)
+async def test_a_row_is_found_however_blanks_and_escapes_are_shown(world: World, way: Callable[[str], str]) -> None:
+    world.service.rules.shape = shown_as(name=way, desc=way)
+    drafts = [CardDraft(f" <{name}> & 'co'", world.lists[0], desc="one\r\ntwo ") for name in "abcd"]
+    names = [draft.name for draft in drafts]
+    done = await run(world, drafts, committed=names[1], lost=names[2])
+    assert set(done.states.values()) == {"created"}
+    assert world.there == sorted(names)
+
+
+async def test_a_card_of_others_keeps_every_lost_row_unknown(world: World) -> None:
+    """It could be any row's, renamed. Errors and audit name it; rows that are sent later can't own it."""
+    done = await run(world, "abcdefg", lost="bc", committed="d", before_reading=lambda: add_card(world))
+    stranger = record(world, "of others").id
+    assert done.states == {**dict.fromkeys("adefg", "created"), **dict.fromkeys("bc", "unknown")}
+    assert f"the card {stranger} may be its own: no row is known to have created it" in done.error("b")
+    assert [card.id for card in done.audit.unexpected] == [card.id for card in done.audit.resembling] == [stranger]
+    assert [draft.name for draft in done.audit.unproven] == ["b", "c"]
+    assert (done.audit.is_wrong, done.audit.is_sound) == (False, False)
+
+
+@pytest.mark.parametrize("fields", [{"name": "renamed"}, {"list_id": "other"}, {"due": "2030-01-01T00:00:00Z"}, {"desc": "text"}])
+async def test_a_card_that_people_have_changed_is_not_created_twice(world: World, fields: dict[str, str]) -> None:
+    """A lost card that was renamed, moved, dated or described is the row's, or keeps it unknown. It is never sent again."""
+    if "list_id" in fields:
+        fields = {"list_id": world.lists[1]}
+    drafts = [CardDraft(name, world.lists[0], desc="own", due=None) for name in "abcd"]
+    done = await run(world, drafts, committed="b", before_reading=change(world, "b", **fields))
+    assert done.states["b"] == ("created" if "due" in fields else "unknown")
+    assert Counter(world.sent) == Counter("abcd")
+    assert not done.audit.is_wrong
+
+
+async def test_cards_of_others_beside_a_run_are_no_fault(world: World) -> None:
+    done = await run(world, "abc", committed="b", before_reading=lambda: add_card(world))
+    assert set(done.states.values()) == {"created"}
+    assert [card.name for card in done.audit.unexpected] == ["of others"]
+    assert done.audit.resembling == done.audit.duplicated == ()
+    assert done.audit.is_sound
+
+
+async def test_a_card_that_was_listed_before_a_row_was_sent_is_not_its_own(world: World) -> None:
+    """The card of others keeps only the row unknown that was sent before the board was read. A later one is sent again."""
+    world.service.faults.add(faults.drop(), "cards.create", call=2)
+    world.service.faults.add(faults.drop(), "cards.create", call=4)
+    world.service.faults.add(Meanwhile(lambda: add_card(world)), "boards.cards", call=2)
+    known = asyncio.Event()
+
+    async def rows() -> AsyncIterator[CardDraft]:
+        for name in "ab":
+            yield CardDraft(name, world.lists[0])
+        await known.wait()
+        for name in "cdef":
+            yield CardDraft(name, world.lists[0])
+
+    async with world.run(rows(), journal=None, settle=0.01, concurrency=1) as opened:
+        states = {}
+        async for result in opened:
+            states[result.draft.name] = result.state
+            if result.draft.name == "b":
+                known.set()
+    assert states == {**dict.fromkeys("acdef", "created"), "b": "unknown"}
+    assert Counter(world.sent) == Counter("abcddef")
+
+
+# --- one card, one row
+
+
+async def test_equal_rows_share_equal_cards(world: World) -> None:
+    """Of four equal rows two are lost, one of them with its card."""
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
+    world.service.faults.add(faults.drop(), "cards.create", call=3)
+    done = await run(world, "aaaaz")
+    assert done.report.created == 5
+    assert world.there == [*"aaaaz"]
+    assert done.audit.is_sound
+
+
+async def test_two_cards_that_equal_one_row_leave_it_unknown(world: World) -> None:
+    done = await run(world, "abc", committed="b", before_reading=lambda: add_card(world, "b"))
+    assert done.states["b"] == "unknown"
+    assert "which nothing tells apart" in done.error("b")
+    assert {card.name for card in done.audit.resembling} == {"b"}
+    assert len(done.audit.resembling) == 2
+    assert done.audit.duplicated == ()
+
+
+async def test_rows_that_differ_in_what_is_not_shown_are_not_confused(world: World) -> None:
+    """The listing shows no dates. Of two rows with one name one exists: both are unknown."""
+    world.service.rules.shape = shown_as(due=lambda due: None)
+    drafts = [CardDraft("a", world.lists[0]), *(CardDraft("b", world.lists[0], pos=pos) for pos in ("top", "bottom"))]
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=2)
+    world.service.faults.add(faults.drop(), "cards.create", call=3)
+    async with world.run([*drafts, CardDraft("z", world.lists[0])], concurrency=1, journal=None, settle=0.0) as opened:
+        states = Counter([result.state async for result in opened])
+    assert states == {"created": 2, "unknown": 2}
+    assert world.there == ["a", "b", "z"]
+
+
+async def test_an_equal_card_is_not_taken_where_a_list_is_renamed(world: World) -> None:
+    """An automation renames the cards of a list. So an equal card belongs to others, and the renamed one may be the row's."""
+
+    def rename() -> None:
+        for made in world.service.rules.cards.values():
+            made.name = f"TICKET {made.id}"
+        add_card(world, "b")
+
+    done = await run(world, "abc", committed="b", before_reading=rename)
+    assert done.states["b"] == "unknown"
+    assert Counter(world.sent)["b"] == 1
+
+
+async def test_a_second_card_of_a_row_is_not_taken_for_another_row(world: World) -> None:
+    """A proxy repeats the request of a row. Its second card equals another, lost row in all that was sent for that."""
+    drafts = [CardDraft("a", world.lists[0], desc="text"), CardDraft("a", world.lists[0]), CardDraft("z", world.lists[0])]
+    world.service.faults.add(faults.drop(), "cards.create", call=2)
+    world.service.faults.add(Meanwhile(lambda: add_card(world, "a", desc="text")), "boards.cards", call=2)
+    async with world.run(drafts, concurrency=1, journal=None, settle=0.0) as opened:
+        states = [result.state async for result in opened]
+    assert Counter(states) == {"created": 2, "unknown": 1}
+
+
+async def test_a_request_that_a_proxy_repeats_is_reported(world: World) -> None:
+    """The second card equals what was sent for a row that has a card."""
+    done = await run(world, "abc", committed="b", before_reading=lambda: add_card(world, "a"))
+    assert set(done.states.values()) == {"created"}
+    assert [card.name for card in done.audit.duplicated] == ["a"]
+    assert (done.audit.is_wrong, done.audit.is_sound) == (True, False)
+
+
+async def test_a_card_that_others_made_like_a_confirmed_one_is_a_second_one(world: World) -> None:
+    """Nothing tells it from a repeated request, also if no row was in doubt and the row is no sample."""
+    drafts = [CardDraft(f"card {number}", world.lists[0]) for number in range(80)]
+    done = await run(world, drafts, journal=world.path)
+    add_card(world, "card 40")
+    again = await run(world, drafts, journal=world.path)
+    assert done.audit.is_sound
+    assert [card.name for card in again.audit.duplicated] == ["card 40"]
+
+
+# --- the listing
+
+
+async def test_a_listing_that_lacks_confirmed_cards_proves_nothing(world: World) -> None:
+    """It shows the oldest cards only."""
+    world.service.rules.shape = lambda operation, body: body[:2] if operation == "boards.cards" else body
+    done = await run(world, "abcdef", lost="b")
+    assert done.states["b"] == "unknown"
+    assert "cards that were confirmed: it is not complete" in done.error("b")
+    assert Counter(world.sent)["b"] == 1
+    assert done.audit.hidden == 3
+    assert (done.audit.is_wrong, done.audit.is_sound) == (False, False)
+
+
+async def test_a_listing_that_ends_at_its_length_proves_nothing(world: World) -> None:
+    """It always shows three cards, whichever are the newest: nothing shows that a row's card does not exist."""
+    add_card(world, "before")
+    world.service.rules.shape = lambda operation, body: body[-3:] if operation == "boards.cards" else body
+    done = await run(world, "abc", committed="a")
+    assert done.states["a"] in {"created", "unknown"}
+    assert Counter(world.sent) == Counter("abc")
+
+
+async def test_a_deleted_card_is_lost_and_proves_nothing_else(world: World) -> None:
+    """It is read twice, since a proxy may say 404 to everything for a moment."""
+    done = await run(world, "abcd", lost="c", before_reading=lambda: world.service.rules.cards.pop(record(world, "a").id))
+    assert set(done.states.values()) == {"created"}
+    assert world.there == [*"bcd"]
+    assert (done.audit.lost, done.audit.hidden, done.audit.is_wrong) == (1, 0, True)
+
+
+@pytest.mark.parametrize("fault", [faults.status(404), faults.status(500), faults.foreign_body(b"<html>", commit=False)])
+async def test_a_card_that_cannot_be_read_for_a_moment_is_not_deleted(world: World, fault: Any) -> None:
+    """The listing lacks a card that exists: it is not complete, whatever a proxy says first."""
+    world.service.rules.shape = lambda operation, body: body[1:] if operation == "boards.cards" else body
+    world.service.faults.add(fault, "cards.get", call=1)
+    done = await run(world, "abcd", lost="c")
+    assert done.states["c"] == "unknown"
+    assert (done.audit.lost, done.audit.hidden) == (0, 1)
+
+
+async def test_a_card_in_an_archived_list_is_no_obstacle(world: World) -> None:
+    """It is not listed, and says nothing about the other lists. A row of that list may exist, and is unknown."""
+    drafts = [CardDraft(name, world.lists[number]) for number, name in ((1, "a"), (0, "b"), (1, "c"), (0, "d"), (0, "e"))]
+
+    def archive() -> None:
+        world.service.rules.lists[world.lists[1]].closed = True
+
+    def shape(operation: str, body: Any) -> Any:
+        closed = {item.id for item in world.service.rules.lists.values() if item.closed}
+        return [card for card in body if card["idList"] not in closed] if operation == "boards.cards" else body
+
+    world.service.rules.shape = shape
+    done = await run(world, drafts, lost="bc", before_reading=archive)
+    assert done.states == {**dict.fromkeys("abde", "created"), "c": "unknown"}
+    assert f"the list {world.lists[1]} was archived or removed" in done.error("c")
+    assert (done.audit.lost, done.audit.hidden) == (0, 1)
+
+
+async def test_a_longer_listing_of_a_later_run_proves(world: World) -> None:
+    """The last row of a run is lost, and nothing can prove it absent. The next run with more rows sends it again."""
+    first = await run(world, "ab", lost="b", journal=world.path)
+    assert first.states == {"a": "created", "b": "unknown"}
+    again = await run(world, "ab", journal=world.path)
+    assert again.states == {"a": "already", "b": "unknown"}
+    assert again.audit.unproven
+    last = await run(world, "abcd", journal=world.path)
+    assert last.states == {"a": "already", "b": "created", "c": "created", "d": "created"}
+    assert last.audit.is_sound
+    assert world.there == [*"abcd"]
+
+
+async def test_rows_of_earlier_runs_may_own_an_equal_card(world: World) -> None:
+    """A row that is not in the input is in doubt too. An equal card may be either's."""
+    drafts = [CardDraft("a", world.lists[0], pos=pos, reference=pos) for pos in ("top", "bottom")]
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
+    world.service.faults.add(faults.drop(), "cards.create", call=2)
+    async with world.run(drafts, unknown="reconcile", settle=0.0, concurrency=2) as opened:
+        assert {result.state async for result in opened} == {"unknown"}
+    done = await run(world, [drafts[0], CardDraft("z", world.lists[0])], journal=world.path)
+    assert done.states["a"] == "unknown"
+
+
+# --- markers
+
+
+async def test_markers_prove_whatever_people_and_automations_change(world: World) -> None:
+    """Cards are renamed, moved and dated, and others add cards, equal ones too: each row has one card."""
+
+    def act() -> None:
+        for made in world.service.rules.cards.values():
+            made.name, made.list_id, made.due = f"TICKET {made.id}", world.lists[1], "2030-01-01T00:00:00Z"
+        add_card(world, "of others")
+        add_card(world, "c", 0)
+
+    done = await run(world, "abcdef", committed="bd", lost="ce", marker=True, before_reading=act)
+    assert set(done.states.values()) == {"created"}
+    made = [card for card in world.service.rules.cards.values() if "[bc" in card.desc]
+    assert len(made) == 6
+    assert len({card.desc for card in made}) == 6
+    assert done.audit.is_sound
+    assert len(done.audit.unexpected) == 2
+
+
+@pytest.mark.parametrize("names", [None, "TICKET"])
+async def test_a_marker_that_was_replaced_by_another_description_may_be_the_rows(world: World, names: str | None) -> None:
+    """The name shows it. Where names are changed as well, any card with a description may be the row's."""
+
+    def act() -> None:
+        record(world, "b").desc = "described by somebody"
+        for made in world.service.rules.cards.values():
+            made.name = f"{names} {made.id}" if names else made.name
+
+    done = await run(world, "abcd", committed="b", marker=True, before_reading=act)
+    assert done.states["b"] == "unknown"
+    assert Counter(world.sent)["b"] == 1
+
+
+@pytest.mark.parametrize("marker", [True, lambda draft: f"no-{draft.name}-x"])
+@pytest.mark.parametrize("text", ["", "a long text of words, " * 50])
+async def test_a_part_of_a_marker_may_be_the_rows(world: World, marker: Any, text: str) -> None:
+    """An automation joins words with underscores, or masks numbers, in one card. The others show their markers."""
+
+    def act() -> None:
+        made = record(world, "b")
+        made.name = "TICKET"
+        made.desc = re.sub(r"\[(bc\w{4})\w+(\w{7})\]|\[(no)-(b)-(x)\]", r"\1*\2\3_\4_\5", made.desc)
+
+    drafts = [CardDraft(name, world.lists[0], desc=text) for name in "abcd"]
+    done = await run(world, drafts, committed="b", lost="c", marker=marker, before_reading=act)
+    assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
+    assert f"the card {record(world, 'TICKET').id} may be its own" in done.error("b")
+
+
+async def test_markers_of_another_list_prove_nothing(world: World) -> None:
+    """An automation takes the descriptions of one list away, where every response was lost."""
+
+    def act() -> None:
+        record(world, "b").desc = ""
+        record(world, "b").name = "TICKET"
+
+    drafts = [CardDraft(name, world.lists[number]) for number, name in ((0, "a"), (1, "b"), (0, "c"), (0, "d"))]
+    done = await run(world, drafts, committed="b", lost="c", marker=True, before_reading=act)
+    assert done.states["b"] == "unknown"
+    assert done.states["c"] == "created"
+    assert Counter(world.sent)["b"] == 1
+
+
+async def test_a_sample_without_its_marker_makes_every_card_count(world: World) -> None:
+    """If descriptions are not listed, or somebody has edited one, a card without a marker may be a row's."""
+
+    def act() -> None:
+        record(world, "a").desc = "edited"
+        add_card(world)
+
+    done = await run(world, "abcd", lost="b", committed="c", marker=True, before_reading=act)
+    assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
+
+
+async def test_rows_are_found_by_equality_if_no_description_is_listed(world: World) -> None:
+    world.service.rules.shape = shown_as(desc=lambda desc: None)
+    done = await run(world, "abcd", committed="b", lost="c", marker=True)
+    assert set(done.states.values()) == {"created"}
+    assert world.there == [*"abcd"]
+
+
+async def test_a_second_card_with_a_marker_is_reported(world: World) -> None:
+    """Also if it was renamed, and its row was never in doubt. A card of another import is no fault."""
+
+    def act() -> None:
+        add_card(world, "renamed", desc=record(world, "a").desc)
+        add_card(world, "of another import", desc="[bcaaaaaaaaaaaaaaaa]")
+
+    done = await run(world, "abc", committed="b", marker=True, before_reading=act)
+    assert [card.name for card in done.audit.duplicated] == ["renamed"]
+    assert [card.name for card in done.audit.unexpected] == ["of another import"]
+    assert done.audit.is_wrong
+
+
+async def test_rows_that_share_a_marker_are_clear_only_together(world: World) -> None:
+    drafts = [CardDraft(name, world.lists[0]) for name in "abcd"]
+    one = await run(world, drafts, committed="b", lost="c", marker=lambda draft: "bc" if draft.name in "bc" else draft.name)
+    assert [one.states[name] for name in "abcd"] == ["created", "unknown", "unknown", "created"]
+    assert "which nothing tells apart" in one.error("b")
+    both = await run(
+        world, [CardDraft(name, world.lists[0]) for name in "efgh"], committed="fg",
+        marker=lambda draft: "fg" if draft.name in "fg" else draft.name,
+    )  # fmt: skip
+    assert set(both.states.values()) == {"created"}
+
+
+async def test_cards_that_show_the_markers_of_others_are_one_row_s_each(world: World) -> None:
+    """Descriptions may refer to other rows by their markers."""
+    drafts = [CardDraft(name, world.lists[0], desc=f"see [m{other}]") for name, other in ("ab", "bc", "cb", "da")]
+    done = await run(world, drafts, committed="bc", marker=lambda draft: f"m{draft.name}")
+    assert set(done.states.values()) == {"created"}
+    assert done.audit.is_sound
+
+
+async def test_markers_of_rows_that_are_not_in_the_input_are_known(world: World) -> None:
+    """A row of an earlier run that is in doubt has a card, which shows its marker: it is no other row's."""
+    await run(world, "ab", committed="b", marker=True, journal=world.path, unknown="report")
+    drafts = [CardDraft(name, world.lists[0], reference=name) for name in "cde"]
+    done = await run(world, drafts, lost="d", marker=True, journal=world.path)
+    assert done.states["d"] in {"created", "unknown"}
+    assert Counter(world.there) == Counter("abcde" if done.states["d"] == "created" else "abce")
+
+
+# --- reading the board
+
+_FAULTS = {
+    "a page": faults.foreign_body(b"<html>please wait</html>", commit=False),
+    "null": faults.foreign_body(b"null", content_type="application/json", commit=False),
+    "half a body": faults.truncated(),
+    "another element": faults.foreign_body(b'[{"id": "c1"}, 7]', content_type="application/json", commit=False),
+    "302": faults.redirect("https://login.example/", 302),
+    "403": faults.status(403),
+    "404": faults.status(404),
+    "409": faults.status(409),
+    "500": faults.status(500),
+    "no response": faults.drop(),
+}
+
+
+@pytest.mark.parametrize("operation", ["boards.lists", "boards.cards"])
+@pytest.mark.parametrize("fault", _FAULTS.values(), ids=[*_FAULTS])
+async def test_the_board_is_read_with_patience(world: World, operation: str, fault: Any) -> None:
+    """What passes is waited out: at the start, for rows in doubt, and in the end."""
+    for call in (1, 3, 5):
+        world.service.faults.add(fault, operation, call=call)
+    done = await run(world, "abcd", committed="b", lost="c")
+    assert set(done.states.values()) == {"created"}
+    assert done.audit.is_sound
+
+
+async def test_a_board_that_can_never_be_read_leaves_rows_unknown(world: World, passing_time: Any) -> None:
+    """After a bounded time, the errors say why."""
+    world.service.faults.add(faults.status(404), "boards.cards", call=range(2, 1000))
+    done = await run(world, "abc", committed="b")
+    assert done.states == {"a": "created", "b": "unknown", "c": "created"}
+    assert "the board could not be read" in done.error("b")
+    assert "404" in done.error("b")
+    assert done.report.audit is None
+    assert done.report.audit_error is not None
+    assert any("was read again and again for" in note for note in done.report.audit_error.__notes__)
