@@ -30,7 +30,7 @@ def _section(title: str) -> str:
     return _README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
-_FULL = re.compile(r"^\s*(?:from|import) (?:fastapi|httpx|litestar|opentelemetry|quart|starlette)\b", re.MULTILINE)
+_FULL = re.compile(r"^\s*(?:from|import) (?:fastapi|httpx|litestar|opentelemetry|pandas|quart|starlette)\b", re.MULTILINE)
 
 _PROGRAMS = [
     pytest.param(code, id=f"{page} {number}", marks=[pytest.mark.full] if _FULL.search(code) else [])
@@ -77,7 +77,7 @@ def test_shell_line_is_one_line(title: str) -> None:
     assert line.startswith("python3 -m venv .venv && ")
 
 
-_GUARANTEES = _PAGES["docs/errors.md"].split("\n## What you may rely on\n", 1)[1]
+_GUARANTEES = _PAGES["docs/promises.md"]
 
 
 @pytest.mark.parametrize("name", re.findall(r"`([A-Z]\w+)`", _GUARANTEES))

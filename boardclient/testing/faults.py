@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 import attrs
 
@@ -294,8 +294,15 @@ def redirect(location: str, code: int = 307) -> Status:
     return Status(code, {"Location": location})
 
 
-status, drop, delay_answer, delay_commit, hang = Status, Drop, DelayAnswer, DelayCommit, Hang
-truncated, foreign_body, slow_body, rate_limit = Truncated, ForeignBody, SlowBody, RateLimit
+status: TypeAlias = Status
+drop: TypeAlias = Drop
+delay_answer: TypeAlias = DelayAnswer
+delay_commit: TypeAlias = DelayCommit
+hang: TypeAlias = Hang
+truncated: TypeAlias = Truncated
+foreign_body: TypeAlias = ForeignBody
+slow_body: TypeAlias = SlowBody
+rate_limit: TypeAlias = RateLimit
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -328,15 +335,15 @@ class Faults:
     _level: float = attrs.field(init=False, default=0.0)
     _filled_at: float = attrs.field(init=False, default=0.0)
 
-    status = staticmethod(status)
-    drop = staticmethod(drop)
-    delay_answer = staticmethod(delay_answer)
-    delay_commit = staticmethod(delay_commit)
-    hang = staticmethod(hang)
-    truncated = staticmethod(truncated)
-    foreign_body = staticmethod(foreign_body)
-    slow_body = staticmethod(slow_body)
-    redirect = staticmethod(redirect)
+    status: ClassVar[type[Status]] = Status
+    drop: ClassVar[type[Drop]] = Drop
+    delay_answer: ClassVar[type[DelayAnswer]] = DelayAnswer
+    delay_commit: ClassVar[type[DelayCommit]] = DelayCommit
+    hang: ClassVar[type[Hang]] = Hang
+    truncated: ClassVar[type[Truncated]] = Truncated
+    foreign_body: ClassVar[type[ForeignBody]] = ForeignBody
+    slow_body: ClassVar[type[SlowBody]] = SlowBody
+    redirect: ClassVar[Callable[..., Status]] = staticmethod(redirect)
 
     def add(
         self,

@@ -1,0 +1,67 @@
+"""The documentation site: `sphinx-build -W docs site`. It needs the group `docs` and no network."""
+
+import re
+from importlib.metadata import version as version_of
+from typing import Any
+
+project = "boardclient"
+copyright = "the boardclient authors"  # noqa: A001 -- the name that Sphinx reads
+version = release = version_of("boardclient")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "sphinxcontrib.mermaid",
+]
+exclude_patterns = ["examples", "inventories"]
+html_theme = "furo"
+html_title = f"boardclient {version}"
+html_extra_path = ["llms.txt"]
+html_show_sphinx = False
+html_copy_source = False
+pygments_dark_style = "github-dark"
+
+# Inventories are kept in the tree, so that building needs no network: they tell where a name of another library is documented.
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", "inventories/python.inv"),
+    "aiohttp": ("https://docs.aiohttp.org/en/stable", "inventories/aiohttp.inv"),
+    "attrs": ("https://www.attrs.org/en/stable", "inventories/attrs.inv"),
+    "tenacity": ("https://tenacity.readthedocs.io/en/stable", "inventories/tenacity.inv"),
+}
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+myst_fence_as_directive = ["mermaid"]
+suppress_warnings = ["myst.xref_missing"]  # links to files outside of this folder, which tests/test_documentation.py checks
+
+default_role = "code"
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_class_signature = "mixed"
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+
+_FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[([^\]`]+)\]\((https?://[^)]+)\)")
+
+
+def _from_markdown(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Turn the Markdown of docstrings, which editors show, into what autodoc reads."""
+
+    def block(match: re.Match[str]) -> str:
+        indent, language, code = match.groups()
+        body = "".join(f"   {line}\n" if line.strip() else "\n" for line in code.splitlines())
+        return f"{indent}.. code-block:: {language or 'text'}\n\n{body}"
+
+    lines[:] = _LINK.sub(r"`\1 <\2>`__", _FENCE.sub(block, "\n".join(lines) + "\n")).splitlines()
+
+
+def setup(app: Any) -> None:
+    """Let Sphinx call what turns Markdown into reStructuredText, before napoleon reads the sections."""
+    app.connect("autodoc-process-docstring", _from_markdown, priority=400)
