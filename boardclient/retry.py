@@ -2,11 +2,13 @@
 
 A policy is a `tenacity.AsyncRetrying`; everything here composes with tenacity's own parts:
 
-    AsyncRetrying(
-        retry=when_safe | when_status(409),
-        stop=stop_after_attempt(5) | budget(),
-        wait=wait_retry_after(otherwise=wait_random_exponential(max=20)),
-    )
+```python
+AsyncRetrying(
+    retry=when_safe | when_status(409),
+    stop=stop_after_attempt(5) | budget(),
+    wait=wait_retry_after(otherwise=wait_random_exponential(max=20)),
+)
+```
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ def test_a_session_that_refuses_an_option_shows_no_secret(options: dict[str, Any
     assert repr(AsyncSession.__new__(AsyncSession)) == "<AsyncSession, not built>"
 
 
-async def test_the_proxys_word_is_told() -> None:
+async def test_the_words_of_a_proxy_are_in_the_error() -> None:
     """A proxy that refuses a tunnel says why by its status, which is not taken for the service's."""
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -244,7 +244,7 @@ async def test_the_proxys_word_is_told() -> None:
 
 
 @pytest.mark.parametrize("is_lent", [False, True])
-async def test_nobody_waits_for_100_continue(is_lent: bool) -> None:
+async def test_100_continue_is_not_waited_for(is_lent: bool) -> None:
     """A service that never asks for the body gets it all the same, at once."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import boardclient
+import boardclient.testing
 from boardclient.testing import BoardService
 
 _ROOT = Path(__file__).parent.parent
@@ -84,3 +86,26 @@ _GUARANTEES = _PAGES["docs/promises.md"]
 def test_name_in_the_guarantees_exists(name: str) -> None:
     """The names in the table of guarantees exist."""
     assert hasattr(boardclient, name) or hasattr(builtins, name) or name in {"GET", "PUT", "DELETE", "POST"}
+
+
+_REFERENCE = "\n".join(text for page, text in _PAGES.items() if page.startswith("docs/reference/"))
+
+
+@pytest.mark.parametrize("module", [boardclient, boardclient.testing], ids=["boardclient", "testing"])
+def test_each_public_name_is_in_the_reference(module: ModuleType) -> None:
+    """The site documents each name that users import."""
+    names = [f"{module.__name__}.{name}" for name in module.__all__ if name not in {"__version__", "Member"}]
+    assert [name for name in names if not re.search(rf":: {re.escape(name)}$", _REFERENCE, re.MULTILINE)] == []
+
+
+def test_each_page_is_on_the_site() -> None:
+    """A page that no list of contents names can't be found."""
+    listed = {
+        str((_ROOT / page).parent.joinpath(f"{name}.md").resolve().relative_to(_ROOT))
+        for page, text in _PAGES.items()
+        for block in re.findall(r"^```{toctree}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        for name in block.split("\n")
+        if name and not name.startswith(":")
+    }
+    site = {page for page in _PAGES if page.startswith("docs/") and not page.startswith("docs/examples/")}
+    assert site - listed == {"docs/index.md"}

@@ -1,4 +1,4 @@
-"""The journal of a bulk run, for applications and the command line: read it, and settle its rows by hand.
+"""The journal of a bulk run: read it, and settle its rows by hand.
 
 A run writes it, and `read_journal` and `read_rows` may read it meanwhile. The design is described in docs/design/journal.md.
 """

@@ -166,7 +166,10 @@ class DelayAnswer:
 
 @attrs.frozen
 class DelayCommit:
-    """Commit and respond after a delay in seconds, even if the client has closed the connection by then."""
+    """Commit and respond after a delay in seconds.
+
+    It commits even if the client has closed the connection by then.
+    """
 
     seconds: float
 
