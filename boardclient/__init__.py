@@ -5,9 +5,10 @@
 A name is imported when it is first used. A program that uses none, such as a pytest run with the plugin, does not import aiohttp.
 """
 
+from typing import TYPE_CHECKING
+
 from boardclient._version import __version__ as __version__
 
-TYPE_CHECKING = False  # instead of typing's, whose import takes longer than this module's
 if TYPE_CHECKING:
     from boardclient._pace import Pace
     from boardclient._responses import Response

@@ -45,7 +45,8 @@ class Response(RawResponse):
     def read(self, model: type[T]) -> T:
         """Return the body as a model or as a list of models.
 
-        `model` is `Board`, `BoardList`, `Card` or `Member`, or a list of one of them, such as `list[Card]`. A field of another type than the interface shows is None, and stays in `extra`.
+        `model` is `Board`, `BoardList`, `Card` or `Member`, or a list of one of them, such as `list[Card]`. A field of another
+        type than the interface shows is None, and stays in `extra`.
 
         Raises:
             DecodeError: the body is no such object or array, or an identifier is missing.

@@ -271,7 +271,7 @@ def utc_timestamp(value: object, name: str = "due", /) -> str:
 def aware_datetime(text: str | None, /) -> datetime | None:
     """Return an ISO 8601 date-time as an aware datetime.
 
-    It is None if the text is None, is malformed or has no offset.
+    It is None if the text is None, is malformed or has no offset, or if UTC can't express it.
     """
     if text is None:
         return None
@@ -279,7 +279,14 @@ def aware_datetime(text: str | None, /) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return None if moment.tzinfo is None else moment
+    if moment.tzinfo is None:
+        return None
+    if not 1 < moment.year < 9999:  # an offset may lead out of the calendar
+        try:
+            moment.astimezone(UTC)
+        except OverflowError:
+            return None
+    return moment
 
 
 @attrs.frozen

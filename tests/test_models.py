@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from boardclient import Response
 from boardclient.models import (
     Board,
     BoardList,
@@ -295,3 +296,18 @@ def test_a_draft_with_an_own_field_keeps_it() -> None:
     draft = TaggedDraft("a", "l1", tag="b")
     assert attrs.astuple(draft) == ("a", "l1", None, None, None, None, "b")
     assert [field.name for field in attrs.fields(CardDraft)] == ["name", "list_id", "desc", "due", "pos", "reference"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00", "0001-01-01T23:59:59+23:59", "9999-12-31T00:01:00-23:59"],
+)
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+def test_a_date_that_utc_can_not_express_is_left_in_extra(text: str, many: bool) -> None:
+    """What was read can be written again, also at the ends of the calendar."""
+    body = json.dumps({"id": "c1", "due": text}).encode()
+    (card,) = Response(200, {}, b"[%b]" % body).read(list[Card]) if many else [Response(200, {}, body).read(Card)]
+    assert (card.due, card.extra) == (None, {"due": text})
+    assert card.to_dict()["extra"] == {"due": text}
+    within = Response(200, {}, b'{"id":"c1","due":"9999-12-31T23:59:59+05:00"}').read(Card)
+    assert within.to_dict()["due"] == "9999-12-31T18:59:59Z"

@@ -1,11 +1,13 @@
 """What importing the package does, and what it must not do."""
 
+import ast
 import importlib
 import importlib.metadata
 import importlib.resources
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -160,3 +162,14 @@ def test_every_public_name_is_listed_and_no_other_is_had() -> None:
     assert {*boardclient.__all__, "__version__"} <= set(dir(boardclient))
     with pytest.raises(AttributeError, match="AsyncSesion"):
         _ = boardclient.AsyncSesion  # type: ignore[attr-defined]  # -- misspelt on purpose
+
+
+def test_editors_see_what_is_imported_for_types_only() -> None:
+    """Each module takes TYPE_CHECKING from typing: editors read no other constant as true."""
+    assigned = [
+        path.name
+        for path in Path(boardclient.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Assign) and "TYPE_CHECKING" in {getattr(target, "id", "") for target in node.targets}
+    ]
+    assert assigned == []

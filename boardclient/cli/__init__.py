@@ -1,8 +1,8 @@
 """The entry point of the command line, which needs the extra `boardclient[cli]`."""
 
 import os
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False  # instead of typing's, whose import takes longer than this module's
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
