@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import multiprocessing.connection  # noqa: F401 -- coverage drops it from sys.modules where it starts in a worker, and pickle then finds another
 import signal
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

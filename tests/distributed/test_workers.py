@@ -208,7 +208,7 @@ async def test_a_run_that_ends_early_leaves_a_part_that_resumes(board: Board) ->
 
 
 async def test_a_worker_whose_event_loop_stands_still_loses_its_part(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The heartbeat gives up, and the worker sends nothing when it goes on after its lease."""
+    """The heartbeat gives up, and the worker sends nothing when it continues after its lease."""
     job = await board.plan(board.drafts(60), parts=1)
     lease_lost: list[BaseException] = []
     check = leases.Lease.check

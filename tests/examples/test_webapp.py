@@ -433,7 +433,7 @@ def test_a_damaged_journal_is_shown_as_an_error(client: TestClient, service: Boa
     assert "The upload failed" in client.get(path).text
 
 
-def test_uploads_that_were_left_go_on_at_the_start(open_client: OpenClient, service: BoardService, tmp_path: Path) -> None:
+def test_uploads_that_were_left_continue_at_the_start(open_client: OpenClient, service: BoardService, tmp_path: Path) -> None:
     """An upload that a worker left is resumed when the application starts, before anyone looks at it."""
     board = service.seed({"To Do": []})
     service.faults.add(faults.hang(), "cards.create")

@@ -106,6 +106,16 @@ async def test_a_short_credential_changes_no_names_and_numbers(server: Server) -
     assert json.loads(entry["response"]["content"]["text"]) == {"id": "c1", "name": "******", "kt": 17, "desc": "x"}
 
 
+async def test_a_body_without_credentials_is_recorded_as_it_is(server: Server) -> None:
+    """A body that carries none, since they are in the query, keeps the order of its fields and its numbers."""
+    server.body = b'{"id": "c1"}'
+    credentials = StaticCredentials("t0ken-1234", "k3y-1234")
+    async with AsyncSession(credentials, server.base_url, credentials_in="query") as session, record(target=session) as recorder:
+        await session.request("POST", "/1/other", json={"b": 1.5, "a": "k3y-1234"})
+    (entry,) = recorder.recording.entries
+    assert json.loads(entry["request"]["postData"]["text"]) == {"b": 1.5, "a": "***"}
+
+
 async def test_headers_of_the_session_are_not_written(tmp_path: Path, server: Server) -> None:
     """A credential for a proxy or gateway may be repeated as well, and further texts can be named."""
     server.body = b'{"id": "c1", "name": "gateway-secret-77 other-secret-88"}'
@@ -154,6 +164,7 @@ async def test_no_secret_of_the_exchange_is_written(tmp_path: Path, answer: Any)
         (b"[" * 200 + b'"bare-token-123456"' + b"]" * 200, 200, "replayed-token-1"),
         (b'{"detail": "no such client s3cret-s3cret"}', 400, "no such client ***"),
         (b'{"token_type": "bearer"}', 200, '{"token_type": "bearer"}'),
+        (b'{"t": "abc"}', 200, '{"t": "replayed-token-1"}'),
     ],
 )
 async def test_an_exchange_of_another_shape_is_not_written(server: Server, body: bytes, status: int, kept: str) -> None:

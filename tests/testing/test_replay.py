@@ -290,6 +290,6 @@ async def test_the_archive_of_a_browser_is_replayed(tmp_path: Path) -> None:
             assert caught.value.effect is Effect.UNKNOWN
         async with http.get(url) as response:
             assert (response.status, await response.text()) == (421, "the response was left out of the recording: its text")
-        async with http.put(url, data=b"anything") as response:
+        async with http.put(url, data=b"{anything") as response:
             assert response.status == 201
     await service.stop()
