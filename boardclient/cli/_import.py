@@ -70,6 +70,20 @@ RESULT = ("created", "already", "failed", "unknown", "not_sent", "seconds", "rat
     "--date-format", metavar="FORMAT", help="The form of due dates as for strptime, such as %d.%m.%Y.", show_default="ISO 8601"
 )
 @timezone_option
+@click.option("--engine", type=click.Choice(["dask"]), help="Let several workers create the cards; needs the extra dask.")
+@click.option(
+    "--workers", type=WholeNumber(min=1), metavar="N", help="With --engine: the processes to start.", show_default="processors"
+)
+@click.option(
+    "--parts", type=WholeNumber(min=1), metavar="N", help="With --engine: how many parts to make.", show_default="5,000 rows each"
+)
+@click.option("--scheduler", metavar="ADDRESS", help="With --engine: use this cluster instead of processes of this host.")
+@click.option(
+    "--ledger",
+    metavar="PATH_OR_URL",
+    help="With --engine: what the workers share, a file or postgresql://… without a password.",
+    show_default="FILE.ledger",
+)
 @json_option(*RESULT)
 def import_(**options: Any) -> None:
     """Create a card for each row of a CSV or JSON Lines file, each exactly once.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
 
 import attrs
 
@@ -27,6 +27,9 @@ from boardclient.cli._errors import IncompleteError, NotProvenError, UsageError
 from boardclient.cli._names import Finder, Names, of_lists
 from boardclient.cli._output import note, out, out_json, plural, quoted, show
 from boardclient.cli._running import Client, GracefulStop, in_steps, reported, with_session
+
+if TYPE_CHECKING:
+    from boardclient.integrations.dask import DaskRun
 
 STATES = ("created", "already", "failed", "unknown")
 _LINES = 20
@@ -53,6 +56,11 @@ class ImportOptions:
     delimiter: str | None = None
     fields: tuple[str, ...] | None = None
     layout: _rows.Layout = _rows.Layout()
+    engine: str | None = None
+    workers: int | None = None
+    parts: int | None = None
+    scheduler: str | None = None
+    ledger: str = ""
 
 
 def run(
@@ -66,6 +74,7 @@ def run(
     delimiter: str | None,
     date_format: str | None,
     zone: str | None,
+    ledger: str | None,
     **others: object,
 ) -> None:
     """Create a card for each row of a file, each exactly once."""
@@ -80,10 +89,16 @@ def run(
             date_format=date_format,
         )
         source = opened.enter_context(_opened(file))
+        has_engine = others["engine"] is not None
+        if not has_engine and (ledger or others["workers"] or others["parts"] or others["scheduler"]):
+            raise UsageError("--workers, --parts, --scheduler and --ledger are those of --engine dask")
+        if has_engine and (journal or others["rate"] or others["existing"] == "skip"):
+            raise UsageError("--journal, --rate and --existing skip can't be used with --engine")
         default = None if file == "-" or not os.path.isfile(file) else f"{file}.journal"
-        chosen = journal or default
+        chosen = None if has_engine else journal or default
         path = None if chosen is None else Path(chosen)
-        options = ImportOptions(journal=path, delimiter=delimiter, layout=layout, **others)  # type: ignore[arg-type]  # -- click has checked them
+        shared = ledger or f"{'import' if file == '-' else file}.ledger"
+        options = ImportOptions(journal=path, delimiter=delimiter, layout=layout, ledger=shared, **others)  # type: ignore[arg-type]  # -- click has checked them
 
         async def work(client: Client) -> None:
             finder = Finder(client, board)
@@ -91,7 +106,7 @@ def run(
                 await import_file(client.session, source, finder.board_id(), options, graceful_stop, client)
 
         # Rows in flight are named one by one, so the final line only says how to resume.
-        hint = "without a journal it can't be resumed" if path is None else "the same command line resumes it"
+        hint = "without a journal it can't be resumed" if path is None and not has_engine else "the same command line resumes it"
         with_session(work, graceful_stop=graceful_stop, when_stopped=hint)
 
 
@@ -151,7 +166,8 @@ async def import_file(
     identity = journal_identity(session.identity, board_id, options.marker or None)
     earlier = await read_earlier(options.journal, identity)
     existing = Existing()
-    if not earlier.exists and options.existing != "create":
+    is_planned = options.engine is not None and await _is_planned(options.ledger)
+    if not earlier.exists and not is_planned and options.existing != "create":
         existing = Existing(await session.boards.cards(board_id))
     plans = await check(source, earlier, existing)
     if existing.rows and options.existing == "refuse":
@@ -164,6 +180,15 @@ async def import_file(
         _show_plan(plans, existing.count, options, has_journal=earlier.exists)
     else:
         await _Import(session, source, plans.total(), options, graceful_stop or GracefulStop(), board_id, client).run()
+
+
+async def _is_planned(ledger: str) -> bool:
+    """Return True if an import has used a ledger before."""
+    from boardclient.distributed import status
+
+    with contextlib.suppress(JournalError):
+        return bool(await status(ledger))
+    return False
 
 
 @attrs.frozen
@@ -401,8 +426,10 @@ class _Import:
         if not self.graceful_stop.is_requested:
             self._check(run.report)
 
-    def _bulk_run(self) -> BulkRun:
+    def _bulk_run(self) -> BulkRun | DaskRun:
         options, session = self.options, self.session
+        if options.engine is not None:
+            return self._dask_run()
         if options.rate is not None:
             session = session.with_options(limiter=_Rate(options.rate))
         return session.cards.create_many(
@@ -415,7 +442,30 @@ class _Import:
             on_progress=self._show_progress,
         )
 
-    async def _follow(self, run: BulkRun) -> None:
+    def _dask_run(self) -> DaskRun:
+        """Return the run of a cluster, whose workers get service and credentials from the environment."""
+        from boardclient.integrations.dask import DaskRun
+
+        options, client = self.options, self.client
+        if client is not None:
+            values = {"BASE_URL": client.settings.base_url, "TOKEN": client.settings.token, "KEY": client.settings.key}
+            if not values["TOKEN"] and not os.environ.get("BOARDCLIENT_TOKEN"):
+                raise UsageError("--engine dask needs BOARDCLIENT_TOKEN: each worker reads its credentials from the environment")
+            os.environ.update({f"BOARDCLIENT_{name}": value for name, value in values.items() if value})
+        return DaskRun(
+            _Drafts(self),
+            self.board_id,
+            options.ledger,
+            parts=options.parts,
+            marker=options.marker,
+            settle=options.settle,
+            workers=options.workers,
+            scheduler=options.scheduler,
+            concurrency=options.concurrency,
+            on_progress=self._show_progress,
+        )
+
+    async def _follow(self, run: BulkRun | DaskRun) -> None:
         async with AsyncExitStack() as opened_run:
             try:
                 await opened_run.enter_async_context(run)
@@ -429,7 +479,7 @@ class _Import:
                 raise IncompleteError(str(error)) from None
             finally:
                 await opened_run.aclose()
-                for result in run.take_ready():  # results that came meanwhile count as well
+                for result in run.take_ready() if isinstance(run, BulkRun) else ():  # results that came meanwhile count as well
                     self._count(result)
 
     def _show_progress(self, progress: BulkProgress) -> None:

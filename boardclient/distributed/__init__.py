@@ -8,6 +8,6 @@
 It needs the extra `workers`. docs/distributed.md is its guide.
 """
 
-from boardclient.distributed._jobs import Job, PartStatus, drain, import_part, import_part_now, plan, report, status
+from boardclient.distributed._jobs import Job, PartStatus, drain, import_part, import_part_now, plan, report, results, status
 
-__all__ = ["Job", "PartStatus", "drain", "import_part", "import_part_now", "plan", "report", "status"]
+__all__ = ["Job", "PartStatus", "drain", "import_part", "import_part_now", "plan", "report", "results", "status"]

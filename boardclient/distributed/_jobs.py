@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from boardclient.bulk import BulkAudit, BulkReport, BulkRun, CardResult, digest, journal_identity
 from boardclient.bulk._options import make_options
-from boardclient.distributed._database import Database, checked_place, jobs, parts
+from boardclient.distributed._database import Database, checked_place, events, jobs, parts
 from boardclient.distributed._lease import Lease, LeaseLostError, claim, worker_name
 from boardclient.distributed._parts import CLOSING, PartLedger, State, dump_drafts, dump_ids, load_drafts, read_states
 from boardclient.errors import BoardClientError, Effect, JournalError
@@ -30,7 +30,6 @@ from boardclient.session import AsyncSession
 _PART_ROWS: Final = 5000
 _RESERVED: Final = 2
 """How many rows the closing part sends: their cards show that a listing without those of rows in doubt was complete."""
-_MOST_PROBLEMS: Final = 1000
 _POLL_SECONDS: Final = 0.5
 
 
@@ -45,6 +44,7 @@ class Job:
         parts: The numbers of the parts to pass to `import_part`.
         rows: The number of rows.
         already: How many of them had a card when the job was planned.
+        since: The last event in the ledger at that time.
     """
 
     ledger: str
@@ -53,6 +53,7 @@ class Job:
     parts: tuple[int, ...]
     rows: int
     already: int = 0
+    since: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -169,9 +170,10 @@ async def _opened_again(database: Database, job: Job, states: dict[int, State]) 
             await connection.execute(
                 parts.update().where(parts.c.job == job.name, parts.c.part.in_(again)).values(state="open", lease_until=0.0)
             )
+        since = await connection.scalar(sa.select(sa.func.coalesce(sa.func.max(events.c.id), 0)))
     done = sum(state == "done" for state, _ in states.values())
     numbers = tuple(part.part for part in found if part.part != CLOSING) or (CLOSING,)
-    return attrs.evolve(job, parts=numbers, rows=sum(part.size for part in found), already=done)
+    return attrs.evolve(job, parts=numbers, rows=sum(part.size for part in found), already=done, since=since or 0)
 
 
 def _numbers(first: int, count: int) -> range:
@@ -348,7 +350,6 @@ async def report(ledger: Job | str | os.PathLike[str], *, name: str | None = Non
             requests, rejected = (await connection.execute(sums.where(parts.c.job == job))).one()
             seconds = await connection.scalar(sa.select(sa.func.max(parts.c.seconds)).where(parts.c.job == job))
             audit = await connection.scalar(sa.select(jobs.c.audit).where(jobs.c.job == job))
-            problems = await _problems(connection, job, states)
     counts = Counter(state for state, _ in states.values())
     already = ledger.already if isinstance(ledger, Job) else 0
     values: dict[str, Any] = json.loads(audit or "{}")
@@ -364,7 +365,6 @@ async def report(ledger: Job | str | os.PathLike[str], *, name: str | None = Non
         rejected=int(rejected),
         audit=_load_audit(values) if values else None,
         audit_error=None if failure is None else BoardClientError(failure),
-        **({"problems": problems} if "problems" in attrs.fields_dict(BulkReport) else {}),
     )
 
 
@@ -433,22 +433,30 @@ def _exists(place: str) -> bool:
     return os.path.exists(place)
 
 
-async def _problems(connection: AsyncConnection, job: str, states: dict[int, State]) -> tuple[CardResult, ...]:
-    """Return the first rows that failed or are unknown."""
-    wanted = sorted(seq for seq, (state, _) in states.items() if state != "done")[:_MOST_PROBLEMS]
-    found: list[CardResult] = []
-    rows = await connection.execute(sa.select(parts.c.first, parts.c.size, parts.c.rows).where(parts.c.job == job))
-    for part in rows if wanted else ():
-        numbers = _numbers(part.first, part.size)
-        drafts = load_drafts(part.rows) if any(seq in numbers for seq in wanted) else []
-        for seq in wanted if drafts else ():
-            if seq in numbers:
-                state, detail = states[seq]
-                is_unknown = state in {"logged", "unknown"}
-                error = BoardClientError(detail, Effect.UNKNOWN if is_unknown else Effect.REJECTED)
-                draft = drafts[seq - part.first - 1]
-                found.append(CardResult(index=seq - 1, draft=draft, error=error, state="unknown" if is_unknown else "failed"))
-    return tuple(sorted(found, key=lambda one: one.index))
+async def results(job: Job) -> AsyncGenerator[CardResult, None]:
+    """Yield what became of each row of a job that a worker has taken up, part by part.
+
+    Raises:
+        JournalError: the ledger can't be read.
+    """
+    async with _opened(job.ledger) as database:
+        states = await read_states(database, job.name)
+        before = await read_states(database, job.name, until=job.since)
+        async with database.begin() as connection:
+            found = await connection.stream(sa.select(parts).where(parts.c.job == job.name).order_by(parts.c.first))
+            async for part in found:
+                for seq, draft in zip(_numbers(part.first, part.size), load_drafts(part.rows), strict=True):
+                    if seq in states:
+                        yield _result(seq, draft, states[seq], is_earlier=before.get(seq, ("",))[0] == "done")
+
+
+def _result(seq: int, draft: CardDraft, known: State, *, is_earlier: bool) -> CardResult:
+    state, detail = known
+    if state == "done":
+        return CardResult(index=seq - 1, draft=draft, card=Card(detail), state="already" if is_earlier else "created")
+    is_unknown = state in {"logged", "unknown"}
+    error = BoardClientError(detail, Effect.UNKNOWN if is_unknown else Effect.REJECTED)
+    return CardResult(index=seq - 1, draft=draft, error=error, state="unknown" if is_unknown else "failed")
 
 
 def _dump_audit(of_run: BulkReport) -> str | None:

@@ -54,11 +54,13 @@ def dump_ids(ids: Iterable[str]) -> bytes:
     return zlib.compress(json.dumps(sorted(set(ids))).encode(), 1)
 
 
-async def read_states(database: Database, job: str, part: int | None = None) -> dict[int, State]:
+async def read_states(database: Database, job: str, part: int | None = None, *, until: int | None = None) -> dict[int, State]:
     """Return what became of the rows of a part, or of all, by their numbers. Rows that were never sent are left out."""
     wanted = events.c.job == job
     if part is not None and part != CLOSING:
         wanted &= events.c.part.in_([part, CLOSING])
+    if until is not None:
+        wanted &= events.c.id <= until
     found: dict[int, State] = {}
     async with database.begin() as connection:
         async for outcomes, sent in await connection.stream(

@@ -1,0 +1,161 @@
+"""Jobs whose parts Dask carries: by the command line, and with workers and coordinators that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pickle
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import psutil
+import pytest
+
+from boardclient import AsyncSession, BulkProgress, CardDraft
+from boardclient.integrations.dask import DaskRun
+from boardclient.testing import BoardService, faults
+
+SECONDS = 90.0
+
+
+@attrs.define
+class World:
+    """A service in this process, and the environment that leads other processes to it."""
+
+    service: BoardService
+    session: AsyncSession
+    board_id: str
+    list_id: str
+    environment: dict[str, str]
+
+    async def start(self, *line: str) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(sys.executable, *line, env=self.environment, stdout=pipe, stderr=pipe)
+
+    async def boardclient(self, *line: str) -> tuple[int | None, str, str]:
+        """Run the program to its end."""
+        process = await self.start("-m", "boardclient", *line)
+        out, err = await asyncio.wait_for(process.communicate(), SECONDS)
+        assert self.service.token.encode() not in out + err
+        return process.returncode, out.decode(), err.decode()
+
+    async def cards(self) -> Counter[str | None]:
+        return Counter(card.name for card in await self.session.boards.cards(self.board_id))
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with BoardService() as service, service.session() as session:
+        board = await session.boards.create("Board")
+        to_do = await session.lists.create("To Do", board_id=board.id)
+        names = {"BASE_URL": service.base_url, "TOKEN": service.token, "KEY": service.key}
+        environment = {**os.environ, **{f"BOARDCLIENT_{name}": value for name, value in names.items()}}
+        yield World(service, session, board.id, to_do.id, environment)
+
+
+async def test_an_import_by_the_workers_of_a_cluster(world: World, tmp_path: Path) -> None:
+    """Report and exit code are those of an import without an engine, and the same line again creates nothing."""
+    file = tmp_path / "cards.csv"
+    file.write_text("name,list,reference\n" + "".join(f"card {n},To Do,r{n}\n" for n in range(120)))
+    world.service.faults.add(faults.drop(commit=True), "cards.create", call=[20, 90])
+    line = ["import", str(file), "--board", world.board_id, "--engine", "dask", "--workers", "2", "--parts", "3"]
+    line += ["--settle", "0.3", "--json"]
+    for created in (120, 0):
+        code, out, err = await world.boardclient(*line)
+        assert (code, err) == (0, "")
+        found = json.loads(out.splitlines()[-1])
+        assert [found[name] for name in ("created", "already", "failed", "unknown", "not_sent")] == [
+            created,
+            120 - created,
+            0,
+            0,
+            0,
+        ]
+    assert await world.cards() == Counter(f"card {n}" for n in range(120))
+    ledger = f"{file}.ledger"
+    code, out, _ = await world.boardclient("ledger", "status", "--ledger", ledger)
+    assert (code, out.splitlines()[0], len(out.splitlines())) == (0, "120 of 120 done, 0 failed, 0 in doubt", 5)
+    _, out, _ = await world.boardclient("ledger", "status", "--ledger", ledger, "--json", "done")
+    assert json.loads(out) == {"done": 120}
+    for words, said in ((["--json"], '{"draining": true}'), ([], "the workers end")):
+        code, out, _ = await world.boardclient("ledger", "drain", "--ledger", ledger, *words)
+        assert code == 0
+        assert said in out
+    code, _, err = await world.boardclient("ledger", "status", "--ledger", str(tmp_path / "none"))
+    assert (code, "there is no ledger" in err) == (2, True)
+
+
+async def test_options_that_contradict_each_other_are_refused(world: World, tmp_path: Path) -> None:
+    """Nothing is sent, and exit code 2 says that the line is wrong."""
+    file = tmp_path / "cards.csv"
+    file.write_text("name,list\nA,To Do\n")
+    line = ["import", str(file), "--board", world.board_id]
+    for words in (["--workers", "2"], ["--engine", "dask", "--rate", "3"], ["--engine", "dask", "--scheduler", "tcp://far:8786"]):
+        code, _, err = await world.boardclient(*line, *words)
+        assert code == 2, err
+    assert not world.service.calls_of("cards.create")
+
+
+async def test_workers_and_the_coordinator_are_killed(world: World, tmp_path: Path) -> None:
+    """Dask replaces workers. The same program again resumes what the coordinator left, whose scheduler died with it."""
+    world.service.latency = 0.02
+    line = [str(Path(__file__).with_name("dask_run.py")), world.board_id, world.list_id, str(tmp_path / "ledger"), "300"]
+    sent = world.service.calls_of
+    coordinator = await world.start(*line)
+    children = psutil.Process(coordinator.pid).children
+    try:
+        async with asyncio.timeout(SECONDS):
+            for mark in (40, 100):
+                while len(sent("cards.create")) < mark:
+                    await asyncio.sleep(0.05)
+                workers = [child for child in children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    workers[0].kill()
+            while len(sent("cards.create")) < 160:
+                await asyncio.sleep(0.05)
+            coordinator.kill()
+            await coordinator.communicate()
+            coordinator = await world.start(*line)
+            out, err = await coordinator.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            coordinator.kill()
+    assert out.decode() == "300 True 0\n", err.decode()
+    assert world.service.token.encode() not in err
+    assert await world.cards() == Counter(f"card {n}" for n in range(300))
+
+
+async def test_a_run_in_this_process_shows_progress_and_stops(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers complete their requests, and the same job again does the rest. No credential is in a task."""
+    for name, value in world.environment.items():
+        monkeypatch.setenv(name, value)
+    world.service.latency = 0.02
+    drafts = [CardDraft(f"card {n}", world.list_id) for n in range(300)]
+    seen: list[BulkProgress] = []
+
+    def run(**options: Any) -> DaskRun:
+        options = {"parts": 2, "workers": 2, "settle": 0.3, "lease": 2.0, "concurrency": 1, **options}
+        return DaskRun(drafts, world.board_id, tmp_path / "ledger", on_progress=seen.append, **options)
+
+    with pytest.raises(RuntimeError, match="within its `async with` block"):
+        async for _ in run():
+            pass
+    async with run() as first:
+        assert world.service.token.encode() not in pickle.dumps([first._job, first._options])
+        asyncio.get_running_loop().call_later(2.5, first.stop)
+        early = [result.state async for result in first]
+    assert len(early) < 300
+    world.service.latency = 0.0
+    async with run(concurrency=8) as second:
+        late = Counter([result.state async for result in second])
+    assert late == {"created": 300 - second.report.already, "already": second.report.already}
+    assert seen[-1].total == 300
+    assert await world.cards() == Counter(draft.name for draft in drafts)
