@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable
 from itertools import chain
 from typing import Final
@@ -29,13 +30,8 @@ class RowsOfRun:
     """Those whose cards were found on the board."""
     unknown: list[Row] = attrs.field(factory=list)
     """Those whose cards may exist or not."""
-    refused: list[Row] = attrs.field(factory=list)
+    refused: deque[Row] = attrs.field(factory=lambda: deque(maxlen=_NAMED))
     """Some that were refused. A faulty service may have created their cards all the same."""
-
-    def note_refused(self, row: Row) -> None:
-        """Remember a row that was refused."""
-        if len(self.refused) < _NAMED:
-            self.refused.append(row)
 
 
 def make_audit(

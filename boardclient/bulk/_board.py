@@ -126,8 +126,8 @@ class Missing:
 class RunBoard:
     """Reads the board of a run. Owned by a reconciler.
 
-    `board_id` is None if the run has no board: then nothing is read. `settle_seconds` is how long a created card may be missing
-    from the listing.
+    `board_id` is None if the run has no board: then nothing is read. `settle_seconds` is how long a created card may be
+    missing from the listing.
     """
 
     def __init__(self, reader: Reader, board_id: str | None, ledger: Ledger, settle_seconds: float) -> None:
@@ -168,10 +168,9 @@ class RunBoard:
         Raises:
             BoardClientError: they could not be read.
         """
-        if self.board_id is not None:
-            lists = await self._reader.read(operations.BOARD_LISTS.request(self.board_id), _itself)
-            self.lists = frozenset(item.id for item in lists)
-            self.open_lists = frozenset(item.id for item in lists if not item.closed)
+        lists = await self._reader.read(operations.BOARD_LISTS.request(self.board_id or ""), _itself)
+        self.lists = frozenset(item.id for item in lists)
+        self.open_lists = frozenset(item.id for item in lists if not item.closed)
 
     async def listing(self, samples: Container[str]) -> Listing:
         """Read the cards. If some are missing that may be too new to be listed, wait and read them again.
@@ -196,9 +195,7 @@ class RunBoard:
                 await asyncio.sleep(0)  # a large board lets other tasks run
             return listing
 
-        if self.board_id is None:
-            return Listing(self._baseline, confirmed, samples)
-        return await self._reader.read(operations.CARDS_IN_SLICES.request(self.board_id), take)
+        return await self._reader.read(operations.CARDS_IN_SLICES.request(self.board_id or ""), take)
 
     async def look_for_missing(self, listing: Listing, known: Iterable[str]) -> Missing:
         """Read some of the confirmed cards that a listing lacks.

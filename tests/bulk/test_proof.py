@@ -3,15 +3,18 @@
 import asyncio
 import html
 import re
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from typing import Any
 
 import attrs
 import pytest
 from bulk_helpers import World
 
-from boardclient import BulkReport, CardDraft, CardResult
+from boardclient import AuthenticationError, BulkReport, CardDraft, CardResult, Credentials, JournalError
+from boardclient.errors import ConsentRequired
 from boardclient.testing import faults
 
 
@@ -261,6 +264,15 @@ async def test_a_card_that_others_made_like_a_confirmed_one_is_a_second_one(worl
     assert [card.name for card in again.audit.duplicated] == ["card 40"]
 
 
+async def test_a_card_that_is_listed_twice_is_one(world: World) -> None:
+    """Overlapping pages behind a listing make no second row of a card, and no card too many of it."""
+    world.service.rules.shape = lambda operation, body: [*body, *body] if operation == "boards.cards" else body
+    add_card(world)
+    done = await run(world, "aaaz", committed="a", before_reading=lambda: add_card(world))
+    assert done.report.created == 4
+    assert (done.audit.confirmed, done.audit.duplicated, len(done.audit.unexpected)) == (4, (), 1)
+
+
 # --- the listing
 
 
@@ -342,6 +354,67 @@ async def test_rows_of_earlier_runs_may_own_an_equal_card(world: World) -> None:
         assert {result.state async for result in opened} == {"unknown"}
     done = await run(world, [drafts[0], CardDraft("z", world.lists[0])], journal=world.path)
     assert done.states["a"] == "unknown"
+
+
+async def test_a_listing_that_shows_no_lists_proves_too(world: World) -> None:
+    """Growth in total counts. A second card is recognised all the same."""
+    world.service.rules.shape = shown_as(idList=lambda identifier: None)
+    drafts = [CardDraft(f"card {number}", world.lists[0]) for number in range(80)]
+    done = await run(world, drafts, committed="card 2", before_reading=lambda: add_card(world, "card 40"))
+    assert done.states["card 2"] == "created"
+    assert [card.name for card in done.audit.duplicated] == ["card 40"]
+
+
+async def test_a_confirmed_card_that_is_too_new_to_be_listed_is_waited_for(world: World, passing_time: Any) -> None:
+    """The board is read once more when the last card must be listed."""
+    reads = 0
+
+    def shape(operation: str, body: Any) -> Any:
+        nonlocal reads
+        reads += operation == "boards.cards"
+        return body[:-1] if operation == "boards.cards" and reads == 4 else body
+
+    world.service.rules.shape = shape
+    done = await run(world, "abcd", lost="b", settle=5.0)
+    assert set(done.states.values()) == {"created"}
+    assert (done.audit.hidden, done.audit.is_sound) == (0, True)
+
+
+@pytest.mark.parametrize("status", [500, 403])
+async def test_a_card_that_cannot_be_read_may_be_there(world: World, status: int, passing_time: Any) -> None:
+    """Only 404 shows that a card is deleted. Its row need not be in the input."""
+    await run(world, "a", journal=world.path)
+    world.service.rules.cards.pop(record(world, "a").id)
+    world.service.faults.add(faults.status(status), "cards.get")
+    drafts = [CardDraft(name, world.lists[0], reference=name) for name in "bcd"]
+    async with world.run(drafts, settle=0.0, concurrency=1) as opened:
+        report = await opened.wait()
+    assert report.audit is not None
+    assert (report.audit.lost, report.audit.hidden) == (0, 1)
+    world.service.faults.clear()
+    again = await run(world, drafts, journal=world.path)
+    assert (again.audit.lost, again.audit.hidden) == (1, 0)
+
+
+async def test_credentials_that_are_refused_while_the_board_is_read_end_the_run(world: World) -> None:
+    world.service.faults.add(faults.drop(), "cards.create", call=2)
+    world.service.faults.add(faults.status(401), "boards.cards", call=2)
+    async with world.run([CardDraft(name, world.lists[0]) for name in "abc"], journal=None, settle=0.0) as opened:
+        with pytest.raises(AuthenticationError):
+            await opened.wait()
+    await run(world, "de", journal=world.path)
+    world.service.rules.cards.pop(record(world, "d").id)
+    world.service.faults.add(faults.status(401), "cards.get")
+    again = await run(world, "de", journal=world.path)
+    assert isinstance(again.report.audit_error, AuthenticationError)
+
+
+async def test_a_journal_whose_notes_are_damaged_is_refused(world: World) -> None:
+    await run(world, "ab", lost="b", journal=world.path)
+    with closing(sqlite3.connect(world.path)) as connection, connection:
+        assert connection.execute("UPDATE facts SET value = '{\"1\": 7}'").rowcount == 1
+    with pytest.raises(JournalError, match="is damaged"):
+        await run(world, "abc", journal=world.path)
 
 
 # --- markers
@@ -494,6 +567,27 @@ async def test_the_board_is_read_with_patience(world: World, operation: str, fau
     done = await run(world, "abcd", committed="b", lost="c")
     assert set(done.states.values()) == {"created"}
     assert done.audit.is_sound
+
+
+async def test_reading_the_board_waits_for_a_user_who_has_to_sign_in(world: World) -> None:
+    """The run begins once the user has consented."""
+
+    class Later:
+        asked = 0
+
+        async def acquire(self, exchange: Any) -> Credentials:
+            self.asked += 1
+            if self.asked < 3:
+                raise ConsentRequired("sign in")
+            return Credentials(world.service.token, world.service.key)
+
+        async def renew(self, rejected: Credentials, exchange: Any) -> Credentials:
+            return rejected
+
+    view = world.session.with_credentials(Later())
+    drafts = [CardDraft("a", world.lists[0])]
+    report = await view.cards.create_many(drafts, board_id=world.board_id, settle=0.0).wait()
+    assert report.created == 1
 
 
 async def test_a_board_that_can_never_be_read_leaves_rows_unknown(world: World, passing_time: Any) -> None:
