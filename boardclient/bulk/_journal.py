@@ -76,7 +76,7 @@ class _Known(NamedTuple):
 class RunFile:
     """What a run does with its journal's file. Synchronous; each method is one transaction, and one thread runs them."""
 
-    def __init__(self, file: JournalFile) -> None:
+    def __init__(self, file: JournalFile, *, is_rehearsal: bool = False) -> None:
         self.file = file
         self.run = file.meta.runs + 1
         self.baseline = file.meta.baseline
@@ -97,7 +97,8 @@ class RunFile:
             file.set_meta("runs", self.run)
             file.set_meta("path", str(file.path))
             file.set_meta("inode", file.path.stat().st_ino)
-        file.lock.begin(file.meta.secret, self.run, self.last)
+        if not is_rehearsal:
+            file.lock.begin(file.meta.secret, self.run, self.last)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], identity: Mapping[str, str]) -> Self:

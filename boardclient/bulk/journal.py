@@ -10,33 +10,37 @@ import difflib
 import json
 import os
 import sqlite3
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, TypeAlias, get_args
 
 import attrs
 
 from boardclient.bulk._content import Content
-from boardclient.bulk._journal import named, read_content
+from boardclient.bulk._journal import RunFile, named, read_content
 from boardclient.bulk._journal_file import JournalFile, Meta, check_identity, connect, find_location, read_meta, translated
-from boardclient.bulk._rows import RowKey, RowState
+from boardclient.bulk._rows import RowAction, RowKey, RowState
 from boardclient.errors import JournalError
-from boardclient.models import check_identifier
+from boardclient.models import CardDraft, check_identifier
 
 __all__ = [
     "STATES",
     "Candidate",
     "JournalRow",
     "JournalSummary",
+    "Rehearsal",
+    "RowAction",
     "RowKey",
     "RowState",
     "UnknownRow",
+    "adopt",
     "check_identity",
     "note_undone",
     "read_journal",
     "read_rows",
     "read_unknown",
+    "rehearsed",
     "resolve",
 ]
 
@@ -238,6 +242,50 @@ def note_undone(path: str | os.PathLike[str], card_ids: Sequence[str]) -> None:
         for card_id in card_ids:
             file.connection.execute("UPDATE outcomes SET state = 'undone' WHERE state = 'done' AND detail = ?", (card_id,))
             file.connection.execute("INSERT OR IGNORE INTO baseline VALUES (?)", (card_id,))
+
+
+Rehearsal: TypeAlias = Callable[[Sequence[tuple[RowKey, CardDraft]]], list[tuple[int, RowAction, "str | None"]]]
+"""Returns what a run would do with rows: each one's number, the action, and the card's id if it is done."""
+
+
+@contextlib.contextmanager
+def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iterator[Rehearsal]:
+    """Give a function that decides about rows as a run would, on a copy of the journal in memory.
+
+    It raises a `JournalError` for rows that a run would refuse, and may be called again with others then.
+
+    Args:
+        path: The path of the journal. No run may be using it.
+        identity: What the rows belong to, as `journal_identity` returns it.
+
+    Raises:
+        JournalError: the journal is in use or can't be read, or belongs to another import.
+    """
+    with (
+        contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy,
+        contextlib.closing(JournalFile.open(path, identity)) as journal,
+    ):
+        with journal.guarded():
+            journal.connection.backup(copy)
+        yield RunFile(JournalFile(journal.path, copy, journal.lock, journal.meta), is_rehearsal=True).admit
+
+
+def adopt(path: str | os.PathLike[str], identity: Mapping[str, str], rows: Sequence[tuple[RowKey, CardDraft, str]]) -> None:
+    """Note that rows have cards which were on the board before. Runs report them as "already". The journal may be new.
+
+    Args:
+        path: The path of the journal. No run may be using it.
+        identity: What the rows belong to, as `journal_identity` returns it.
+        rows: The key, the draft and the card's identifier of each. Rows that the journal knows stay as they are.
+
+    Raises:
+        JournalError: the journal is in use or can't be written, belongs to another import, or knows a row with other content.
+    """
+    file = RunFile.open(path, identity)
+    with contextlib.closing(file.file):
+        decisions = file.admit([(key, draft) for key, draft, _ in rows])
+        pairs = zip(decisions, rows, strict=True)
+        file.record([(seq, "done", card_id) for (seq, action, _), (_, _, card_id) in pairs if action == "send"])
 
 
 def _row_of(connection: sqlite3.Connection, card_id: str) -> RowKey | None:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing
 from itertools import pairwise
 from pathlib import Path
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
 import attrs
 
 from boardclient import AsyncSession, BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, JournalError
-from boardclient.bulk import BulkAudit, Content, EqualCards, IdSet, journal_identity
-from boardclient.bulk.journal import RowKey, check_identity, read_journal, read_rows
+from boardclient.bulk import BulkAudit, Content, EqualCards, journal_identity
+from boardclient.bulk.journal import Rehearsal, RowAction, RowKey, adopt, read_journal, read_rows, rehearsed
 from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
 from boardclient.cli._errors import IncompleteError, NotProvenError, UsageError
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 STATES = ("created", "already", "failed", "unknown")
 _LINES = 20
 """How many lines of one kind are printed."""
-_CHANGED = "was sent by an earlier run with other content: give a changed row a new reference, or put the content back"
+_BATCH = 256
+"""How many rows are planned together."""
 
-RowPlan: TypeAlias = Literal["new", "done", "again", "doubtful", "changed"]
-"""What a run does with a row: create the card; report that it exists; send again what failed; look for it; refuse changed
-content."""
+RowPlan: TypeAlias = Literal["send", "again", "done", "doubtful"]
+"""What a run does with a row: create the card; send again what failed; report that it exists; look for it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -164,22 +164,37 @@ async def import_file(
         note(f"the file is read as {layout.difference}")
     source = Source(file, layout, lists, default)
     identity = journal_identity(session.identity, board_id, options.marker or None)
-    earlier = await read_earlier(options.journal, identity)
+    journal = options.journal if options.journal is not None and _is_there(options.journal) else None
     existing = Existing()
-    is_planned = options.engine is not None and await _is_planned(options.ledger)
-    if not earlier.exists and not is_planned and options.existing != "create":
-        existing = Existing(await session.boards.cards(board_id))
-    plans = await check(source, earlier, existing)
+    is_known = journal is not None or (options.engine is not None and await _is_planned(options.ledger))
+    if options.existing == "skip" or (options.existing == "refuse" and not is_known):
+        own = set() if journal is None else {row.detail for row in read_rows(journal, "done")}
+        existing = Existing([card for card in await session.boards.cards(board_id) if card.id not in own])
+    with contextlib.ExitStack() as opened:
+        decide = None if journal is None else opened.enter_context(rehearsed(journal, identity))
+        plans = await check(source, decide, 0 if journal is None else read_journal(journal).rows, existing)
     if existing.rows and options.existing == "refuse":
         raise UsageError(
-            f"{plural(existing.count, 'row')} of {plans.total():,} equal cards that are on the board already; nothing was sent"
-            " (--existing skip leaves them out, --existing create creates them again)",
-            [f"row {row}: equals the card {quoted(card.name or '')} ({card.id})" for row, card in existing.rows[:_LINES]],
+            f"{plural(len(existing.rows), 'row')} of {plans.total():,} equal cards that are on the board already;"
+            " nothing was sent (--existing skip leaves them out, --existing create creates them again)",
+            [
+                f"row {row.number}: equals the card {quoted(card.name or '')} ({card.id})"
+                for _, row, card in existing.rows[:_LINES]
+            ],
+        )
+    if existing.rows and plans["doubtful"]:
+        raise UsageError(
+            f"{plural(plans['doubtful'], 'row')} of an earlier run may have one of the cards that equal other rows; settle them"
+            f" first: boardclient journal resolve {options.journal}"
         )
     if options.preview:
-        _show_plan(plans, existing.count, options, has_journal=earlier.exists)
-    else:
-        await _Import(session, source, plans.total(), options, graceful_stop or GracefulStop(), board_id, client).run()
+        _show_plan(plans, len(existing.rows), options, has_journal=journal is not None)
+        return
+    if existing.rows and options.journal is not None:
+        adopt(options.journal, identity, [(_key_of(index, row.draft), row.draft, card.id) for index, row, card in existing.rows])
+    left_out = frozenset(row.number for _, row, _ in existing.rows) if options.journal is None else frozenset[int]()
+    total = plans.total() - len(left_out)
+    await _Import(session, source, total, options, graceful_stop or GracefulStop(), board_id, client, left_out).run()
 
 
 async def _is_planned(ledger: str) -> bool:
@@ -212,14 +227,9 @@ class Existing:
         self._equal = EqualCards(cards)
         self._taken: set[str] = set()
         self._looked_at: Counter[Content] = Counter()
-        self.rows: list[tuple[int, Card]] = []
+        self.rows: list[tuple[int, _rows.FileRow, Card]] = []
 
-    @property
-    def count(self) -> int:
-        """How many rows equal a card."""
-        return len(self.rows)
-
-    def take(self, row: _rows.FileRow) -> None:
+    def take(self, index: int, row: _rows.FileRow) -> None:
         """Note whether a row equals a card that no row before it equals."""
         content = Content.of(row.draft)
         cards = self._equal.to(content)
@@ -228,30 +238,8 @@ class Existing:
             self._looked_at[content] += 1
             if card.id not in self._taken:
                 self._taken.add(card.id)
-                self.rows.append((row.number, card))
+                self.rows.append((index, row, card))
                 return
-
-
-@attrs.define
-class Earlier:
-    """What a journal says about rows. Owned by one check of a file. Without a journal all rows are new."""
-
-    done: IdSet = attrs.field(factory=IdSet)
-    failed: IdSet = attrs.field(factory=IdSet)
-    doubtful: IdSet = attrs.field(factory=IdSet)
-    contents: IdSet = attrs.field(factory=IdSet)
-    exists: bool = False
-
-    def plan_for(self, index: int, draft: CardDraft) -> RowPlan:
-        """Return what a run with this journal would do with a row."""
-        if not self.exists:
-            return "new"
-        key = repr(_key_of(index, draft))
-        is_same = f"{key} {Content.of(draft)}" in self.contents
-        if key in self.failed:
-            return "again" if is_same else "new"
-        state: RowPlan = "done" if key in self.done else "doubtful" if key in self.doubtful else "new"
-        return state if state == "new" or is_same else "changed"
 
 
 def _key_of(index: int, draft: CardDraft) -> RowKey:
@@ -263,46 +251,37 @@ def _is_there(path: Path) -> bool:
     return os.path.exists(path)  # unlike Path.exists it does not raise without permission
 
 
-async def read_earlier(path: Path | None, identity: Mapping[str, str]) -> Earlier:
-    """Read a journal, if there is one.
+async def check(source: Source, decide: Rehearsal | None, known: int, existing: Existing) -> Counter[RowPlan]:
+    """Read the whole file, and count its rows by what a run would do with them.
 
-    Raises:
-        JournalError: it can't be read, or belongs to another import.
-    """
-    earlier = Earlier()
-    if path is None or not _is_there(path):
-        return earlier
-    check_identity(path, read_journal(path).identity, identity)
-    earlier.exists = True
-    sets = {"done": earlier.done, "failed": earlier.failed, "logged": earlier.doubtful, "unknown": earlier.doubtful}
-    with closing(read_rows(path, "done", "failed", "logged", "unknown")) as rows:
-        async for row in in_steps(rows):
-            sets[row.state].add(repr(row.key))
-            earlier.contents.add(f"{row.key!r} {row.content}")
-    return earlier
-
-
-async def check(source: Source, earlier: Earlier, existing: Existing) -> Counter[RowPlan]:
-    """Read the whole file, and count its rows by what earlier runs did with them.
+    `decide` is the rehearsal with the journal, which knows `known` rows; None if there is no journal.
 
     Raises:
         UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.
     """
     plans: Counter[RowPlan] = Counter()
     problems, references = _rows.Problems(), References()
+    batch: list[tuple[int, _rows.FileRow]] = []
+
+    def plan() -> None:
+        for (index, row), (seq, action, _) in zip(batch, _decisions(decide, batch, problems), strict=True):
+            plans["again" if action == "send" and seq <= known else action] += 1
+            if action == "send":
+                existing.take(index, row)
+        batch.clear()
+
     index = 0
     async for item in in_steps(source.rows()):
         if isinstance(item, _rows.Problem):
             problems.add(item)
             continue
-        planned = earlier.plan_for(index, item.draft)
-        if planned == "changed":
-            problems.add(_rows.Problem(item.number, None, _CHANGED))
-        existing.take(item)
         if item.draft.reference is not None:
             references.add(item.draft.reference)
-        plans[planned] += 1
+        batch.append((index, item))
         index += 1
+        if len(batch) == _BATCH:
+            plan()
+    plan()
     if suspects := references.suspects():
         async for problem in in_steps(_repeated_references(source.rows(), suspects)):
             if problem is not None:
@@ -310,6 +289,26 @@ async def check(source: Source, earlier: Earlier, existing: Existing) -> Counter
     if problems.count:
         raise UsageError(f"the file has {plural(problems.count, 'mistake')}; nothing was sent", problems.lines(_LINES))
     return plans
+
+
+def _decisions(
+    decide: Rehearsal | None, batch: Sequence[tuple[int, _rows.FileRow]], problems: _rows.Problems
+) -> list[tuple[int, RowAction, str | None]]:
+    """Return what a run would do with rows. Those that it would refuse are problems, unless their references come twice."""
+    entries = [(_key_of(index, row.draft), row.draft) for index, row in batch]
+    if decide is None:
+        return [(sys.maxsize, "send", None)] * len(batch)
+    try:
+        return decide(entries)
+    except JournalError:
+        decisions: list[tuple[int, RowAction, str | None]] = []
+    for (_, row), entry in zip(batch, entries, strict=True):  # to find which of them it is
+        try:
+            decisions += decide([entry])
+        except JournalError as error:
+            problems.add(_rows.Problem(row.number, None, str(error).partition(": ")[2]))
+            decisions.append((sys.maxsize, "doubtful", None))
+    return decisions
 
 
 class References:
@@ -345,7 +344,7 @@ def _repeated_references(
 
 def _show_plan(plans: Counter[RowPlan], skipped: int, options: ImportOptions, *, has_journal: bool) -> None:
     counts = {
-        "would_create": plans["new"] + plans["again"] - skipped,
+        "would_create": plans["send"] + plans["again"] - skipped,
         "already": plans["done"] + skipped,
         "failed": plans["again"],
         "unknown": plans["doubtful"],
@@ -355,7 +354,7 @@ def _show_plan(plans: Counter[RowPlan], skipped: int, options: ImportOptions, *,
         return
     text = f"would create {counts['would_create']:,}"
     if has_journal:
-        text += f" ({counts['failed']:,} of which failed before), look for {counts['unknown']:,} in doubt"
+        text += f" ({counts['failed']:,} of which an earlier run left), look for {counts['unknown']:,} in doubt"
     if counts["already"]:
         text += f", leave out {counts['already']:,} that exist"
     out(f"{text}; nothing was sent")
@@ -388,6 +387,8 @@ class _Import:
     graceful_stop: GracefulStop
     board_id: str
     client: Client | None = None
+    left_out: frozenset[int] = frozenset()
+    """The numbers of rows that are not passed on, since cards equal them. With a journal it knows them itself."""
     counts: Counter[str] = attrs.field(factory=Counter)
     stopped_by: str | None = None
     _begun: int = 0
@@ -613,6 +614,9 @@ class _Drafts:
                 if isinstance(item, _rows.Problem):
                     owner.stopped_by = f"the file changed while it was imported: row {item.row}: {item.message}"
                     return
+                if item.number in owner.left_out:
+                    owner.counts["already"] += 1
+                    continue
                 if index == owner.total:
                     owner.stopped_by = f"the file changed while it was imported: row {item.number} was not there before"
                     return

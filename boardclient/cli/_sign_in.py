@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import html
 import os
 import secrets
+import select
 import sys
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -30,6 +31,8 @@ from boardclient.cli._output import note
 from boardclient.cli._profiles import Settings
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LOOK_SECONDS = 0.2
+"""How often it is checked whether the browser has brought the code, so that nothing typed later is read."""
 _PAGE = "<!doctype html><meta charset=utf-8><title>boardclient</title><body style='font:1.2em system-ui;margin:3em'><p>{}"
 
 
@@ -82,6 +85,15 @@ class _Answer:
             self.take, CommandError(f"not signed in: {refusal}")
         )
 
+    def paste(self, text: str) -> None:
+        """Take what the user has pasted, in any thread."""
+        if "?" in text or "state=" in text:
+            words, then = self.read(text.partition("?")[2] or text)
+            note(words)
+            then()
+        else:
+            self.take(text)
+
     def take(self, result: str | CommandError) -> None:
         """Take a code, or why there is none, in any thread."""
         self.code.get_loop().call_soon_threadsafe(self._resolve, result)
@@ -111,7 +123,7 @@ def _address(settings: Settings, redirect_uri: str, state: str, verifier: str, s
     return f"{page}{'&' if urlsplit(page).query else '?'}{urlencode(query, quote_via=quote)}"
 
 
-@contextmanager
+@contextlib.contextmanager
 def _listening(redirect_uri: str | None, answer: _Answer) -> Iterator[str]:
     """Wait for the browser at the redirect address, by default at any free port. If it is of another host, only say it."""
     wanted = urlsplit(redirect_uri or "http://127.0.0.1:0/callback")
@@ -152,13 +164,14 @@ def _listening(redirect_uri: str | None, answer: _Answer) -> Iterator[str]:
 
 
 def _read_pasted(answer: _Answer) -> None:
-    """Take what the user pastes: an address with a code, or the code alone."""
-    # Not sys.stdin: at its end the process would wait for a thread that reads from it.
-    while (read := os.read(sys.stdin.fileno(), 65536)) and not answer.code.done():
-        for text in filter(None, map(str.strip, read.decode(errors="replace").splitlines())):
-            if "?" in text or "state=" in text:
-                words, then = answer.read(text.partition("?")[2] or text)
-                note(words)
-                then()
-            else:
-                answer.take(text)
+    """Take what the user pastes until there is a code: an address with a code, or the code alone."""
+    with contextlib.suppress(AttributeError, OSError):  # there is no standard input, or none that can be waited for
+        # Not by sys.stdin: at its end the process would wait for a thread that reads from it.
+        descriptor = sys.stdin.fileno()
+        while not answer.code.done():
+            if not select.select([descriptor], [], [], _LOOK_SECONDS)[0]:
+                continue
+            if not (read := os.read(descriptor, 65536)):
+                return
+            for text in filter(None, map(str.strip, read.decode(errors="replace").splitlines())):
+                answer.paste(text)

@@ -289,6 +289,41 @@ def test_rows_that_equal_cards_are_created_again_if_asked_for(cli, board_service
     assert names(board_service) == ["A", "A", "A", "B", "B"]
 
 
+@pytest.mark.parametrize("journal", [True, False])
+def test_rows_that_equal_cards_are_left_out_if_asked_for(cli, board_service, board, csv_file, monkeypatch, journal: bool) -> None:
+    """Each card stands for one row. With a journal a later run knows it, and takes rows that were added."""
+    existing(cli, board)
+    text = "name\nA\nA\nA\nB \nC\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    path = csv_file(text) if journal else "-"
+    preview = cli("import", csv_file(text), *into(board), "--existing", "skip", "--preview", "--json")
+    assert json.loads(preview.out) == {"preview": True, "would_create": 2, "already": 3, "failed": 0, "unknown": 0}
+    code, out, err = cli("import", path, *into(board), "--existing", "skip", "--json")
+    assert code == 0, err
+    assert counts(summary(out)) == {"created": 2, "already": 3, "failed": 0, "unknown": 0}
+    assert names(board_service) == ["A", "A", "A", "B", "C"]
+    if journal:
+        csv_file(text + "D\nB\n")
+        code, out, _ = cli("import", path, *into(board), "--existing", "skip", "--json")
+        assert counts(summary(out)) == {"created": 2, "already": 5, "failed": 0, "unknown": 0}
+        assert code == 0
+
+
+def test_rows_in_doubt_come_before_those_that_are_left_out(cli, board_service: BoardService, board, csv_file) -> None:
+    """A card that equals a new row may be the lost one of another row."""
+    faults = board_service.faults
+    faults.add(faults.drop(commit=True), "cards.create", call=2)
+    faults.add(faults.status(404), "boards.cards", call=range(3, 5))
+    assert cli("import", csv_file("name\nA\nB\n"), *into(board), "--concurrency", "1").code == 3
+    path = csv_file("name\nA\nB\nB\n")
+    faults.clear()
+    code, _, err = cli("import", path, *into(board), "--existing", "skip")
+    assert code == 2
+    assert f"settle them first: boardclient journal resolve {path}.journal" in err
+    assert cli("import", path, *into(board)).code == 0
+    assert names(board_service) == ["A", "B", "B"]
+
+
 def test_the_same_file_with_a_journal_is_not_taken_for_an_existing_one(cli, board, csv_file) -> None:
     line = ("import", csv_file("name\nA\nB\n"), *into(board))
     assert [cli(*line).code for _ in range(2)] == [0, 0]

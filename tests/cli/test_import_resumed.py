@@ -217,9 +217,11 @@ def test_a_dry_run_prints_what_the_journal_holds_and_leaves_it_alone(cli, board_
     before, calls = journal.read_bytes(), len(board_service.calls_of("cards.create"))
     code, out, err = cli("import", path, *into(board), "--preview")
     assert (code, err) == (0, "")
-    assert out == "would create 6 (1 of which failed before), look for 1 in doubt, leave out 2 that exist; nothing was sent\n"
+    assert (
+        out == "would create 6 (3 of which an earlier run left), look for 1 in doubt, leave out 2 that exist; nothing was sent\n"
+    )
     found = summary(cli("import", path, *into(board), "--preview", "--json").out)
-    assert found == {"preview": True, "would_create": 6, "already": 2, "failed": 1, "unknown": 1}
+    assert found == {"preview": True, "would_create": 6, "already": 2, "failed": 3, "unknown": 1}
     assert journal.read_bytes() == before
     assert len(board_service.calls_of("cards.create")) == calls
 
@@ -233,7 +235,7 @@ def test_rows_with_other_content_are_named_and_nothing_is_sent(
     csv_file("name\nA\nB mended\nC\n")
     code, out, err = cli("import", path, *into(board), *extra)
     assert (code, out) == (2, "")
-    assert err.startswith("boardclient: row 3: was sent by an earlier run with other content: ")
+    assert err.startswith("boardclient: row 3: the row at position 1 (from 0) was sent by an earlier run with other content: ")
     assert names(board_service) == ["A", "B"]
 
 

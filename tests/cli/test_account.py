@@ -1,0 +1,405 @@
+"""Signing in and out, where tokens are kept, what happens when they end, and what `doctor` finds."""
+
+import asyncio
+import io
+import json
+import os
+import socket
+import stat
+import sys
+import threading
+import types
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from import_helpers import into, names, summary
+
+from boardclient.testing import BoardService, assert_no_secrets
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Give the folder of profiles and secrets."""
+    return tmp_path / "config" / "boardclient"
+
+
+@pytest.fixture
+def oauth_cli(bare_cli, board_service: BoardService, monkeypatch):
+    """Call the command line, configured for sign-ins at `board_service`."""
+    for name, value in board_service.environment.items():
+        if name not in {"BOARDCLIENT_TOKEN", "BOARDCLIENT_REDIRECT_URI"}:
+            monkeypatch.setenv(name, value)
+    return bare_cli
+
+
+class Browser:
+    """Goes where the command line sends it, consents, and comes back."""
+
+    def __init__(self, service: BoardService) -> None:
+        self.service, self.pages, self.visits = service, list[str](), 0
+        self.forged: dict[str, str] = {}
+        self.answer: dict[str, str] = {}
+
+    def __call__(self, address: str) -> None:
+        self.visits += 1
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+        self.service.rules.redirect_uri = asked["redirect_uri"]  # a service allows any port of a loopback address (RFC 8252 7.3)
+        answer = self.answer or {"code": self.service.rules.new_code(challenge=asked["code_challenge"])}
+        for query in [*([self.forged] if self.forged else []), {**answer, "state": asked["state"]}]:
+            with urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(query)}") as page:
+                self.pages.append(page.read().decode())
+
+
+@pytest.fixture
+def browser(board_service: BoardService, monkeypatch) -> Browser:
+    browser = Browser(board_service)
+    monkeypatch.setattr("webbrowser.open", browser)
+    return browser
+
+
+def record(out: str) -> dict[str, str]:
+    return dict(line.split("\t") for line in out.splitlines())
+
+
+def test_a_browser_signs_in_and_the_token_is_kept_in_private_files(
+    oauth_cli, board_service, browser, folder, monkeypatch
+) -> None:
+    code, out, err = oauth_cli("login")
+    assert code == 0
+    place = f"the file {folder / 'tokens.sqlite3'} (mode 0600)"
+    assert out == f"Signed in to {board_service.base_url} as A Member. The token is kept in {place}.\n"
+    assert "Sign in at: " in err
+    assert "You are signed in" in browser.pages[0]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    assert_no_secrets(out + err, secrets=[board_service.client_secret, *board_service.rules.tokens])
+
+    for name in board_service.environment:  # from now on everything is known
+        monkeypatch.delenv(name, raising=False)
+    found = record(oauth_cli("auth", "status").out)
+    assert found == {"service": board_service.base_url, "kept_in": place, "account": "A Member", "accepted": "true"}
+    assert oauth_cli("whoami").code == 0
+
+    assert oauth_cli("--base-url", board_service.base_url, "logout").out == f"The token of {board_service.base_url} is deleted.\n"
+    assert json.loads((folder / "secrets.json").read_text()) == {}
+    code, out, err = oauth_cli("--base-url", board_service.base_url, "whoami")
+    assert (code, out) == (4, "")
+    assert "run boardclient login" in err
+    assert "not signed in" in oauth_cli("--base-url", board_service.base_url, "logout").err
+
+
+def test_a_redirect_of_another_sign_in_is_not_taken(oauth_cli, browser) -> None:
+    browser.forged = {"code": "stolen", "state": "another"}
+    assert oauth_cli("login").code == 0
+    assert "its state is another one" in browser.pages[0]
+
+
+def test_a_refusal_ends_the_sign_in(oauth_cli, browser, folder) -> None:
+    browser.answer = {"error": "access_denied", "error_description": "the user <refused>"}
+    code, out, err = oauth_cli("login")
+    assert (code, out) == (1, "")
+    assert err.endswith("error: not signed in: the user <refused>\n")
+    assert "the user &lt;refused&gt;" in browser.pages[0]
+    assert not (folder / "tokens.sqlite3").exists()
+
+
+def test_other_addresses_of_the_loopback_server_hold_nothing(oauth_cli, browser, monkeypatch) -> None:
+    def visit(address: str) -> None:
+        port = urlsplit(parse_qs(urlsplit(address).query)["redirect_uri"][0]).port
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/favicon.ico")
+        browser(address)
+
+    monkeypatch.setattr("webbrowser.open", visit)
+    assert oauth_cli("login").code == 0
+
+
+@pytest.mark.parametrize("form", ["{code}", "\n{uri}?code={quoted}&state={state}", "code={quoted}&state={state}"])
+@pytest.mark.parametrize("redirect_uri", [None, "https://app.example/callback"])
+def test_a_code_or_an_address_can_be_pasted(oauth_cli, board_service, monkeypatch, form: str, redirect_uri: str | None) -> None:
+    """Where the browser runs on another machine."""
+    reader, writer = os.pipe()
+    if redirect_uri is not None:
+        monkeypatch.setenv("BOARDCLIENT_REDIRECT_URI", redirect_uri)
+
+    def paste(address: str) -> None:
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+        board_service.rules.redirect_uri = asked["redirect_uri"]
+        code = board_service.rules.new_code(challenge=asked["code_challenge"])
+        quoted = urlencode({"": code})[1:]
+        text = form.format(code=code, quoted=quoted, uri=asked["redirect_uri"], state=asked["state"])
+        os.write(writer, f"{text}\n".encode())
+
+    monkeypatch.setattr("webbrowser.open", paste)
+    with open(reader) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert oauth_cli("login").code == 0
+    os.close(writer)
+
+
+def test_an_api_token_is_read_from_standard_input(cli, board_service: BoardService, monkeypatch, folder) -> None:
+    monkeypatch.delenv("BOARDCLIENT_TOKEN")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f" {board_service.token}\n"))
+    assert cli("login", "--with-token").code == 0
+    monkeypatch.delenv("BOARDCLIENT_KEY")
+    assert cli("whoami").code == 0
+    for text, code in [("", 2), ("wrong-token-value", 4)]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        result = cli("login", "--with-token")
+        assert (result.code, result.out) == (code, "")
+        assert "wrong-token-value" not in result.err
+    assert cli("whoami").code == 0
+    board_service.rules.expire_tokens()
+    assert record(cli("auth", "status").out)["accepted"] == "false"
+    code, _, err = cli("whoami")
+    assert code == 4
+    assert "run boardclient login" in err
+
+
+def test_what_a_sign_in_lacks_is_named(oauth_cli, monkeypatch) -> None:
+    for name in ("AUTH_URL", "AUTHORIZE_URL", "CLIENT_SECRET"):
+        monkeypatch.delenv(f"BOARDCLIENT_{name}")
+    code, _, err = oauth_cli("login", "--authorize-url", "https://board.example/authorize")
+    assert code == 2
+    assert "not set: BOARDCLIENT_AUTH_URL, BOARDCLIENT_CLIENT_SECRET; or use a token" in err
+
+
+def test_a_redirect_address_in_use_is_named(oauth_cli, monkeypatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setenv("BOARDCLIENT_REDIRECT_URI", f"http://127.0.0.1:{taken.getsockname()[1]}/callback")
+        code, _, err = oauth_cli("login")
+    assert code == 2
+    assert "Address already in use" in err
+
+
+# --- the keyring
+
+
+@pytest.fixture
+def keyring(monkeypatch) -> dict[str, str]:
+    """Put a keyring in place, and give its entries."""
+    entries: dict[str, str] = {}
+    module, errors = types.ModuleType("keyring"), types.ModuleType("keyring.errors")
+    errors.KeyringError = type("KeyringError", (Exception,), {})
+
+    def delete(service: str, name: str) -> None:
+        if name not in entries:
+            raise errors.KeyringError(name)
+        del entries[name]
+
+    module.get_password = lambda service, name: entries.get(name)
+    module.set_password = lambda service, name, value: entries.__setitem__(name, value)
+    module.delete_password, module.errors = delete, errors
+    monkeypatch.setitem(sys.modules, "keyring", module)
+    monkeypatch.setitem(sys.modules, "keyring.errors", errors)
+    return entries
+
+
+def test_the_token_is_kept_in_the_keyring_if_there_is_one(oauth_cli, board_service, browser, keyring, folder) -> None:
+    for _ in range(2):  # the second token replaces the first
+        assert oauth_cli("login").out.endswith("The token is kept in the system's keyring.\n")
+    assert len(keyring) == 2
+    assert board_service.client_secret in json.loads(keyring[board_service.base_url]).values()
+    token = next(value for name, value in keyring.items() if name != board_service.base_url)
+    kept = b"".join(path.read_bytes() for path in folder.iterdir())
+    assert token.encode() not in kept
+    assert board_service.client_secret.encode() not in kept
+    assert oauth_cli("whoami").code == 0
+    assert oauth_cli("logout").code == 0
+    assert keyring == {}
+
+
+def test_an_entry_that_is_gone_from_the_keyring_counts_as_no_token(oauth_cli, board_service, browser, keyring) -> None:
+    oauth_cli("login")
+    del keyring[next(name for name in keyring if name != board_service.base_url)]
+    assert oauth_cli("whoami").code == 4
+    assert oauth_cli("login").code == 0
+    assert oauth_cli("whoami").code == 0
+
+
+def test_a_keyring_that_is_locked_is_named(oauth_cli, browser, keyring, monkeypatch) -> None:
+    oauth_cli("login")
+
+    def locked(*_: str) -> None:
+        raise sys.modules["keyring.errors"].KeyringError("it is locked")
+
+    monkeypatch.setattr(sys.modules["keyring"], "get_password", locked)
+    code, _, err = oauth_cli("whoami")
+    assert code == 2
+    assert "can't be read: it is locked" in err
+
+
+# --- tokens that end
+
+
+def on_a_terminal(monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("boardclient.cli._sign_in.sys.stderr.isatty", lambda: True, raising=False)
+
+
+def test_a_command_on_a_terminal_lets_the_user_sign_in_again(oauth_cli, board_service, browser, board, monkeypatch) -> None:
+    oauth_cli("login")
+    board_service.rules.expire_tokens()
+    code, _, err = oauth_cli("card", "create", "A", "--list", board.todo)
+    assert code == 4
+    assert "run boardclient login" in err
+    on_a_terminal(monkeypatch)
+    assert oauth_cli("card", "create", "A", "--list", board.todo).code == 0
+    assert (names(board_service), browser.visits) == (["A"], 2)
+
+
+def test_a_token_of_the_environment_is_renewed_if_the_client_is_known(
+    cli, oauth_cli, board_service, browser, monkeypatch
+) -> None:
+    """The new one is used by this command alone."""
+    board_service.rules.expire_tokens()
+    assert cli("whoami").code == 4
+    on_a_terminal(monkeypatch)
+    assert cli("whoami").code == 0
+    assert browser.visits == 1
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_an_import_outlives_its_token(oauth_cli, board_service, browser, board, csv_file, monkeypatch, is_terminal: bool) -> None:
+    """The user signs in at its terminal or, if it has none, by `boardclient login` in another one."""
+    oauth_cli("login")
+    rows = "name\n" + "".join(f"card {n}\n" for n in range(50))
+
+    class Expires:
+        async def play(self, stage) -> None:
+            await stage.reply_answer()
+            board_service.rules.expire_tokens()
+            if not is_terminal:
+                threading.Thread(target=sign_in_elsewhere, daemon=True).start()
+
+    def sign_in_elsewhere() -> None:
+        from boardclient import Token
+        from boardclient.cli._profiles import load
+
+        settings = load({"base_url": None, "auth_url": None, "timeout": 5.0, "allow_insecure": False})
+        asyncio.run(settings.keep(Token(board_service.rules.issue_token())))
+
+    board_service.faults.add(Expires(), "cards.create", call=20)
+    if is_terminal:
+        on_a_terminal(monkeypatch)
+    code, out, err = oauth_cli("import", csv_file(rows), *into(board), "--concurrency", "4", "--json")
+    assert code == 0, err
+    assert summary(out)["created"] == 50
+    assert len(names(board_service)) == 50
+    assert browser.visits == 1 + is_terminal
+
+
+# --- files
+
+
+@pytest.mark.parametrize("text", ["nonsense", "[]", '{"services": {"x": {"colour": 1}}, "current": null}'])
+def test_profiles_that_can_t_be_read_are_named(cli, folder: Path, text: str) -> None:
+    folder.mkdir(parents=True)
+    (folder / "profiles.json").write_text(text)
+    code, _, err = cli("whoami")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "mend it, or delete it" in err
+
+
+def test_a_board_is_created_even_if_its_name_can_t_be_kept(cli, board_service: BoardService, folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.write_text("a file where a folder should be")
+    code, out, err = cli("board", "name", "b", "B")
+    assert code == 2
+    folder.unlink()
+    (folder / "profiles.json.d").mkdir(parents=True)
+    (folder / f".profiles.json.{os.getpid()}").mkdir()
+    code, out, err = cli("board", "create", "B")
+    assert code == 0
+    assert record(out)["name"] == "B"
+    assert "can't write" in err
+    assert len(board_service.rules.boards) == 1
+
+
+# --- doctor
+
+
+def findings(out: str) -> dict[str, str]:
+    return {line.split("\t")[0]: line.split("\t")[1] for line in out.splitlines()}
+
+
+def test_doctor_finds_nothing_wrong(cli) -> None:
+    code, out, err = cli("doctor")
+    assert (code, err) == (0, "")
+    assert findings(out) == dict.fromkeys(["versions", "configuration", "credentials", "connection", "token", "clock"], "ok")
+    found = json.loads(cli("doctor", "--json").out)
+    assert found["clock"]["state"] == "ok"
+    assert json.loads(cli("doctor", "--json=token").out) == {"token": {"state": "ok", "found": "accepted"}}
+
+
+@pytest.mark.parametrize(
+    ("variables", "code", "wrong", "words"),
+    [
+        ({"BASE_URL": ""}, 1, "configuration", "set BOARDCLIENT_BASE_URL"),
+        ({"BASE_URL": "http://127.0.0.1:1"}, 1, "connection", "no connection"),
+        ({"BASE_URL": "https://127.0.0.1:1"}, 1, "TLS", "no connection to 127.0.0.1:1"),
+        ({"BASE_URL": "http://board.example"}, 1, "connection", "allow_insecure"),
+        ({"TOKEN": ""}, 4, "credentials", "not signed in"),
+        ({"TOKEN": "wrong"}, 4, "token", "refused; they are those of BOARDCLIENT_KEY and BOARDCLIENT_TOKEN"),
+    ],
+)
+def test_doctor_says_what_is_wrong(cli, monkeypatch, variables, code, wrong: str, words: str) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"BOARDCLIENT_{name}", value)
+    result = cli("doctor")
+    assert result.code == code
+    assert findings(result.out)[wrong] == "wrong"
+    assert words in result.out
+
+
+def test_doctor_compares_the_clocks(cli, board_service: BoardService) -> None:
+    faults = board_service.faults
+    faults.add(faults.status(500, headers={"Date": "Thu, 01 Jan 2026 00:00:00 GMT"}), "members.me", call=1)
+    code, out, _ = cli("doctor")
+    assert code == 1
+    assert findings(out)["clock"] == "warning"
+    assert findings(out)["token"] == "wrong"
+    faults.add(faults.status(500, headers={"Date": "soon"}), "members.me", call=2)
+    assert "clock" not in findings(cli("doctor").out)
+
+
+def test_doctor_draws_on_a_terminal(cli, monkeypatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    cli("doctor")
+    assert "ok     token          accepted" in terminal.getvalue()
+
+
+def test_doctor_reads_the_certificate(bare_cli, monkeypatch) -> None:
+    """Its end, and that of one which is about to end."""
+    import ssl
+
+    class Connection:
+        def getpeercert(self) -> dict[str, str]:
+            return {"notAfter": "Jan  5 09:34:43 2027 GMT"}
+
+        def version(self) -> str:
+            return "TLSv1.3"
+
+    class Writer:
+        transport = types.SimpleNamespace(abort=lambda: None)
+
+        def get_extra_info(self, name: str) -> Connection:
+            return Connection()
+
+    async def connect(*_: object, **options: object) -> tuple[None, Writer]:
+        assert isinstance(options["ssl"], ssl.SSLContext)
+        return None, Writer()
+
+    monkeypatch.setattr(asyncio, "open_connection", connect)
+    monkeypatch.setenv("BOARDCLIENT_BASE_URL", "https://127.0.0.1:1")
+    out = bare_cli("doctor").out
+    assert "TLSv1.3, the certificate ends 2027-01-05" in out
