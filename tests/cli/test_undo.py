@@ -1,0 +1,211 @@
+"""Undoing an import, and settling its unknown rows by hand."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+from import_helpers import counts, into, names, summary
+
+from boardclient.testing import BoardService
+
+SIX = "name,desc,due,reference\n" + "".join(f"card {n},text {n},2027-01-0{n},r-{n}\n" for n in range(1, 7))
+
+
+@pytest.fixture(params=[(), ("--marker",)], ids=["content", "markers"])
+def imported(request, cli, board, csv_file) -> tuple[str, ...]:
+    """Import six cards, and give the command line."""
+    line = ("import", csv_file(SIX), *into(board), *request.param)
+    assert cli(*line).code == 0
+    return line
+
+
+def journal_of(line: tuple[str, ...]) -> str:
+    return f"{line[1]}.journal"
+
+
+def change(service: BoardService, board) -> None:
+    """Do to cards what people do."""
+    by_name = {card.name: card for card in service.rules.cards.values()}
+    by_name["card 1"].name = "card 1, renamed"
+    by_name["card 2"].list_id = board.todo
+    by_name["card 3"].desc += " and more"
+    by_name["card 4"].due = "2028-01-01T00:00:00Z"
+    del service.rules.cards[by_name["card 5"].id]
+
+
+def test_cards_that_changed_since_are_kept_and_named(cli, board_service: BoardService, board, imported) -> None:
+    change(board_service, board)
+    code, out, err = cli("undo", journal_of(imported), "--yes", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert {name: found[name] for name in ("deleted", "kept", "gone", "failed")} == {
+        "deleted": 1,
+        "kept": 4,
+        "gone": 1,
+        "failed": 0,
+    }
+    assert [line.partition(") ")[2] for line in err.splitlines()] == [
+        "was renamed",
+        "was moved",
+        "has another description",
+        "has another due date",
+    ]
+    assert [card["why"] for card in found["cards"]] == [line.partition(") ")[2] for line in err.splitlines()]
+    assert names(board_service) == ["card 1, renamed", "card 2", "card 3", "card 4"]
+    assert cli("undo", journal_of(imported), "--yes").out == "deleted 0, kept 4\n"
+
+
+def test_what_was_undone_is_imported_again(cli, board_service: BoardService, imported) -> None:
+    assert cli("undo", journal_of(imported), "--yes").out == "deleted 6\n"
+    assert names(board_service) == []
+    assert counts(summary(cli(*imported, "--json").out)) == {"created": 6, "already": 0, "failed": 0, "unknown": 0}
+    assert len(names(board_service)) == 6
+
+
+def test_a_card_that_gained_what_was_not_sent_is_kept(cli, board_service: BoardService, board, csv_file) -> None:
+    path = csv_file("name\nA\nB\nC\n")
+    assert cli("import", path, *into(board)).code == 0
+    first, second, _ = board_service.rules.cards.values()
+    first.desc, second.due = "a note", "2028-01-01T00:00:00Z"
+    assert cli("undo", f"{path}.journal", "--yes").out == "deleted 1, kept 2\n"
+
+
+def test_it_asks_first(cli, board_service: BoardService, imported, monkeypatch) -> None:
+    code, _, err = cli("undo", journal_of(imported))
+    assert code == 2
+    assert "Delete 6 cards for good? Nobody can be asked here: give --yes" in err
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    asked = []
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda prompt: asked.append(prompt) or "n")
+    board_service.rules.cards[next(iter(board_service.rules.cards))].name = "x"
+    code, _, err = cli("undo", journal_of(imported))
+    assert code == 2
+    assert "nothing was changed" in err
+    assert len(board_service.rules.cards) == 6
+
+
+def test_cards_that_can_t_be_deleted_are_named_and_tried_again(cli, board_service: BoardService, imported) -> None:
+    board_service.faults.add(board_service.faults.status(403), "cards.delete", call=2)
+    board_service.faults.add(board_service.faults.status(404), "cards.delete", call=3)
+    code, out, err = cli("undo", journal_of(imported), "--yes")
+    assert (code, out) == (1, "deleted 5, failed 1\n")
+    assert "1 card could not be deleted; the same command line tries again" in err
+    assert len(board_service.rules.cards) == 2  # the one that a 404 hid is not known to exist
+    assert cli("undo", journal_of(imported), "--yes").out == "deleted 1\n"
+
+
+def test_the_journal_of_another_service_is_refused(cli, imported) -> None:
+    code, _, err = cli("--base-url", "https://board.example", "undo", journal_of(imported), "--yes")
+    assert code == 2
+    assert "give --base-url" in err
+
+
+def test_killed_at_any_moment_and_repeated_it_leaves_what_changed(cli, board_service: BoardService, board, csv_file) -> None:
+    rows = "name,reference\n" + "".join(f"card {n},r-{n}\n" for n in range(300))
+    path = csv_file(rows)
+    assert cli("import", path, *into(board)).code == 0
+    changed = list(board_service.rules.cards.values())[::50]
+    for card in changed:
+        card.name += ", renamed"
+    board_service.latency = 0.002
+    environment = {**os.environ, **board_service.environment}
+    command = [sys.executable, "-m", "boardclient", "undo", f"{path}.journal", "--yes"]
+    for kills in range(3):
+        before = len(board_service.calls_of("cards.delete"))
+        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+            while process.poll() is None and len(board_service.calls_of("cards.delete")) < before + 20 + kills:
+                time.sleep(0.005)
+            process.send_signal(signal.SIGKILL)
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
+    assert names(board_service) == sorted(card.name for card in changed)
+
+
+# --- rows that are unknown
+
+
+@pytest.fixture
+def unknown(cli, board_service: BoardService, board, csv_file) -> tuple[str, ...]:
+    """Import six rows of which two are unknown, one with a card that its service shows in another form."""
+    faults = board_service.faults
+    faults.add(faults.drop(commit=True), "cards.create", call=2)
+    faults.add(faults.drop(), "cards.create", call=4)
+    faults.add(faults.status(404), "boards.cards", call=range(3, 100))
+    line = ("import", csv_file(SIX), *into(board), "--concurrency", "1")
+    assert cli(*line).code == 3
+    faults.clear()
+    return line
+
+
+def test_unknown_rows_are_listed_and_settled_one_by_one(cli, board_service: BoardService, unknown) -> None:
+    journal = journal_of(unknown)
+    listed = [json.loads(line) for line in cli("journal", "resolve", journal, "--json").out.splitlines()]
+    assert [(row["row"], row["name"]) for row in listed] == [("r-2", "card 2"), ("r-4", "card 4")]
+    assert [line.split("\t")[:2] for line in cli("journal", "resolve", journal).out.splitlines()] == [
+        ["r-2", "card 2"],
+        ["r-4", "card 4"],
+    ]
+    card_id = next(card.id for card in board_service.rules.cards.values() if card.name == "card 2")
+    assert cli("journal", "resolve", journal, "r-2", "--card", card_id) == (0, "", "")
+    assert cli("journal", "resolve", journal, "r-4", "--absent") == (0, "", "")
+    assert cli("journal", "resolve", journal) == (0, "", "")
+    assert counts(summary(cli(*unknown, "--json").out)) == {"created": 1, "already": 5, "failed": 0, "unknown": 0}
+    assert names(board_service) == [f"card {n}" for n in range(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["r-2"], "ROW needs either --card or --absent"),
+        (["r-2", "--absent", "--card", "c"], "ROW needs either --card or --absent"),
+        (["--absent"], "give ROW"),
+        (["r-2", "--absent", "--accept"], "ROW needs either"),
+        (["r-9", "--absent"], "it does not have the row with the reference 'r-9'"),
+        (["9", "--absent"], "it does not have the row at position 9"),
+        (["r-1", "--absent"], "not in doubt"),
+    ],
+)
+def test_what_can_t_be_settled_is_refused(cli, unknown, argv: list[str], words: str) -> None:
+    code, out, err = cli("journal", "resolve", journal_of(unknown), *argv)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_suggestions_are_taken_at_the_user_s_word(cli, board_service: BoardService, board, unknown, monkeypatch) -> None:
+    """A card that a run found similar is suggested; two rows can't have one card."""
+    journal = journal_of(unknown)
+    card_id = next(card.id for card in board_service.rules.cards.values() if card.name == "card 2")
+    with contextlib.closing(sqlite3.connect(journal)) as connection, connection:
+        for seq in (2, 4):
+            cards = [[card_id, "CARD 2", board.done, "text 2", None], ["c9", "something else", board.done, None, None]]
+            connection.execute("INSERT INTO resembling VALUES (?, ?)", (seq, json.dumps(cards)))
+    first = cli("journal", "resolve", journal).out.splitlines()[0].split("\t")
+    assert first[:4] == ["r-2", "card 2", card_id, "CARD 2"]
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", terminal)
+        cli("journal", "resolve", journal)
+    assert f"  {card_id}   67%  'CARD 2'  suggested\n" in terminal.getvalue()
+    code, out, err = cli("journal", "resolve", journal, "--accept")
+    assert code == 3
+    assert out == f"row 'r-2' ('card 2') has the card {card_id}\n"
+    assert f"the card {card_id} is that of the row with the reference 'r-2'" in err
+    assert "1 row of 2 remain unknown" in err
+
+
+def test_rows_without_a_suggestion_stay_unknown(cli, unknown, monkeypatch) -> None:
+    code, out, err = cli("journal", "resolve", journal_of(unknown), "--accept")
+    assert (code, out) == (3, "")
+    assert "row 'r-2' ('card 2'): no suggestion" in err
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", terminal)
+    cli("journal", "resolve", journal_of(unknown))
+    assert "no card that may be its is known" in terminal.getvalue()
