@@ -192,7 +192,7 @@ def test_suggestions_are_taken_at_the_user_s_word(cli, board_service: BoardServi
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", terminal)
         cli("journal", "resolve", journal)
-    assert f"  {card_id}   67%  'CARD 2'  suggested\n" in terminal.getvalue()
+    assert f"  {card_id}   69%  'CARD 2'  suggested\n" in terminal.getvalue()
     code, out, err = cli("journal", "resolve", journal, "--accept")
     assert code == 3
     assert out == f"row 'r-2' ('card 2') has the card {card_id}\n"
