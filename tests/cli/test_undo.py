@@ -183,7 +183,7 @@ def test_suggestions_are_taken_at_the_user_s_word(cli, board_service: BoardServi
     card_id = next(card.id for card in board_service.rules.cards.values() if card.name == "card 2")
     with contextlib.closing(sqlite3.connect(journal)) as connection, connection:
         for seq in (2, 4):
-            cards = [[card_id, "CARD 2", board.done, "text 2", None], ["c9", "something else", board.done, None, None]]
+            cards = [[card_id, f"CARD {seq}", board.done, f"text {seq}", None], ["c9", "something else", board.done, None, None]]
             connection.execute("INSERT INTO resembling VALUES (?, ?)", (seq, json.dumps(cards)))
     first = cli("journal", "resolve", journal).out.splitlines()[0].split("\t")
     assert first[:4] == ["r-2", "card 2", card_id, "CARD 2"]
