@@ -45,3 +45,16 @@ class Held:
         while not self._event.is_set():
             await stage.sleep(0.001)
         await stage.reply_answer()
+
+
+class Renamed:
+    """A fault: a commit under another name whose response is lost, so that nothing proves whose card it is."""
+
+    def __init__(self, service: BoardService) -> None:
+        self._service = service
+
+    async def play(self, stage: Stage) -> None:
+        """Commit another name, and close the connection."""
+        body = self._service.calls[-1].body
+        self._service.rules.answer("POST", "/1/cards", {}, {**body, "name": f"{body['name']}!"})
+        await self._service.faults.drop().play(stage)

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from import_helpers import counts, into, names, summary
+from import_helpers import Renamed, counts, into, names, summary
 
 from boardclient.cli import _importing, _rows
 from boardclient.testing import BoardService
@@ -311,17 +311,15 @@ def test_rows_that_equal_cards_are_left_out_if_asked_for(cli, board_service, boa
 
 def test_rows_in_doubt_come_before_those_that_are_left_out(cli, board_service: BoardService, board, csv_file) -> None:
     """A card that equals a new row may be the lost one of another row."""
-    faults = board_service.faults
-    faults.add(faults.drop(commit=True), "cards.create", call=2)
-    faults.add(faults.status(404), "boards.cards", call=range(3, 5))
+    board_service.faults.add(Renamed(board_service), "cards.create", call=2)
     assert cli("import", csv_file("name\nA\nB\n"), *into(board), "--concurrency", "1").code == 3
-    path = csv_file("name\nA\nB\nB\n")
-    faults.clear()
+    path = csv_file("name\nA\nB\nB!\n")
     code, _, err = cli("import", path, *into(board), "--existing", "skip")
     assert code == 2
     assert f"settle them first: boardclient journal resolve {path}.journal" in err
+    assert cli("journal", "resolve", f"{path}.journal", "--accept").code == 0
     assert cli("import", path, *into(board)).code == 0
-    assert names(board_service) == ["A", "B", "B"]
+    assert names(board_service) == ["A", "B!", "B!"]
 
 
 def test_the_same_file_with_a_journal_is_not_taken_for_an_existing_one(cli, board, csv_file) -> None:

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from import_helpers import into
+from import_helpers import Renamed, into
 
 import boardclient.bulk.journal
 from boardclient.bulk._journal_file import RunLock
@@ -24,8 +24,7 @@ def journal(cli, board_service: BoardService, board, csv_file) -> Path:
     """Give the journal of an import with rows in several states."""
     faults = board_service.faults
     faults.add(faults.status(400), "cards.create", call=[2])
-    faults.add(faults.drop(), "cards.create", call=[3])
-    faults.add(faults.status(404), "boards.cards", call=range(3, 9))
+    faults.add(Renamed(board_service), "cards.create", call=[3])
     faults.add(faults.status(403), "cards.create", call=[4])
     path = csv_file(FIVE)
     assert cli("import", path, *into(board), "--concurrency", "1").code == 1
