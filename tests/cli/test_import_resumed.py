@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from import_helpers import Held, Renamed, counts, into, names, summary
+from import_helpers import Held, counts, into, names, summary
 
 from boardclient import JournalError
 from boardclient.bulk._journal import RunFile
