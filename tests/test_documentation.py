@@ -109,3 +109,12 @@ def test_each_page_is_on_the_site() -> None:
     }
     site = {page for page in _PAGES if page.startswith("docs/") and not page.startswith("docs/examples/")}
     assert site - listed == {"docs/index.md"}
+
+
+_NAMED = re.compile(r"`((?:boardclient|tests|docs|benchmarks|\.ci)/[\w/.*-]*)`")
+
+
+@pytest.mark.parametrize("page", [page for page, text in _PAGES.items() if _NAMED.search(text) and page != "CHANGELOG.md"])
+def test_each_file_that_a_page_names_exists(page: str) -> None:
+    """Modules are merged and renamed, and the pages follow."""
+    assert [name for name in _NAMED.findall(_PAGES[page]) if not any(_ROOT.glob(name.rstrip("/")))] == []
