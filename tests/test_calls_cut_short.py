@@ -22,6 +22,7 @@ from boardclient import (
     CredentialError,
     Credentials,
     Effect,
+    NotFoundError,
     StaticCredentials,
     TransportError,
 )
@@ -94,6 +95,25 @@ def test_what_interrupts_a_call_holds_no_secret(
         assert error.effect is not Effect.NOT_SENT
     else:
         assert type(error) is kind
+
+
+async def test_an_unexpected_end_has_an_effect(
+    service: BoardService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What goes wrong within the client while a request is sent is an error with its effect; the log says where, and no more."""
+
+    async def send(self: Any, method: str, url: str, body: bytes, progress: Any, **options: Any) -> None:
+        progress.stage = "send"
+        raise MemoryError(body)
+
+    monkeypatch.setattr(Pool, "send", send)
+    async with AsyncSession(StaticCredentials(TOKEN, KEY), service.base_url) as session:
+        with pytest.raises(BoardClientError, match="ended by MemoryError, see the log") as caught:
+            await session.cards.create("a card", list_id="l")
+    assert [attempt.effect for attempt in caught.value.attempts] == [caught.value.effect] == [Effect.UNKNOWN]
+    assert "in send" in caplog.text
+    assert TOKEN not in caplog.text + locals_of(caught.value)
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def deep(frames: int, then: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
@@ -186,6 +206,8 @@ async def test_a_provider_may_return_anything_for_is_current(service: BoardServi
 
     async with service.session(Odd(service.token, service.key), limiter=asyncio.Semaphore(1)) as session:
         await session.members.me()
+        with pytest.raises(NotFoundError):  # which a limiter without a report is not told of
+            await session.cards.get("none")
     assert CredentialObserver().waiting_for() == "credentials"
 
 

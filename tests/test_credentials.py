@@ -410,7 +410,7 @@ async def test_form_may_go_in_the_open_where_allowed(service: BoardService, monk
     assert provider.error.effect is Effect.NOT_SENT
 
 
-@pytest.mark.parametrize("fault", [faults.drop(), faults.drop(commit=True), faults.truncated()])
+@pytest.mark.parametrize("fault", [faults.drop(), faults.drop(commit=True)])
 async def test_a_form_without_a_whole_response_is_not_sent_again(fault: faults.Fault, service: BoardService) -> None:
     """Without a whole response the provider gets a TransportError, and the form is not sent again."""
     service.faults.add(fault, "token.exchange")
@@ -420,6 +420,15 @@ async def test_a_form_without_a_whole_response_is_not_sent_again(fault: faults.F
     assert isinstance(provider.error, TransportError)
     assert provider.error.effect is Effect.UNKNOWN
     assert len(service.calls) == 1
+
+
+async def test_a_form_that_is_refused_in_half_a_response_is_refused(service: BoardService) -> None:
+    """A status that came is a response, though its body breaks off, and the form is not sent again."""
+    service.faults.add(faults.truncated(), "token.exchange")
+    provider = Posting(service.auth_url + "/1/OAuthGetAccessToken")
+    with pytest.raises(AuthenticationError):  # of the token that this provider makes up
+        await post(service, provider)
+    assert (provider.error, provider.answer.status, len(service.calls_of("token.exchange"))) == (None, 400, 1)
 
 
 async def test_closing_the_session_ends_the_form(service: BoardService) -> None:

@@ -6,9 +6,11 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
 from oauth_helpers import virtual
 
 from boardclient import AsyncSession, DeadlineError, Effect, SessionClosedError, StaticCredentials
+from boardclient._pipeline import _in_flight
 
 
 class Shut:
@@ -115,3 +117,13 @@ async def test_a_call_outside_of_a_task_says_so() -> None:
     async with shut_session() as session:
         asyncio.get_running_loop().call_soon(callback)
         assert "within an asyncio task" in await raised
+
+
+async def test_a_session_is_not_used_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process that forked off, a session that was used before says what to do, and closing it waits for nothing."""
+    session = shut_session(timeout=0.01)
+    assert isinstance(await ended(session), DeadlineError)
+    monkeypatch.setattr(_in_flight, "_process", _in_flight._process)
+    _in_flight._note_fork()  # as in a child; tests/service/test_session_lifetime.py forks
+    assert str(await ended(session)) == "this AsyncSession was used before the process forked: build one in each process"
+    await session.aclose()

@@ -381,13 +381,12 @@ class InFlightCalls:
         """Bind the session to the loop and process of its first call, or raise."""
         if self.is_closed:
             raise SessionClosedError(f"{request.line}: the session is closed")
-        if self._loop is None:
-            self._loop, self._process = loop, _process
-        elif self._process is not _process:
+        if self._loop is not None and self._process is not _process:
             raise RuntimeError("this AsyncSession was used before the process forked: build one in each process")
-        elif self._loop is not loop:
+        if self._loop is not None:
             raise RuntimeError("this AsyncSession belongs to another event loop: build one for each loop")
-        self._open_on = loop
+        self._loop = self._open_on = loop
+        self._process = _process
 
     @property
     def is_on_own_loop(self) -> bool:

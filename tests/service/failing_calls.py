@@ -262,7 +262,7 @@ SITUATIONS: dict[str, tuple[Situation, type[BaseException] | None]] = {
     "reset before the response": (met(lambda scene: faults.drop(reset=True)), TransportError),
     "cut in the head": (raw(b"HTTP/1.1 200 OK\r\nX-Echo: %\r\nContent-"), TransportError),
     "cut in the body": (raw(b"HTTP/1.1 200 OK\r\nX-Echo: %\r\nContent-Length: 1000\r\n\r\n{%"), TransportError),
-    "truncated": (met(lambda scene: faults.truncated(scene.echo.encode())), TransportError),
+    "truncated": (met(lambda scene: faults.truncated(scene.echo.encode())), ApiError),
     "a bad chunk": (raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz%\r\n%\r\n"), TransportError),
     "no HTTP": (raw(b"% is no request that I know\r\n\r\n"), TransportError),
     "a bad header": (raw(b"HTTP/1.1 200 OK\r\nX Echo %\r\n\r\n"), TransportError),
