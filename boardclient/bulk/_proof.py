@@ -107,9 +107,13 @@ class Evidence:
             is_marked = is_marked and markers.is_shown(row, card)
         self._is_marked = is_marked
 
+    def has_sample(self, list_id: str) -> bool:
+        """Return True if a card that was sent to this list is listed."""
+        return list_id in self._lists
+
     def shows_markers(self, list_id: str) -> bool:
         """Return True if each sample shows its own marker, one of this list too."""
-        return self._is_marked and list_id in self._lists
+        return self._is_marked and self.has_sample(list_id)
 
     def shows_names(self, list_id: str) -> bool:
         """Return True if the name of a sample of this list is shown as it was sent."""
@@ -122,7 +126,7 @@ class Evidence:
         """
         if list_id is None:
             return bool(self._equal or not self._lists)
-        return list_id in self._equal or list_id not in self._lists
+        return list_id in self._equal or not self.has_sample(list_id)
 
 
 class Suspects:

@@ -195,7 +195,7 @@ class Reconciler:
             equals = unclear.get(place, [])
             possible = self._suspects_of(row, suspects, [*equals, *partly.get(place, ())])
             if not (equals or possible):
-                findings.append(self._absence(row, listing) if incomplete is None else _unknown(row, incomplete))
+                findings.append(self._absence(row, listing, evidence) if incomplete is None else _unknown(row, incomplete))
             elif not listing.has_baseline:
                 findings.append(_unknown(row, _NO_BASELINE))
             else:
@@ -227,7 +227,7 @@ class Reconciler:
                 unclear[place] = [found.pop(place)]
         return found, unclear
 
-    def _absence(self, row: Row, listing: Listing) -> RowFinding:
+    def _absence(self, row: Row, listing: Listing, evidence: Evidence) -> RowFinding:
         """Return a finding for a row that is not listed: absent, open or unknown.
 
         It is absent if an earlier listing lacked it too, and this one shows more cards.
@@ -239,6 +239,8 @@ class Reconciler:
         if before is None and not row.sends:
             before = self._kept.get(row.seq)
         if before is not None and listing.has_grown(before):
+            if not evidence.has_sample(list_id):
+                return _unknown(row, f"no other card of this run is listed in {list_id}, so its cards may not be listed")
             row.absent_at = None
             return RowFinding(row)
         extent = listing.extent(list_id)

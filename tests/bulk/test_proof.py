@@ -332,6 +332,19 @@ async def test_a_card_in_an_archived_list_is_no_obstacle(world: World) -> None:
     assert (done.audit.lost, done.audit.hidden) == (0, 1)
 
 
+async def test_a_list_of_which_nothing_is_listed_proves_nothing(world: World) -> None:
+    """An automation archives what is added to a list. The listing of the others says nothing about it."""
+
+    def shape(operation: str, body: Any) -> Any:
+        return [card for card in body if card["idList"] != world.lists[1]] if operation == "boards.cards" else body
+
+    world.service.rules.shape = shape
+    drafts = [CardDraft(name, world.lists[number]) for number, name in ((0, "a"), (1, "b"), (0, "c"), (0, "d"))]
+    done = await run(world, drafts, committed="b", lost="c")
+    assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
+    assert Counter(world.sent)["b"] == 1
+
+
 async def test_a_longer_listing_of_a_later_run_proves(world: World) -> None:
     """The last row of a run is lost, and nothing can prove it absent. The next run with more rows sends it again."""
     first = await run(world, "ab", lost="b", journal=world.path)
