@@ -38,7 +38,7 @@ async def ended(session: AsyncSession) -> BaseException:
 
 @virtual
 async def test_calls_end_at_their_own_deadlines() -> None:
-    """Each call ends at its deadline, in whatever order the calls began, and one without a deadline goes on."""
+    """Each call ends at its deadline, in whatever order the calls began, and one without a deadline continues."""
     loop = asyncio.get_running_loop()
     ends: list[tuple[float, str]] = []
 

@@ -67,9 +67,9 @@ _WORDS_OF_TEST_PROSE = {
 """What docstrings and comments of tests may not say either. There, the other words have a plain sense too."""
 
 _VERBS = (
-    "answers applies are becomes can causes changes chooses counts did do does draws ends exist expires fails gets gives had has"
-    " have is keeps leads leaves logs makes may must names needs order prints reads redirects runs says sends share show shows"
-    " starts stops takes talks waits was were wins"
+    "answers applies are asks becomes can causes changes chooses compares counts creates deletes did do does draws ends exist expires"
+    " fails finds gets gives had has have hold holds is keeps lacks leads leave leaves lets logs makes may must names needs order prints proves"
+    " reads redirects runs says sends share show shows starts stay stays stops takes talks waits was were wins"
 )
 """Verbs of the names that say the sentence of a test alone. Add one, or write a docstring."""
 
@@ -117,12 +117,13 @@ def odd_words(text: str, words: Mapping[str, str] = _WORDS) -> list[str]:
 
 def sentence_problem(name: str, docstring: str | None) -> str | None:
     """Return why neither the docstring of a test nor its name says in a sentence what it shows."""
+    words = name.removeprefix("test_").split("_")
+    says_it = len(words) >= 4 and bool(set(_VERBS.split()) & set(words))
     if docstring is None:
-        words = name.removeprefix("test_").split("_")
-        return None if len(words) >= 4 and set(_VERBS.split()) & set(words) else "no docstring, and the name is no sentence"
+        return None if says_it else "no docstring, and the name is no sentence"
     if not docstring.rstrip().endswith(".") or len(docstring.split()) < 4:
         return "the docstring is no sentence"
-    if re.match(r"(So|And|But|Also|Such|It|Its|They|Their)\b", docstring):
+    if not says_it and re.match(r"(So|And|But|Also|Such|It|Its|They|Their)\b", docstring):
         return "the docstring needs another text to be understood"
     return None
 
@@ -194,7 +195,7 @@ def test_planted_names_and_docstrings_are_caught() -> None:
     assert sentence_problem("test_a_full_disk_leaves_the_old_file", None) is None
     assert sentence_problem("test_status", "A status is sent as it is.") is None
     for wrong in ("No full stop at the end of it", "Too short.", "It is what the name says.", "Also what the last test says."):
-        assert sentence_problem("test_a_full_disk_leaves_the_old_file", wrong) is not None
+        assert sentence_problem("test_a_full_disk", wrong) is not None
     assert list(named_tests('def test_a():\n    """A."""\nclass B:\n    def test_b(self): ...')) == [
         ("test_a", "A."),
         ("test_b", None),

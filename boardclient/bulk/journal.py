@@ -250,9 +250,9 @@ Rehearsal: TypeAlias = Callable[[Sequence[tuple[RowKey, CardDraft]]], list[tuple
 
 @contextlib.contextmanager
 def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iterator[Rehearsal]:
-    """Give a function that decides about rows as a run would, on a copy of the journal in memory.
+    """Give a function that decides about rows as a run would, and changes nothing.
 
-    It raises a `JournalError` for rows that a run would refuse, and may be called again with others then.
+    It works on a copy of the journal in memory, raises a `JournalError` for rows that a run would refuse, and may be called again with others then.
 
     Args:
         path: The path of the journal. No run may be using it.

@@ -113,7 +113,7 @@ def journal_resolve(
 ) -> None:
     """Show the rows whose cards may exist, beside the cards that may be theirs, or settle rows by hand.
 
-    The next run of the import goes on from there. Exit code 3 if --accept leaves rows unknown.
+    The next run of the import continues from there. Exit code 3 if --accept leaves rows unknown.
 
     \b
     Examples:
@@ -197,7 +197,7 @@ def _print_unknown(item: UnknownRow) -> None:
 def undo(file: Path, yes: bool, fields: tuple[str, ...] | None) -> None:
     """Delete the cards that an import has created, for good. It asks first.
 
-    Cards that somebody has moved or changed since are kept and named. If it is ended, the same command line goes on. The journal
+    Cards that were moved or changed since are kept and named. If it is ended, the same command line continues. The journal
     remembers what was deleted: importing the file again creates these cards again.
 
     Example:  boardclient undo cards.csv.journal

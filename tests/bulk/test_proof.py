@@ -496,7 +496,7 @@ async def test_markers_of_another_list_prove_nothing(world: World) -> None:
 
 
 async def test_a_sample_without_its_marker_makes_every_card_count(world: World) -> None:
-    """If descriptions are not listed, or somebody has edited one, a card without a marker may be a row's."""
+    """If descriptions are not listed, or one was edited, a card without a marker may be a row's."""
 
     def act() -> None:
         record(world, "a").desc = "edited"

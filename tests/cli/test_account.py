@@ -105,7 +105,7 @@ def test_a_refusal_ends_the_sign_in(oauth_cli, browser, folder) -> None:
     assert not (folder / "tokens.sqlite3").exists()
 
 
-def test_other_addresses_of_the_loopback_server_hold_nothing(oauth_cli, browser, monkeypatch) -> None:
+def test_other_addresses_of_the_loopback_server_have_nothing(oauth_cli, browser, monkeypatch) -> None:
     def visit(address: str) -> None:
         port = urlsplit(parse_qs(urlsplit(address).query)["redirect_uri"][0]).port
         with pytest.raises(urllib.error.HTTPError, match="404"):

@@ -77,7 +77,7 @@ def test_a_card_that_gained_what_was_not_sent_is_kept(cli, board_service: BoardS
     assert cli("undo", f"{path}.journal", "--yes").out == "deleted 1, kept 2\n"
 
 
-def test_it_asks_first(cli, board_service: BoardService, imported, monkeypatch) -> None:
+def test_an_undo_asks_first(cli, board_service: BoardService, imported, monkeypatch) -> None:
     code, _, err = cli("undo", journal_of(imported))
     assert code == 2
     assert "Delete 6 cards for good? Nobody can be asked here: give --yes" in err
