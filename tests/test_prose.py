@@ -67,9 +67,10 @@ _WORDS_OF_TEST_PROSE = {
 """What docstrings and comments of tests may not say either. There, the other words have a plain sense too."""
 
 _VERBS = (
-    "answers applies are asks becomes can causes changes chooses compares counts creates deletes did do does draws ends exist expires"
-    " fails finds gets gives had has have hold holds is keeps lacks leads leave leaves lets logs makes may must names needs order prints proves"
-    " reads redirects runs says sends share show shows starts stay stays stops takes talks waits was were wins"
+    "answers applies are asks becomes can causes changes chooses compares counts creates deletes did do does draws ends"
+    " exist expires fails finds gets gives had has have hold holds is keeps lacks leads leave leaves lets logs makes may"
+    " must names needs order prints proves reads redirects runs says sends share show shows starts stay stays stops takes"
+    " talks waits was were wins"
 )
 """Verbs of the names that say the sentence of a test alone. Add one, or write a docstring."""
 
