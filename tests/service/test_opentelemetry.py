@@ -276,8 +276,8 @@ async def test_all_requests_and_records_of_a_run_are_in_its_span(
     for span in exported.spans(SpanKind.INTERNAL):
         assert span.name in {"import", "cards.create_many"} or span.parent.span_id == run_span.context.span_id
     names = Counter(span.name for span in exported.spans(SpanKind.INTERNAL))
-    assert names == {"import": 1, "cards.create_many": 1, "cards.create": 3, "boards.lists": 1, "boards.cards": 3}
-    assert len(exported.spans(SpanKind.CLIENT)) == len(service.calls) == 7
+    assert names == {"import": 1, "cards.create_many": 1, "cards.create": 3, "boards.lists": 2, "boards.cards": 3}
+    assert len(exported.spans(SpanKind.CLIENT)) == len(service.calls) == 8
     assert {number for _, number in records} == {run_span.context.trace_id}
     assert records[0][0] == "cards.create_many begins"
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
@@ -287,13 +287,13 @@ async def test_a_run_that_never_began_has_an_ended_span(service: BoardService, e
     """A run whose board can't be read, and one that is left at once, have a span; the first names the error."""
     board = service.seed({"To Do": []})
     async with service.session(retry=None) as session:
-        service.faults.add(faults.status(403), "boards.lists", times=1)
+        service.faults.add(faults.status(401), "boards.lists", times=1)
         with pytest.raises(BoardClientError):
             await session.cards.create_many([], board_id=board.id).wait()
         async with session.cards.create_many([]):
             pass
     refused, left = (span for span in exported.spans(SpanKind.INTERNAL) if span.name == "cards.create_many")
-    assert attributes_of(refused) == {"error.type": "403"}
+    assert attributes_of(refused) == {"error.type": "401"}
     assert refused.status.status_code is StatusCode.ERROR
     assert attributes_of(left) == {}
     assert not trace.get_current_span().get_span_context().is_valid
@@ -307,7 +307,7 @@ async def test_reads_of_a_long_run_have_spans(service: BoardService, exported: E
     async with service.session(limiter=Pace(start_rate=5000.0)) as session:
         await session.cards.create_many(drafts, board_id=board.id, settle=0.005).wait()
     names = Counter(span.name for span in exported.spans(SpanKind.INTERNAL))
-    assert names == {"cards.create_many": 1, "cards.create": 100, "boards.lists": 1, "boards.cards": 3}
+    assert names == {"cards.create_many": 1, "cards.create": 100, "boards.lists": 2, "boards.cards": 3}
 
 
 async def test_retries_and_renewals_are_counted(service: BoardService, policy: Any, exported: Exported) -> None:
