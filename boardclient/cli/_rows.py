@@ -196,7 +196,7 @@ def recognise(file: BinaryIO, layout: Layout, *, delimiter: str | None = None) -
     """
     layout = attrs.evolve(layout, encoding=_encoding(file))
     if delimiter is None and layout.form is Format.CSV:
-        first = next(_lines(file, layout.encoding), "")
+        first = next(filter(str.strip, _lines(file, layout.encoding)), "")
         said = _SEPARATOR_LINE.fullmatch(first)
         delimiter = said[1] if said else max(_SEPARATORS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
     return attrs.evolve(layout, delimiter=delimiter or ",")
@@ -246,7 +246,7 @@ def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = N
         if date_format is not None:
             raise ValueError(f"is not of the form {date_format}") from None
         raise ValueError(
-            "is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00; --date-format reads another form"
+            "is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00; --date-format reads another form, such as %d.%m.%Y"
         ) from None
     try:
         if due.utcoffset() is None:
@@ -285,6 +285,8 @@ def _csv_records(file: BinaryIO, default_list_id: str | None, layout: Layout) ->
             yield row
             return
         number, cells = row
+        if not any(cells):
+            continue
         if header is None:
             header = [layout.column(cell) for cell in cells]
             names = {column: cell.strip() for column, cell in zip(header, cells, strict=True) if column}
@@ -294,7 +296,7 @@ def _csv_records(file: BinaryIO, default_list_id: str | None, layout: Layout) ->
                 return
         elif any(cells[len(header) :]) or any(cell for column, cell in zip(header, cells, strict=False) if column == ""):
             yield Problem(number, None, f"has cells without a column; the header names {len(names)} columns")
-        elif any(cells):
+        else:
             yield number, {column: _unescaped(cell) or None for column, cell in zip(header, cells, strict=False) if column}, names
     if header is None:
         yield Problem(1, None, "the file is empty; the first row must name the columns")

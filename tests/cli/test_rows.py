@@ -153,6 +153,8 @@ def test_a_json_row_becomes_a_draft_and_null_is_not_sent() -> None:
     [
         pytest.param("", ["row 1: the file is empty; the first row must name the columns"], id="empty"),
         pytest.param("name\n", [], id="header-only"),
+        pytest.param("\r\n;\nname;desc\nA;b\n", ["4=A"], id="empty-cells-before-the-header"),
+        pytest.param("\r\n\nname;desc\nA;b\n", ["4=A"], id="blank-lines-before-the-header"),
         pytest.param("\ufeffname\nA\n", ["2=A"], id="bom"),
         pytest.param("name\n\ufeffA\n", ["2=\ufeffA"], id="no-bom-but-a-character"),
         pytest.param("name , desc\nA\n", ["2=A"], id="padded-header-short-row"),
