@@ -42,11 +42,11 @@ def _reader(contender: str) -> Callable[[bytes], Any]:
         return _pydantic_reader()
     if contender == "cattrs":
         return _cattrs_reader()
-    from boardclient import _convert
+    from boardclient import _wire
 
     if contender == _OURS:
-        return _convert.cards
-    return lambda body: [card.extra for card in _convert.cards(body)]
+        return _wire.cards
+    return lambda body: [card.extra for card in _wire.cards(body)]
 
 
 def _pydantic_reader() -> Callable[[bytes], Any]:
@@ -66,13 +66,13 @@ def _cattrs_reader() -> Callable[[bytes], Any]:
     from datetime import datetime
 
     import attrs
-    from cattrs.preconf.msgspec import make_converter
+    from cattrs.preconf.msgspec import make_wireer
 
     fields: dict[str, Any] = {"id": attrs.field(type=str)}
     fields |= {name: attrs.field(type=str | None, default=None) for name in ("name", "desc", "url", "idList")}
     fields |= {"due": attrs.field(type=datetime | None, default=None), "pos": attrs.field(type=float | None, default=None)}
     card = attrs.make_class("Card", fields, frozen=True, slots=True)
-    converter = make_converter()
+    converter = make_wireer()
     converter.register_structure_hook(datetime, lambda value, _: datetime.fromisoformat(value))
     return lambda body: converter.loads(body, list[card])  # type: ignore[valid-type]  # -- a class made here
 
@@ -163,9 +163,9 @@ def _memory(contender: str, cards: int) -> dict[str, float]:
 
 def _extra(cards: int) -> dict[str, float]:
     """Return microseconds of the first access to `extra` and of a later one."""
-    from boardclient import _convert
+    from boardclient import _wire
 
-    values = _convert.cards(board(cards))
+    values = _wire.cards(board(cards))
     seconds = []
     for _ in range(2):
         start = time.process_time()

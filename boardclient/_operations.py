@@ -11,10 +11,10 @@ from urllib.parse import quote, unquote, urlencode
 
 import attrs
 
-from boardclient import _convert
-from boardclient._json import encode
+from boardclient import _wire
 from boardclient._responses import Response, api_error, excerpt, response_of
 from boardclient._transport import FRAMING, RawResponse, TransportFailure, TransportResult, check_headers
+from boardclient._wire import encode
 from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, TransportError
 from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Member, check_identifier, check_text, utc_timestamp
 
@@ -78,9 +78,9 @@ class Operation(Generic[T]):
         quoted = named if named.isascii() and named.isalnum() else quote(named, safe="")  # nearly all are: quoting takes 2 µs
         return Request(self, self._before + quoted + self._after, body, named)
 
-    def request_with(self, fields: Mapping[str, JsonValue]) -> Request[T]:
+    def request_with(self, fields: Mapping[str, JsonValue], **values: object) -> Request[T]:
         """Build a request from checked fields, if its path has no identifier."""
-        return Request(self, self.path, encode(fields))
+        return Request(self, self.path, encode(fields), values=values)
 
 
 @attrs.define
@@ -145,8 +145,8 @@ def _lenient(read: Callable[[str, bytes], T]) -> Read[T]:
 
 def _created_card(response: RawResponse, request: Request[Card]) -> Card:
     """Read the card that was created. It has the list and the date that were sent if the response shows none."""
-    card = _convert.created_card(response.body)
-    return _convert.with_sent(card, request.values["list_id"], request.values["due"]) if request.values else card
+    values = request.values
+    return _wire.created_card(response.body, values.get("list_id"), values.get("due"))
 
 
 def _gathered(slices: Callable[[bytes], Iterator[list[T]]]) -> ReadInSteps[list[T]]:
@@ -226,7 +226,7 @@ CREATE_BOARD: Final[Operation[Board]] = Operation(  # 4.1
     "boards.create",
     "POST",
     "/1/boards",
-    _strict(_convert.created_board),
+    _strict(_wire.created_board),
     _board_fields,
     documented=frozenset({"name", "defaultLists", "idOrganization"}),
 )
@@ -234,7 +234,7 @@ ADD_LIST: Final[Operation[BoardList]] = Operation(  # 4.2
     "lists.create",
     "POST",
     "/1/lists",
-    _strict(_convert.created_list),
+    _strict(_wire.created_list),
     _list_fields,
     documented=frozenset({"name", "idBoard", "pos"}),
 )
@@ -247,24 +247,24 @@ ADD_CARD: Final[Operation[Card]] = Operation(  # 4.3
     documented=frozenset({"name", "idList", "desc", "due", "pos"}),
 )
 BOARD_CARDS: Final[Operation[list[Card]]] = Operation(  # 4.4
-    "boards.cards", "GET", "/1/boards/{board_id}/cards", _strict(_convert.cards),
-    read_in_steps=_gathered(_convert.slices_of_cards), repeatable=True,
+    "boards.cards", "GET", "/1/boards/{board_id}/cards", _strict(_wire.cards),
+    read_in_steps=_gathered(_wire.slices_of_cards), repeatable=True,
 )  # fmt: skip
 CARDS_IN_SLICES: Final[Operation[Iterator[list[Card]]]] = Operation(  # 4.4
-    "boards.cards", "GET", "/1/boards/{board_id}/cards", _strict(_convert.slices_of_cards), repeatable=True
+    "boards.cards", "GET", "/1/boards/{board_id}/cards", _strict(_wire.slices_of_cards), repeatable=True
 )
 BOARD_LISTS: Final[Operation[list[BoardList]]] = Operation(  # 4.5
-    "boards.lists", "GET", "/1/boards/{board_id}/lists", _strict(_convert.lists),
-    read_in_steps=_gathered(_convert.slices_of_lists), repeatable=True,
+    "boards.lists", "GET", "/1/boards/{board_id}/lists", _strict(_wire.lists),
+    read_in_steps=_gathered(_wire.slices_of_lists), repeatable=True,
 )  # fmt: skip
 READ_CARD: Final[Operation[Card]] = Operation(  # 4.6
-    "cards.get", "GET", "/1/cards/{card_id}", _strict(_convert.card), repeatable=True
+    "cards.get", "GET", "/1/cards/{card_id}", _strict(_wire.card), repeatable=True
 )
 MOVE_CARD: Final[Operation[Card]] = Operation(  # 4.7
     "cards.move",
     "PUT",
     "/1/cards/{card_id}",
-    _lenient(_convert.changed_card),
+    _lenient(_wire.changed_card),
     _place_fields,
     repeatable=True,
     documented=frozenset({"idList"}),
@@ -281,14 +281,14 @@ ARCHIVE_LIST: Final[Operation[BoardList]] = Operation(  # 4.9
     "lists.archive",
     "PUT",
     "/1/lists/{list_id}",
-    _lenient(_convert.changed_list),
+    _lenient(_wire.changed_list),
     _closed_fields,
     repeatable=True,
     documented=frozenset({"closed"}),
 )
 DELETE_CARD: Final[Operation[None]] = Operation("cards.delete", "DELETE", "/1/cards/{card_id}", _nothing, repeatable=True)  # 4.10
 READ_MEMBER: Final[Operation[Member]] = Operation(  # 4.11
-    "members.me", "GET", "/1/members/me", _strict(_convert.member), repeatable=True
+    "members.me", "GET", "/1/members/me", _strict(_wire.member), repeatable=True
 )
 
 

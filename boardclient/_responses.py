@@ -12,8 +12,7 @@ from typing import Final, TypeVar
 import attrs
 from multidict import CIMultiDict
 
-from boardclient import _convert
-from boardclient._json import decode
+from boardclient import _wire
 from boardclient._statuses import status_of
 from boardclient._transport import RawResponse
 from boardclient.errors import ApiError
@@ -40,7 +39,7 @@ class Response(RawResponse):
         Raises:
             DecodeError: it is not JSON.
         """
-        return decode(self.body)
+        return _wire.decode(self.body)
 
     def read(self, model: type[T]) -> T:
         """Return the body as a model or as a list of models.
@@ -52,7 +51,7 @@ class Response(RawResponse):
             DecodeError: the body is no such object or array, or an identifier is missing.
             TypeError: it is another type.
         """
-        return _convert.read(model, self.body)
+        return _wire.read(model, self.body)
 
 
 def response_of(response: RawResponse) -> Response:

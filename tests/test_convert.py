@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from boardclient import _convert, _json
+from boardclient import _wire
 from boardclient.errors import DecodeError, Effect
 from boardclient.models import Board, BoardList, BoardPrefs, Card, Member
 
@@ -28,22 +28,22 @@ def body(value: object) -> bytes:
 
 def test_documented_responses_fill_the_models() -> None:
     """The responses that the document shows give every field under its Python name, and nothing is left over."""
-    board = _convert.created_board(body(BOARD))
+    board = _wire.created_board(body(BOARD))
     prefs = BoardPrefs("private", "disabled", "members", "members", True, False, "blue", False)
     assert board == Board("b1", "Plan", "https://b.example/b1", prefs)
     assert board.prefs is not None
     assert (board.extra, board.prefs.extra) == ({}, {})
-    made = _convert.created_list(body(LIST))
+    made = _wire.created_list(body(LIST))
     assert (made, made.extra) == (BoardList("l1", "To Do", "b1", "top", False, False), {})
-    card = _convert.created_card(body(CARD))
+    card = _wire.created_card(body(CARD))
     assert (card, card.extra) == (Card("c1", "Write", "", "https://b.example/c1"), {})
 
 
 READERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
-    "board": (_convert.created_board, Board),
-    "list": (_convert.created_list, BoardList),
-    "created card": (_convert.created_card, Card),
-    "card": (_convert.card, Card),
+    "board": (_wire.created_board, Board),
+    "list": (_wire.created_list, BoardList),
+    "created card": (_wire.created_card, Card),
+    "card": (_wire.card, Card),
 }
 
 
@@ -73,7 +73,7 @@ def test_a_response_without_a_string_id_is_a_decode_error(reader: str, wrong: ob
 @pytest.mark.parametrize("wrong", [b"[]", b"null", b'"x"', b"3", b"true", b"", b"{", b"\xff", b"NaN"])
 def test_a_body_that_is_no_object_is_a_decode_error(reader: str, wrong: bytes) -> None:
     """A body that is no JSON object is a DecodeError at the top, and the body is not in its message."""
-    read = _convert.member if reader == "member" else READERS[reader][0]
+    read = _wire.member if reader == "member" else READERS[reader][0]
     with pytest.raises(DecodeError) as caught:
         read(wrong)
     assert caught.value.path == ""
@@ -81,12 +81,12 @@ def test_a_body_that_is_no_object_is_a_decode_error(reader: str, wrong: bytes) -
 
 
 WRONG_STRICT = [
-    *((_convert.created_board, BOARD, name, wrong) for name in ("name", "url") for wrong in (1, True, [], {})),
-    *((_convert.created_board, BOARD, "prefs", wrong) for wrong in (1, "x", [], True)),
-    *((_convert.created_list, LIST, name, wrong) for name in ("name", "idBoard") for wrong in (1, False, [], {})),
-    *((_convert.created_list, LIST, "pos", wrong) for wrong in (True, [], {})),
-    *((_convert.created_list, LIST, name, wrong) for name in ("closed", "subscribed") for wrong in (0, 1, "true", "", [])),
-    *((_convert.created_card, CARD, name, wrong) for name in ("name", "desc", "url") for wrong in (0, 1.5, True, [], {})),
+    *((_wire.created_board, BOARD, name, wrong) for name in ("name", "url") for wrong in (1, True, [], {})),
+    *((_wire.created_board, BOARD, "prefs", wrong) for wrong in (1, "x", [], True)),
+    *((_wire.created_list, LIST, name, wrong) for name in ("name", "idBoard") for wrong in (1, False, [], {})),
+    *((_wire.created_list, LIST, "pos", wrong) for wrong in (True, [], {})),
+    *((_wire.created_list, LIST, name, wrong) for name in ("closed", "subscribed") for wrong in (0, 1, "true", "", [])),
+    *((_wire.created_card, CARD, name, wrong) for name in ("name", "desc", "url") for wrong in (0, 1.5, True, [], {})),
 ]
 
 
@@ -103,18 +103,18 @@ def test_a_documented_field_of_another_type_is_a_decode_error(read: Any, good: d
 def test_a_preference_of_another_type_is_named_with_its_place(name: str) -> None:
     """A preference of another type is a DecodeError at `prefs.` and its wire name."""
     with pytest.raises(DecodeError) as caught:
-        _convert.created_board(body({**BOARD, "prefs": {**PREFS, name: 1}}))
+        _wire.created_board(body({**BOARD, "prefs": {**PREFS, name: 1}}))
     assert caught.value.path == f"prefs.{name}"
 
 
 def test_undocumented_fields_stay_under_their_wire_names() -> None:
     """What the document does not show is kept as it came, nulls and an `extra` of the service's own included."""
     more = {"limits": {"a": [1, None]}, "extra": "theirs", "board_id": 3, "shortUrl": None}
-    board = _convert.created_board(body({**BOARD, **more, "prefs": {**PREFS, **more}}))
+    board = _wire.created_board(body({**BOARD, **more, "prefs": {**PREFS, **more}}))
     assert board.extra == more
     assert board.prefs is not None
     assert board.prefs.extra == more
-    assert _convert.member(body({"id": "m1", **more})).extra == more
+    assert _wire.member(body({"id": "m1", **more})).extra == more
 
 
 TOLERATED = [
@@ -129,7 +129,7 @@ TOLERATED = [
 @pytest.mark.parametrize(("kind", "wire", "name", "wrong"), TOLERATED)
 def test_a_wrong_type_in_an_undocumented_response_stays_in_extra(kind: str, wire: str, name: str, wrong: object) -> None:
     """In undocumented responses a value of another type leaves the field None and stays in `extra` as it came."""
-    read, good = {"card": (_convert.cards, CARD), "list": (_convert.lists, LIST)}[kind]
+    read, good = {"card": (_wire.cards, CARD), "list": (_wire.lists, LIST)}[kind]
     (value,) = read(body([{**good, wire: wrong}]))
     assert getattr(value, name) is None
     assert value.extra == {wire: wrong}
@@ -138,18 +138,18 @@ def test_a_wrong_type_in_an_undocumented_response_stays_in_extra(kind: str, wire
 
 def test_tolerated_preferences_stay_whole() -> None:
     """A tolerant reading of a board keeps misfitting preferences in `extra`, whole or one by one."""
-    whole = _convert._lenient.structure({"id": "b", "prefs": [1]}, Board)
+    whole = _wire._lenient.structure({"id": "b", "prefs": [1]}, Board)
     assert (whole.prefs, whole.extra) == (None, {"prefs": [1]})
-    single = _convert._lenient.structure({"id": "b", "prefs": {"voting": 1, "selfJoin": True}}, Board)
+    single = _wire._lenient.structure({"id": "b", "prefs": {"voting": 1, "selfJoin": True}}, Board)
     assert single.prefs == BoardPrefs(self_join=True)
     assert single.prefs.extra == {"voting": 1}
 
 
 EVERY_CARD = [
-    _convert.created_card,
-    _convert.card,
-    lambda raw: _convert.cards(b"[" + raw + b"]")[0],
-    lambda raw: _convert.changed_card("c1", raw),
+    _wire.created_card,
+    _wire.card,
+    lambda raw: _wire.cards(b"[" + raw + b"]")[0],
+    lambda raw: _wire.changed_card("c1", raw),
 ]
 
 
@@ -186,7 +186,7 @@ def test_a_due_date_without_an_offset_stays_in_extra(read: Callable[[bytes], Car
 @pytest.mark.parametrize("pos", ["top", "", 0, 16384, 1.5, -3, 2**70])
 def test_a_position_is_text_or_a_number(pos: object) -> None:
     """A position is kept as it came: text, an integer or a fraction."""
-    for value in (_convert.created_list(body({**LIST, "pos": pos})), _convert.card(body({**CARD, "pos": pos}))):
+    for value in (_wire.created_list(body({**LIST, "pos": pos})), _wire.card(body({**CARD, "pos": pos}))):
         assert value.pos == pos
         assert type(value.pos) is type(pos)
 
@@ -203,7 +203,7 @@ def test_a_position_is_text_or_a_number(pos: object) -> None:
         (b'[{"id":"a"},{"name":"b"}]', "[1].id"),
     ],
 )
-@pytest.mark.parametrize("read", [_convert.cards, _convert.lists])
+@pytest.mark.parametrize("read", [_wire.cards, _wire.lists])
 def test_an_array_of_objects_with_ids_is_required(read: Callable[[bytes], Any], raw: bytes, path: str) -> None:
     """4.4 and 4.5 are arrays of objects with a string id; anything else is a DecodeError that names the element."""
     with pytest.raises(DecodeError) as caught:
@@ -211,7 +211,7 @@ def test_an_array_of_objects_with_ids_is_required(read: Callable[[bytes], Any], 
     assert caught.value.path == path
 
 
-@pytest.mark.parametrize("read", [_convert.card, lambda raw: _convert.cards(b"[" + raw + b"]")])
+@pytest.mark.parametrize("read", [_wire.card, lambda raw: _wire.cards(b"[" + raw + b"]")])
 def test_a_field_that_no_model_has_must_be_utf_8_too(read: Callable[[bytes], Any]) -> None:
     """Broken text is an error even where only `extra` would show it."""
     read('{"id":"c1","name":"n","x":"\u00e9"}'.encode())
@@ -221,15 +221,15 @@ def test_a_field_that_no_model_has_must_be_utf_8_too(read: Callable[[bytes], Any
 
 def test_arrays_keep_their_order() -> None:
     """An array is read as one model for each element, in the order of the response."""
-    assert _convert.cards(b"[]") == _convert.lists(b"[]") == []
-    assert [card.id for card in _convert.cards(body([{"id": "b"}, {"id": "a"}, {"id": "b"}]))] == ["b", "a", "b"]
-    assert _convert.lists(body([LIST]))[0].board_id == "b1"
+    assert _wire.cards(b"[]") == _wire.lists(b"[]") == []
+    assert [card.id for card in _wire.cards(body([{"id": "b"}, {"id": "a"}, {"id": "b"}]))] == ["b", "a", "b"]
+    assert _wire.lists(body([LIST]))[0].board_id == "b1"
 
 
 @pytest.mark.parametrize("wire", [None, 7, ["m"], {}])
 def test_a_member_needs_no_id(wire: object) -> None:
     """A member's fields are not shown: an id of another type stays in `extra`, and everything else does."""
-    member = _convert.member(body({"id": wire, "fullName": "A"}))
+    member = _wire.member(body({"id": wire, "fullName": "A"}))
     assert member == Member(None)
     assert member.extra == ({"fullName": "A"} if wire is None else {"id": wire, "fullName": "A"})
 
@@ -240,17 +240,17 @@ USELESS = [b"", b"ok", b"null", b"[]", b"3", b'"c9"', b"\xff\xfe", b"{", b"[" * 
 @pytest.mark.parametrize("raw", USELESS)
 def test_a_useless_response_to_a_change_gives_the_id_of_the_call(raw: bytes) -> None:
     """After a 2xx of 4.7 or 4.9 a body without use gives a model with just the id that the caller passed."""
-    card, archived = _convert.changed_card("c1", raw), _convert.changed_list("l1", raw)
+    card, archived = _wire.changed_card("c1", raw), _wire.changed_list("l1", raw)
     assert (card, card.extra) == (Card("c1"), {})
     assert (archived, archived.extra) == (BoardList("l1"), {})
 
 
 def test_what_fits_of_a_change_is_used() -> None:
     """What fits of the response to a change fills the model, and what does not stays in `extra`, a strange id included."""
-    card = _convert.changed_card("c1", body({"id": "C1", "name": "n", "desc": 4, "idList": "l2", "more": [1]}))
+    card = _wire.changed_card("c1", body({"id": "C1", "name": "n", "desc": 4, "idList": "l2", "more": [1]}))
     assert card == Card("C1", "n", list_id="l2")
     assert card.extra == {"desc": 4, "more": [1]}
-    archived = _convert.changed_list("l1", body({"id": 17, "closed": True, "pos": 3}))
+    archived = _wire.changed_list("l1", body({"id": 17, "closed": True, "pos": 3}))
     assert archived == BoardList("l1", pos=3, closed=True)
     assert archived.extra == {"id": 17}
 
@@ -259,13 +259,13 @@ def test_what_fits_of_a_change_is_used() -> None:
 def test_what_json_lacks_is_a_value_error(value: object) -> None:
     """What can't be expressed in JSON is a ValueError that repeats nothing of the value."""
     with pytest.raises(ValueError, match=r"^the value can't be sent as JSON \(\w+\)$") as caught:
-        _json.encode(value)
+        _wire.encode(value)
     assert caught.value.__context__ is None
 
 
 @pytest.mark.parametrize("value", [{}, [], "", 0, False, None, {"a": [1, 1.5, "ü", None, True, {"b": "\x00"}]}, 2**70])
 def test_encoded_values_read_back(value: Any) -> None:
     """What `encode` writes, `decode` reads back, and an object begins with its brace."""
-    assert _json.decode(_json.encode(value)) == value
+    assert _wire.decode(_wire.encode(value)) == value
     if isinstance(value, dict):
-        assert _json.encode(value)[:1] == b"{"
+        assert _wire.encode(value)[:1] == b"{"

@@ -17,7 +17,7 @@ _LEVELS = [
     set[str](),  # every part that is not named below
     {"_transport"},  # stands on the errors alone: it knows nothing of calls, operations or credentials
     {"_json", "_fields"},
-    {"_convert", "_wire"},
+    {"_wire"},
     {"_responses"},
     {"_operations"},
     {"retry", "credentials", "_pipeline", "resources", "bulk"},
@@ -26,16 +26,16 @@ _LEVELS = [
     {"integrations", "cli"},
 ]
 _LEVEL = {part: level for level, parts in enumerate(_LEVELS) for part in parts}
-_WIRE = {"_json", "_fields", "_convert", "_wire", "_responses", "_operations", "_transport"}
+_WIRE = {"_json", "_fields", "_wire", "_responses", "_operations", "_transport"}
 _OUTSIDE = {"testing", "integrations", "cli", "distributed", "__main__"}
 """Parts that may use the package as an application does, through its public names."""
 _OWNERS = {
     "aiohttp": {"_transport", "testing", "integrations"},
-    "cattrs": {"_convert", "_wire"},
+    "cattrs": {"_wire"},
     "click": {"cli"},
     "cryptography": {"credentials"},
     "itsdangerous": {"web"},
-    "msgspec": {"_json", "_convert", "_wire"},
+    "msgspec": {"_json", "_wire"},
     "multidict": {"_activities", "_transport", "_responses", "_operations", "credentials", "integrations", "testing"},
     "pytest": {"testing"},
     "rich": {"cli"},
@@ -109,10 +109,10 @@ def test_planted_circle_is_caught() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("boardclient.errors", "from boardclient._convert import to_card"),
+        ("boardclient.errors", "from boardclient._wire import to_card"),
         ("boardclient.models", "from . import session"),
         ("boardclient.models", "from .session import AsyncSession"),
-        ("boardclient._convert", "import boardclient._operations"),
+        ("boardclient._wire", "import boardclient._operations"),
         ("boardclient._transport._pool", "from boardclient._pipeline._in_flight import CallContext"),
         ("boardclient._transport._pool", "from boardclient._responses import Request"),
         ("boardclient._transport._pool", "from boardclient.credentials import Credentials"),
@@ -122,10 +122,10 @@ def test_planted_circle_is_caught() -> None:
         ("boardclient.session", "from boardclient.cli import main"),
         ("boardclient.session", "import boardclient.testing"),
         ("boardclient.testing.service", "from boardclient import _operations"),
-        ("boardclient.testing.service", "from .._convert import to_card"),
+        ("boardclient.testing.service", "from .._wire import to_card"),
         ("boardclient.testing.service", "from boardclient._transport import send"),
         ("boardclient.models", "import cattrs"),
-        ("boardclient._operations", "from cattrs.preconf.msgspec import make_converter"),
+        ("boardclient._operations", "from cattrs.preconf.msgspec import make_wireer"),
         ("boardclient._operations", "import msgspec"),
         ("boardclient._pipeline._pipeline", "from multidict import CIMultiDict"),
         ("boardclient.session", "import sqlite3"),

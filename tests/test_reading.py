@@ -12,7 +12,7 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from boardclient import DecodeError, _convert, _json
+from boardclient import DecodeError, _wire
 from boardclient.models import Board, BoardList, BoardPrefs, Card, Member
 
 # --- a plain decoder to compare with
@@ -72,7 +72,7 @@ def plainly(model: type, body: bytes) -> list[tuple[Any, dict[str, Any]]] | str:
 
 def quickly(model: type, body: bytes) -> list[tuple[Any, dict[str, Any]]] | str:
     try:
-        values = [value for values in _convert._slices(model, body) for value in values]
+        values = [value for values in _wire._slices(model, body) for value in values]
     except DecodeError as error:
         return error.path if error.__context__ is None else "an error with another behind it"
     return [(value, value.extra) for value in values]
@@ -130,7 +130,7 @@ BODIES = ARRAYS | st.builds(lambda body, cut: body[:cut], ARRAYS, st.integers(0,
 @example(b'[{"id":"a"},' + b"[{},{}]," * 20 + b'{"id":"b"}]', 1, 1, Card)
 def test_any_array_reads_as_it_does_by_way_of_dicts(body: bytes, part: int, elements: int, model: type) -> None:
     """Any bytes give the same values, the same `extra` down to the types, and the same place of an error, however cut."""
-    with mock.patch.object(_json, "PART_BYTES", part), mock.patch.object(_convert, "SLICE_ELEMENTS", elements):
+    with mock.patch.multiple(_wire, _PART_BYTES=part, _SLICE_ELEMENTS=elements):
         read = quickly(model, body)
     expected = plainly(model, body)
     assert read == expected
@@ -145,11 +145,11 @@ def test_any_card_reads_as_an_element_of_an_array(body: bytes) -> None:
     """One card is read as the same card in an array, and as the response to a change where it can be read at all."""
     expected = plainly(Card, b"[" + body + b"]")
     try:
-        card = _convert.card(body)
+        card = _wire.card(body)
     except DecodeError:
         assert isinstance(expected, str)
         return
-    changed = _convert.changed_card("c1", body)
+    changed = _wire.changed_card("c1", body)
     assert [(card, card.extra)] == [(changed, changed.extra)] == expected
 
 
@@ -193,7 +193,7 @@ def one_by_one(model: type, fields: object, *, strict: bool) -> Any:
 def structured(converter: Any, model: type, form: object) -> Any:
     try:
         return converter.structure(form, model)
-    except _convert._Misfit as misfit:
+    except _wire._Misfit as misfit:
         return misfit.path
 
 
@@ -216,8 +216,8 @@ OBJECTS = st.dictionaries(
 @example([{"id": "b", "prefs": {}}, {"id": "b", "prefs": {"voting": 1}}, {"id": "b", "prefs": [1]}], Board, True)
 def test_what_was_read_before_does_not_matter(values: list[Any], model: type, strict: bool) -> None:
     """Whatever shapes were met and remembered, each object reads as it does field by field, from its bytes as from a dict."""
-    with mock.patch.object(_convert, "_SHAPES", 2):
-        converter = _convert._converter(strict=strict)
+    with mock.patch.object(_wire, "_SHAPES", 2):
+        converter = _wire._converter(strict=strict)
     for value in [*values, *values]:
         expected = one_by_one(model, value, strict=strict)
         for form in (value, msgspec.json.encode(value), msgspec.Raw(msgspec.json.encode(value))):

@@ -15,7 +15,7 @@ import attrs
 import pytest
 from reading_helpers import board
 
-from boardclient import DecodeError, _convert, _json
+from boardclient import DecodeError, _wire
 from boardclient.models import Card
 
 RAW = b'{"id":"c1","name":"n","pos":true,"labels":[{"id":"l"}],"due":null,"extra":1}'
@@ -32,7 +32,7 @@ def is_read(card: Card) -> bool:
 
 def test_extra_is_read_on_first_use_and_then_kept() -> None:
     """The fields are read at the first access, the bytes are let go, and every later access gives the same mapping."""
-    card = _convert.card(RAW)
+    card = _wire.card(RAW)
     assert not is_read(card)
     first = card.extra
     assert type(first) is dict
@@ -44,16 +44,16 @@ def test_extra_is_read_on_first_use_and_then_kept() -> None:
 def test_cards_of_an_array_share_its_text() -> None:
     """Each card has its own fields, in whatever order they are asked for, and the text is split once."""
     body = b"[" + b",".join(b'{"id":"c%d","n":%d}' % (number, number) for number in range(20)) + b"]"
-    cards = _convert.cards(body)
-    with mock.patch.object(_json, "_split", wraps=_json._split) as split:
+    cards = _wire.cards(body)
+    with mock.patch.object(_wire, "_split", wraps=_wire._split) as split:
         assert [card.extra for card in cards[::-1]] == [{"n": number} for number in range(20)][::-1]
     assert split.call_count == 1
 
 
 def test_a_text_that_can_not_be_split_any_more_is_an_error_in_extra() -> None:
     """Where less of the stack is left than when the cards were read, splitting may fail."""
-    (card,) = _convert.cards(b'[{"id":"c1","n":1}]')
-    with mock.patch.object(_json, "_split", side_effect=RecursionError), pytest.raises(DecodeError) as caught:
+    (card,) = _wire.cards(b'[{"id":"c1","n":1}]')
+    with mock.patch.object(_wire, "_split", side_effect=RecursionError), pytest.raises(DecodeError) as caught:
         card.extra  # noqa: B018 -- reading it is the point
     assert caught.value.__context__ is None
     assert card.extra == {"n": 1}
@@ -61,7 +61,7 @@ def test_a_text_that_can_not_be_split_any_more_is_an_error_in_extra() -> None:
 
 def test_looking_at_a_card_does_not_read_extra() -> None:
     """Comparison, hash and repr leave out `extra`, read or not."""
-    card = _convert.card(RAW)
+    card = _wire.card(RAW)
     assert card == Card("c1", "n")
     assert hash(card) == hash(Card("c1", "n"))
     assert repr(card) == repr(Card("c1", "n"))
@@ -82,7 +82,7 @@ def test_looking_at_a_card_does_not_read_extra() -> None:
 def test_a_card_travels_with_its_extra(way: Callable[[Card], Card]) -> None:
     """Copies, pickles, `evolve` and `asdict` hold the fields themselves, whether they had been read or not."""
     for read_before in (False, True):
-        card = _convert.card(RAW)
+        card = _wire.card(RAW)
         if read_before:
             assert card.extra == EXTRA
         again = way(card)
@@ -103,7 +103,7 @@ def test_a_card_built_by_hand_has_the_extra_it_was_given() -> None:
 
 def test_threads_that_read_at_once_get_all_fields() -> None:
     """Threads that meet an unread `extra` all see the whole of it."""
-    for card in _convert.cards(b"[" + b",".join([RAW] * 50) + b"]"):
+    for card in _wire.cards(b"[" + b",".join([RAW] * 50) + b"]"):
         seen: list[object] = []
         together = threading.Barrier(4)
 
@@ -130,7 +130,7 @@ def test_one_kept_card_does_not_hold_the_body() -> None:
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         size = len(body)
-        kept = _convert.cards(body)[1000]
+        kept = _wire.cards(body)[1000]
         del body
         gc.collect()
         held = tracemalloc.get_traced_memory()[0] - before + size
@@ -143,7 +143,7 @@ def test_one_kept_card_does_not_hold_the_body() -> None:
 
 def test_the_garbage_collector_does_not_track_extra_that_was_not_read() -> None:
     """After the first collection nothing of a card but the card itself is tracked."""
-    cards = [_convert.card(RAW), *_convert.cards(b"[" + RAW + b"]"), *_convert.cards(b'[{"id":"c1","n":1}]')]
+    cards = [_wire.card(RAW), *_wire.cards(b"[" + RAW + b"]"), *_wire.cards(b'[{"id":"c1","n":1}]')]
     gc.collect()
     assert [gc.is_tracked(slot(card)) for card in cards] == [False] * 3
 
@@ -154,7 +154,7 @@ def test_many_cards_hold_little_more_than_their_bytes() -> None:
     gc.collect()
     tracemalloc.start()
     try:
-        cards = _convert.cards(body)
+        cards = _wire.cards(body)
         held = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

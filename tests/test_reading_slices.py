@@ -13,7 +13,7 @@ import pytest
 from reading_helpers import board
 from virtual_loop import Clock
 
-from boardclient import AsyncSession, DeadlineError, DecodeError, Effect, StaticCredentials, _convert, _json
+from boardclient import AsyncSession, DeadlineError, DecodeError, Effect, StaticCredentials, _wire
 from boardclient import _operations as ops
 from boardclient._transport import RawResponse
 from boardclient.models import Card
@@ -21,61 +21,41 @@ from boardclient.models import Card
 IDS = [f"c{number}" for number in range(1000)]
 
 
-def parts_of(body: bytes, read: Any = _json._split) -> list[list[bytes]]:
-    """Split an array, and return the texts of the elements of each part."""
-    return [[bytes(piece) for piece in [*part.values, *part.texts]] for part in _json.split_array(body, read)]
+def parts_of(body: bytes, part_bytes: int = 16 * 2**10) -> list[list[str]]:
+    """Return the identifiers of the cards of each part that is read in one step."""
+    with mock.patch.object(_wire, "_PART_BYTES", part_bytes):
+        return [[card.id for card in models] or [*elements] for models, elements in _wire._parts(Card, body)]  # type: ignore[misc]  # -- not cards
+
+
+def in_order(parts: list[list[str]]) -> list[str]:
+    return [identifier for part in parts for identifier in part]
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n ", " : ")])
 def test_a_long_array_is_cut_into_small_parts(separators: tuple[str, str]) -> None:
-    """Parts stay small whatever the white space, and inner arrays and strings that look like a seam don't break an element."""
-    body = json.dumps(json.loads(board(1000)), separators=separators).encode()
-    parts = parts_of(body)
-    assert [json.loads(piece)["id"] for part in parts for piece in part] == [f"c{number}" for number in range(1000)]
-    assert max(sum(len(piece) for piece in part) for part in parts) < 2 * _json.PART_BYTES
-    slices = [len(values) for values in _convert.slices_of_cards(body)]
-    assert (sum(slices), max(slices) <= 256) == (1000, True)
-
-
-def test_an_array_without_a_cut_to_be_found_is_walked_in_small_parts() -> None:
-    """Where inner arrays look like seams time and again the elements are found one by one, and parts stay small."""
-    inner = b'"x":[{"id":"1","x":1},{"id":"2","x":2}],' * 3 + b'"z":"' + b"]" * 500 + b'"'
-    with mock.patch.multiple(_json, PART_BYTES=800, _CUTS_TRIED=0, _REST_ELEMENTS=0):
-        parts = parts_of(b"[" + b",".join(b'{"id":"%d",%s}' % (number, inner) for number in range(9)) + b"]")
-    assert [json.loads(piece)["id"] for part in parts for piece in part] == [*"012345678"]
-    assert max(len(part) for part in parts) < 3
-
-
-@pytest.mark.parametrize("last", [b'{"id":"b","x":"' + b"y" * 90 + b'"}', b'{"id":"b","x":"\\ud800"}', b"7" * 9, b"7" * 90])
-def test_an_array_that_is_walked_may_end_in_any_element(last: bytes) -> None:
-    """The last element may be longer than a part, odd, or a number that a part cuts."""
-    with mock.patch.multiple(_json, PART_BYTES=12, _CUTS_TRIED=0, _REST_ELEMENTS=0):
-        parts = parts_of(b'[{"id":"a"},77777,{"id":"c"},' + last + b"]")
-    assert [piece for part in parts for piece in part] == [b'{"id":"a"}', b"77777", b'{"id":"c"}', last]
-
-
-@pytest.mark.parametrize(
-    "more", ['"x": [' + ",".join(['{"id": "i"}'] * 60_000) + "]", ",".join(f'"f{n}": {n}' for n in range(60_000))]
-)
-def test_a_few_large_cards_are_not_read_by_the_standard_library(more: str) -> None:
-    """A card of a megabyte is split off by msgspec: the standard library holds the loop for a tenth of a second."""
-    body = ("[" + ",".join(f'{{"id": "c{number}", {more}}}' for number in range(2)) + "]").encode()
-    with mock.patch.object(_json, "_scan", side_effect=AssertionError):
-        assert [card.id for card in _convert.cards(body)] == ["c0", "c1"]
+    """Parts hold about 16 KiB, whatever the white space and however much looks like the end of a card."""
+    parts = parts_of(json.dumps(json.loads(board(1000)), separators=separators).encode())
+    assert in_order(parts) == IDS
+    assert max(map(len, parts)) < 40
 
 
 @pytest.mark.parametrize("space", [0, 300_000])
 def test_a_long_empty_array_has_no_cards(space: int) -> None:
     """White space makes an empty array as long as one that is cut."""
-    assert _convert.cards(b"[" + b" " * space + b"]\n") == []
+    assert _wire.cards(b"[" + b" " * space + b"]\n") == []
 
 
 def test_a_long_array_of_numbers_is_refused_at_the_first() -> None:
-    """An array without objects is walked to its end, and its first element named."""
-    body = b"[" + b",".join([b"1"] * 500) + b"]"
-    with mock.patch.object(_json, "PART_BYTES", 100), pytest.raises(DecodeError) as caught:
-        _convert.cards(body)
+    """The first element of an array without objects is named, and none is made a value."""
+    body = b"[" + b",".join([b"1"] * 100_000) + b"]"
+    with mock.patch.object(_wire, "_split", side_effect=AssertionError), pytest.raises(DecodeError) as caught:
+        _wire.cards(body)
     assert caught.value.path == "[0]"
+    for broken in (body[:-1], body + b"x", body[:-1] + b",]", body[:-1] + b',"\xff"]'):
+        with pytest.raises(DecodeError, match="not JSON"):
+            _wire.cards(broken)
+    with pytest.raises(DecodeError, match=r"at \[0\]"):
+        _wire.cards(body[:-1] + b',"\\ud800"]')
 
 
 def test_cards_full_of_objects_that_begin_alike_are_read_in_small_parts() -> None:
@@ -83,8 +63,8 @@ def test_cards_full_of_objects_that_begin_alike_are_read_in_small_parts() -> Non
     inner = [{"id": "i", "name": "n", "due": None} for _ in range(300)]
     body = json.dumps([{"id": str(n), "name": "n", "items": inner, "more": [inner]} for n in range(200)]).encode()
     parts = parts_of(body)
-    assert [json.loads(piece)["id"] for part in parts for piece in part] == [*map(str, range(200))]
-    assert max(sum(len(piece) for piece in part) for part in parts) < 4 * _json.PART_BYTES
+    assert in_order(parts) == [*map(str, range(200))]
+    assert max(map(len, parts)) < 5
 
 
 def test_one_odd_escape_leaves_a_board_readable() -> None:
@@ -92,17 +72,17 @@ def test_one_odd_escape_leaves_a_board_readable() -> None:
     body = (
         board(5000).replace(b'"id": "c2500", "name": "n"', b'"id": "c2500", "name": "\\ud83d"').replace(b'"l"', b'"\\ud800"', 9)
     )
-    cards = _convert.cards(body)
+    cards = _wire.cards(body)
     assert [card.id for card in cards] == [f"c{number}" for number in range(5000)]
     assert (cards[2500].name, cards[0].extra["labels"][0]["id"]) == ("\ud83d", "\ud800")  # type: ignore[index,call-overload]  # -- as sent
 
 
 def test_a_malformed_undocumented_field_is_an_error_in_extra() -> None:
     """Text that the models do not need is looked at when it is asked for, and is an error there."""
-    card = _convert.card(b'{"id":"c","name":"n","x":' + b"[" * 500 + b"]" * 500 + b"}")
+    card = _wire.card(b'{"id":"c","name":"n","x":' + b"[" * 500 + b"]" * 500 + b"}")
     assert card.name == "n"
     unreadable = mock.patch.multiple(
-        _json, _decode=mock.Mock(side_effect=ValueError), _standard=mock.Mock(**{"decode.side_effect": ValueError})
+        _wire, _decode=mock.Mock(side_effect=ValueError), _standard=mock.Mock(**{"decode.side_effect": ValueError})
     )
     with unreadable, pytest.raises(DecodeError):
         card.extra  # noqa: B018 -- reading it is the point
@@ -112,19 +92,17 @@ def test_inner_objects_with_an_id_are_not_taken_for_elements() -> None:
     """Each part is cut at the first attempt, though there are inner arrays of objects that begin with an id too."""
     labels = b'"labels":[{"id":"k","colour":"red"},{"id":"l","colour":"blue"},{"id":"m","colour":"red"}]'
     body = b"[" + b",".join(b'{"id":"%d" , "name":"n",%s}' % (number, labels) for number in range(500)) + b"]"
-    read = mock.Mock(wraps=_json._split)
-    with mock.patch.object(_json, "PART_BYTES", 1000):
-        parts = parts_of(body, read)
-    assert [json.loads(piece)["id"] for part in parts for piece in part] == [str(number) for number in range(500)]
+    with mock.patch.object(_wire, "_read_whole", wraps=_wire._read_whole) as read:
+        parts = parts_of(body, 1000)
+    assert in_order(parts) == [str(number) for number in range(500)]
     assert len(parts) == read.call_count > 40
 
 
-@pytest.mark.parametrize("first", [b'{"id":7,"name":"n"}', b'{"id":"\\"","name":"n"}', b'{"id":"c"}'])
+@pytest.mark.parametrize("first", [b'{"id":"7","n":1}', b'{"id":"\\"","name":"n"}', b'{"id":"c"}'])
 def test_elements_are_found_by_one_name_where_two_can_not_be_seen(first: bytes) -> None:
     """Where the first element begins with no plain string, or ends there, its first name alone finds the next ones."""
-    with mock.patch.object(_json, "PART_BYTES", 100):
-        parts = parts_of(b"[" + b",".join([first] * 50) + b"]")
-    assert [piece for part in parts for piece in part] == [first] * 50
+    parts = parts_of(b"[" + b",".join([first] * 50) + b"]", 100)
+    assert in_order(parts) == [json.loads(first)["id"]] * 50
     assert len(parts) > 3
 
 
@@ -134,16 +112,26 @@ def test_elements_need_not_begin_as_the_first_one_does(alike: int) -> None:
     body = b"[" + b",".join(
         b'{"id":"%d",%s"name":"n"}' % (number, b"" if number % alike else b'"due":null,') for number in range(1000)
     ) + b"]"  # fmt: skip
-    with mock.patch.object(_json, "PART_BYTES", 1000):
-        parts = parts_of(body)
-    assert [json.loads(piece)["id"] for part in parts for piece in part] == [str(number) for number in range(1000)]
-    assert max(sum(len(piece) for piece in part) for part in parts) < 2500
+    parts = parts_of(body, 1000)
+    assert in_order(parts) == [str(number) for number in range(1000)]
+    assert max(map(len, parts)) < 120
+
+
+def test_elements_that_begin_in_other_ways_are_split_together() -> None:
+    """Where no boundary is found, msgspec splits the rest, and cards are the same."""
+    body = b"[" + b",".join(b'{"%d":1,"id":"c%d","x":"%s"}' % (number, number, b"x" * 90) for number in range(1000)) + b"]"
+    assert [card.id for card in _wire.cards(body)] == IDS
+    with pytest.raises(DecodeError) as caught:
+        _wire.cards(body[:-1] + b",7]")
+    assert caught.value.path == "[1000]"
+    with pytest.raises(DecodeError, match="not JSON"):
+        _wire.cards(body[:-1] + b",]")
 
 
 def test_slices_are_read_one_by_one() -> None:
     """Later slices are not read in advance; a wrong type is reported at the end, and broken JSON before it."""
     good = board(1000)[:-1]
-    slices = _convert.slices_of_cards(good + b',{"id":7}]')
+    slices = _wire.slices_of_cards(good + b',{"id":7}]')
     assert len(next(slices)) > 0
     with pytest.raises(DecodeError) as caught:
         read = [len(values) for values in slices]
@@ -151,10 +139,10 @@ def test_slices_are_read_one_by_one() -> None:
     for end, words in ((b"]", r"at \[0\]\.id"), (b',{"id":NaN}]', "not JSON")):
         read = []
         with pytest.raises(DecodeError, match=words):
-            for values in _convert.slices_of_cards(b'[{"id":7},' + good[1:] + end):
+            for values in _wire.slices_of_cards(b'[{"id":7},' + good[1:] + end):
                 read.append(len(values))
         assert sum(read) == 0
-        assert len(read) > len(good) // (2 * _json.PART_BYTES * _convert.SLICE_PARTS)  # other tasks run while the rest is checked
+        assert len(read) > 1  # other tasks run while the rest is checked
 
 
 def test_steps_give_what_one_reading_gives() -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, repeat
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
-from boardclient import _json
+from boardclient import _wire
 from boardclient._statuses import is_final
 from boardclient.bulk._content import Content
 from boardclient.bulk._halt import to_the_end
@@ -273,7 +273,7 @@ def content_text(draft: CardDraft) -> str:
     """Return the text that is stored for a draft: its content, and its `pos` if set."""
     content = Content.of(draft)
     values = content if draft.pos is None else (*content, draft.pos)
-    return _json.encode(values).decode()
+    return _wire.encode(values).decode()
 
 
 def read_content(text: str) -> Content:
@@ -425,7 +425,7 @@ class JournalLedger:
 
     async def note_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
         """Keep the cards that may be those of unknown rows, by the rows' numbers."""
-        values = [(seq, _json.encode([_resembling(card) for card in found]).decode()) for seq, found in cards.items()]
+        values = [(seq, _wire.encode([_resembling(card) for card in found]).decode()) for seq, found in cards.items()]
         await _result(self._submit(self._file.record, self._take_pending(), values))
 
     async def baseline(self) -> IdSet | None:

@@ -6,7 +6,6 @@ import asyncio
 from typing import Final
 
 from boardclient import _operations as operations
-from boardclient._convert import with_sent
 from boardclient._pipeline._calls import CallOptions, CallRunner, CallWithdrawn
 from boardclient._statuses import ends_run, is_throttling
 from boardclient.bulk._backlog import Backlog
@@ -125,7 +124,8 @@ class Sender:
     def _request(self, row: Row) -> operations.Request[Card]:
         """Return the request that creates the card of a row. From now on it may be sent."""
         desc = self._reconciler.description(row) if self._marks_cards else row.draft.desc
-        request = operations.ADD_CARD.request_with(operations.draft_fields(row.draft, desc))
+        draft = row.draft
+        request = operations.ADD_CARD.request_with(operations.draft_fields(draft, desc), list_id=draft.list_id, due=draft.due)
         if row.seq > self._ledger.released:
             self._ledger.release(row)
         row.sends += 1
@@ -145,8 +145,7 @@ class Sender:
             self._hold.note_success()
         if self._reads_board:
             self._reconciler.note_created(row, card.id)
-        draft = row.draft
-        self._recorder.settle(row, "created", with_sent(card, draft.list_id, draft.due))
+        self._recorder.settle(row, "created", card)
 
     def _note_failure(self, row: Row, failure: BoardClientError) -> None:
         """Record the failure of a row, keep it in doubt, or put it back to be sent again."""

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 import attrs
 
-from boardclient import _json
+from boardclient import _wire
 from boardclient._redaction import redacted, without_frames
 from boardclient._responses import Response
 from boardclient._urls import check_root
@@ -175,7 +175,7 @@ def _none(why: str, cause: BaseException | None = None) -> RenewalFailure:
 def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
     """Decode a JSON object or a form. None if the body is neither."""
     try:
-        decoded = _json.decode(body)
+        decoded = _wire.decode(body)
     except DecodeError:
         pass
     else:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import attrs
 from multidict import CIMultiDict
 
-from boardclient import _json
+from boardclient import _wire
 from boardclient._curl import ShownRequest
 from boardclient._operations import Request
 from boardclient._redaction import forms_of, is_free_of, masked, takes_secrets
@@ -61,7 +61,7 @@ class Credentials:
         # Signing a request then takes one concatenation: its fields follow the comma.
         pairs = {"token": self.token} if self.key is None else {"key": self.key, "token": self.token}
         object.__setattr__(self, "_query", "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs.items()))
-        object.__setattr__(self, "_fields", _json.encode(pairs)[:-1] + b",")
+        object.__setattr__(self, "_fields", _wire.encode(pairs)[:-1] + b",")
 
     def sign(self, request: Request[Any], place: CredentialsIn = "body") -> SignedRequest:
         """Return the request with the credentials in its JSON body or its query.

@@ -1,0 +1,616 @@
+"""The wire: names of fields, JSON, and models from JSON. The only module that imports cattrs. No I/O.
+
+There are two converters. `_strict` reads responses that the interface shows (4.1 to 4.3): a documented field of another type is
+an error. `_lenient` reads all others: such a value stays in `extra` under its wire name.
+
+msgspec decodes the fields of a model into a private `Struct`, and skips all others. The model keeps the text, from which
+`extra` is read on its first access. The models of an array share its text in parts of 16 KiB, which is split into their texts
+then. If the `Struct` refuses a text, all of it is decoded and read field by field. This takes twice as long, and finds the place
+of an error.
+
+msgspec refuses two things that the grammar of JSON allows: numbers beyond the range of a float, and unpaired surrogates as
+escapes (https://www.rfc-editor.org/rfc/rfc8259#section-8.2). The standard library decodes such text.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cache, lru_cache, partial
+from itertools import count, repeat, starmap
+from operator import add, eq
+from types import NoneType
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar, Union, cast, get_args, get_origin
+
+import attrs
+import msgspec
+from attrs.converters import optional
+from cattrs import Converter
+
+from boardclient.errors import DecodeError
+from boardclient.models import Board, BoardList, BoardPrefs, Card, Extra, JsonValue, Member, aware_datetime, constructor_of
+
+T = TypeVar("T")
+
+# --- JSON
+
+_UNREADABLE: Final = (ValueError, RecursionError, msgspec.MsgspecError)
+"""What msgspec and the standard library raise for text that they can't decode."""
+
+_encode: Final = msgspec.json.Encoder(enc_hook=str.__str__).encode  # msgspec encodes no subclasses of `str`
+_decode: Final = msgspec.json.Decoder().decode
+_skip: Final = msgspec.json.Decoder(msgspec.Raw).decode
+_split: Final[Callable[[bytes], list[msgspec.Raw]]] = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+_MOST_DIGITS: Final = 4300
+"""Python converts no longer texts to integers: https://docs.python.org/3/library/stdtypes.html#int-max-str-digits"""
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
+
+
+_standard: Final = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer)
+
+
+def encode(value: object) -> bytes:
+    """Return the value as JSON.
+
+    Raises:
+        ValueError: JSON cannot express it.
+    """
+    try:
+        return _encode(value)
+    except (TypeError, OverflowError, *_UNREADABLE) as error:
+        problem = type(error).__name__
+    raise ValueError(f"the value can't be sent as JSON ({problem})")
+
+
+def decode(body: bytes | msgspec.Raw) -> JsonValue:
+    """Return the value of a JSON text. A byte order mark is ignored, as RFC 8259 section 8.1 permits.
+
+    Raises:
+        DecodeError: it is not JSON.
+    """
+    try:
+        return cast("JsonValue", _decode(body))
+    except _UNREADABLE:
+        pass
+    try:
+        return cast("JsonValue", _standard.decode(bytes(body).decode("utf-8-sig")))
+    except _UNREADABLE:
+        pass
+    raise _not_json()
+
+
+def _check_utf_8(text: bytes) -> None:
+    """Check that the text is UTF-8. msgspec does not, in values that it skips.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    if not text.isascii():
+        text.decode()
+
+
+def _check_json(body: bytes) -> None:
+    """Check that a body is JSON. It takes 2 ms for a megabyte, and makes no values.
+
+    Raises:
+        DecodeError: it is not JSON.
+    """
+    try:
+        _skip(body)
+        _check_utf_8(body)
+        return
+    except _UNREADABLE:
+        pass
+    decode(body)
+
+
+def _not_json() -> DecodeError:
+    return DecodeError("the body is not JSON")
+
+
+# --- fields
+
+_Kinds: TypeAlias = frozenset[type]
+_Fit: TypeAlias = Callable[[Any], object]
+
+_ID: Final[_Kinds] = frozenset({str})
+_TEXT: Final[_Kinds] = frozenset({str, NoneType})
+_FLAG: Final[_Kinds] = frozenset({bool, NoneType})
+_PLACE: Final[_Kinds] = frozenset({str, int, float, NoneType})
+_NULL: Final[_Kinds] = frozenset({NoneType})
+
+
+def _no_model(value: object) -> None:
+    """Stand for the reader of a nested model, which the converter supplies."""
+
+
+@attrs.frozen(eq=False)
+class _Field:
+    """How a field of a model is read from the wire. An absent field counts as null.
+
+    Args:
+        name: Its name in the model.
+        wire: Its name on the wire.
+        kinds: The types whose values are used unchanged. Types must be exact: True is not accepted as a number. A field is
+            required if `NoneType` is not among them.
+        asked: The types whose values are passed to `fit`.
+        fit: Returns the model's value for one of a type in `asked`, or None if it does not fit. For None it returns None.
+        documented: Whether the interface shows its type in the responses of 4.1 to 4.3, where a misfit is an error.
+    """
+
+    name: str
+    wire: str
+    kinds: _Kinds = _NULL
+    asked: _Kinds = frozenset()
+    fit: _Fit = _no_model
+    documented: bool = True
+
+    def fitted(self, value: object) -> object:
+        """Return the model's value for one whose type is not in `kinds`. None if it does not fit."""
+        return self.fit(value) if type(value) in self.asked else None
+
+
+_PREFS: Final = _Field("prefs", "prefs", asked=frozenset({dict}))
+_FIELDS: Final[dict[type, tuple[_Field, ...]]] = {
+    BoardPrefs: (
+        _Field("permission_level", "permissionLevel", _TEXT),
+        _Field("voting", "voting", _TEXT),
+        _Field("comments", "comments", _TEXT),
+        _Field("invitations", "invitations", _TEXT),
+        _Field("self_join", "selfJoin", _FLAG),
+        _Field("card_covers", "cardCovers", _FLAG),
+        _Field("background", "background", _TEXT),
+        _Field("calendar_feed_enabled", "calendarFeedEnabled", _FLAG),
+    ),
+    Board: (
+        _Field("id", "id", _ID),
+        _Field("name", "name", _TEXT),
+        _Field("url", "url", _TEXT),
+        _PREFS,
+    ),
+    BoardList: (
+        _Field("id", "id", _ID),
+        _Field("name", "name", _TEXT),
+        _Field("board_id", "idBoard", _TEXT),
+        _Field("pos", "pos", _PLACE),
+        _Field("subscribed", "subscribed", _FLAG),
+        _Field("closed", "closed", _FLAG),
+    ),
+    Card: (
+        _Field("id", "id", _ID),
+        _Field("name", "name", _TEXT),
+        _Field("desc", "desc", _TEXT),
+        _Field("url", "url", _TEXT),
+        _Field("list_id", "idList", _TEXT, documented=False),
+        _Field("due", "due", asked=frozenset({str}), fit=aware_datetime, documented=False),
+        _Field("pos", "pos", _PLACE, documented=False),
+    ),
+    Member: (_Field("id", "id", _TEXT, documented=False),),
+}
+
+
+# --- models
+
+_Hook: TypeAlias = Callable[[Any, object], Any]
+_Construct: TypeAlias = Callable[..., Any]
+
+
+class _Misfit(Exception):  # noqa: N818 -- never leaves this module
+    """Report the place of a value that the interface does not allow."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+_SHAPES: Final = 128
+"""How many combinations of types are cached for each model. Responses have a few; a limit keeps a hostile one from filling
+memory."""
+
+
+def _rest(fields: tuple[_Field, ...], value: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the fields of an object that its model does not hold."""
+    rest = dict(value)
+    for field in fields:
+        raw = rest.get(field.wire)
+        if type(raw) in field.kinds or field.fitted(raw) is not None:
+            rest.pop(field.wire, None)
+    return rest
+
+
+class _Texts(msgspec.Struct, gc=False):
+    """The texts of some models, see `models.ObjectTexts`. `array` is what they are split from when the first is read."""
+
+    fields: tuple[_Field, ...]
+    elements: Sequence[bytes | msgspec.Raw] | None
+    array: bytes = b""
+
+    def read(self, position: int) -> Extra:
+        """Return the undocumented fields of one model."""
+        elements = self.elements
+        if elements is None:
+            elements = self.elements = _split_again(self.array)
+        return _rest(self.fields, cast("dict[str, JsonValue]", decode(elements[position])))
+
+
+def _careful_hook(model: type, fields: tuple[_Field, ...], *, strict: bool) -> _Hook:
+    """Make the hook that reads a model field by field, from an object or its text."""
+    wires = [field.wire for field in fields]
+
+    @lru_cache(_SHAPES)
+    def others(*kinds: type) -> list[tuple[int, _Field, bool]]:
+        """Return the fields whose values are converted, and whether they must fit."""
+        return [
+            (index, field, NoneType not in field.kinds or (strict and field.documented))
+            for index, (field, kind) in enumerate(zip(fields, kinds, strict=True))
+            if kind not in field.kinds
+        ]
+
+    def structure(value: Any, _: object) -> Any:
+        found = value if isinstance(value, dict) else decode(value) if isinstance(value, _TEXTS) else None
+        if not isinstance(found, dict):
+            raise _Misfit("")
+        values: list[Any] = [*map(found.get, wires)]
+        for index, field, must_fit in others(*map(type, values)):
+            values[index] = fitted = field.fitted(values[index])
+            if fitted is None and must_fit:
+                raise _Misfit(field.wire)
+        return model(*values, extra=_rest(fields, found) if found is value else (_Texts(fields, (bytes(value),)), 0))
+
+    return structure
+
+
+_TEXTS: Final = (bytes, msgspec.Raw)
+
+
+def _struct(model: type, fields: tuple[_Field, ...]) -> type[msgspec.Struct] | None:
+    """Make the type that msgspec decodes the fields into. None if a field is a model itself."""
+    if any(dict in field.asked for field in fields):
+        return None
+    members: list[tuple[str, Any, None] | tuple[str, Any]] = [
+        (field.name, kinds, None) if NoneType in field.kinds else (field.name, kinds)
+        for field in fields
+        for kinds in [Union[tuple(field.kinds | field.asked)]]  # noqa: UP007 -- a union of a set has no other form
+    ]
+    return msgspec.defstruct(model.__name__, members, rename={field.name: field.wire for field in fields}, gc=False)
+
+
+_values: Final = msgspec.structs.astuple
+
+
+def _hook(struct: type[msgspec.Struct], construct: _Construct, fields: tuple[_Field, ...], careful: _Hook) -> _Hook:
+    """Make the structure hook of a model for JSON text or a decoded object."""
+    read = msgspec.json.Decoder(struct).decode
+
+    def structure(value: Any, model: object) -> Any:
+        if type(value) is bytes:
+            try:
+                wire = read(value)
+                if not value.isascii():
+                    _check_utf_8(value)
+            except _UNREADABLE:
+                pass
+            else:
+                return construct(*_values(wire), (_Texts(fields, (value,)), 0))
+        return careful(value, model)
+
+    return structure
+
+
+def _hook_of_many(struct: type[msgspec.Struct], construct: _Construct, fields: tuple[_Field, ...]) -> _Hook:
+    """Make the structure hook of the models of an array. It raises one of `_UNREADABLE` if the `Struct` refuses an element."""
+    read: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list[struct]).decode  # type: ignore[valid-type]  # -- no annotation
+
+    def structure(array: bytes, _: object = None) -> list[Any]:
+        values = map(_values, read(array))
+        extras = zip(repeat(_Texts(fields, None, array)), count())
+        return list(starmap(construct, map(add, values, zip(extras))))
+
+    return structure
+
+
+def _nested(converter: Converter) -> _Fit:
+    """Make the reader of a board's `prefs`, an object within an object."""
+
+    def fit(value: object) -> object:
+        try:
+            return converter.structure(value, BoardPrefs)
+        except _Misfit as misfit:
+            path = ".".join(filter(None, ("prefs", misfit.path)))
+        raise _Misfit(path)
+
+    return fit
+
+
+def _converter(*, strict: bool) -> Converter:
+    """Make a converter for the wire form of every model."""
+    converter = Converter()
+    prefs = attrs.evolve(_PREFS, fit=_nested(converter))
+    for model, declared in _FIELDS.items():
+        by_name = {field.name: prefs if field is _PREFS else field for field in declared}
+        fields = tuple(by_name[name] for name in (attribute.name for attribute in attrs.fields(model)) if name in by_name)
+        hook = _careful_hook(model, fields, strict=strict)
+        if (struct := _struct(model, fields)) is not None:
+            fits = {field.name: field.fit for field in fields if field.asked}
+            of_many = _hook_of_many(struct, constructor_of(model, **fits), fields)
+            converter.register_structure_hook_func(partial(eq, list[model]), of_many)  # type: ignore[valid-type]  # -- no annotation
+            # Created cards mostly have no due date, listed ones often do: there `optional` would be one more call for each.
+            construct = constructor_of(model, **{name: optional(fit) for name, fit in fits.items()})
+            hook = _hook(struct, construct, fields, hook)
+        converter.register_structure_hook(model, cast("Any", hook))
+    return converter
+
+
+_strict: Final = _converter(strict=True)
+_lenient: Final = _converter(strict=False)
+
+
+def _decode_error(model: type, place: str, misfit: _Misfit) -> DecodeError:
+    """Make the error that names the place within the body."""
+    path = ".".join(filter(None, (place, misfit.path)))
+    return DecodeError(f"the response is not the documented {model.__name__} at {path or 'its top'}", path)
+
+
+def _one(converter: Converter, model: type[T]) -> Callable[[object], T]:
+    """Make the reader of a body, or of an object, that is one model."""
+    structure = cast("Callable[[object, type[T]], T]", converter.get_structure_hook(model))
+
+    def read(value: object) -> T:
+        try:
+            return structure(value, model)
+        except _Misfit as misfit:
+            error = _decode_error(model, "", misfit)
+        raise error
+
+    return read
+
+
+# --- arrays
+
+_PART_BYTES: Final = 16 * 2**10
+"""The size of a part. As long as one of its models is kept and its `extra` was not read, the whole part is kept."""
+_WINDOW_BYTES: Final = 64 * 2**10
+_CUTS_TRIED: Final = 16
+_SLICE_ELEMENTS: Final = 256
+_SLICE_PARTS: Final = 8
+_SPACE: Final = rb"[ \t\n\r]*"
+_TO_NEXT_NAME: Final = _SPACE + rb":" + _SPACE + rb'"[^"\\]*"' + _SPACE + rb"," + _SPACE
+_START: Final = re.compile(_SPACE + rb"\[" + _SPACE)
+_NAMES: Final = re.compile(rb"(\{" + _SPACE + rb'"[^"]*")(?:' + _TO_NEXT_NAME + rb'("[^"]*"))?')
+
+
+@cache  # finding the hook takes as long as reading a card
+def _hook_of_array(model: type) -> Callable[[bytes], list[Any]]:
+    return cast("Any", _lenient.get_structure_hook(list[model]))  # type: ignore[no-any-return,valid-type]  # -- no annotation
+
+
+def _split_again(array: bytes) -> list[msgspec.Raw]:
+    """Split an array that msgspec has read before.
+
+    Raises:
+        DecodeError: it is nested too deep for what is left of the stack.
+    """
+    try:
+        return _split(array)
+    except _UNREADABLE:
+        pass
+    raise _not_json()
+
+
+def _read_whole(model: type, array: bytes) -> list[Any] | None:
+    """Return the models of an array, None if an element is not as documented."""
+    try:
+        _check_utf_8(array)
+        return _hook_of_array(model)(array)
+    except _UNREADABLE:
+        return None
+
+
+def _elements(array: bytes) -> Sequence[object]:
+    """Split an array into texts, or into values if msgspec can't.
+
+    Raises:
+        DecodeError: it is not an array.
+    """
+    try:
+        _check_utf_8(array)
+        return _split(array)
+    except _UNREADABLE:
+        pass
+    values = decode(array)
+    if isinstance(values, list):
+        return values
+    raise DecodeError("the response is not an array")
+
+
+def _seams(body: bytes, start: int) -> list[re.Pattern[bytes]]:
+    """Return patterns of the text between two elements, the most specific first.
+
+    Elements are assumed to begin with the names with which the first one begins. A second name excludes most inner objects.
+    """
+    names = _NAMES.match(body, start)
+    first, second = map(re.escape, names.groups(b"")) if names else (rb"\{", b"")
+    beginnings = [first + _TO_NEXT_NAME + second, first] if second else [first]
+    return [re.compile(rb"\}" + _SPACE + rb"," + _SPACE + rb"(?=" + beginning + rb")") for beginning in beginnings]
+
+
+_Part: TypeAlias = tuple[list[Any], Sequence[object]]
+"""The models of a part of an array, or its elements if one of them is not as documented."""
+
+
+def _part_of(model: type, array: bytes) -> _Part:
+    """Read an array in one step.
+
+    Raises:
+        DecodeError: it is not an array.
+    """
+    models = _read_whole(model, array)
+    return ([], _elements(array)) if models is None else (models, ())
+
+
+def _cut(body: bytes, start: int, seams: Sequence[re.Pattern[bytes]], model: type) -> tuple[_Part, int] | None:
+    """Return the next part, and where the rest begins. None if no boundary is found.
+
+    A candidate boundary is real exactly when the text before it, plus a closing bracket, parses as a JSON array: within a string,
+    an object or an inner array it does not.
+    """
+    position, skipped = start + _PART_BYTES, 0
+    for _ in range(_CUTS_TRIED):
+        windows = (_PART_BYTES, _WINDOW_BYTES)[-len(seams) :]
+        searches = (seam.search(body, position, position + window) for seam, window in zip(seams, windows, strict=True))
+        found = next((match for match in searches if match is not None), None)
+        if found is None:
+            return None
+        try:
+            return _part_of(model, b"".join((b"[", memoryview(body)[start : found.start() + 1], b"]"))), found.end()
+        except DecodeError:
+            pass
+        # It is probably in an inner array, which ends soon. After that, skip further each time.
+        position, skipped = max(found.end() + skipped, body.find(b"]", found.end() + skipped)), skipped * 2 or 64
+    return None
+
+
+def _parts(model: type, body: bytes) -> Iterator[_Part]:
+    """Yield the parts of an array. If no boundary between elements is found, msgspec splits the rest in one step.
+
+    Raises:
+        DecodeError: the body is not an array.
+    """
+    body = body.removeprefix(codecs.BOM_UTF8)
+    start = _START.match(body)
+    rest = body
+    if start is not None and len(body) - start.end() > 2 * _PART_BYTES:  # with less there may be no boundary
+        position = start.end()
+        if not body.startswith(b"{", position):
+            _check_json(body)
+            yield [], (None,)  # it is no object, and the others need not be read
+            return
+        seams = _seams(body, position)
+        while len(body) - position > 2 * _PART_BYTES and (cut := _cut(body, position, seams, model)) is not None:
+            part, position = cut
+            yield part
+        rest = b"".join((b"[", memoryview(body)[position:]))
+    models, elements = _part_of(model, rest) if len(rest) <= 3 * _PART_BYTES else ([], _elements(rest))
+    if rest is not body and not models and not elements:  # the array ends in a comma
+        raise _not_json()
+    yield models, ()
+    for first in range(0, len(elements), 32):
+        yield [], elements[first : first + 32]
+
+
+def _slices(model: type, body: bytes) -> Iterator[list[Any]]:
+    """Yield the models of an array in slices.
+
+    Each takes about a third of a millisecond. After an element that is not as documented, slices are empty. Its error is raised
+    at the end, since a body that is not JSON is reported as that.
+    """
+    read_one = _lenient.get_structure_hook(model)
+    misfit: DecodeError | None = None
+    before = 0
+    values: list[Any] = []
+    for number, (models, elements) in enumerate(_parts(model, body), 1):
+        if misfit is None:
+            values += models
+            try:
+                for element in elements:
+                    values.append(read_one(bytes(element) if isinstance(element, msgspec.Raw) else element, model))
+            except _Misfit as found:
+                misfit = _decode_error(model, f"[{before + len(values)}]", found)
+        if number % _SLICE_PARTS == 0 or len(values) >= _SLICE_ELEMENTS:
+            yield values
+            before += len(values)
+            values = []
+    yield values
+    if misfit is not None:
+        raise misfit
+
+
+def _many(model: type, body: bytes) -> list[Any]:
+    models = _read_whole(model, body) if len(body) <= _PART_BYTES else None
+    return [value for values in _slices(model, body) for value in values] if models is None else models
+
+
+def _changed(model: type[T]) -> Callable[[str, bytes], T]:
+    """Make the reader of an undocumented response. The identifier of the call is used if it has none."""
+    structure = _one(_lenient, model)
+
+    def read(identifier: str, body: bytes) -> T:
+        """Return a model with the fields that fit. An identifier that is no string stays in `extra`."""
+        try:
+            return structure(body)
+        except DecodeError:
+            pass
+        try:
+            value = decode(body)
+        except DecodeError:
+            value = None
+        fields: Mapping[str, JsonValue] = value if isinstance(value, dict) else {}
+        filled = structure({**fields, "id": identifier})
+        raw = fields.get("id")
+        return filled if raw is None else _with_extra(filled, {"id": raw})
+
+    return read
+
+
+def _with_extra(value: T, more: Mapping[str, JsonValue]) -> T:
+    return cast("T", attrs.evolve(cast("Any", value), extra={**cast("Any", value).extra, **more}))
+
+
+created_board: Final[Callable[[bytes], Board]] = _one(_strict, Board)
+created_list: Final[Callable[[bytes], BoardList]] = _one(_strict, BoardList)
+_created_card: Final[Callable[[bytes], Card]] = _one(_strict, Card)
+card: Final[Callable[[bytes], Card]] = _one(_lenient, Card)
+member: Final[Callable[[bytes], Member]] = _one(_lenient, Member)
+_READERS: Final[dict[Any, Callable[[bytes], Any]]] = {
+    Board: _one(_lenient, Board), BoardList: _one(_lenient, BoardList), Card: card, Member: member
+}  # fmt: skip
+cards: Final[Callable[[bytes], list[Card]]] = partial(_many, Card)
+lists: Final[Callable[[bytes], list[BoardList]]] = partial(_many, BoardList)
+slices_of_cards: Final[Callable[[bytes], Iterator[list[Card]]]] = partial(_slices, Card)
+slices_of_lists: Final[Callable[[bytes], Iterator[list[BoardList]]]] = partial(_slices, BoardList)
+changed_card: Final[Callable[[str, bytes], Card]] = _changed(Card)
+changed_list: Final[Callable[[str, bytes], BoardList]] = _changed(BoardList)
+
+
+def read(model: type[T], body: bytes) -> T:
+    """Return a body as a model, or as a list of models.
+
+    Raises:
+        DecodeError: the body is something else.
+        TypeError: neither `model` nor its element is a class of `models` that a body can be.
+    """
+    arguments = get_args(model)
+    element = arguments[0] if get_origin(model) is list else model
+    if element not in _READERS:
+        raise TypeError("a response is read as Board, BoardList, Card or Member, or as a list of these, such as list[Card]")
+    return cast("T", _many(element, body) if arguments else _READERS[element](body))
+
+
+_new_card: Final = constructor_of(Card)
+
+
+def created_card(body: bytes, list_id: str | None = None, due: datetime | None = None) -> Card:
+    """Return the card of a response to a creation.
+
+    It has the list and the date that were sent if the response lacks them. A field that the response has, as null or in another
+    form, stays as it is.
+    """
+    card = _created_card(body)
+    lacks_list = list_id is not None and card.list_id is None and b'"idList"' not in body
+    lacks_due = due is not None and card.due is None and b'"due"' not in body
+    if not (lacks_list or lacks_due):
+        return card
+    unread = cast("Any", card).unread_extra
+    filled_list, filled_due = list_id if lacks_list else card.list_id, due if lacks_due else card.due
+    return cast("Card", _new_card(card.id, card.name, card.desc, card.url, filled_list, filled_due, card.pos, unread))
