@@ -178,6 +178,12 @@ class Activity:
         """The URL without the query."""
         return self.root + self.path
 
+    def event(self, kind: Callable[..., T], **more: object) -> T:
+        """Make an event of an attempt or a pause."""
+        return kind(
+            operation=self.operation, method=self.method, path=self.path, call_id=self.call_id, account=self.account, **more
+        )
+
     def begin(self) -> Activity:
         """Notify the instruments of the beginning."""
         for instrument in self.instruments:
@@ -230,16 +236,7 @@ class Observers(Instrument):
         if activity.kind == "attempt":
             from boardclient.events import RequestSent  # sessions without observers need no events
 
-            self._notify(
-                RequestSent(
-                    operation=activity.operation,
-                    method=activity.method,
-                    path=activity.path,
-                    attempt=activity.number,
-                    call_id=activity.call_id,
-                    account=activity.account,
-                )
-            )
+            self._notify(activity.event(RequestSent, attempt=activity.number))
 
     def note(self, activity: Activity | None, event: Event | str) -> None:
         """Notify the observers of an event."""
@@ -252,17 +249,13 @@ class Observers(Instrument):
             from boardclient.events import ResponseReceived  # as above
 
             self._notify(
-                ResponseReceived(
-                    operation=activity.operation,
-                    method=activity.method,
-                    path=activity.path,
+                activity.event(
+                    ResponseReceived,
                     attempt=activity.number,
                     status=activity.status,
                     seconds=activity.seconds,
                     effect=activity.effect,
                     why=activity.why,
-                    call_id=activity.call_id,
-                    account=activity.account,
                     headers=activity.response_headers,
                 )
             )

@@ -333,18 +333,7 @@ class Pipeline:
         if (call := context.activity) is not None:
             from boardclient.events import RetryScheduled  # for calls that are followed
 
-            call.note(
-                RetryScheduled(
-                    operation=call.operation,
-                    method=call.method,
-                    path=call.path,
-                    attempt=last.number,
-                    pause_seconds=seconds,
-                    why=last.why,
-                    call_id=call.call_id,
-                    account=call.account,
-                )
-            )
+            call.note(call.event(RetryScheduled, attempt=last.number, pause_seconds=seconds, why=last.why))
 
     # --- what bulk runs need of a session
 
