@@ -131,15 +131,15 @@ class Activity:
 
     error: BaseException | None = None
     status: int | None = None
-    effect = Effect.NOT_SENT
-    why = ""
+    effect: Effect = Effect.NOT_SENT
+    why: str = ""
     response_headers: Mapping[str, str] = ShownHeaders(CIMultiDict)
     http_version: tuple[int, int] | None = None
     """The HTTP version of the response, such as (1, 1), None if it is not known."""
-    seconds = 0.0
+    seconds: float = 0.0
     counts: Mapping[str, int] = MappingProxyType({})
     """The results of a run, such as "created", and their numbers."""
-    is_over = False
+    is_over: bool = False
 
     def __init__(
         self,

@@ -112,7 +112,8 @@ class budget(stop_base):  # noqa: N801 -- named as tenacity names its own
     """
 
     def __init__(self, tokens: float = 500, transport: float = 14, throttled: float = 5, success: float = 1) -> None:
-        self.capacity = self.tokens = tokens
+        self.capacity: Final[float] = tokens
+        self.tokens: float = tokens
         self._transport, self._throttled, self._success = transport, throttled, success
 
     def __call__(self, retry_state: RetryCallState) -> bool:
@@ -227,8 +228,10 @@ class Policy:
             raise TypeError(why)
         self._retrying = retrying
         self._budgets = tuple({part: None for part in _parts(retrying.stop) if isinstance(part, budget)})  # each once
-        self.is_enabled = retrying.enabled
-        self.sees_first_attempt = retrying.before is not tenacity.before_nothing or not _sees_only_failures(retrying.retry)
+        self.is_enabled: Final[bool] = retrying.enabled
+        self.sees_first_attempt: Final[bool] = retrying.before is not tenacity.before_nothing or not _sees_only_failures(
+            retrying.retry
+        )
 
     def note_success(self) -> None:
         """Give the budgets the tokens of a call that succeeded at once."""

@@ -33,7 +33,7 @@ class Row:
     """Why the row is in doubt, or None if it is not."""
     marker: str | None = None
     """The marker in its card's description, once it was made."""
-    doubted_at = 0.0
+    doubted_at: float = 0.0
     """When its effect became unknown in this run, on the loop's clock."""
     absent_at: Extent | None = None
     """How many cards a listing showed that lacked its card, since it was last sent."""

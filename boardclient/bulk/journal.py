@@ -252,8 +252,8 @@ Rehearsal: TypeAlias = Callable[[Sequence[tuple[RowKey, CardDraft]]], list[tuple
 def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iterator[Rehearsal]:
     """Give a function that decides about rows as a run would, and changes nothing.
 
-    It works on a copy of the journal in memory. For rows that a run would refuse it raises a `JournalError`, and may be called again
-    with others then.
+    It works on a copy of the journal in memory. For rows that a run would refuse it raises a `JournalError`. It may be called
+    again, with other rows.
 
     Args:
         path: The path of the journal. No run may be using it.

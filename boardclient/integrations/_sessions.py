@@ -97,7 +97,9 @@ class BoardSessions:
         if isinstance(origins, str):
             raise TypeError("origins must be a collection of texts, or None")
         self._make = make
-        self.login_path, self.callback_path, self.logout_path = login_path, callback_path, logout_path
+        self.login_path: Final[str] = login_path
+        self.callback_path: Final[str] = callback_path
+        self.logout_path: Final[str] = logout_path
         self.after_logout = after_logout
         self._origins = origins
         self._opened: dict[asyncio.AbstractEventLoop, _Opened] = {}

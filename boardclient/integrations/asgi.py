@@ -62,8 +62,8 @@ class BoardLifespan:
     """
 
     def __init__(self, app: App, boards: MakeSession | BoardSessions) -> None:
-        self.boards = boards if isinstance(boards, BoardSessions) else BoardSessions(boards)
-        self.app = OriginGuard(app, self.boards)
+        self.boards: BoardSessions = boards if isinstance(boards, BoardSessions) else BoardSessions(boards)
+        self.app: OriginGuard = OriginGuard(app, self.boards)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""

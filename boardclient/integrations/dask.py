@@ -66,7 +66,7 @@ class DaskRun:
         address = urlsplit(scheduler or "tls:")
         if address.scheme != "tls" and address.hostname not in {"127.0.0.1", "::1", "localhost"}:
             raise ValueError(f"the scheduler {scheduler} is on another host: use tls://, since Dask's tasks are code")
-        self.report = BulkReport()
+        self.report: BulkReport = BulkReport()
         self._plan: Callable[[], Coroutine[Any, Any, Job]] = lambda: plan(
             drafts, board_id, ledger, parts=parts, marker=marker, settle=settle
         )
