@@ -23,7 +23,7 @@ _Waiter = asyncio.Future[PacedAttempt]
 class Pace:
     """A limiter that finds a service's limit by itself, and stays just below it.
 
-    The interface shows no limits (section 8). A pace begins with 16 attempts in flight, and allows more while nothing is refused
+    No limits are documented (interface 8). A pace begins with 16 attempts in flight, and allows more while nothing is refused
     and responses do not become slower. After a refusal with status 429 it measures how much the service accepts, and from then on
     probes for more from time to time. While refusals continue, all attempts wait as long as `Retry-After` says; without it, one
     attempt at a time is made. Refusals that are as frequent at a lower rate do not slow it down, nor does a single one.

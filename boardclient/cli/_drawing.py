@@ -70,8 +70,8 @@ def draw(
     Archived lists are marked, and due dates that have passed are red. Cards that name none of the lists get a panel of their own.
 
     Args:
-        lists: The lists of the board (section 4.5).
-        cards: The cards of the board (section 4.4).
+        lists: The lists of the board (interface 4.5).
+        cards: The cards of the board (interface 4.4).
         zone: The zone of the dates, by default that of this machine.
         cards_per_list: How many cards of a list to draw; the number of the others is shown. All by default.
         with_ids: Whether to draw the identifiers. False by default.

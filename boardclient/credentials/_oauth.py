@@ -64,7 +64,7 @@ class OAuthCredentials(CredentialObserver):
     soon as `exchange_code` or another worker has put it into the store. `boardclient.web.SignIn` does all of this.
 
     One object may serve any number of sessions, also on different event loops. A renewal ends when the session that began it is
-    closed. See interface sections 4.12 and 5.
+    closed. See interface 4.12 and 5.
 
     Args:
         client_id: The identifier of the registered client.

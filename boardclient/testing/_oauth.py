@@ -231,7 +231,7 @@ class Grants:
             self.tokens[token.value] = attrs.evolve(token, expires_at=float("-inf"))
 
     def authenticate(self, query: Mapping[str, str], body: object, *, write: bool) -> Member:
-        """Return the member who makes a request (section 5).
+        """Return the member who makes a request (interface 5).
 
         Raises:
             Refused: the key or the token is invalid, or the token lacks the scope.
@@ -249,7 +249,7 @@ class Grants:
         return self.member(token.member_id)
 
     def exchange(self, fields: Fields) -> Answer:
-        """Exchange a code for a token, and return the response (section 4.12).
+        """Exchange a code for a token, and return the response (interface 4.12).
 
         Errors have the form of RFC 6749, section 5.2, if `exchange_answer` is "rfc6749".
         """

@@ -371,11 +371,11 @@ class BoardRules(Grants):
     def _create_list(self, fields: Fields) -> Json:
         name, board_id, pos = required(fields, "name"), required(fields, "idBoard"), _position(fields)
         record = self._add_list(self._board(board_id), name, pos)
-        return {**record.wire(), "pos": f"{record.pos:g}"}  # a string, as section 2.2 says
+        return {**record.wire(), "pos": f"{record.pos:g}"}  # a string, as interface 2.2 says
 
     def _archive_list(self, identifier: str, fields: Fields) -> Json:
         record, closed = self._list(identifier), _flag(fields, "closed")
-        if closed is not True:  # the interface shows no way to reopen a list (section 3)
+        if closed is not True:  # the interface shows no way to reopen a list (interface 3)
             raise Refused(400, "closed is missing or not true")
         record.closed = True
         return record.wire()
