@@ -191,6 +191,7 @@ class Reconciler:
         partly = self._markers.match_remains(remains, suspects.cards)
         findings = [RowFinding(rows[place], card) for place, card in found.items() if place < len(rows)]
         resembling: dict[int, Sequence[Card]] = {}
+        lists: dict[int, Sequence[Card]] = {}  # most rows have the same
         for place, row in remains.items():
             equals = unclear.get(place, [])
             possible = self._suspects_of(row, suspects, [*equals, *partly.get(place, ())])
@@ -200,9 +201,10 @@ class Reconciler:
                 findings.append(_unknown(row, _NO_BASELINE))
             else:
                 resembling[row.seq] = possible[:_MOST_NAMED]
-                self._named.update(card.id for card in possible)
+                lists[id(possible)] = possible
                 self._has_named.add(row.seq)
                 findings.append(_unknown(row, _why(possible, is_equal=bool(equals))))
+        self._named.update(card.id for possible in lists.values() for card in possible)
         if resembling:
             await self._ledger.note_resembling(resembling)
         return findings
