@@ -140,7 +140,9 @@ class RowMarkers:
         for place, row in enumerate(rows):
             places[(self.of(row) or "").casefold()].append(place)
         marked: defaultdict[str, list[Card]] = defaultdict(list)
-        for card in cards:
+        # Automations copy descriptions into cards of their own: one with the name of a row is rather its card.
+        names = {row.draft.name for row in rows}
+        for card in sorted(cards, key=lambda card: card.name not in names):
             held = markers(card.desc) & places.keys()
             free = next((marker for marker in sorted(held) if len(marked[marker]) < len(places[marker])), None)
             if free is not None:

@@ -291,7 +291,8 @@ class Reconciler:
         They are those that the errors name. If an error names none, since the board could not be read or the listing was not
         complete, they are those listed now.
         """
-        suspects = Suspects(listing.unaccounted, self._first, evidence)
+        known = self._markers.cards_of_rows(listing.unaccounted)
+        suspects = Suspects([card for card in listing.unaccounted if card.id not in known], self._first, evidence)
         unnamed = [row for row in self._rows.unknown if row.seq not in self._has_named]
         partly = self._markers.match_remains(dict(enumerate(unnamed)), suspects.cards)
         found = set(self._named)

@@ -514,14 +514,18 @@ async def test_rows_are_found_by_equality_if_no_description_is_listed(world: Wor
 
 
 async def test_a_second_card_with_a_marker_is_reported(world: World) -> None:
-    """Also if it was renamed, and its row was never in doubt. A card of another import is no fault."""
+    """Also if it was renamed, and its row was never in doubt. The row's own is the one with its name."""
 
     def act() -> None:
+        add_card(world, "of b", desc=record(world, "b").desc)
         add_card(world, "renamed", desc=record(world, "a").desc)
         add_card(world, "of another import", desc="[bcaaaaaaaaaaaaaaaa]")
 
+    world.service.rules.shape = lambda operation, body: body[::-1] if operation == "boards.cards" else body
     done = await run(world, "abc", committed="b", marker=True, before_reading=act)
-    assert [card.name for card in done.audit.duplicated] == ["renamed"]
+    assert done.results["b"].card is not None
+    assert done.results["b"].card.name == "b"
+    assert {card.name for card in done.audit.duplicated} == {"renamed", "of b"}
     assert [card.name for card in done.audit.unexpected] == ["of another import"]
     assert done.audit.is_wrong
 
