@@ -125,7 +125,7 @@ def test_planted_circle_is_caught() -> None:
         ("boardclient.testing.service", "from .._wire import to_card"),
         ("boardclient.testing.service", "from boardclient._transport import send"),
         ("boardclient.models", "import cattrs"),
-        ("boardclient._operations", "from cattrs.preconf.msgspec import make_wireer"),
+        ("boardclient._operations", "from cattrs.preconf.msgspec import make_converter"),
         ("boardclient._operations", "import msgspec"),
         ("boardclient._pipeline._pipeline", "from multidict import CIMultiDict"),
         ("boardclient.session", "import sqlite3"),
