@@ -113,14 +113,12 @@ class JsonOption(click.Option):
         """Return True if a text is a list of fields, so that it can't be meant as an argument."""
         return self.fields is not None and set(text.split(",")) <= set(self.fields)
 
-    def type_cast_value(self, ctx: click.Context, value: Any) -> tuple[str, ...] | None:
+    def type_cast_value(self, ctx: click.Context, value: Any) -> tuple[str, ...]:
         """Return the fields of the option's text.
 
         Raises:
             click.BadParameter: there is no such field.
         """
-        if value is None:
-            return None
         wanted = tuple(name for name in value.split(",") if name)
         unknown = [name for name in wanted if self.fields is not None and name not in self.fields]
         if unknown:

@@ -71,7 +71,7 @@ async def _checks(options: dict[str, Any]) -> AsyncIterator[_Finding]:
     try:
         credentials = await settings.credentials()
         place = "the environment" if settings.token is not None else settings.profile.place
-        yield "credentials", "ok", f"from {place}; {_renewal(settings, credentials)}"
+        yield "credentials", "ok", f"from {place}; {_renewal(credentials)}"
     except (CommandError, boardclient.CredentialError) as error:
         yield "credentials", "credentials", str(error)
         credentials = boardclient.StaticCredentials(token="none")  # noqa: S106 -- it only has to reach the service
@@ -82,12 +82,10 @@ async def _checks(options: dict[str, Any]) -> AsyncIterator[_Finding]:
         yield finding
 
 
-def _renewal(settings: Settings, credentials: boardclient.CredentialProvider) -> str:
-    if not isinstance(credentials, boardclient.OAuthCredentials):
-        return "a refused token can't be renewed: the client and the address of the token exchange are not known"
-    return "a refused token is renewed by signing in again" + (
-        "" if settings.authorize_url else ", but BOARDCLIENT_AUTHORIZE_URL is not set"
-    )
+def _renewal(credentials: boardclient.CredentialProvider) -> str:
+    if isinstance(credentials, boardclient.OAuthCredentials):
+        return "a refused token is renewed by signing in again"
+    return "a refused token can't be renewed: the client and the address of the token exchange are not known"
 
 
 async def _tls(host: str, port: int) -> tuple[str, str]:

@@ -531,8 +531,6 @@ class _Import:
                 f"{plural(counts['unknown'], 'row')} may exist or not; the same command line looks again,"
                 f" boardclient journal resolve {self.options.journal or 'JOURNAL'} settles them by hand"
             )
-        if audit is not None and audit.is_wrong:
-            raise NotProvenError("some cards of rows are not listed, so lost and second cards are not ruled out")
         if audit is not None and not audit.is_sound:
             raise NotProvenError("the board does not list every card, so lost and second ones are not ruled out")
         if report.audit_error is not None:

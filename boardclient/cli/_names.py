@@ -88,16 +88,14 @@ class Finder:
     """Finds what the arguments of a command name. A board is read once, if at all."""
 
     client: Client
-    board: str | None = None
+    board: str = ""
 
     def board_id(self) -> str:
         """Return the identifier of the board. What this machine does not know by name is taken for an identifier.
 
         Raises:
-            UsageError: no board is given, or its name is that of several boards.
+            UsageError: its name is that of several boards.
         """
-        if self.board is None:
-            raise UsageError("no board is given: give --board, or set BOARDCLIENT_BOARD")
         known = self.client.settings.profile.boards
         if self.board in known or self.board not in known.values():
             return self.board
@@ -112,7 +110,7 @@ class Finder:
         Raises:
             UsageError: the board has no such list, or several.
         """
-        if self.board is None:
+        if not self.board:
             return value
         return _found(of_lists(await self.client.session.boards.lists(self.board_id())), value)
 
@@ -122,7 +120,7 @@ class Finder:
         Raises:
             UsageError: the board has no such card, or several.
         """
-        if self.board is None:
+        if not self.board:
             return value
         cards: list[Card] = await self.client.session.boards.cards(self.board_id())
         return _found(Names("card", {card.id: card.name for card in cards}), value)
@@ -140,7 +138,7 @@ class Finder:
             raise IncompleteError(f"{error}; {self._advice()}") from None
 
     def _advice(self) -> str:
-        if self.board is None:
+        if not self.board:
             return "give --board to name a list or card in place of its identifier"
         known = self.client.settings.profile.boards
         alike = difflib.get_close_matches(self.board, known.values(), n=3)

@@ -45,7 +45,7 @@ def _call(
     from boardclient.cli._running import Client, with_session
 
     async def called(client: Client) -> None:
-        finder = Finder(client, board)
+        finder = Finder(client, board or "")
         with finder.advising():
             record = await work(finder)
         show(title, record, fields)

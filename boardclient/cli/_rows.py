@@ -246,7 +246,7 @@ def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = N
         if date_format is not None:
             raise ValueError(f"is not of the form {date_format}") from None
         raise ValueError(
-            "is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00; --date-format reads another form, such as %d.%m.%Y"
+            "is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00; --date-format reads others, such as %d.%m.%Y"
         ) from None
     try:
         if due.utcoffset() is None:
@@ -283,7 +283,8 @@ def _csv_records(file: BinaryIO, default_list_id: str | None, layout: Layout) ->
     for row in _csv_rows(file, layout):
         if isinstance(row, Problem):  # nothing follows it
             yield row
-            return
+            header = header or []
+            continue
         number, cells = row
         if not any(cells):
             continue

@@ -44,11 +44,11 @@ def can_ask(settings: Settings) -> bool:
 async def sign_in(
     settings: Settings, session: boardclient.AsyncSession, *, scope: str | None = None, browser: bool = True
 ) -> boardclient.Token:
-    """Let the user sign in, and return the new token.
+    """Let the user sign in, and return the new token. The settings name the client and its addresses.
 
     Raises:
         CommandError: the user refused.
-        UsageError: the address for the redirect can't be listened on, or the client is not known.
+        UsageError: the address for the redirect can't be listened on.
         CredentialError: the service gave no token.
     """
     answer = _Answer()
@@ -61,8 +61,7 @@ async def sign_in(
             threading.Thread(target=work, args=(given,), daemon=True).start()
         code = await answer.code
     client = attrs.evolve(settings, redirect_uri=redirect_uri).oauth()
-    if client is None:
-        raise UsageError("BOARDCLIENT_CLIENT_ID, BOARDCLIENT_CLIENT_SECRET and BOARDCLIENT_AUTH_URL are needed to sign in")
+    assert client is not None  # noqa: S101 -- the caller has checked that the client is known
     return await client.request_token(code, session, code_verifier=verifier)
 
 

@@ -17,6 +17,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from import_helpers import into, names, summary
 
+from boardclient import FileTokenStore
+from boardclient.cli import _sign_in
 from boardclient.testing import BoardService, assert_no_secrets
 
 
@@ -116,11 +118,12 @@ def test_other_addresses_of_the_loopback_server_have_nothing(oauth_cli, browser,
     assert oauth_cli("login").code == 0
 
 
-@pytest.mark.parametrize("form", ["{code}", "\n{uri}?code={quoted}&state={state}", "code={quoted}&state={state}"])
+@pytest.mark.parametrize("form", ["{code}\nmore", "\n{uri}?code={quoted}&state={state}", "code={quoted}&state={state}"])
 @pytest.mark.parametrize("redirect_uri", [None, "https://app.example/callback"])
 def test_a_code_or_an_address_can_be_pasted(oauth_cli, board_service, monkeypatch, form: str, redirect_uri: str | None) -> None:
     """Where the browser runs on another machine."""
     reader, writer = os.pipe()
+    monkeypatch.setattr(_sign_in, "_LOOK_SECONDS", 0.001)
     if redirect_uri is not None:
         monkeypatch.setenv("BOARDCLIENT_REDIRECT_URI", redirect_uri)
 
@@ -137,6 +140,24 @@ def test_a_code_or_an_address_can_be_pasted(oauth_cli, board_service, monkeypatc
         monkeypatch.setattr(sys, "stdin", stdin)
         assert oauth_cli("login").code == 0
     os.close(writer)
+
+
+def test_a_standard_input_that_ends_does_not_end_the_sign_in(oauth_cli, browser, monkeypatch) -> None:
+    with open(os.devnull) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert oauth_cli("login").code == 0
+
+
+def test_the_status_of_a_token_of_the_environment(cli) -> None:
+    assert record(cli("auth", "status").out)["kept_in"] == "the environment"
+
+
+def test_a_service_that_is_not_the_current_one_is_left_as_well(oauth_cli, browser, folder) -> None:
+    oauth_cli("login")
+    profiles = json.loads((folder / "profiles.json").read_text())
+    (folder / "profiles.json").write_text(json.dumps({**profiles, "current": "https://board.example"}))
+    assert oauth_cli("logout").code == 0
+    assert json.loads((folder / "profiles.json").read_text())["current"] == "https://board.example"
 
 
 def test_an_api_token_is_read_from_standard_input(cli, board_service: BoardService, monkeypatch, folder) -> None:
@@ -213,7 +234,11 @@ def test_the_token_is_kept_in_the_keyring_if_there_is_one(oauth_cli, board_servi
     assert keyring == {}
 
 
-def test_an_entry_that_is_gone_from_the_keyring_counts_as_no_token(oauth_cli, board_service, browser, keyring) -> None:
+def test_an_entry_that_is_gone_from_the_keyring_counts_as_no_token(oauth_cli, board_service, browser, keyring, folder) -> None:
+    oauth_cli("login")
+    asyncio.run(FileTokenStore(folder / "tokens.sqlite3").delete(board_service.base_url))
+    assert oauth_cli("whoami").code == 4
+    keyring.clear()
     oauth_cli("login")
     del keyring[next(name for name in keyring if name != board_service.base_url)]
     assert oauth_cli("whoami").code == 4
@@ -354,6 +379,12 @@ def test_doctor_says_what_is_wrong(cli, monkeypatch, variables, code, wrong: str
     assert result.code == code
     assert findings(result.out)[wrong] == "wrong"
     assert words in result.out
+
+
+def test_doctor_says_whether_a_token_can_be_renewed(oauth_cli, cli, browser) -> None:
+    assert "renewed by signing in again" in cli("doctor").out
+    oauth_cli("login")
+    assert "renewed by signing in again" in oauth_cli("doctor").out
 
 
 def test_doctor_compares_the_clocks(cli, board_service: BoardService) -> None:

@@ -9,11 +9,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 import boardclient
 from boardclient.cli import main
+from boardclient.cli._output import local
 from boardclient.cli._profiles import Settings
 from boardclient.testing import BoardService, assert_no_secrets
 
@@ -133,6 +135,26 @@ def test_fields_are_chosen_after_json_and_nothing_else_is_taken_for_them(cli, bo
     wanted = None if expected is None else {name: value.format(card=card_id) for name, value in expected.items()}
     found = json.loads(out)
     assert found == wanted or (wanted is None and found["id"] == card_id and len(found) == 7)
+
+
+def test_a_board_is_drawn_on_a_terminal_and_known_ones_are_listed(cli, board_service: BoardService, monkeypatch) -> None:
+    board_id = fields(cli("board", "create", "Roadmap").out)["id"]
+    assert json.loads(cli("board", "list", "--json").out) == [{"id": board_id, "name": "Roadmap"}]
+    monkeypatch.setenv("_BOARDCLIENT_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "boardclient board show R")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    assert cli().out == "plain,Roadmap\n"
+    monkeypatch.delenv("_BOARDCLIENT_COMPLETE")
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", terminal)
+    cli("board", "show", "Roadmap")
+    assert terminal.getvalue() == "The board has no lists.\n"
+
+
+def test_a_date_at_the_end_of_time_stays_in_utc() -> None:
+    end = datetime(9999, 12, 31, 23, 30, tzinfo=UTC)
+    assert local(end, timezone(timedelta(hours=5))) == end
 
 
 def test_a_field_that_does_not_exist_is_refused_before_anything_is_sent(cli, board_service: BoardService) -> None:

@@ -1,5 +1,6 @@
 """The import: all rows are checked before one is sent, each is sent once, and its result is reported."""
 
+import asyncio
 import io
 import json
 import os
@@ -11,7 +12,11 @@ from pathlib import Path
 import pytest
 from import_helpers import Renamed, counts, into, names, summary
 
+from boardclient import BulkReport, Card, CardDraft, CardResult, TransportError
+from boardclient.bulk import BulkAudit
 from boardclient.cli import _importing, _rows
+from boardclient.cli._errors import CommandError
+from boardclient.cli._running import GracefulStop
 from boardclient.testing import BoardService
 
 THREE = "name,list\nA,To Do\nB,Doing\nC,\n"
@@ -283,6 +288,13 @@ def test_rows_that_equal_cards_which_were_there_before_are_refused(cli, board_se
     assert not Path(path + ".journal").exists()
 
 
+def test_a_card_stands_for_one_row_whatever_the_rows_say(cli, board, csv_file) -> None:
+    """The card equals both rows: one says nothing of the description."""
+    cli("card", "create", "A", "--list", board.done, "--desc", "text")
+    err = cli("import", csv_file("name,desc\nA,text\nA,\n"), *into(board)).err
+    assert "1 row of 2 equal cards" in err
+
+
 def test_rows_that_equal_cards_are_created_again_if_asked_for(cli, board_service, board, csv_file) -> None:
     existing(cli, board)
     assert cli("import", csv_file("name\nA\nB\n"), *into(board), "--existing", "create").code == 0
@@ -387,6 +399,11 @@ def test_what_excel_writes_is_recognised_and_said_in_one_line(
     assert cards(board_service) == [("Zürich 5 €", "a\nb", "2026-12-30T23:00:00Z")]
 
 
+def test_a_date_of_another_form_is_named(cli, board, csv_file) -> None:
+    err = cli("import", csv_file("name,due\nA,2027-01-01\n"), *into(board), "--date-format", "%d.%m.%Y").err
+    assert "column due: '2027-01-01': is not of the form %d.%m.%Y" in err
+
+
 def test_fields_of_json_lines_can_be_renamed_as_well(cli, board_service: BoardService, board, csv_file) -> None:
     path = csv_file('{"title": "Ask", "notes": "x", "due": "2027-07-01T09:00"}\n', "cards.jsonl")
     options = ["--map", "name=title", "--skip", "notes", "--timezone", "America/New_York"]
@@ -437,3 +454,88 @@ def test_the_json_result_is_the_last_line_of_a_process(board_service, board, csv
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["created"] == 3
+
+
+class Run:
+    """A run without results, except those that are left when its block ends."""
+
+    report = BulkReport()
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+
+    def stop(self) -> None:
+        raise AssertionError
+
+    async def __aenter__(self):
+        self.entered.set()
+
+    async def __aexit__(self, *error):
+        return None
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        await asyncio.Event().wait()
+
+    def take_ready(self):
+        return [CardResult(index=index, draft=CardDraft("x", "l")) for index in range(2)]
+
+
+@pytest.mark.parametrize("has_journal", [False, True])
+async def test_what_is_ready_when_it_is_cancelled_counts_and_the_rest_is_unknown(
+    tmp_path: Path, capsys, monkeypatch, has_journal: bool
+) -> None:
+    """Without a readable journal, it is not known which of the rows in flight were sent."""
+    (tmp_path / "journal").write_text("no journal")
+    options = _importing.ImportOptions(journal=tmp_path / "journal" if has_journal else None)
+    work = _importing._Import(None, None, 5, options, GracefulStop(), "b")
+    run = Run()
+    monkeypatch.setattr(_importing._Import, "_bulk_run", lambda self: run)
+    monkeypatch.setattr(_importing, "BulkRun", Run)
+    for index in range(3):
+        work.begin(index, _rows.FileRow(index + 2, CardDraft("x", "l")))
+    task = asyncio.create_task(work.run())
+    await run.entered.wait()
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    out, err = capsys.readouterr()
+    assert out.startswith("created 2, failed 0, unknown 1, not sent 2 in")
+    assert err == "row 4: unknown: the import ended while the card was being created\n"
+
+
+_CARDS = tuple(Card(f"c{n}", "A\x1b") for n in range(25))
+
+
+@pytest.mark.parametrize(
+    ("audit", "lines", "error"),
+    [
+        (BulkAudit(confirmed=3, recovered=1), [], None),
+        (BulkAudit(unexpected=_CARDS), [], None),
+        (BulkAudit(lost=2), ["lost: 2 of the confirmed cards are not on the board"], 1),
+        (BulkAudit(reused=2), ["reused: 2 rows were given the card of another row or an older one, and may have none"], 1),
+        (BulkAudit(duplicated=_CARDS[:1]), ["duplicated: 'A\\x1b' (c0) is a second card of a row"], 1),
+        (BulkAudit(hidden=3), ["hidden: 3 of the confirmed cards are not listed, so the listing is incomplete"], 3),
+        (BulkAudit(resembling=_CARDS), ["resembling: 'A\\x1b' (c0) may be that of an unknown row"], None),
+        (TransportError("no connection"), ["the board could not be read at the end: no connection"], 3),
+    ],
+)
+def test_what_the_board_shows_at_the_end_is_said_and_decides(capsys, audit, lines: list[str], error: int | None) -> None:
+    """Lists of cards are cut at 20."""
+    is_read = isinstance(audit, BulkAudit)
+    report = BulkReport(audit=audit) if is_read else BulkReport(audit_error=audit)
+    work = _importing._Import(None, None, 0, _importing.ImportOptions(fields=()), GracefulStop(), "b")
+    work._print_end(report)
+    out, err = capsys.readouterr()
+    assert [line[: len(start)] for line, start in zip(err.splitlines(), lines, strict=False)] == lines
+    assert len(err.splitlines()) <= 21
+    assert ("audit_error" in summary(out)) is not is_read
+    if error is None:
+        work._check(report)
+    else:
+        with pytest.raises(CommandError) as caught:
+            work._check(report)
+        assert caught.value.exit_code == error
