@@ -246,7 +246,7 @@ def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = N
         if date_format is not None:
             raise ValueError(f"is not of the form {date_format}") from None
         raise ValueError(
-            "is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00; --date-format reads others, such as %d.%m.%Y"
+            "is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00; --date-format reads others, like %d.%m.%Y"
         ) from None
     try:
         if due.utcoffset() is None:

@@ -148,7 +148,7 @@ def test_a_standard_input_that_ends_does_not_end_the_sign_in(oauth_cli, browser,
         assert oauth_cli("login").code == 0
 
 
-def test_the_status_of_a_token_of_the_environment(cli) -> None:
+def test_the_status_names_the_environment_where_the_token_is_there(cli) -> None:
     assert record(cli("auth", "status").out)["kept_in"] == "the environment"
 
 
