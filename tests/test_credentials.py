@@ -200,6 +200,8 @@ def test_redact_finds_what_any_usual_encoder_makes(secret: str, ways: list[str],
         written = encoders[way](written)
     if "quote_plus" in ways[1:] and " " in secret:
         return  # a space of a text that was encoded before: no service does that to a credential
+    if (before + written).find(written) < len(before):
+        return  # the text before ends as the secret begins: of the two places the first is replaced
     assert Credentials(secret).redact(RawResponse(400, {}, (before + written).encode())).body.endswith(b"***")
 
 

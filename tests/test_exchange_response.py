@@ -327,14 +327,6 @@ def test_a_ring_of_errors_of_parse_token() -> None:
 # --- whatever comes
 
 
-def test_a_token_is_not_shown() -> None:
-    """What is read shows no token."""
-    found = read({"access_token": CANARY, "expires_in": 60})
-    assert isinstance(found, Token)
-    assert found.value == CANARY
-    assert_no_secrets([repr(found), str(found), f"{found}"], secrets=[CANARY])
-
-
 @settings(deadline=None)
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode), st.integers(0, 999))
 @example(b"\xef\xbb\xbf{}", 200)

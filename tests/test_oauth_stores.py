@@ -16,7 +16,6 @@ from boardclient import (
     StoredToken,
     Token,
 )
-from boardclient.testing import assert_no_secrets
 
 # --- stores
 
@@ -49,18 +48,6 @@ class Broken(MemoryTokenStore):
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
         await super().release(account, holder, cooldown)
         await self._step("release")
-
-
-@pytest.mark.parametrize("method", ["read", "publish", "lease"])
-@virtual
-async def test_a_store_that_raises(method: str) -> None:
-    """What a store raises is the cause, without the frames that may hold a token."""
-    broken = OSError("no disk")
-    error = await error_of(provider_of(store=Broken(method, broken)).acquire(FakeSession(token_response("canary7"))))
-    assert str(error) == f"the token store failed: {method} raised OSError; the next renewal is possible in 1.0 s"
-    assert error.__cause__ is broken
-    assert broken.__traceback__ is None
-    assert_no_secrets(error, secrets=["canary7"])
 
 
 @virtual
@@ -239,20 +226,6 @@ async def test_a_step_at_the_store_is_awaited_before_the_lease_is_released() -> 
 
 
 # --- within a renewal
-
-
-@pytest.mark.parametrize("is_other", [False, True])
-@virtual
-async def test_authorize_that_waits_for_itself(is_other: bool) -> None:
-    """A callback that uses credentials of its own account, also by another provider, gets an error at once."""
-    store = MemoryTokenStore()
-
-    async def reentrant() -> str:
-        return (await (other if is_other else provider).acquire(session)).token
-
-    provider, other, session = provider_of(Application(reentrant), store=store), provider_of(store=store), FakeSession()
-    error = await error_of(provider.acquire(session))
-    assert str(error).startswith("authorize waits for itself: it used a session with the credentials of account 'default'")
 
 
 @pytest.mark.parametrize("options", [{"account": "another"}, {"store": MemoryTokenStore()}])

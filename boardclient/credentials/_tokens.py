@@ -217,16 +217,13 @@ class _Outcome:
     error: BaseException | None = attrs.field(default=None, repr=False)
 
 
-async def _fill(outcome: _Outcome, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+async def _fill(outcome: _Outcome, awaitable: Awaitable[object]) -> None:
     try:
-        made = function(*arguments)
-        outcome.value = await made if inspect.isawaitable(made) else made
+        outcome.value = await awaitable
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # also a CancelledError that the application raised itself
         outcome.error = error
-    finally:
-        del arguments  # one may be a token, and the frame stays with an error
 
 
 async def supplied(
@@ -246,33 +243,46 @@ async def supplied(
             cause. The message and cause of a `CredentialError` are kept.
         Overtaken: the task `until` ended first.
     """
-    outcome = _Outcome()
-    task = asyncio.create_task(_fill(outcome, function, arguments))
-    del arguments
+    outcome, task = _Outcome(), None
     try:
-        await asyncio.wait({task, *([until] if until else [])}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    except asyncio.CancelledError:
-        await asyncio.wait({task}, timeout=grace_seconds)
+        outcome.value = function(*arguments)
+    except (KeyboardInterrupt, SystemExit):
         raise
+    except BaseException as error:
+        outcome.error = error
     finally:
-        task.cancel()  # it is not waited for: it may ignore this
-    error = outcome.error
-    if not task.done():
+        del arguments  # one may be a token, and the frame stays with an error
+    if inspect.isawaitable(outcome.value):
+        task = asyncio.create_task(_fill(outcome, outcome.value))
+        try:
+            await asyncio.wait({task, *([until] if until else [])}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await asyncio.wait({task}, timeout=grace_seconds)
+            raise
+        finally:
+            task.cancel()  # it is not waited for: it may ignore this
+    if task is not None and not task.done():
         if until is not None and until.done():
             raise Overtaken
         failure = CredentialError(f"{name} did not return within {seconds:g} s")
-    elif isinstance(error, CredentialError):
-        failure = error if isinstance(error, ConsentRequired) else CredentialError(str(error))
-        failure.__cause__ = error.__cause__
-    elif error is not None:
-        failure = CredentialError(f"{name} raised {type(error).__name__}")
-        failure.__cause__ = error
+    elif outcome.error is not None:
+        failure = _failure_of(name, outcome.error)
     elif is_valid(outcome.value):
         return outcome.value
     else:
         failure = CredentialError(f"{name} returned {type(outcome.value).__name__}, not {expected}")
-    outcome.value = error = None
+    outcome.value = outcome.error = None
     raise failure
+
+
+def _failure_of(name: str, error: BaseException) -> CredentialError:
+    """Return the error for what an application's function raised."""
+    if isinstance(error, ConsentRequired):
+        return error
+    is_told = isinstance(error, CredentialError)
+    failure = CredentialError(str(error) if is_told else f"{name} raised {type(error).__name__}")
+    failure.__cause__ = error.__cause__ if is_told else error
+    return failure
 
 
 def _is_stored(value: Any) -> bool:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from typing import Any
-
 import pytest
-from renewal_helpers import Consent, exchanges, is_sent, secrets_of, timed
+from renewal_helpers import Consent, exchanges, secrets_of, timed
 from virtual_loop import Clock
 
 from boardclient import (
@@ -15,42 +11,9 @@ from boardclient import (
     CredentialError,
     DeadlineError,
     Effect,
-    MemoryTokenStore,
-    Token,
     TransportError,
 )
 from boardclient.testing import BoardService, assert_no_secrets, faults
-
-
-@pytest.mark.parametrize("code", [302, 307, 308, 400, 401, 403, 404, 429, 500, 503])
-async def test_a_refused_exchange(service: BoardService, consent: Consent, clock: Clock, code: int) -> None:
-    """Whatever the exchange is refused with is a CredentialError: it is sent once, nothing is followed, the cool-down begins."""
-    headers = {"Location": service.base_url + "/1/members/me", "Retry-After": "0"}
-    service.faults.add(faults.status(code, headers, b'{"error": "invalid_grant", "hint": "canary"}'), "token.exchange", call=1)
-    async with service.session(timed(service, consent, clock)) as session:
-        errors = await asyncio.gather(*(session.members.me() for _ in range(5)), return_exceptions=True)
-        assert {type(error) for error in errors} == {CredentialError}
-        assert f"the token exchange failed with status {code} (invalid_grant)" in str(errors[0])
-        assert (is_sent(service), len(consent.asked)) == ((0, 1), 1)
-        assert_no_secrets(errors, secrets=secrets_of(service, *consent.codes, "canary"))
-        clock.now += 1
-        await session.members.me()
-    assert (is_sent(service), len(consent.asked)) == ((1, 2), 2)
-
-
-async def test_a_used_code(service: BoardService, clock: Clock) -> None:
-    """A code that was exchanged before is refused by the service, and the error says so."""
-    code = service.new_code()
-
-    async def authorize(request: AuthorizationRequest) -> str:
-        return code
-
-    async with service.session(timed(service, authorize, clock)) as session:
-        await session.members.me()
-        service.rules.expire_tokens()
-        with pytest.raises(CredentialError, match=r"status 400.*the code is not good") as caught:
-            await session.members.me()
-    assert_no_secrets(caught.value, secrets=secrets_of(service, code))
 
 
 async def test_a_refused_connection_to_the_auth_url_sends_nothing(service: BoardService, consent: Consent, clock: Clock) -> None:
@@ -125,62 +88,4 @@ async def test_an_exchange_that_hangs(service: BoardService, consent: Consent, l
             await session.members.me()
     assert isinstance(caught.value.__cause__, DeadlineError)
     assert (len(consent.asked), exchanges(service)) == (2, 2)
-    assert_no_secrets(caught.value, secrets=secrets_of(service, *consent.codes))
-
-
-@pytest.mark.parametrize("shape", ["rfc6749", "token", "form"])
-async def test_each_shape_of_a_token_response_is_read(shape: Any) -> None:
-    """A token is found in a response as of RFC 6749, in one with a field `token`, and in a form."""
-    async with BoardService(exchange_answer=shape, token_lifetime=3600.0) as service:
-        store = MemoryTokenStore()
-        async with service.session(service.oauth_credentials(store=store)) as session:
-            await session.members.me()
-        stored = await store.read("default")
-        assert stored is not None
-        assert stored.token.value == [*service.rules.tokens][-1]
-        assert (stored.token.expires_at is None) is (shape == "token")
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b'{"access": "canary-1", "data": {"token": "canary-2"}}', "the names in its response are access, data; parse_token"),
-        (b"access=canary-1&canary-2=x9", "the names in its response are access and 1 not shown"),
-        (b'{"access_token": 7, "token": null}', "the names in its response are access_token, token;"),
-        (b'{"access_token": ""}', "the names in its response are none and 1 not shown"),
-        (b'["canary-1"]', "neither a JSON object nor form-encoded"),
-        (b"<html>canary-1</html>", "neither a JSON object nor form-encoded"),
-        (b"canary-1", "neither a JSON object nor form-encoded"),
-        (b"", "gave no token"),
-        (b'{"access_token": "canary-1\\ud800"}', "gave no token|can't be sent"),
-    ],
-)
-async def test_a_response_without_a_token_shows_names_only(
-    service: BoardService, consent: Consent, body: bytes, words: str
-) -> None:
-    """A response without a token shows the names in it and never a value."""
-    service.faults.add(faults.foreign_body(body), "token.exchange")
-    async with service.session(service.oauth_credentials(authorize=consent)) as session:
-        with pytest.raises(CredentialError, match=words) as caught:
-            await session.members.me()
-    assert is_sent(service) == (0, 1)
-    assert_no_secrets(caught.value, secrets=secrets_of(service, *consent.codes, "canary-1", "canary-2"))
-
-
-async def test_parse_token(service: BoardService, consent: Consent, clock: Clock) -> None:
-    """`parse_token` takes the token from a response of another shape; where it can't, its error is the cause."""
-
-    def parse(fields: Any) -> Token:
-        return Token(fields["data"]["secret"])
-
-    token = service.rules.issue_token()
-    for body in (b'{"data": {}}', json.dumps({"data": {"secret": token}}).encode()):
-        service.faults.add(faults.foreign_body(body), "token.exchange", times=1)
-    async with service.session(timed(service, consent, clock, parse_token=parse)) as session:
-        with pytest.raises(CredentialError, match="parse_token raised KeyError: the names in its response are data") as caught:
-            await session.members.me()
-        assert isinstance(caught.value.__cause__, KeyError)
-        clock.now += 1
-        await session.members.me()
-    assert service.calls_of("members.me")[0].query["token"] == token
     assert_no_secrets(caught.value, secrets=secrets_of(service, *consent.codes))

@@ -56,42 +56,6 @@ async def test_a_callback_that_waits_for_itself(service: BoardService, who: str)
     assert is_sent(service) == (2, 1)
 
 
-async def test_an_error_of_its_own_waiting_is_the_cause(service: BoardService) -> None:
-    """A callback that lets that error out fails the renewal with its words."""
-
-    async def authorize(request: AuthorizationRequest) -> str:
-        await session.members.me()
-        return service.new_code()
-
-    async with service.session(service.oauth_credentials(authorize=authorize)) as session, asyncio.timeout(60):
-        with pytest.raises(CredentialError, match="authorize waits for itself"):
-            await session.members.me()
-    assert service.requests == 0
-
-
-async def test_a_task_born_in_the_callback(service: BoardService) -> None:
-    """A task that the callback began may use the session once the renewal is over, and renew by itself then."""
-    over = asyncio.Event()
-    born: list[asyncio.Task[Any]] = []
-
-    async def later() -> None:
-        await over.wait()
-        await session.members.me()
-        service.rules.expire_tokens()
-        await session.members.me()
-
-    async def authorize(request: AuthorizationRequest) -> str:
-        if not born:
-            born.append(asyncio.ensure_future(later()))
-        return service.new_code()
-
-    async with service.session(service.oauth_credentials(authorize=authorize)) as session, asyncio.timeout(60):
-        await session.members.me()
-        over.set()
-        await born[0]
-    assert exchanges(service) == 2
-
-
 # --- where secrets go
 
 
@@ -123,15 +87,6 @@ async def test_secrets_go_to_their_own_place(redirect: int | None) -> None:
         auth.assert_no_credential_in_url_with_body()
         assert_no_secrets(boards.calls, secrets=[auth.client_secret, auth.client_id, auth.redirect_uri, *consent.codes])
         assert_no_secrets(auth.calls, secrets=[auth.key, *auth.rules.tokens])
-
-
-async def test_the_secret_does_not_go_in_the_open(service: BoardService, consent: Consent) -> None:
-    """A plain http auth_url beyond this machine is refused before the application is asked."""
-    provider = service.oauth_credentials(authorize=consent, auth_url="http://board.example/auth")
-    async with service.session(provider) as session:
-        with pytest.raises(CredentialError, match="auth_url"):
-            await session.members.me()
-    assert (consent.asked, service.requests) == ([], 0)
 
 
 async def test_observers_logs_and_reprs_show_no_secret(
@@ -199,21 +154,6 @@ async def test_accounts_do_not_wait_for_each_other(service: BoardService) -> Non
     tokens = {await store.read(name) for name in ("ann", "bob")}
     assert len(tokens) == 2
     assert await store.read("eve") is None
-
-
-async def test_one_callback_may_use_another_account(service: BoardService) -> None:
-    """A callback may make calls for another account of the same store, whose renewal it may begin."""
-    store = MemoryTokenStore()
-
-    async def authorize(request: AuthorizationRequest) -> str:
-        await helper.members.me()
-        return service.new_code()
-
-    async with service.session() as session, asyncio.timeout(60):
-        helper = session.with_credentials(service.oauth_credentials(store=store, account="helper"))
-        main = session.with_credentials(service.oauth_credentials(store=store, account="main", authorize=authorize))
-        await main.members.me()
-    assert is_sent(service) == (2, 2)
 
 
 async def test_providers_share_a_store(service: BoardService, consent: Consent) -> None:
