@@ -55,9 +55,15 @@ def make_audit(
     settled = chain((row for _, row in samples), rows.recovered)
     seconds = markers.cards_of_rows(others) | (cards_of(settled) if others else set())
     if listing.has_baseline:
-        # What looks like a row's card may be that of an equal row which is unknown.
-        copies = listing.copies().difference(suspected)
-        seconds |= {card.id for card in others if card.id in copies and evidence.shows_as_sent(card.list_id)}
+        # What looks like a row's card may be that of an equal row which is unknown. If many look like it, looks say nothing,
+        # unless cards are shown as they were sent.
+        copies = listing.copies()
+        seconds |= {
+            card.id
+            for card in others
+            if card.id not in suspected
+            and (copies.get(card.id) == 1 or (card.id in copies and evidence.shows_as_sent(card.list_id)))
+        }
     unsettled = [*rows.unknown, *rows.refused] if others else []
     first = cards_of(unsettled) | markers.cards_of(unsettled, others)
     seconds -= first

@@ -148,13 +148,15 @@ class Listing:
         """
         return self.count > since.total and max(self._by_list.values(), default=0) > since.of_list
 
-    def copies(self) -> set[str]:
-        """Return the ids of the unaccounted cards that look like a confirmed one.
+    def copies(self) -> dict[str, int]:
+        """Return how many confirmed cards look like each unaccounted one, by its id, if any does.
 
-        Cards without names don't.
+        Cards without names look like no other.
         """
-        looks = set(self._confirmed_hashes) if self._others else set()
-        return {card.id for card in self._others.values() if card.name is not None and _look(card) in looks}
+        looks = {card.id: _look(card) for card in self._others.values() if card.name is not None}
+        wanted = set(looks.values())
+        counts = Counter(look for look in self._confirmed_hashes if look in wanted) if wanted else Counter[int]()
+        return {card_id: counts[look] for card_id, look in looks.items() if look in counts}
 
 
 def _look(card: Card) -> int:

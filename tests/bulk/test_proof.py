@@ -254,6 +254,19 @@ async def test_a_request_that_a_proxy_repeats_is_reported(world: World) -> None:
     assert (done.audit.is_wrong, done.audit.is_sound) == (True, False)
 
 
+@pytest.mark.parametrize(("text", "second"), [("TICKET {}", ["TICKET a"]), ("TICKET", [])])
+async def test_a_repeated_request_is_reported_where_cards_are_renamed(world: World, text: str, second: list[str]) -> None:
+    """An automation renames both cards alike. Where all cards look the same, that says nothing."""
+
+    def act() -> None:
+        add_card(world, "a")
+        for made in world.service.rules.cards.values():
+            made.name = text.format(made.name)
+
+    done = await run(world, "abc", journal=world.path, before_reading=act)
+    assert [card.name for card in done.audit.duplicated] == second
+
+
 async def test_a_card_that_others_made_like_a_confirmed_one_is_a_second_one(world: World) -> None:
     """Nothing tells it from a repeated request, also if no row was in doubt and the row is no sample."""
     drafts = [CardDraft(f"card {number}", world.lists[0]) for number in range(80)]
