@@ -42,7 +42,7 @@ from boardclient.testing._recording import (
     path_of,
     record,
 )
-from boardclient.testing._rules import AUTH_PREFIX, operation_of
+from boardclient.testing._rules import operation_of
 from boardclient.testing._service import ServiceEndpoint
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def replay(
 
 @attrs.define(kw_only=True, eq=False, repr=False)
 class ReplayService(LoopbackServer, ServiceEndpoint):
-    """Serves the responses of a recording, with any credentials. `replay` makes one.
+    """Serves the responses of a recording, whatever the credentials are. `replay` makes one.
 
     `unrecorded` describes the requests that are not in the recording.
     """
@@ -305,6 +305,11 @@ class ReplayService(LoopbackServer, ServiceEndpoint):
     name: str
     playlist: _Playlist
     strict: bool = True
+    key: str = attrs.field(init=False, default="replayed-key")
+    token: str = attrs.field(init=False, default="replayed-token")
+    client_id: str = attrs.field(init=False, default="replayed-client")
+    client_secret: str = attrs.field(init=False, default="replayed-client-secret")
+    redirect_uri: str = attrs.field(init=False, default="https://application.example/callback")
     unrecorded: list[str] = attrs.field(init=False, factory=list)
     on_request: Callable[[str, str, int | None, str], object] | None = attrs.field(init=False, default=None)
     """Called for each request with its method, its path, the status (None without a response), and a text that describes a
@@ -312,36 +317,6 @@ class ReplayService(LoopbackServer, ServiceEndpoint):
 
     def __repr__(self) -> str:
         return f"<ReplayService of {self.name}>"
-
-    @property
-    def auth_url(self) -> str:
-        """The address of the token exchange."""
-        return self.base_url + AUTH_PREFIX
-
-    @property
-    def key(self) -> str:
-        """An API key; any is accepted."""
-        return "replayed-key"
-
-    @property
-    def token(self) -> str:
-        """An access token; any is accepted."""
-        return "replayed-token"
-
-    @property
-    def client_id(self) -> str:
-        """A client identifier; any is accepted."""
-        return "replayed-client"
-
-    @property
-    def client_secret(self) -> str:
-        """A client secret; any is accepted."""
-        return "replayed-client-secret"
-
-    @property
-    def redirect_uri(self) -> str:
-        """A redirect URI; any is accepted."""
-        return "https://application.example/callback"
 
     def new_code(self) -> str:
         """Return an authorization code; any is accepted."""

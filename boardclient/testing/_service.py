@@ -50,15 +50,26 @@ class OAuthOptions(TypedDict, total=False):
 class ServiceEndpoint(Protocol):
     """The addresses and credentials of a service, and sessions for it."""
 
+    key: str
+    """The API key."""
+    token: str
+    """An access token that the service accepts."""
+    client_id: str
+    """The client identifier for the token exchange."""
+    client_secret: str
+    """The client secret for the token exchange."""
+    redirect_uri: str
+    """The redirect URI for the token exchange."""
+
     @property
     @abstractmethod
     def base_url(self) -> str:
         """The address of the resource operations. Its port is known once the service runs."""
 
     @property
-    @abstractmethod
     def auth_url(self) -> str:
         """The address of the token exchange."""
+        return self.base_url + AUTH_PREFIX
 
     @property
     def authorize_url(self) -> str:
@@ -67,31 +78,6 @@ class ServiceEndpoint(Protocol):
         It takes the parameters of RFC 6749, section 4.1.1, and RFC 7636. The interface does not describe this page (5.10).
         """
         return f"{self.auth_url}/authorize"
-
-    @property
-    @abstractmethod
-    def key(self) -> str:
-        """The API key."""
-
-    @property
-    @abstractmethod
-    def token(self) -> str:
-        """An access token that the service accepts."""
-
-    @property
-    @abstractmethod
-    def client_id(self) -> str:
-        """The client identifier for the token exchange."""
-
-    @property
-    @abstractmethod
-    def client_secret(self) -> str:
-        """The client secret for the token exchange."""
-
-    @property
-    @abstractmethod
-    def redirect_uri(self) -> str:
-        """The redirect URI for the token exchange."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -181,43 +167,109 @@ class Call:
     body: Json | bytes = attrs.field(repr=False)
 
 
-class ServiceControls(ServiceEndpoint, Protocol):
-    """The methods of `BoardService` that need no socket."""
+_T = TypeVar("_T")
 
-    rules: BoardRules
-    calls: list[Call]
-    _time: ServiceClock
-    _lock: threading.RLock
+
+@attrs.frozen
+class _Waiter:
+    operation: str
+    number: int
+    future: asyncio.Future[Call]
+
+
+@attrs.define(kw_only=True, eq=False, repr=False)
+class BoardService(LoopbackServer, ServiceEndpoint):
+    """The service of the interface document on a loopback port, for tests and trials.
+
+    `async with` runs it in the running event loop. `with` runs it in a thread with its own event loop, for any kind of test.
+    `faults` plans what goes wrong, `calls` has the requests, and `rules` has the stored boards, lists and cards. A closed service
+    can be entered again, with the same port and data.
+
+    Args:
+        port: The port on 127.0.0.1. 0, the default, means any free port.
+        members: The names of the members, to whom tokens belong. One member by default.
+        redirect_uri: The registered redirect URI of the client. `https://application.example/callback` by default.
+        token_lifetime: The seconds until a token expires. None, the default, means never.
+        clock: Returns the real time in seconds. `time.monotonic` by default; `advance` moves the service's time ahead of it.
+        sleep: Waits for a number of real seconds. `asyncio.sleep` by default.
+        organizations: The identifiers of the organizations that exist. None by default.
+        scopes: The scopes that a token can have. `read` and `write` by default.
+        errors: The form of errors, "json" by default, or "text".
+        exchange_answer: The form of the token exchange's response: "rfc6749" (the default), "token" for `{"token": …}`, or "form"
+            for the fields of RFC 6749 form-encoded.
+        shape: A function that gets the operation and the JSON of each success, and returns the JSON to send instead. None by
+            default.
+        keepalive_timeout: The seconds for which an idle connection is kept. 75 by default.
+        max_body_bytes: The largest body of a request in bytes, 1 MiB by default. A larger one is refused with 413.
+        latency: The seconds by which each call is delayed before it is carried out. 0 by default.
+        on_call: A function that is called in the service's event loop with each `Call`, when its response begins or it ends
+            without one. None by default.
+
+    Raises:
+        TypeError, ValueError: `members` is not a list of names, or is empty.
+    """
+
+    member_names: Iterable[str] = attrs.field(default=("A Member",), alias="members")
+    redirect_uri: str = "https://application.example/callback"
+    token_lifetime: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    organizations: Iterable[str] = ()
+    scopes: Iterable[str] = ("read", "write")
+    errors: Literal["json", "text"] = "json"
+    exchange_answer: ExchangeAnswer = "rfc6749"
+    shape: Callable[[str, Json], Json] | None = None
+    max_body_bytes: int = 2**20
+    latency: float = 0.0
+    on_call: Callable[[Call], None] | None = None
+    key: str = attrs.field(init=False)
+    token: str = attrs.field(init=False)
+    client_id: str = attrs.field(init=False)
+    client_secret: str = attrs.field(init=False)
+    rules: BoardRules = attrs.field(init=False)
+    faults: Faults = attrs.field(init=False)
+    calls: list[Call] = attrs.field(init=False, factory=list)
+    _counts: collections.Counter[str] = attrs.field(init=False, factory=collections.Counter)
+    _waiters: list[_Waiter] = attrs.field(init=False, factory=list)
+    _lock: threading.RLock = attrs.field(init=False, factory=threading.RLock)
+    _time: ServiceClock = attrs.field(init=False)
+    _unsettled: list[asyncio.Future[None]] = attrs.field(init=False, factory=list)
+    _stages: set[HttpStage] = attrs.field(init=False, factory=set)
+
+    def __attrs_post_init__(self) -> None:
+        self._time = ServiceClock(self.clock, lambda seconds: self.sleep(seconds))
+        self.faults = Faults(self._time)
+        self.rules = BoardRules(
+            clock=self._time,
+            members=self.member_names,
+            redirect_uri=self.redirect_uri,
+            token_lifetime=self.token_lifetime,
+            organizations=self.organizations,
+            scopes=self.scopes,
+            errors=self.errors,
+            exchange_answer=self.exchange_answer,
+            shape=self.shape,
+        )
+        self.key, self.token = self.rules.key, self.rules.token
+        self.client_id, self.client_secret = self.rules.client_id, self.rules.client_secret
+
+    def __repr__(self) -> str:
+        return f"BoardService(port={self.port}, calls={len(self.calls)}, rules={self.rules!r})"
+
+    async def start(self) -> None:
+        """Start listening.
+
+        Raises:
+            RuntimeError: the service is already running.
+            OSError: the port is in use.
+        """
+        await LoopbackServer.start(self)
+        self.rules.address = self.base_url
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The members, each with `id` and `name`. `token` belongs to the first one."""
         return self.rules.members
-
-    @property
-    def key(self) -> str:
-        """The API key."""
-        return self.rules.key
-
-    @property
-    def token(self) -> str:
-        """An access token that the service accepts."""
-        return self.rules.token
-
-    @property
-    def client_id(self) -> str:
-        """The client identifier for the token exchange."""
-        return self.rules.client_id
-
-    @property
-    def client_secret(self) -> str:
-        """The client secret for the token exchange."""
-        return self.rules.client_secret
-
-    @property
-    def redirect_uri(self) -> str:
-        """The redirect URI for the token exchange."""
-        return self.rules.redirect_uri
 
     @property
     def requests(self) -> int:
@@ -284,105 +336,6 @@ class ServiceControls(ServiceEndpoint, Protocol):
         leaks = [call for call in [*self.calls] if call.body is not None and any(name in call.query for name in _CREDENTIALS)]
         if leaks:
             raise AssertionError(f"credentials in the address of {', '.join(f'{c.operation} {c.number}' for c in leaks)}")
-
-
-_T = TypeVar("_T")
-
-
-@attrs.frozen
-class _Waiter:
-    operation: str
-    number: int
-    future: asyncio.Future[Call]
-
-
-@attrs.define(kw_only=True, eq=False, repr=False)
-class BoardService(LoopbackServer, ServiceControls):
-    """The service of the interface document on a loopback port, for tests and trials.
-
-    `async with` runs it in the running event loop. `with` runs it in a thread with its own event loop, for any kind of test.
-    `faults` plans what goes wrong, `calls` has the requests, and `rules` has the stored boards, lists and cards. A closed service
-    can be entered again, with the same port and data.
-
-    Args:
-        port: The port on 127.0.0.1. 0, the default, means any free port.
-        members: The names of the members, to whom tokens belong. One member by default.
-        redirect_uri: The registered redirect URI of the client. `https://application.example/callback` by default.
-        token_lifetime: The seconds until a token expires. None, the default, means never.
-        clock: Returns the real time in seconds. `time.monotonic` by default; `advance` moves the service's time ahead of it.
-        sleep: Waits for a number of real seconds. `asyncio.sleep` by default.
-        organizations: The identifiers of the organizations that exist. None by default.
-        scopes: The scopes that a token can have. `read` and `write` by default.
-        errors: The form of errors, "json" by default, or "text".
-        exchange_answer: The form of the token exchange's response: "rfc6749" (the default), "token" for `{"token": …}`, or "form"
-            for the fields of RFC 6749 form-encoded.
-        shape: A function that gets the operation and the JSON of each success, and returns the JSON to send instead. None by
-            default.
-        keepalive_timeout: The seconds for which an idle connection is kept. 75 by default.
-        max_body_bytes: The largest body of a request in bytes, 1 MiB by default. A larger one is refused with 413.
-        latency: The seconds by which each call is delayed before it is carried out. 0 by default.
-        on_call: A function that is called in the service's event loop with each `Call`, when its response begins or it ends
-            without one. None by default.
-
-    Raises:
-        TypeError, ValueError: `members` is not a list of names, or is empty.
-    """
-
-    member_names: Iterable[str] = attrs.field(default=("A Member",), alias="members")
-    registered_uri: str = attrs.field(default="https://application.example/callback", alias="redirect_uri")
-    token_lifetime: float | None = None
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    organizations: Iterable[str] = ()
-    scopes: Iterable[str] = ("read", "write")
-    errors: Literal["json", "text"] = "json"
-    exchange_answer: ExchangeAnswer = "rfc6749"
-    shape: Callable[[str, Json], Json] | None = None
-    max_body_bytes: int = 2**20
-    latency: float = 0.0
-    on_call: Callable[[Call], None] | None = None
-    rules: BoardRules = attrs.field(init=False)
-    faults: Faults = attrs.field(init=False)
-    calls: list[Call] = attrs.field(init=False, factory=list)
-    _counts: collections.Counter[str] = attrs.field(init=False, factory=collections.Counter)
-    _waiters: list[_Waiter] = attrs.field(init=False, factory=list)
-    _lock: threading.RLock = attrs.field(init=False, factory=threading.RLock)
-    _time: ServiceClock = attrs.field(init=False)
-    _unsettled: list[asyncio.Future[None]] = attrs.field(init=False, factory=list)
-    _stages: set[HttpStage] = attrs.field(init=False, factory=set)
-
-    def __attrs_post_init__(self) -> None:
-        self._time = ServiceClock(self.clock, lambda seconds: self.sleep(seconds))
-        self.faults = Faults(self._time)
-        self.rules = BoardRules(
-            clock=self._time,
-            members=self.member_names,
-            redirect_uri=self.registered_uri,
-            token_lifetime=self.token_lifetime,
-            organizations=self.organizations,
-            scopes=self.scopes,
-            errors=self.errors,
-            exchange_answer=self.exchange_answer,
-            shape=self.shape,
-        )
-
-    def __repr__(self) -> str:
-        return f"BoardService(port={self.port}, calls={len(self.calls)}, rules={self.rules!r})"
-
-    async def start(self) -> None:
-        """Start listening.
-
-        Raises:
-            RuntimeError: the service is already running.
-            OSError: the port is in use.
-        """
-        await LoopbackServer.start(self)
-        self.rules.address = self.base_url
-
-    @property
-    def auth_url(self) -> str:
-        """The address of the token exchange."""
-        return self.base_url + AUTH_PREFIX
 
     def calls_of(self, operation: str) -> list[Call]:
         """Return the calls of one operation, in the order in which they were received."""

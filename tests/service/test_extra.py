@@ -128,7 +128,6 @@ async def test_every_body_takes_further_fields(echo: Any, call: Call) -> None:
         {"extra_query": "a=b"},
         {"extra_form": {}},
     ],
-    ids=str,
 )
 async def test_what_the_session_sets_and_what_can_not_be_sent_is_refused(echo: Any, extra: dict[str, Any]) -> None:
     """Credentials, documented fields and framing are refused before anything is sent."""
