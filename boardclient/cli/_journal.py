@@ -208,4 +208,4 @@ def undo(file: Path, yes: bool, fields: tuple[str, ...] | None) -> None:
     async def work(client: Client) -> None:
         await _undoing.undo(client.session, file, fields, yes=yes)
 
-    with_session(work, writes=True, when_stopped="the same command line goes on")
+    with_session(work, writes=True, when_stopped="the same command line does the rest")

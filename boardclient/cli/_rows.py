@@ -229,7 +229,8 @@ def _lines(file: BinaryIO, encoding: str) -> Iterator[str]:
         for line in text:  # noqa: UP028 -- `yield from` would close the file with this generator
             yield line
     finally:
-        text.detach()  # or it would close the file
+        if not file.closed:  # as when an import is stopped, and its iterator is left alone
+            text.detach()  # or it would close the file
 
 
 def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = None) -> datetime:

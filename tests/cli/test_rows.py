@@ -239,6 +239,15 @@ def test_a_large_cell_is_read() -> None:
     assert row.draft.desc == "x" * 200_000
 
 
+def test_rows_that_are_left_alone_may_outlive_their_file() -> None:
+    """As when an import is stopped. The file is not closed with them, and they raise nothing after it."""
+    file = io.BytesIO(b"name\nA\nB\n")
+    rows = read(file, LISTS, "l2", Layout())
+    next(rows)
+    file.close()
+    del rows
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 names = texts.filter(lambda text: bool(text.strip()))
 dues = st.datetimes(
