@@ -80,11 +80,13 @@ class Database:
         JournalError: the file is on a network file system.
     """
 
-    def __init__(self, where: str | os.PathLike[str]) -> None:
+    def __init__(self, where: str | os.PathLike[str], *, keeps_connections: bool = True) -> None:
         self.where = checked_place(where)
         self.is_file = "://" not in self.where
         url = f"sqlite+aiosqlite:///{self.where}" if self.is_file else f"postgresql+asyncpg://{self.where.partition('://')[2]}"
         options: dict[str, Any] = {"connect_args": {"timeout": 30.0}} if self.is_file else {"pool_pre_ping": True, "pool_size": 2}
+        if not keeps_connections:
+            options = {"connect_args": options.get("connect_args", {}), "poolclass": sa.NullPool}
         self._engine = create_async_engine(url, **options)
         if self.is_file:
             sa.event.listen(self._engine.sync_engine, "connect", _configure)
@@ -118,6 +120,9 @@ class Database:
         Raises:
             JournalError: another version of boardclient made them.
         """
+        if self.is_file:
+            with contextlib.suppress(FileExistsError):  # only its owner can ever read it
+                os.close(os.open(self.where, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         async with self.begin() as connection:
             if not self.is_file:  # two creations at once would meet in the catalogue
                 await connection.execute(sa.text("SELECT pg_advisory_xact_lock(20260101)"))

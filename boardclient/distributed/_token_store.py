@@ -1,0 +1,90 @@
+"""The token store of all processes of several hosts, in a database."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from boardclient.credentials._file_store import _from_row, _to_row
+from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T
+from boardclient.distributed._database import Database, metadata
+from boardclient.errors import CredentialError, JournalError
+
+_tokens: Final = sa.Table(
+    "boardclient_tokens",
+    metadata,
+    sa.Column("account", sa.Text, primary_key=True),
+    sa.Column("generation", sa.BigInteger, nullable=False),
+    sa.Column("deletion", sa.BigInteger, nullable=False),
+    sa.Column("token", sa.Text),
+    sa.Column("expires_at", sa.Text),
+    sa.Column("holder", sa.Text),
+    sa.Column("since", sa.Float, nullable=False),
+    sa.Column("until", sa.Float, nullable=False),
+)
+_FIELDS: Final = [column for column in _tokens.c if column.name != "account"]
+_EMPTY: Final = sa.text(
+    "INSERT INTO boardclient_tokens (account, generation, deletion, since, until) VALUES (:account, 0, 0, 0.0, 0.0)"
+    " ON CONFLICT DO NOTHING"
+)
+
+
+class SqlTokenStore(AccountStore):
+    """Keep tokens in a database, for all processes and hosts that reach it. There is one renewal per account for all of them.
+
+    Tokens are stored as they are: `EncryptedTokenStore` around it encrypts them. Leases end on the server's clock. A connection
+    is opened for each step and closed after it, so there is nothing to close, and any event loop may use the store.
+
+    Args:
+        url: The path of a SQLite file, or `postgresql://…` without a password (PGPASSWORD gives it).
+
+    Raises:
+        CredentialError: the database can't be used. Each method may raise it.
+        ValueError: the URL can't be used, or holds a password.
+    """
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self._database = Database(url, keeps_connections=False)
+        self._is_ready = False
+
+    async def _look(self, account: str) -> AccountRecord:
+        return await self._change(account, lambda known, now: (known, known))
+
+    async def _change(self, account: str, change: Change[T]) -> T:
+        try:
+            outcome = await self._step(account, change)
+        finally:
+            del change  # it may hold a token
+        if isinstance(outcome, CredentialError):
+            raise outcome
+        return outcome
+
+    async def _step(self, account: str, change: Change[T]) -> T | CredentialError:
+        """Do a step, and return its result or an error without the frames of the step."""
+        try:
+            if not self._is_ready:
+                await self._database.create()
+                self._is_ready = True
+            async with self._database.begin() as connection:
+                await connection.execute(_EMPTY, {"account": account})
+                of_account = _tokens.c.account == account
+                row: Any = (await connection.execute(sa.select(*_FIELDS).where(of_account).with_for_update())).one()
+                known = None
+                with contextlib.suppress(TypeError, ValueError, OverflowError):
+                    known = _from_row(*row)
+                if known is not None:
+                    # The time is taken under the lock: an earlier one may be before a lease that another worker just took.
+                    result, changed = change(known, float(await connection.scalar(sa.select(self._database.clock)) or 0.0))
+                    if changed is not known:
+                        values = dict(zip((column.name for column in _FIELDS), _to_row(changed), strict=True))
+                        await connection.execute(_tokens.update().where(of_account).values(values))
+                    return result
+        except JournalError as error:
+            return CredentialError(error.message.replace("the ledger", "the token store").partition(": run again")[0])
+        return CredentialError(f"the token store {self._database.where} is damaged: delete the row of its account")
+
+    def __repr__(self) -> str:
+        return f"SqlTokenStore({self._database.where!r})"

@@ -1,0 +1,117 @@
+"""Tokens in a database: the suite for stores, and what is said when the database can't be used."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from boardclient import (
+    AsyncSession,
+    AuthorizationRequest,
+    CredentialError,
+    EncryptedTokenStore,
+    OAuthCredentials,
+    Token,
+    TokenStore,
+)
+from boardclient.distributed import SqlTokenStore
+from boardclient.testing import BoardService
+from boardclient.testing import TokenStoreSuite as Suite
+
+
+class OnItsOwnClock(SqlTokenStore):
+    """A store whose server's clock a test can put forward."""
+
+    ahead = 0.0
+
+    def put_forward(self, seconds: float) -> None:
+        self.ahead += seconds
+        base = Clock.base.setdefault(self._database.is_file, str(self._database.clock))
+        self._database.clock = sa.literal_column(f"({base} + {self.ahead})", sa.Float)
+
+
+class Clock:
+    base: dict[bool, str] = {}  # noqa: RUF012 -- a table of the tests
+
+
+class TestSqlTokenStore(Suite):
+    """`SqlTokenStore` does what applications may rely on in any store."""
+
+    lease_seconds = 60.0
+
+    @pytest.fixture(autouse=True)
+    def _place(self, ledger: str) -> None:
+        type(self).place = ledger
+
+    place = ""
+    store: OnItsOwnClock
+
+    async def make_store(self) -> TokenStore:
+        type(self).store = OnItsOwnClock(self.place)
+        return type(self).store
+
+    async def pass_time(self, seconds: float) -> None:
+        self.store.put_forward(seconds)
+
+
+class TestEncrypted(TestSqlTokenStore):
+    """The wrapper keeps nothing readable in the database."""
+
+    async def make_store(self) -> TokenStore:
+        return EncryptedTokenStore(await super().make_store(), [EncryptedTokenStore.generate_key()])
+
+
+async def test_sessions_of_several_workers_renew_once(ledger: str) -> None:
+    """Two stores on one database stand for two hosts: a 401 that both meet leads to one renewal."""
+    asked: list[AuthorizationRequest] = []
+    async with BoardService() as service:
+
+        async def authorize(request: AuthorizationRequest) -> str:
+            asked.append(request)
+            return service.new_code()
+
+        def credentials() -> OAuthCredentials:
+            return OAuthCredentials(
+                client_id=service.client_id,
+                client_secret=service.client_secret,
+                redirect_uri=service.redirect_uri,
+                auth_url=service.auth_url,
+                key=service.key,
+                authorize=authorize,
+                store=SqlTokenStore(ledger),
+            )
+
+        async with (
+            AsyncSession(credentials(), service.base_url) as first,
+            AsyncSession(credentials(), service.base_url) as second,
+        ):
+            await asyncio.gather(*(session.members.me() for session in (first, second) * 5))
+    assert len(asked) == 1
+
+
+async def test_an_error_of_the_database_holds_no_token(tmp_path: Path) -> None:
+    """Neither in its message nor in the frames of its traceback."""
+    (tmp_path / "tokens").write_bytes(b"no database " * 500)
+    store = SqlTokenStore(tmp_path / "tokens")
+    secret = "-".join(["very", "secret"])
+    with pytest.raises(CredentialError, match=r"the token store .* can't be used") as caught:
+        await store.publish("a", Token(secret), 0)
+    del secret
+    shown = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
+    assert "very-secret" not in shown
+    assert repr(store) == f"SqlTokenStore('{tmp_path / 'tokens'}')"
+
+
+async def test_a_damaged_row_is_reported(tmp_path: Path) -> None:
+    """A row of another hand is never taken for a token."""
+    store = SqlTokenStore(tmp_path / "tokens")
+    assert await store.publish("a", Token("t"), 0)
+    assert (tmp_path / "tokens").stat().st_mode & 0o777 == 0o600
+    async with store._database.begin() as connection:
+        await connection.execute(sa.text("UPDATE boardclient_tokens SET token = NULL"))
+    with pytest.raises(CredentialError, match="is damaged"):
+        await store.read("a")
