@@ -20,7 +20,7 @@ import attrs
 import pytest
 
 from boardclient import AsyncSession, CardDraft, JournalError
-from boardclient.distributed import Job, drain, import_part, plan, report, status
+from boardclient.distributed import Job, drain, import_part, plan, report, results, status
 from boardclient.distributed import _lease as leases
 from boardclient.testing import BoardService, faults
 
@@ -304,7 +304,8 @@ class Campaign:
         found = await report(self.job)
         assert len(cards) + found.unknown >= self.job.rows
         assert found.created + found.already + found.failed + found.unknown == self.job.rows
-        assert (found.failed, found.unknown) == (0, 0)
+        reasons = Counter([str(result.error) async for result in results(self.job) if result.error is not None])
+        assert (found.failed, found.unknown, reasons) == (0, 0, {})
         assert found.audit is not None
         assert (found.audit.lost, found.audit.duplicated, found.audit.unexpected) == (0, (), ())
 
