@@ -28,8 +28,10 @@ from boardclient.models import Card, CardDraft, utc_timestamp
 from boardclient.session import AsyncSession
 
 _PART_ROWS: Final = 5000
-_RESERVED: Final = 2
+_RESERVED: Final = 8
 """How many rows the closing part sends: their cards show that a listing without those of rows in doubt was complete."""
+_AT_ONCE: Final = 2
+"""How many of them are sent while rows are in doubt. A worker that is killed then leaves them in doubt, and others are needed."""
 _POLL_SECONDS: Final = 0.5
 
 
@@ -281,9 +283,15 @@ async def _run(
     options: dict[str, Any],
     on_progress: Callable[[BulkProgress], object] | None,
 ) -> None:
-    """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part."""
+    """Run a part that this worker holds, and close it. Rows in doubt are left to the closing part.
+
+    The closing part keeps rows back for another run while there are rows in doubt.
+    """
     states = await read_states(database, job.name, lease.part)
     entries = await _entries(database, job.name, lease.part, states)
+    new = [seq for seq, _ in entries if seq not in states]
+    kept = {*new[_AT_ONCE:]} if lease.part == CLOSING and len(new) < len(entries) else set()
+    entries = [entry for entry in entries if entry[0] not in kept]
     drafts = [draft for _, draft in entries]
     ledger = PartLedger(database, lease, entries, states)
     try:
@@ -301,7 +309,8 @@ async def _run(
         async with run:
             await run.wait()
             if not lease.is_draining:
-                await ledger.finish(run.report, _dump_audit(run.report))
+                state = "open" if kept else "done"
+                await ledger.finish(run.report, _dump_audit(run.report), state=state)
     finally:
         await ledger.aclose()
         with contextlib.suppress(JournalError):  # then it ends by itself

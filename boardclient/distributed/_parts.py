@@ -186,9 +186,9 @@ class PartLedger:
         """Return none: the part that reads the board has all rows in doubt."""
         return ()
 
-    async def finish(self, report: Any, audit: str | None) -> None:
-        """Close the part: all of its rows have a result. Called before `aclose`."""
-        await self._write(state="done", report=report, changes={"audit": audit} if self._lease.part == CLOSING else None)
+    async def finish(self, report: Any, audit: str | None, *, state: str = "done") -> None:
+        """Record the end of a run, after which the part is done or open. Called before `aclose`."""
+        await self._write(state=state, report=report, changes={"audit": audit} if self._lease.part == CLOSING else None)
 
     async def aclose(self) -> None:
         """Write what was recorded, and give the part back.
