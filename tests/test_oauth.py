@@ -115,6 +115,17 @@ async def test_a_new_token_that_is_refused() -> None:
 
 
 @virtual
+async def test_an_acceptance_that_comes_late() -> None:
+    """Neither an older token nor one that is refused already is proven by a response that comes late."""
+    provider, session = provider_of(), FakeSession(token_response("t1"))
+    first = await provider.acquire(session)
+    provider.note_accepted(Credentials("older"))
+    assert await provider.renew(first, session) is first  # refused as soon as it was new
+    provider.note_accepted(first)
+    assert "as soon as it was new" in str(await error_of(provider.acquire(session)))
+
+
+@virtual
 async def test_a_second_401_in_one_call() -> None:
     """A refused replay that the session reports counts like any other 401."""
     provider, session = provider_of(), FakeSession(token_response("t1"), token_response("t2"))

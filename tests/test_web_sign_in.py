@@ -6,6 +6,8 @@ import asyncio
 import base64
 import gc
 import hashlib
+import io
+import logging
 import sys
 import weakref
 from collections.abc import Mapping
@@ -235,6 +237,9 @@ async def test_cookies_are_few_and_short(service: BoardService) -> None:
                 if random.random() < 0.5:
                     await browser.complete(sign_in, code=service.new_code(), state=state)
         await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in, "/" + "ü" * 1990)["state"])
+        longest = "/" + "".join(random.choices([chr(number) for number in range(0x4E00, 0x9FFF)], k=1990))
+        done = await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in, longest)["state"])
+        assert done.return_to == "/"  # no cookie is long enough
         clock.now += 3601
         browser.begin(sign_in)
         assert len(browser.cookies) == 2  # what is an hour old was dropped
@@ -511,6 +516,16 @@ async def test_a_store_that_fails(service: BoardService) -> None:
         error = await refused(browser, sign_in, "failed", 503, code=service.new_code(), state=browser.begin(sign_in)["state"])
         assert "the token store failed: publish raised OSError" in str(error)
         await refused(browser, sign_in, "failed", code="\udcff", state=browser.begin(sign_in)["state"])
+
+
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_warnings_are_shown_where_logging_is_not_configured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_configured: bool
+) -> None:
+    """Warnings go to standard error, unless the application has a handler of its own."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(io.StringIO())] if is_configured else [])
+    logging.getLogger("boardclient.web").warning("the sign-in failed")
+    assert capsys.readouterr().err == ("" if is_configured else "the sign-in failed\n")
 
 
 async def test_names_forge_no_line_of_a_log(service: BoardService, caplog: pytest.LogCaptureFixture) -> None:

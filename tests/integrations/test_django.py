@@ -70,6 +70,7 @@ async def test_djangos_own_test_client(consenting: BoardService, project: Any) -
     async with project.boards.running():
         client = AsyncClient()
         assert (await client.get("/me")).status_code == 401
+        assert (await client.post("/logout", headers={"origin": "https://evil.example"})).status_code == 403
         state = parse_qs(urlsplit((await client.get("/login"))["Location"]).query)["state"][0]
         done = await client.get("/callback", {"code": consenting.new_code(), "state": state})
         assert (done.status_code, done["Location"]) == (303, "/")
@@ -78,8 +79,10 @@ async def test_djangos_own_test_client(consenting: BoardService, project: Any) -
 
 async def test_a_request_without_asgi(project: Any) -> None:
     """A request of WSGI is refused with a clear error, as are errors that are not of this package."""
-    from django.test import RequestFactory
+    from django.test import AsyncRequestFactory, RequestFactory
 
     request = RequestFactory().get("/me", headers={"host": HOST.partition("//")[2]})
     with pytest.raises(TypeError, match="serve Django by ASGI"):
         await project.boards.user_session(request)
+    with pytest.raises(ZeroDivisionError):
+        await project.boards.handle(AsyncRequestFactory().get("/me"), ZeroDivisionError())

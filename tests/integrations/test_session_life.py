@@ -37,6 +37,20 @@ class Made:
         return ["open" if "open" in repr(session) else "closed" for session in self.sessions]
 
 
+async def test_the_session_before_it_is_open() -> None:
+    """Before the application starts, its session is a dependency that gives the session later, and no call works."""
+    made = Made()
+    boards = BoardSessions(made.new)
+    later = boards.session
+    assert repr(later) == "<the session of an application>"
+    assert not hasattr(later, "no_such_thing")
+    with pytest.raises(RuntimeError, match="lifespan has not run"):
+        await later.members.me()
+    async with boards.running():
+        assert await later() is boards.session is made.sessions[0]
+        assert later.stats() == made.sessions[0].stats()
+
+
 async def test_opened_in_one_task_and_closed_in_another() -> None:
     """A server may end an application in another task than the one that started it."""
     made = Made()
