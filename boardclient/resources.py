@@ -251,8 +251,9 @@ class Cards(_Resource):
                 created, and sends a card again only once a later listing proves that it does not exist. "report" sends each card
                 at most once and reports it as unknown. "resend" sends it again, up to five times, which may create it twice. None
                 (default): "reconcile" with a `board_id`, otherwise "report".
-            marker: How cards are recognised on the board. None (default): by their content. True: by a code at both ends of the
-                description. A function gets the draft and returns the code.
+            marker: What proves which card is whose. None (default): identity, and equality where only one card can be meant.
+                True: a code at both ends of the description too, which proves whatever else is changed. A function gets the
+                draft and returns the code.
             settle: How many seconds the service may take to carry out a request and list its card. The board is read that long
                 after the last request. None (default): twice the timeout, at least 10, or 60 without a timeout.
             on_progress: A function that is called with a `BulkProgress` after each result, and when the run begins to wait or
