@@ -106,7 +106,7 @@ async def test_every_body_takes_further_fields(echo: Any, call: Call) -> None:
         {"extra_query": {"token": "x"}},
         {"extra_query": {"key": "x"}},
         {"extra_query": {"idList": "x"}},
-        {"extra_query": {"fields": object()}},
+        {"extra_query": {"fields": len}},
         {"extra_query": {"a": "\ud800"}},
         {"extra_body": {"token": "x"}},
         {"extra_body": {"key": "x"}},
