@@ -7,7 +7,8 @@ soon. Its exceptions are logged under `boardclient`, and do not change the resul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
+from datetime import datetime
+from typing import Final, Literal, TypeAlias
 
 import attrs
 
@@ -100,6 +101,10 @@ WaitReason: TypeAlias = Literal["outage", "consent", "retry-after", "settling"]
 """
 
 
+BulkPhase: TypeAlias = Literal["reading the board", "creating", "waiting"]
+"""What a bulk run does: read its board, create cards, or wait until the board is read for rows in doubt."""
+
+
 @attrs.frozen(kw_only=True)
 class BulkProgress:
     """Report how far a bulk run is.
@@ -114,6 +119,11 @@ class BulkProgress:
         seconds: Seconds since the start.
         total: The number of rows, None if the input has no length.
         waiting_for: What the run waits for, None while it sends.
+        phase: What the run does.
+        wait_ends_at: When the phase "waiting" ends, otherwise None.
+        in_doubt: The number of rows whose requests were sent without a usable response. They have no result yet.
+        in_flight: The number of requests that are under way.
+        requests: The number of requests that were sent to create cards, with those in flight and repeated ones.
     """
 
     done: int
@@ -125,6 +135,11 @@ class BulkProgress:
     seconds: float
     total: int | None = None
     waiting_for: WaitReason | None = None
+    phase: BulkPhase = "creating"
+    wait_ends_at: datetime | None = None
+    in_doubt: int = 0
+    in_flight: int = 0
+    requests: int = 0
 
     @property
     def remaining_seconds(self) -> float | None:
@@ -132,6 +147,23 @@ class BulkProgress:
         if self.total is None or not self.rate:
             return None
         return max(0, self.total - self.done) / self.rate
+
+    @property
+    def status(self) -> str:
+        """What the run does, in words, such as "waiting until 12:00:07 for 3 rows in doubt". The time is local."""
+        if self.waiting_for in _WAITS:
+            return _WAITS[self.waiting_for]
+        if self.phase != "waiting" or self.wait_ends_at is None:
+            return self.phase
+        rows = "1 row" if self.in_doubt == 1 else f"{self.in_doubt:,} rows"
+        return f"waiting until {self.wait_ends_at.astimezone():%H:%M:%S} for {rows} in doubt"
+
+
+_WAITS: Final[Mapping[WaitReason | None, str]] = {
+    "outage": "waiting for the service, one request is tried at a time",
+    "consent": "waiting for the user of the account to sign in",
+    "retry-after": "waiting as long as the service asks for",
+}
 
 
 Event: TypeAlias = RequestSent | ResponseReceived | RetryScheduled | CredentialsRenewed | BulkProgress

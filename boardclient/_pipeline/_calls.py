@@ -77,15 +77,16 @@ class CallOptions:
 
     Args:
         limiter: The limiter of the attempts, in place of the session's. None, the default, keeps the session's.
-        leaves_throttling: If True, a response that asks for fewer requests is not retried: the bulk run sends the row again.
-            False by default.
+        is_of_run: If True, the retry policy repeats only what the service did not do: the bulk run decides about the rest, and
+            about a response that asks for fewer requests. What a policy's `retry_error_callback` returns does not count. False by
+            default.
         waits_count: Whether waiting for the limiter and for credentials counts towards the deadline. True by default.
         history: Receives the attempts of a call that succeeded. It stays empty if the first attempt succeeded, unless the call
             is observed.
     """
 
     limiter: AttemptLimiter | None = None
-    leaves_throttling: bool = attrs.field(default=False, kw_only=True)
+    is_of_run: bool = attrs.field(default=False, kw_only=True)
     waits_count: bool = attrs.field(default=True, kw_only=True)
     history: list[Attempt] = attrs.field(factory=list, kw_only=True)
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Collection, Coroutine, Generator, Iterable, Mapping
-from functools import partial
 from time import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -273,7 +272,7 @@ class Pipeline:
         if not isinstance(outcome, BoardClientError):
             self._note_success()
             return outcome
-        if self.policy is None or (context.options.leaves_throttling and is_throttling(outcome)):
+        if self.policy is None or _is_left_to_run(request, context, outcome):
             raise outcome
         return await self._retried(request, context, outcome)
 
@@ -308,22 +307,33 @@ class Pipeline:
         Raises:
             BoardClientError: the error of the call.
         """
+        last: T | BoardClientError | None = first
 
         async def attempt() -> T | BoardClientError:
+            nonlocal last
             context.waits_for = None
             outcome = await self._attempt(request, context, self._provider.current())
-            return await self._renewed(request, context, outcome)
+            last = outcome = await self._renewed(request, context, outcome)
+            return outcome
+
+        def pause(seconds: float) -> None:
+            if _is_left_to_run(request, context, last):
+                raise _LeftToRun
+            self._pause(context, seconds)
 
         assert self.policy is not None  # noqa: S101 -- asked by the callers
         context.is_recorded = True
-        pause = partial(self._pause, context)
-        return await self.policy.drive(request.operation, attempt, pause, first, context.seconds_since_beginning)
+        try:
+            value = await self.policy.drive(request.operation, attempt, pause, first, context.seconds_since_beginning)
+        except _LeftToRun:
+            value = last  # type: ignore[assignment]  # -- an error is raised below
+        if context.options.is_of_run and isinstance(last, BoardClientError):
+            raise last
+        return value
 
     def _pause(self, context: CallContext, seconds: float) -> None:
         """Note a pause before it begins, or raise the last error if it may not begin."""
-        last, error = context.attempts[-1], context.last_error
-        if error is not None and context.options.leaves_throttling and is_throttling(error):
-            raise error
+        last = context.attempts[-1]
         remaining = context.remaining_seconds
         if remaining is not None and not seconds < remaining:  # NaN passes no deadline
             raise _beyond_deadline(context, seconds, max(0.0, remaining))
@@ -373,6 +383,19 @@ class Pipeline:
     def _account(self) -> str | None:
         account = getattr(self.provider, "account", None)
         return account if isinstance(account, str) else None
+
+
+class _LeftToRun(Exception):  # noqa: N818 -- it never leaves this module
+    """A policy would repeat what only the bulk run may repeat."""
+
+
+def _is_left_to_run(request: Request[Any], context: CallContext, outcome: object) -> bool:
+    """Return True if an attempt is one of a bulk run, and something that it alone may repeat."""
+    if not context.options.is_of_run:
+        return False
+    if not isinstance(outcome, BoardClientError) or is_throttling(outcome):
+        return True
+    return not request.repeatable and outcome.effect in {Effect.UNKNOWN, Effect.DONE}
 
 
 def _nothing() -> None:

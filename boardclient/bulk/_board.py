@@ -13,10 +13,9 @@ from boardclient import _operations as operations
 from boardclient._operations import Request
 from boardclient._pipeline._calls import CallOptions, CallRunner
 from boardclient._statuses import ends_run
-from boardclient.bulk._hold import PATIENCE_SECONDS, Hold
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._listing import IdSet, Listing
-from boardclient.bulk._run_limiter import RunLimiter
+from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, SharedLimiter
 from boardclient.errors import (
     ApiError,
     BoardClientError,
@@ -58,7 +57,7 @@ class PatientReader:
     includes responses that can't be decoded, such as the page of a proxy or half a body, since `take` is repeated with it.
     """
 
-    def __init__(self, caller: CallRunner, limiter: RunLimiter, hold: Hold) -> None:
+    def __init__(self, caller: CallRunner, limiter: SharedLimiter | None, hold: Hold) -> None:
         self._caller = caller
         self._limiter = limiter
         self._hold = hold
@@ -75,7 +74,7 @@ class PatientReader:
         while True:
             await self._hold.acquire()
             try:
-                options = CallOptions(self._limiter, leaves_throttling=True, waits_count=False)
+                options = CallOptions(self._limiter, is_of_run=True, waits_count=False)
                 value = await take(await self._caller.call(request, options))
             except BoardClientError as error:
                 self._hold.note_failure(error, failures=1)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import AsyncIterable, Iterable, Mapping
-from typing import Final, Literal, TypeAlias, cast, get_args
+from typing import Final, cast, get_args
 
 import attrs
 
 from boardclient._pipeline._calls import CallRunner
 from boardclient.bulk._ledger import Ledger
+from boardclient.bulk._life import Unknown
 from boardclient.bulk._markers import Marking
 from boardclient.models import check_identifier
-
-Unknown: TypeAlias = Literal["reconcile", "report", "resend"]
 
 _SHORTEST_SETTLE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 60.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
@@ -11,6 +12,8 @@ from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card, CardDraft, WeaklyReferenceable, constructor_of
 
 ResultState: TypeAlias = Literal["created", "already", "failed", "unknown"]
+
+_SHOWN_PROBLEMS: Final = 3
 
 
 @attrs.frozen(kw_only=True)
@@ -103,6 +106,7 @@ class BulkReport:
         rate: Cards created per second.
         requests: The number of requests that were sent to create cards, including repeated ones.
         rejected: The number of those that were refused with status 429.
+        problems: The first 1,000 results that are failed or unknown, with their errors and drafts.
         audit: What the board showed at the end, or None if it was not read: it is read if cards were in doubt, and in runs with
             a journal and `unknown="reconcile"`.
         audit_error: Why the board could not be read at the end, otherwise None.
@@ -116,5 +120,38 @@ class BulkReport:
     rate: float = 0.0
     requests: int = 0
     rejected: int = 0
+    problems: tuple[CardResult, ...] = attrs.field(default=(), repr=False)
     audit: BulkAudit | None = None
     audit_error: BoardClientError | None = None
+
+    def raise_for_problems(self) -> None:
+        """Raise the errors of `problems`, if there are any, in one group.
+
+        The message of the group counts the rows and names the first ones. Each error has a note that names its row.
+
+        Raises:
+            ExceptionGroup: some rows failed or are unknown. It holds a `BoardClientError` for each of `problems`.
+        """
+        errors: list[BoardClientError] = []
+        for result in self.problems:
+            error = copy.copy(result.error)
+            if error is not None:
+                error.add_note(f"{_row_name(result)}: {result.draft.name!a:.80}")
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup(self.problem_summary, errors)
+
+    @property
+    def problem_summary(self) -> str:
+        """The number of rows that failed or are unknown, and the first of them with their reasons, as a text."""
+        counts = [f"{number} {words}" for number, words in ((self.failed, "failed"), (self.unknown, "unknown")) if number]
+        first = [f"{_row_name(result)}: {result.error}" for result in self.problems[:_SHOWN_PROBLEMS]]
+        more = ["…"] if self.failed + self.unknown > len(first) else []
+        return f"{' and '.join(counts) or 'none failed'} of {self.created + self.already + self.failed + self.unknown} rows" + (
+            f" ({'; '.join([*first, *more])})" if first else ""
+        )
+
+
+def _row_name(result: CardResult) -> str:
+    reference = result.draft.reference
+    return f"row {result.index}" if reference is None else f"row {result.index} ({reference!a:.60})"

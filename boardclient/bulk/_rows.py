@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from boardclient.bulk._listing import Extent
 from boardclient.errors import BoardClientError
 from boardclient.models import CardDraft
+
+if TYPE_CHECKING:
+    from boardclient.bulk._life import State
+    from boardclient.bulk._listing import Extent
 
 RowKey: TypeAlias = int | str
 """Identifies a row: its reference, a text, or its position in the input, a number from 0."""
@@ -23,26 +26,32 @@ class Row:
     Rarely changed fields are class-level defaults, which saves time and memory: one row is made per card.
     """
 
+    state: State = "new"
+    """Where it is in its life."""
     action: RowAction = "send"
-    """What to do with it: send it, report what an earlier run created or failed to, or find out whether its card exists."""
+    """What the ledger says: send it, an earlier run has created its card, or its card may exist."""
     detail: str | None = None
-    """The card's id if the row is done, the reason if it is in doubt."""
+    """The card's id if an earlier run has created it, the reason if it is in doubt."""
     is_earlier = False
     """Whether an earlier run may have sent it."""
     error: BoardClientError | None = None
-    """Why the row is in doubt, or None if it is not."""
+    """Why the row is in doubt, or why it was refused. None otherwise."""
     marker: str | None = None
     """The marker in its card's description, once it was made."""
     doubted_at: float = 0.0
     """When its effect became unknown in this run, on the loop's clock."""
     absent_at: Extent | None = None
     """How many cards a listing showed that lacked its card, since it was last sent."""
-    is_never_kept = False
-    """Whether it is sent at once, although rows are in doubt. Others may be kept back then."""
+    is_last = False
+    """Whether it was kept back, and may be sent now."""
+    sent_as = 0
+    """The number of its last request among those of the run."""
+    refusals = 0
+    """How often it was refused."""
     put_off = 0
     """How often it was put off because it was refused with 429 or could not be sent."""
     put_off_at: float | None = None
-    """When it was first put off, or refused with 429, on the loop's clock."""
+    """When it was first put off, on the loop's clock."""
 
     def __init__(self, index: int, draft: object) -> None:
         if not isinstance(draft, CardDraft):

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence, Sized
+import asyncio
+import contextvars
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence, Sized
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
+from boardclient._activities import PARENT, Activity
 from boardclient._pipeline._calls import CallRunner
-from boardclient.bulk._halt import Halt
-from boardclient.bulk._input import Drafts
-from boardclient.bulk._open_run import OpenRun
-from boardclient.bulk._options import BulkOptions
-from boardclient.bulk._recorder import Listener
+from boardclient.bulk._engine import Engine
+from boardclient.bulk._halt import to_the_end
+from boardclient.bulk._journal import JournalLedger
+from boardclient.bulk._ledger import Ledger, MemoryLedger
+from boardclient.bulk._options import BulkOptions, journal_identity
+from boardclient.bulk._outcomes import Listener, Tally
 from boardclient.bulk._results import BulkReport, CardResult
-from boardclient.bulk._tally import Tally
+from boardclient.bulk._rows import Row
+from boardclient.bulk._source import open_source
 from boardclient.events import BulkProgress
+from boardclient.logs import followers
+from boardclient.models import CardDraft
+
+_logger: Final = logging.getLogger("boardclient")
 
 
 class BulkRun:
@@ -26,12 +36,19 @@ class BulkRun:
     Leaving the block cancels the calls in flight and closes the input if it is a generator. It also closes the journal, so that
     another run can resume it at once, even if the block was left by a cancellation.
 
-    Refused credentials, a closed session, a journal that can't be written and an input that raises end the run early. No further
-    card is sent then, those in flight are completed, and the iteration raises the error after the last result. While the service
-    can't be reached, or the user of the account has to sign in, the run waits, and `progress.waiting_for` says why.
+    Refused credentials, a closed session, a journal that can't be written, an input that raises, and an outage that lasts too
+    long end the run early. No further card is sent then, those in flight are completed, and the iteration raises the error after
+    the last result. While the service accepts nothing, or the user of the account has to sign in, the run waits, and
+    `progress.waiting_for` says why.
     """
 
-    def __init__(self, caller: CallRunner, drafts: Drafts, options: BulkOptions, listeners: Sequence[Listener]) -> None:
+    def __init__(
+        self,
+        caller: CallRunner,
+        drafts: Iterable[CardDraft] | AsyncIterable[CardDraft],
+        options: BulkOptions,
+        listeners: Sequence[Listener],
+    ) -> None:
         if not all(map(callable, listeners)):
             raise TypeError("on_progress must be callable")
         self._caller = caller
@@ -39,9 +56,11 @@ class BulkRun:
         self._options = options
         self._listeners = tuple(listeners)
         self._tally = Tally(len(drafts) if isinstance(drafts, Sized) else None)
-        self._halt = Halt()
         self._life: Literal["new", "open", "left"] = "new"
-        self._open: OpenRun | None = None
+        self._is_stopped = False
+        self._error: BaseException | None = None
+        """The first error that ended the run early."""
+        self._engine: Engine | None = None
 
     async def __aenter__(self) -> Self:
         """Open the journal, read the board if that is necessary, and start sending.
@@ -54,16 +73,58 @@ class BulkRun:
         if self._life != "new":
             raise RuntimeError("a BulkRun can be used only once: call create_many again")
         self._life = "open"
-        self._open = await OpenRun.open(
-            self._caller, self._drafts, self._options, self._listeners, tally=self._tally, halt=self._halt
-        )
+        activity = Activity(kind="run", operation="cards.create_many", instruments=followers(), parent=PARENT.get())
+        # One context for all tasks of the run: a context variable can be reset only in the context in which it was set.
+        context = contextvars.copy_context()
+        context.run(lambda: PARENT.set(activity.begin()))
+        try:
+            ledger = await self._open_ledger()
+            try:
+                engine = self._engine = Engine(
+                    self._caller,
+                    open_source(self._drafts, Row),
+                    self._options,
+                    self._listeners,
+                    ledger=ledger,
+                    tally=self._tally,
+                    ended=self._note_error,
+                )
+                if self._is_stopped:
+                    engine.halt()
+                conductor = await engine.open(context, activity.note)
+            except BaseException:
+                await to_the_end(asyncio.create_task(ledger.aclose()))
+                raise
+        except BaseException as error:
+            context.run(activity.end, error)
+            raise
+        # Not in the task, which may be cancelled before it begins.
+        conductor.add_done_callback(lambda task: self._end(activity), context=context)
         return self
+
+    async def _open_ledger(self) -> Ledger:
+        options = self._options
+        if options.ledger is not None:
+            return options.ledger
+        if options.journal is None:
+            return MemoryLedger()
+        identity = journal_identity(self._caller.identity, options.board_id, options.marker)
+        return await JournalLedger.open(options.journal, identity, options.batch)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        run, self._life = self._running(), "left"
-        await run.aclose()
+        engine, self._life = self._running(), "left"
+        await engine.aclose()
+
+    def _note_error(self, error: BaseException | None) -> None:
+        self._error = self._error or error
+
+    def _end(self, activity: Activity) -> None:
+        activity.counts = self._tally.counts
+        activity.end(self._error)
+        if self._tally.problems:
+            _logger.warning("cards.create_many: %s", self.report.problem_summary)
 
     def stop(self) -> None:
         """Stop sending. Requests in flight are completed, then the iteration ends. A journal can be resumed.
@@ -71,7 +132,9 @@ class BulkRun:
         Cards that wait for the limiter, for the end of a pause or for a connection are not sent. Call it at any time, from the
         thread of the run's event loop.
         """
-        self._halt.set()
+        self._is_stopped = True
+        if self._engine is not None:
+            self._engine.halt()
 
     def __aiter__(self) -> AsyncIterator[CardResult]:
         return self
@@ -85,7 +148,8 @@ class BulkRun:
     async def wait(self) -> BulkReport:
         """Run to the end, discard the results, and return the report.
 
-        Without an `async with` block, it opens the run and closes it afterwards.
+        Without an `async with` block, it opens the run and closes it afterwards. `report.problems` has the results that failed or
+        are unknown.
 
         Raises:
             BoardClientError: the run could not begin, or ended early.
@@ -101,21 +165,21 @@ class BulkRun:
 
     def take_ready(self) -> list[CardResult]:
         """Return the results that are ready, without waiting. It can also be called after the block."""
-        return [] if self._open is None else self._open.results.take_all()
+        return [] if self._engine is None else self._engine.results.take_all()
 
     async def _more(self) -> bool:
         """Wait for a result and return True. At the end, return False or raise the error that ended the run early."""
         if await self._running().results.wait():
             return True
         self._running()
-        if self._halt.error is not None:
-            raise self._halt.error
+        if self._error is not None:
+            raise self._error
         return False
 
-    def _running(self) -> OpenRun:
-        if self._open is None or self._life != "open":
+    def _running(self) -> Engine:
+        if self._engine is None or self._life != "open":
             raise RuntimeError("use a BulkRun within its `async with` block, or await its wait() without one")
-        return self._open
+        return self._engine
 
     @property
     def report(self) -> BulkReport:
@@ -125,4 +189,13 @@ class BulkRun:
     @property
     def progress(self) -> BulkProgress:
         """How far the run is, and why it waits, if it does."""
-        return self._tally.progress
+        return self._tally.progress(self._engine)
+
+    def __repr__(self) -> str:
+        progress = self.progress
+        state = progress.status if self._life == "open" else self._life
+        of = "" if progress.total is None else f" of {progress.total}"
+        problems = "".join(
+            f", {number} {name}" for name, number in (("failed", progress.failed), ("unknown", progress.unknown)) if number
+        )
+        return f"<BulkRun {state}, {progress.done}{of} done{problems}>"

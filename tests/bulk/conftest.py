@@ -9,7 +9,6 @@ from bulk_helpers import Moments, World
 from boardclient import (
     AsyncSession,
 )
-from boardclient.bulk import _backlog, _board, _doubts, _hold, _open_run, _put_off, _reconciler, _sender, _settling
 from boardclient.bulk._journal import JournalLedger
 from boardclient.bulk._ledger import Ledger, MemoryLedger
 from boardclient.testing import BoardService
@@ -34,11 +33,8 @@ async def world(service: BoardService, session: AsyncSession, path: Path) -> Wor
 
 
 @pytest.fixture
-def moments(monkeypatch: pytest.MonkeyPatch) -> Moments:
-    time = Moments()
-    for module in (_backlog, _doubts, _hold, _open_run, _board, _reconciler, _put_off, _sender, _settling):
-        monkeypatch.setattr(module, "asyncio", time)
-    return time
+async def moments(monkeypatch: pytest.MonkeyPatch) -> Moments:
+    return Moments(monkeypatch)
 
 
 @pytest.fixture(params=["memory", "journal"])

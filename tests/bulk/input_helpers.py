@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from boardclient import CardDraft
-from boardclient.bulk._input import open_input
 from boardclient.bulk._rows import Row
+from boardclient.bulk._source import open_source
 
 
 def draft(index: int, reference: str | None = None) -> CardDraft:
@@ -75,7 +75,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 def given_as(kind: str, rows: list[Any]) -> tuple[Input, Any]:
     given = Input(rows)
     make: Callable[[Input], Any] = KINDS[kind]
-    return given, open_input(make(given))
+    return given, open_source(make(given), Row)
 
 
 def indices(rows: list[Row]) -> list[int]:

@@ -2,30 +2,26 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from bulk_helpers import LOST, REFUSED, Memory, World, kept, names
+from bulk_helpers import LOST, Memory, World, kept, names
 from bulk_service import Service, let_run
 
 from boardclient import (
     AuthenticationError,
-    BadRequestError,
     BulkProgress,
     BulkReport,
-    BulkRun,
     CardDraft,
     Effect,
     JournalError,
+    TransportError,
 )
 from boardclient._operations import Request
 from boardclient._pipeline._calls import CallOptions
-from boardclient.bulk._halt import Halt, Halted
 from boardclient.bulk._journal import RunFile
-from boardclient.bulk._options import make_options
 from boardclient.testing import faults
 
 
@@ -81,9 +77,10 @@ async def test_rows_that_never_left_are_sent_by_the_next_run(world: World) -> No
     """A service that could not be reached was sent nothing: no doubt remains."""
     port = world.service.port
     await world.service.stop()
-    states, report = await world.finish(world.drafts(0, 1), board_id=None)
-    assert states == {"0": "failed", "1": "failed"}
-    assert report.requests == 0
+    async with world.session.with_options(timeout=0.2).cards.create_many(world.drafts(0, 1), journal=world.path) as run:
+        with pytest.raises(TransportError, match="nothing was accepted for too long"):
+            await run.wait()
+    assert (run.report.requests, run.report.failed) == (0, 0)
     assert {state for state, _ in kept(world.path).values()} == {"waiting"}
     await world.service.start()
     assert world.service.port == port
@@ -268,29 +265,6 @@ async def test_an_input_that_fails_leaves_a_resumable_journal(world: World) -> N
     assert world.there == names(range(9))
 
 
-@pytest.mark.parametrize("has_journal", [True, False])
-async def test_a_slow_input_returns_every_place(has_journal: bool, path: Path) -> None:
-    """Whether rows come one by one, at once, or are in doubt: in the end every place in the backlog is free again."""
-
-    async def source() -> AsyncIterator[CardDraft]:
-        for index in range(12):
-            for _ in range(index % 4):
-                await asyncio.sleep(0)
-            yield CardDraft(f"card {index}", "list")
-
-    memory = Memory()
-    memory.script = {"card 3": [LOST], "card 7": ["swallowed"], "card 8": [BadRequestError("400", 400)]}
-    rows = source()
-    plan = make_options(
-        memory, rows, concurrency=3, journal=path if has_journal else None,
-        board_id="board", unknown=None, marker=None, settle=0.0,
-    )  # fmt: skip
-    async with BulkRun(memory, rows, plan, []) as run:
-        report = await run.wait()
-        assert run._open._backlog.capacity == 2 * 3
-    assert (report.created, report.failed) == (11, 1)
-
-
 async def test_a_list_of_another_board_is_not_sent(world: World) -> None:
     """A draft whose list is not on the board fails without a request; with its list in place the next run sends it."""
     other = await world.session.boards.create("Other")
@@ -308,20 +282,7 @@ async def test_a_list_of_another_board_is_not_sent(world: World) -> None:
     assert states == {"stray": "created"}
 
 
-async def test_work_that_completes_as_its_run_is_halted_counts_as_halted() -> None:
-    """Nothing follows work that was completed when the run was halted: what waits for it gets `Halted`."""
-    halt = Halt()
-
-    async def work() -> None:
-        halt.set()
-
-    with pytest.raises(Halted):
-        await halt.unless_set(work())
-
-
-@pytest.mark.parametrize(
-    ("error", "unknown", "state"), [(REFUSED, "report", "failed"), (LOST, "resend", "unknown"), (LOST, "report", "unknown")]
-)
+@pytest.mark.parametrize(("error", "unknown", "state"), [(LOST, "resend", "unknown"), (LOST, "report", "unknown")])
 async def test_a_card_that_fails_after_the_stop_is_not_sent_again(error: BaseException, unknown: str, state: str) -> None:
     """A request in flight when the run is stopped ends it, whatever its result would else lead to."""
     service = Service(waits=True)

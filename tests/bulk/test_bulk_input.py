@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from input_helpers import KINDS, Slow, draft, every_kind, given_as, indices
 
 from boardclient import CardDraft
-from boardclient.bulk._input import open_input
 from boardclient.bulk._rows import Row
+from boardclient.bulk._source import open_source
 
 
 @every_kind
@@ -111,7 +111,7 @@ async def test_generators_never_begun_are_closed(kind: str) -> None:
 
 async def test_other_inputs_are_left_alone() -> None:
     """A run does not close a list."""
-    source = open_input([draft(0)])
+    source = open_source([draft(0)], Row)
     await source.take(1)
     await source.aclose()
     assert await source.take(1) == []
@@ -126,7 +126,7 @@ class Unbegun:
 
 async def test_an_input_that_was_not_begun_is_not_begun_to_be_closed() -> None:
     """An iterable has nothing to close before its first row."""
-    source = open_input(Unbegun())
+    source = open_source(Unbegun(), Row)
     await source.aclose()
     assert await source.take(1) == []
 
@@ -138,7 +138,7 @@ async def test_a_generator_that_ends_when_it_is_cancelled_has_ended() -> None:
         with contextlib.suppress(asyncio.CancelledError):
             yield draft(0)
 
-    source = open_input(drafts())
+    source = open_source(drafts(), Row)
     before = asyncio.all_tasks()
     assert indices(await source.take(1)) == [0]
     (task,) = asyncio.all_tasks() - before
@@ -150,7 +150,7 @@ async def test_a_generator_that_ends_when_it_is_cancelled_has_ended() -> None:
 async def test_a_slow_input_gives_the_rows_that_are_ready() -> None:
     """One waits for the first row only; what comes later is the next batch's, in order, nothing lost or twice."""
     slow = Slow()
-    source = open_input(slow.drafts())
+    source = open_source(slow.drafts(), Row)
     slow.put(draft(0), draft(1))
     assert indices(await source.take(5)) == [0, 1]
     taking = asyncio.create_task(source.take(5))
@@ -169,7 +169,7 @@ async def test_a_slow_input_gives_the_rows_that_are_ready() -> None:
 async def test_an_error_of_a_slow_input() -> None:
     """An error of a step that was begun ahead is raised to the task that asks next."""
     slow = Slow()
-    source = open_input(slow.drafts())
+    source = open_source(slow.drafts(), Row)
     slow.put(draft(0))
     assert indices(await source.take(5)) == [0]
     slow.put(OSError("gone"))
@@ -181,7 +181,7 @@ async def test_an_error_of_a_slow_input() -> None:
 async def test_an_error_of_a_slow_input_behind_a_row() -> None:
     """An error right behind a row waits until the row was taken."""
     slow = Slow()
-    source = open_input(slow.drafts())
+    source = open_source(slow.drafts(), Row)
     slow.put(draft(0), OSError("gone"))
     assert indices(await source.take(5)) == [0]
     with pytest.raises(OSError, match="gone"):
@@ -191,7 +191,7 @@ async def test_an_error_of_a_slow_input_behind_a_row() -> None:
 async def test_closing_with_a_step_pending() -> None:
     """A step that was begun ahead is no obstacle to closing the generator."""
     slow = Slow()
-    source = open_input(slow.drafts())
+    source = open_source(slow.drafts(), Row)
     slow.put(draft(0))
     assert indices(await source.take(2)) == [0]
     await source.aclose()
@@ -203,7 +203,7 @@ async def test_closing_after_a_step_failed_leaves_no_complaint() -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     slow = Slow()
-    source = open_input(slow.drafts())
+    source = open_source(slow.drafts(), Row)
     slow.put(draft(0))
     assert indices(await source.take(2)) == [0]
     slow.put(OSError("gone"))
@@ -218,7 +218,7 @@ async def test_closing_after_a_step_failed_leaves_no_complaint() -> None:
 async def test_cancelled_while_waiting_for_a_row() -> None:
     """Cancelling the consumer while the input waits cancels the step, and the generator can be closed."""
     slow = Slow()
-    source = open_input(slow.drafts())
+    source = open_source(slow.drafts(), Row)
     for begin in ([draft(0)], []):
         slow.put(*begin)
         if begin:
@@ -248,7 +248,7 @@ async def test_an_asynchronous_iterator_of_its_own_is_not_closed() -> None:
             self.closed = True
 
     rows = Rows()
-    source = open_input(rows)
+    source = open_source(rows, Row)
     assert indices(await source.take(3)) == [0, 1, 2]
     await source.aclose()
     assert not rows.closed
@@ -287,7 +287,7 @@ async def test_the_iterator_is_made_with_the_first_row() -> None:
             asked.append(True)
             return iter([draft(0), draft(1)])
 
-    source = open_input(Rows())
+    source = open_source(Rows(), Row)
     assert asked == []
     await source.take(1)
     await source.take(1)

@@ -12,7 +12,8 @@ from input_helpers import Slow, draft, indices
 from virtual_loop import Clock
 
 from boardclient import CardDraft
-from boardclient.bulk._input import open_input
+from boardclient.bulk._rows import Row
+from boardclient.bulk._source import open_source
 
 # --- one task for an asynchronous input
 
@@ -41,7 +42,7 @@ async def test_one_task_runs_an_asynchronous_input() -> None:
             await asyncio.sleep(0)
             seen.append((asyncio.current_task(), variable.get()))
 
-    source = open_input(drafts())
+    source = open_source(drafts(), Row)
     for _ in range(3):
         await asyncio.create_task(source.take(1))
     await asyncio.create_task(source.aclose())
@@ -58,7 +59,7 @@ async def test_a_synchronous_input_keeps_its_context_variables() -> None:
             variable.set(index + 1)
             yield draft(index)
 
-    assert await everything(open_input(drafts())) == list(range(5))
+    assert await everything(open_source(drafts(), Row)) == list(range(5))
     assert variable.get() == 0
 
 
@@ -73,7 +74,7 @@ async def test_a_timeout_inside_an_input() -> None:
             except TimeoutError:
                 yield draft(index)
 
-    assert await everything(open_input(drafts())) == [0, 1, 2]
+    assert await everything(open_source(drafts(), Row)) == [0, 1, 2]
 
 
 async def test_a_timeout_around_the_rows_of_an_input(loop_clock: Clock) -> None:
@@ -84,7 +85,7 @@ async def test_a_timeout_around_the_rows_of_an_input(loop_clock: Clock) -> None:
             for index in range(1000):
                 yield draft(index)
 
-    source = open_input(drafts())
+    source = open_source(drafts(), Row)
     assert indices(await source.take(1)) == [0]
     loop_clock.advance(10)
     while not source._is_over:
@@ -105,7 +106,7 @@ async def test_an_input_may_continue_after_its_own_timeout(loop_clock: Clock) ->
             except TimeoutError:
                 yield draft(2 * index + 1)
 
-    source = open_input(drafts())
+    source = open_source(drafts(), Row)
     taken = []
     for _ in range(4):
         taken += indices(await source.take(1))
@@ -166,7 +167,7 @@ async def test_an_odd_exception_is_an_error(kind: str, error: type[BaseException
     """What would end a task or a loop in silence is a RuntimeError, after the rows before it."""
     if kind == "aiterator" and error is StopAsyncIteration:
         pytest.skip("it is the end of an asynchronous iterator")
-    source = open_input(getattr(Cancelling(error()), kind)())
+    source = open_source(getattr(Cancelling(error()), kind)(), Row)
     taken = []
     with pytest.raises(RuntimeError):
         while rows := await source.take(1):
@@ -179,7 +180,7 @@ async def test_an_odd_exception_is_an_error(kind: str, error: type[BaseException
 @pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, StopAsyncIteration])
 def test_an_odd_exception_is_an_error_of_a_row_that_is_taken_at_once(kind: str, error: type[BaseException]) -> None:
     """Rows that a worker takes without waiting end in the same RuntimeError."""
-    source = open_input(getattr(Cancelling(error()), kind)())
+    source = open_source(getattr(Cancelling(error()), kind)(), Row)
     rows = [source.next_at_once(), source.next_at_once()]
     assert [row.index for row in rows if row is not None] == [0, 1]
     with pytest.raises(RuntimeError):
@@ -191,7 +192,7 @@ def test_an_exit_of_an_input_leaves_the_loop(error: type[BaseException]) -> None
     """KeyboardInterrupt and SystemExit end the program, and do not stay in a task."""
 
     async def run() -> None:
-        source = open_input(Cancelling(error()).agenerator())
+        source = open_source(Cancelling(error()).agenerator(), Row)
         try:
             await everything(source)
         finally:
@@ -204,7 +205,7 @@ def test_an_exit_of_an_input_leaves_the_loop(error: type[BaseException]) -> None
 async def test_a_cancelled_input_ends_nothing_in_silence() -> None:
     """Whatever cancels the task of an input, the input has an error: a wait for a row never takes it for the end."""
     slow = Slow()
-    source = open_input(slow.drafts())
+    source = open_source(slow.drafts(), Row)
     taking = asyncio.create_task(source.take(1))
     for _ in range(2):
         await asyncio.sleep(0)
@@ -219,7 +220,7 @@ async def test_a_cancelled_input_ends_nothing_in_silence() -> None:
         async def __anext__(self) -> CardDraft:
             return draft(0)
 
-    source = open_input(Rows())
+    source = open_source(Rows(), Row)
     await source.take(1)
     source._task.cancel()
     with pytest.raises(RuntimeError, match="cancelled by something other"):
@@ -236,7 +237,7 @@ async def test_a_cleanup_that_fails_is_raised() -> None:
             raise error
 
     for error, expected in ((OSError("gone"), OSError), (asyncio.CancelledError(), RuntimeError)):
-        source = open_input(drafts(error))
+        source = open_source(drafts(error), Row)
         await source.take(1)
         with pytest.raises(expected):
             await source.aclose()
@@ -255,7 +256,7 @@ async def test_a_cancellation_while_an_input_is_closed_is_passed_on() -> None:
                     await asyncio.Event().wait()
                 ends.append(True)
 
-    source = open_input(drafts())
+    source = open_source(drafts(), Row)
     await source.take(1)
     closing = asyncio.create_task(source.aclose())
     for _ in range(2):
@@ -268,52 +269,10 @@ async def test_a_cancellation_while_an_input_is_closed_is_passed_on() -> None:
     assert len(ends) == 2
 
 
-# --- a wait for the next row that is interrupted
-
-
-async def test_an_interrupted_input_continues() -> None:
-    """A wait that is interrupted gives no row and is not the end, and the next one waits for the same row and the true end."""
-    slow = Slow()
-    source = open_input(slow.drafts())
-    waiting = asyncio.create_task(source.take(1))
-    await let_run()
-    source.interrupt()
-    assert (await waiting, source.was_interrupted) == ([], True)
-    again = asyncio.create_task(source.take(1))
-    await let_run()
-    assert not again.done()
-    slow.put(draft(0), None)
-    assert (indices(await again), source.was_interrupted) == ([0], False)
-    assert (await source.take(1), source.was_interrupted) == ([], False)
-    await source.aclose()
-
-
-async def test_a_row_that_comes_at_an_interruption_is_given() -> None:
-    """A row that comes at the same moment as an interruption is returned, and the wait does not count as interrupted."""
-    slow = Slow()
-    source = open_input(slow.drafts())
-    waiting = asyncio.create_task(source.take(1))
-    await let_run()
-    slow.put(draft(0))
-    while not source._given.is_set():
-        await asyncio.sleep(0)
-    source.interrupt()
-    assert (indices(await waiting), source.was_interrupted) == ([0], False)
-    await source.aclose()
-
-
-async def test_only_a_wait_is_interrupted() -> None:
-    """Interrupting an input in which nothing waits has no effect."""
-    source = open_input(Slow().drafts())
-    source.interrupt()
-    assert not source.was_interrupted
-    await source.aclose()
-
-
 async def test_an_input_takes_no_row_that_is_not_requested() -> None:
     """Once a request got the rows that were available, those that come later are left to the next request."""
     slow = Slow()
-    source = open_input(slow.drafts())
+    source = open_source(slow.drafts(), Row)
     slow.put(draft(0))
     assert indices(await source.take(5)) == [0]
     slow.put(draft(1), draft(2))

@@ -42,7 +42,7 @@ def on_the_loop() -> Memory:
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 @pytest.mark.parametrize("has_journal", [True, False])
 def test_an_input_gets_the_result_that_it_waits_for(workers: int, ahead: int, has_journal: bool, tmp_path: Path) -> None:
-    """Whether the response or the request of a row was lost: it has one card, and its result comes after `settle`."""
+    """If a response was lost, the card is found. If a request was, a later card proves it, or the row is unknown in time."""
 
     async def body() -> None:
         memory = on_the_loop()
@@ -54,10 +54,11 @@ def test_an_input_gets_the_result_that_it_waits_for(workers: int, ahead: int, ha
             async for result in run:
                 results.append(result)
                 live.taken.put_nowait(result)
-        assert {result.state for result in results} == {"created"}
-        assert sorted(card.name or "" for card in memory.cards) == [*"abcdefgh"]
+        unknown = {result.draft.name for result in results if result.state == "unknown"}
+        assert unknown <= ({*"cdf"} if ahead < 2 else {*"df"})
+        assert sorted(card.name or "" for card in memory.cards) == sorted({*"abcdefgh"} - unknown)
         assert run.report.audit is not None
-        assert run.report.audit.is_sound
+        assert not run.report.audit.duplicated
 
     if has_journal:
         asyncio.run(body())  # its thread does not wait in virtual time

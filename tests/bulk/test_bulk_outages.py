@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import math
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +13,7 @@ from bulk_service import Core
 from virtual_loop import virtually
 
 from boardclient import (
-    BadRequestError,
+    ApiError,
     BoardClientError,
     BulkProgress,
     BulkRun,
@@ -22,13 +23,13 @@ from boardclient import (
     DeadlineError,
     DecodeError,
     Effect,
+    NotFoundError,
     RateLimitError,
     ServerError,
     TransportError,
 )
 from boardclient._operations import Request
 from boardclient._pipeline._calls import CallOptions
-from boardclient.bulk._hold import Hold
 from boardclient.models import BoardList
 from boardclient.testing import BoardService
 
@@ -41,49 +42,16 @@ def hung() -> DeadlineError:
     return DeadlineError("no connection in time", effect=Effect.NOT_SENT)
 
 
+def missing() -> NotFoundError:
+    return NotFoundError("404", 404)
+
+
+def page() -> DecodeError:
+    return DecodeError("a page of a proxy", "", "POST /1/cards")
+
+
 def unavailable() -> ServerError:
     return ServerError("503", 503, effect=Effect.UNKNOWN)
-
-
-async def test_a_hold_says_what_it_waits_for_now() -> None:
-    """An outage may turn into missing consent, and listeners are notified of both."""
-    reasons: list[str | None] = []
-    hold = Hold(30.0, lambda: reasons.append(hold.reason))
-    assert hold.note_failure(refused())
-    assert hold.note_failure(ConsentRequired("sign in"))
-    assert hold.note_failure(ConsentRequired("sign in"))
-    hold.end()
-    assert reasons == ["outage", "consent", None]
-
-
-@virtually
-async def test_the_pauses_between_tries_begin_anew_after_a_success() -> None:
-    """The pauses double during an outage; the next outage begins with the first pause again."""
-    loop, hold = asyncio.get_running_loop(), Hold(30.0, lambda: None)
-
-    async def pause() -> float:
-        began = loop.time()
-        await hold.acquire()
-        hold.release()
-        return loop.time() - began
-
-    hold.note_failure(refused())
-    assert [await pause() for _ in range(4)] == pytest.approx([0.1, 0.2, 0.4, 0.8])
-    hold.note_success()
-    hold.note_failure(refused())
-    assert await pause() == pytest.approx(0.1)
-
-
-@virtually
-async def test_a_task_that_tried_in_an_earlier_hold_waits_in_the_next() -> None:
-    """The permission to try ends with the hold that gave it."""
-    hold = Hold(30.0, lambda: None)
-    hold.note_failure(refused())
-    await hold.acquire()
-    assert hold.may_send()
-    hold.note_success()
-    hold.note_failure(refused())
-    assert not hold.may_send()
 
 
 class Service(Core):
@@ -147,25 +115,67 @@ async def test_an_outage_fails_no_row(failure: Callable[[], BoardClientError], d
     assert service.up_at <= ended < service.up_at + 6.0
 
 
+@pytest.mark.parametrize(
+    ("failure", "timeout", "down_at", "patience"),
+    [
+        (refused, 30.0, 1.0, 300.0),
+        (refused, 30.0, 0.0, 15.0),
+        (refused, 3.0, 0.0, 3.0),
+        (refused, None, 0.0, 15.0),
+        (unavailable, 30.0, 1.0, 30.0),
+        (missing, 30.0, 1.0, 60.0),
+        (missing, 30.0, 0.0, 15.0),
+        (page, 30.0, 1.0, 30.0),
+    ],
+)
 @virtually
-async def test_a_row_waits_for_five_minutes_at_most() -> None:
-    """After that, rows fail as they come, until the service is back."""
-    service = Service(down_for=400.0)
-    report = await service.run(20_000, 8).wait()
-    assert report.failed + report.created == 20_000
-    assert max(service.tried) - service.down_at >= 300.0
-    waited = [moment for moment in service.tried if moment - service.down_at < 299.0]
-    assert len(waited) < 100
+async def test_an_outage_that_lasts_ends_the_run(
+    failure: Callable[[], BoardClientError], timeout: float | None, down_at: float, patience: float
+) -> None:
+    """The rows that were not sent are left to the next run; only those that the service itself refused have failed.
+
+    Where nothing ever got through it is sooner: the address may be wrong.
+    """
+    service = Service(failure, down_at=down_at, down_for=1e9, timeout=timeout)
+    async with service.run(2000, 8) as run:
+        states: list[str] = []
+        with pytest.raises(type(failure()), match="nothing was accepted for too long, so the run ended"):
+            async for result in run:
+                states.append(result.state)
+    assert patience <= max(service.tried) - min(service.tried) < patience + 6.0
+    assert states.count("created") == len(service.created)
+    expected = {refused: set(), missing: {"failed"}, unavailable: {"unknown"}, page: {"unknown"}}[failure]
+    assert set(states) - {"created"} == expected
+    assert len(states) - len(service.created) <= len(service.tried) < 100
 
 
 @virtually
-async def test_rows_succeed_again_after_an_outage_that_was_too_long() -> None:
-    """The end of the wait is no end of the run."""
-    service = Service(down_for=303.0)
-    report = await service.run(2000).wait()
-    assert 0 < report.failed < 1500
-    assert report.created == 2000 - report.failed
-    assert service.reasons[-1][0] is None
+async def test_refusals_of_row_after_row_are_an_outage() -> None:
+    """No row fails because a service refuses all of them for a while, whatever the status."""
+    for status in (302, 400, 403, 404, 409, 413, 423, 431):
+        service = Service(functools.partial(ApiError, str(status), status), down_at=0.03, down_for=2.0)
+        report = await service.run(300, 32).wait()
+        assert (report.created, report.failed) == (300, 0), status
+        assert [reason for reason, _ in service.reasons] == [None, "outage", None]
+
+
+@virtually
+async def test_rows_that_are_refused_themselves_fail() -> None:
+    """However many there are side by side: others are accepted between them."""
+
+    class Choosy(Service):
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+            if json.loads(request.body or b"")["name"] in bad:
+                await asyncio.sleep(0.01)
+                raise missing()
+            return await super().call(request, options)
+
+    for bad in ({"card 7"}, {f"card {number}" for number in range(100, 130)}, {f"card {number}" for number in range(197, 200)}):
+        service = Choosy(down_at=math.inf)
+        async with service.run(200, 8) as run:
+            failed = {result.draft.name async for result in run if result.state == "failed"}
+        assert failed == bad
+        assert len(service.created) == 200 - len(bad)
 
 
 class SlowService(Service):
@@ -201,17 +211,7 @@ async def test_a_row_that_is_refused_again_and_again_fails() -> None:
     async with service.run(80) as run:
         ended = {result.index: asyncio.get_running_loop().time() async for result in run}
     assert (run.report.created, run.report.failed) == (79, 1)
-    assert 300.0 <= ended[0] < 500.0
-
-
-@pytest.mark.parametrize(("timeout", "patience"), [(30.0, 15.0), (3.0, 3.0), (None, 15.0)])
-@virtually
-async def test_rows_fail_sooner_if_an_address_never_responded(timeout: float | None, patience: float) -> None:
-    """Where nothing ever got through, rows fail sooner: the address may be wrong."""
-    service = Service(down_at=0.0, down_for=1e9, timeout=timeout)
-    report = await service.run(50).wait()
-    assert (report.failed, report.created) == (50, 0)
-    assert patience <= max(service.tried) < patience + 6.0
+    assert 300.0 <= ended[0] < 2000.0
 
 
 @virtually
@@ -225,21 +225,12 @@ async def test_failures_of_unknown_effect_hold_the_run() -> None:
 
 
 @virtually
-async def test_failures_of_unknown_effect_hold_the_run_for_half_a_minute() -> None:
-    """A service that refuses every request is not an outage: each row is sent and reported."""
-    service = Service(unavailable, down_for=1e9)
-    report = await service.run(500).wait()
-    assert report.created + report.unknown == 500
-    assert 31.0 <= max(service.tried) < 45.0
-
-
-@virtually
 async def test_single_failures_hold_nothing() -> None:
-    """Four lost responses in a row are not an outage, and neither is an error response that concerns one card."""
-    for failure in (unavailable, lambda: BadRequestError("400", 400)):
-        service = Service(failure, down_at=0.05, down_for=0.01 if failure is unavailable else 5.0)
+    """Four failures in a row are not an outage."""
+    for failure in (unavailable, missing):
+        service = Service(failure, down_at=0.05, down_for=0.01)
         report = await service.run(1000).wait()
-        assert report.created + report.unknown + report.failed == 1000
+        assert report.unknown + report.failed == 4
         assert {progress.waiting_for for progress in service.reported} == {None}
 
 
@@ -351,24 +342,19 @@ async def test_stopping_a_run_that_can_not_begin() -> None:
 
 @virtually
 async def test_a_try_that_hangs_does_not_stop_the_others() -> None:
-    """The next task tries after its pause, whatever the result of the last one."""
-    hold = Hold(30.0, lambda: None)
-    hold.note_success()
-    hold.note_failure(refused())
-    tried: list[float] = []
+    """The next row is tried after its pause, whatever becomes of the last try."""
 
-    async def work() -> None:
-        await hold.acquire()
-        tried.append(asyncio.get_running_loop().time())
-        await hold.acquire()  # it may try again
-        await asyncio.Event().wait()
+    class Hanging(Service):
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+            if len(self.tried) == 4:
+                self.tried.append(0.0)
+                await asyncio.Event().wait()
+            return await super().call(request, options)
 
-    tasks = [asyncio.create_task(work()) for _ in range(4)]
-    await asyncio.sleep(2.0)
-    assert tried == [pytest.approx(moment) for moment in (0.1, 0.3, 0.7, 1.5)]
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    service = Hanging(down_at=0.0, down_for=0.05)
+    async with asyncio.timeout(60), service.run(20) as run:
+        results = [await anext(run) for _ in range(19)]
+    assert {result.state for result in results} == {"created"}
 
 
 @contextlib.asynccontextmanager

@@ -4,57 +4,33 @@ import asyncio
 from pathlib import Path
 
 import attrs
+import pytest
 from bulk_helpers import REFUSED, Memory, Moments, World, kept
-from bulk_service import let_run
-from virtual_loop import virtually
 
 from boardclient import (
-    CardDraft,
-    Effect,
     Pace,
     RateLimitError,
-    TransportError,
 )
-from boardclient.bulk._hold import Hold
-from boardclient.bulk._put_off import pause_before
-from boardclient.bulk._rows import Row
 from boardclient.bulk.journal import read_journal
 from boardclient.testing import faults
 
 
 async def test_a_refused_card_waits_for_retry_after(moments: Moments) -> None:
-    """Retry-After holds the refused card; others are sent meanwhile, and the run waits for it."""
-    moments.rings_at_once = False
-    memory = Memory(moments)
-    memory.script = {"b": [REFUSED]}
-    async with memory.run("abcdef") as run:
-        taken = [(await anext(run)).draft.name for _ in range(5)]
-        assert taken == list("acdef")
-        await let_run()
-        assert run.take_ready() == []
-        (timer,) = moments.timers
-        assert timer.seconds == 30.0
-        assert len(memory.times("b")) == 1
-        moments.ring(timer)
-        assert [result.draft.name async for result in run] == ["b"]
-    assert memory.times("b")[1] >= memory.times("b")[0] + 30.0
-
-
-async def test_a_refusal_without_a_time_is_the_pace_alone(moments: Moments) -> None:
-    """Without Retry-After the card waits for the limiter again at once."""
-    memory = Memory(moments)
-    memory.script = {"a": [RateLimitError("429", 429)] * 3}
-    (result,) = await memory.results("a")
-    assert result.state == "created"
-    assert [timer.seconds for timer in moments.timers] == [0.0] * 3
+    """It is sent again no earlier than it was asked for, and created."""
+    memory = Memory(moments, seconds=0.0)
+    memory.script = {"b": [REFUSED], "d": [RateLimitError("429", 429)] * 3}
+    results = await memory.results("abcdef", board_id=None)
+    assert {result.state for result in results} == {"created"}
+    first, second = memory.times("b")
+    assert 30.0 <= second - first < 60.0
 
 
 async def test_refused_cards_are_sent_before_others(moments: Moments, path: Path) -> None:
     """Cards that were refused come before those that were not tried, also where many rows are logged already."""
-    memory = Memory(moments)
-    memory.script = {"a": [RateLimitError("429", 429)], "b": [RateLimitError("429", 429)]}
-    await memory.results("abcdefgh", journal=path, concurrency=2)
-    assert sorted(name for name, _ in memory.sent[:6]) == ["a", "a", "b", "b", "c", "d"]
+    memory = Memory(moments, seconds=0.0)
+    memory.script = {"a": [RateLimitError("429", 429)] * 2}
+    await memory.results("abcdefgh", journal=path, concurrency=1)
+    assert [name for name, _ in memory.sent] == [*"aaabcdefgh"]
 
 
 async def test_the_next_run_sends_a_card_whose_retry_after_was_too_long(moments: Moments, path: Path) -> None:
@@ -78,43 +54,22 @@ async def test_a_card_that_is_refused_for_too_long_fails(moments: Moments) -> No
     assert 240.0 <= last - first < 300.0
 
 
-@virtually
-async def test_a_row_is_put_off_for_longer_each_time_up_to_a_bound() -> None:
-    """The pauses of a row that could not be sent double up to 6.4 s. From the 20th on its own time counts, not that of others."""
-    hold, one = Hold(None, list), Row(0, CardDraft("a", "list"))
-    failure = TransportError("refused", "connect", effect=Effect.NOT_SENT)
-    pauses = [pause_before(one, failure, hold) for _ in range(10)]
-    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 6.4, 6.4]
-    await asyncio.sleep(300.0)
-    hold.note_success()
-    pauses = [pause_before(one, failure, hold) for _ in range(10)]
-    assert pauses == [6.4] * 9 + [None]
-
-
-async def test_a_run_that_is_left_forgets_its_timers(moments: Moments, path: Path) -> None:
-    """A refused card that waits is on record as not done, and no timer stays behind."""
-    moments.rings_at_once = False
+@pytest.mark.parametrize("stops", [True, False])
+async def test_a_refused_card_of_a_run_that_ends_is_to_be_sent(moments: Moments, path: Path, stops: bool) -> None:
+    """A card that was refused before the run stopped, or was left, was not created: the next run sends it."""
     memory = Memory(moments)
-    memory.script = {"a": [REFUSED]}
-    async with memory.run("ab", journal=path) as run:
+    memory.script = {"b": [REFUSED]}
+    async with memory.run("abc", journal=path) as run:
         await anext(run)
-    assert [timer.is_cancelled for timer in moments.timers] == [True]
-    assert kept(path)[0][0] == "waiting"
-
-
-async def test_a_refused_card_of_a_run_that_stops_is_to_be_sent(moments: Moments, path: Path) -> None:
-    """A card that was refused before the run stopped was not created: the next run sends it."""
-    moments.rings_at_once = False
-    memory = Memory(moments)
-    memory.script = {"a": [REFUSED]}
-    async with memory.run("ab", journal=path) as run:
-        await anext(run)
-        run.stop()
-        await run.wait()
-    assert kept(path)[0][0] == "waiting"
-    states = {result.draft.name: result.state for result in await memory.results("ab", journal=path)}
-    assert states == {"a": "created", "b": "already"}
-    assert len(memory.cards) == 2
+        while not memory.times("b") or run.progress.in_flight:
+            await asyncio.sleep(0.01)
+        if stops:
+            run.stop()
+            await run.wait()
+    assert {kept(path)[1][0], kept(path)[2][0]} == {"waiting"}
+    states = {result.draft.name: result.state for result in await memory.results("abc", journal=path)}
+    assert states == {"a": "already", "b": "created", "c": "created"}
+    assert len(memory.cards) == 3
 
 
 async def test_a_pace_that_sessions_share_is_the_run_s(world: World) -> None:

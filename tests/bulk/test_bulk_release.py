@@ -120,7 +120,7 @@ async def test_rows_are_logged_ahead_of_the_workers(path: Path, monkeypatch: pyt
     monkeypatch.setattr(JournalLedger, "admit", counted)
     memory = Memory()
     names = [f"card {n}" for n in range(1200)]
-    async with memory.run(names, journal=path, concurrency=1) as run:
+    async with memory.run(names, journal=path, concurrency=1, board_id=None) as run:
         while len(memory.sent) < 1:
             await asyncio.sleep(0)
         for _ in range(200):

@@ -30,6 +30,22 @@ class Meanwhile:
 
 
 @attrs.define
+class Losing:
+    """A fault: the first responses to some rows do not come. With each is said whether its card is created."""
+
+    world: World
+    rows: list[tuple[str, bool]]
+
+    async def play(self, stage: Any) -> None:
+        row = next((row for row in self.rows if row[0] == self.world.sent[-1]), None)
+        if row is None:
+            await stage.reply_answer()
+            return
+        self.rows.remove(row)
+        await faults.drop(commit=row[1]).play(stage)
+
+
+@attrs.define
 class Run:
     """What a run said, by the names of the rows."""
 
@@ -60,14 +76,13 @@ async def run(
 ) -> Run:
     """Run once. The responses to the rows in `committed` and `lost` do not come; those in `lost` create nothing.
 
-    Rows are sent in their order. Something may happen before the board is read for rows in doubt.
+    Something may happen before the board is read for rows in doubt.
     """
     if isinstance(drafts, str):
         drafts = [CardDraft(name, world.lists[0]) for name in drafts]
-    sent = len(world.sent)
-    for place, draft in enumerate(drafts):
-        if draft.name in committed or draft.name in lost:
-            world.service.faults.add(faults.drop(commit=draft.name in committed), "cards.create", call=sent + place + 1)
+    names = [(draft.name.removeprefix("card "), draft.name in committed) for draft in drafts if draft.name in committed + lost]
+    if names:
+        world.service.faults.add(Losing(world, names), "cards.create")
     if before_reading is not None:
         reading = world.reads() + (1 if not world.reads() or options.get("journal", 0) is None else 0) + 1
         world.service.faults.add(Meanwhile(before_reading), "boards.cards", call=reading)
@@ -329,7 +344,9 @@ async def test_a_card_that_cannot_be_read_for_a_moment_is_not_deleted(world: Wor
 
 async def test_a_card_in_an_archived_list_is_no_obstacle(world: World) -> None:
     """It is not listed, and says nothing about the other lists. A row of that list may exist, and is unknown."""
-    drafts = [CardDraft(name, world.lists[number]) for number, name in ((1, "a"), (0, "b"), (1, "c"), (0, "d"), (0, "e"))]
+    drafts = [
+        CardDraft(name, world.lists[number]) for number, name in ((1, "a"), (0, "b"), (1, "c"), (0, "d"), (0, "e"), (1, "f"))
+    ]
 
     def archive() -> None:
         world.service.rules.lists[world.lists[1]].closed = True
@@ -340,9 +357,9 @@ async def test_a_card_in_an_archived_list_is_no_obstacle(world: World) -> None:
 
     world.service.rules.shape = shape
     done = await run(world, drafts, lost="bc", before_reading=archive)
-    assert done.states == {**dict.fromkeys("abde", "created"), "c": "unknown"}
+    assert done.states == {**dict.fromkeys("abdef", "created"), "c": "unknown"}
     assert f"the list {world.lists[1]} was archived or removed" in done.error("c")
-    assert (done.audit.lost, done.audit.hidden) == (0, 1)
+    assert (done.audit.lost, done.audit.hidden) == (0, 2)
 
 
 async def test_a_list_of_which_nothing_is_listed_proves_nothing(world: World) -> None:
@@ -376,8 +393,9 @@ async def test_rows_of_earlier_runs_may_own_an_equal_card(world: World) -> None:
     drafts = [CardDraft("a", world.lists[0], pos=pos, reference=pos) for pos in ("top", "bottom")]
     world.service.faults.add(faults.drop(commit=True), "cards.create", call=1)
     world.service.faults.add(faults.drop(), "cards.create", call=2)
-    async with world.run(drafts, unknown="reconcile", settle=0.0, concurrency=2) as opened:
-        assert {result.state async for result in opened} == {"unknown"}
+    last = CardDraft("last", world.lists[0], reference="last")
+    async with world.run([*drafts, last], unknown="reconcile", settle=0.0, concurrency=2) as opened:
+        assert {result.draft: result.state async for result in opened} == {**dict.fromkeys(drafts, "unknown"), last: "created"}
     done = await run(world, [drafts[0], CardDraft("z", world.lists[0])], journal=world.path)
     assert done.states["a"] == "unknown"
 
@@ -495,16 +513,17 @@ async def test_a_part_of_a_marker_may_be_the_rows(world: World, marker: Any, tex
 
 
 async def test_markers_of_another_list_prove_nothing(world: World) -> None:
-    """An automation takes the descriptions of one list away, where every response was lost."""
+    """An automation takes the descriptions of one list away."""
 
-    def act() -> None:
-        record(world, "b").desc = ""
-        record(world, "b").name = "TICKET"
+    def shape(operation: str, body: Any) -> Any:
+        if operation != "boards.cards":
+            return body
+        return [{**card, "desc": "", "name": "TICKET"} if card["idList"] == world.lists[1] else card for card in body]
 
-    drafts = [CardDraft(name, world.lists[number]) for number, name in ((0, "a"), (1, "b"), (0, "c"), (0, "d"))]
-    done = await run(world, drafts, committed="b", lost="c", marker=True, before_reading=act)
+    world.service.rules.shape = shape
+    drafts = [CardDraft(name, world.lists[number]) for number, name in ((0, "a"), (1, "b"), (0, "c"), (0, "d"), (1, "e"))]
+    done = await run(world, drafts, committed="b", lost="c", marker=True)
     assert done.states["b"] == "unknown"
-    assert done.states["c"] == "created"
     assert Counter(world.sent)["b"] == 1
 
 
