@@ -24,7 +24,10 @@ _STATUS = ("service", "account", "kept_in", "ends", "accepted")
 @click.option("--authorize-url", metavar="URL", help="The page on which users sign in; overrides BOARDCLIENT_AUTHORIZE_URL.")
 @click.option("--scope", metavar="SCOPE", help="The scopes to ask for, such as 'read write'.", show_default="the service decides")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
-def login(with_token: bool, authorize_url: str | None, scope: str | None, no_browser: bool) -> None:
+@json_option("service", "account", "kept_in")
+def login(
+    with_token: bool, authorize_url: str | None, scope: str | None, no_browser: bool, fields: tuple[str, ...] | None
+) -> None:
     """Sign in to a service, and keep the token for later commands.
 
     The browser shows the service's page and comes back to this machine (RFC 8252). Where the browser runs on another machine,
@@ -74,14 +77,13 @@ def login(with_token: bool, authorize_url: str | None, scope: str | None, no_bro
         async with settings.session(boardclient.StaticCredentials(token=token.value, key=settings.key)) as session:
             member = await session.members.me()
         await settings.keep(token)
-        out(f"Signed in to {settings.profile.base_url}{_as(member)}. The token is kept in {settings.profile.place}.")
+        service, account, place = settings.profile.base_url, _name_of(member), settings.profile.place
+        if fields is not None:
+            show("", {"service": service, "account": account, "kept_in": place}, fields)
+        else:
+            out(f"Signed in to {service}{f' as {account}' if account else ''}. The token is kept in {place}.")
 
     without_session(work)
-
-
-def _as(member: boardclient.Member) -> str:
-    name = _name_of(member)
-    return "" if name is None else f" as {name}"
 
 
 def _name_of(member: boardclient.Member) -> str | None:
@@ -91,7 +93,8 @@ def _name_of(member: boardclient.Member) -> str | None:
 
 
 @commands.command("logout")
-def logout() -> None:
+@json_option("service", "deleted")
+def logout(fields: tuple[str, ...] | None) -> None:
     """Delete the token and the secrets of a service from this machine.
 
     The token itself stays valid at the service, whose interface shows no way to revoke it.
@@ -99,7 +102,10 @@ def logout() -> None:
     from boardclient.cli._running import without_session
 
     async def work(settings: Settings) -> None:
-        if await settings.forget():
+        is_deleted = await settings.forget()
+        if fields is not None:
+            show("", {"service": settings.profile.base_url, "deleted": is_deleted}, fields)
+        elif is_deleted:
             out(f"The token of {settings.profile.base_url} is deleted.")
         else:
             note(f"boardclient: not signed in to {settings.profile.base_url}")

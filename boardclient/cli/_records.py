@@ -173,13 +173,15 @@ def board_list(fields: tuple[str, ...] | None) -> None:
 @board_group.command("name")
 @click.argument("board_id", metavar="BOARD_ID", help="The board's identifier.")
 @click.argument("name", metavar="NAME", help="The name by which commands on this machine know it.")
-def board_name(board_id: str, name: str) -> None:
+@json_option("id", "name")
+def board_name(board_id: str, name: str, fields: tuple[str, ...] | None) -> None:
     """Let commands on this machine know a board by a name. Nothing is sent."""
     from boardclient.cli._running import without_session
 
     async def work(settings: Any) -> None:
         settings.profile.boards[board_id] = name
         settings.profiles.write()
+        show("board named", {"id": board_id, "name": name}, fields)
 
     without_session(work)
 

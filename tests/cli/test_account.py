@@ -92,6 +92,15 @@ def test_a_browser_signs_in_and_the_token_is_kept_in_private_files(
     assert "not signed in" in oauth_cli("--base-url", board_service.base_url, "logout").err
 
 
+def test_a_sign_in_is_printed_as_json(oauth_cli, board_service: BoardService, browser) -> None:
+    assert json.loads(oauth_cli("login", "--json=service,account").out) == {
+        "service": board_service.base_url,
+        "account": "A Member",
+    }
+    assert json.loads(oauth_cli("logout", "--json").out) == {"service": board_service.base_url, "deleted": True}
+    assert json.loads(oauth_cli("board", "name", "b1", "B", "--json").out) == {"id": "b1", "name": "B"}
+
+
 def test_a_redirect_of_another_sign_in_is_not_taken(oauth_cli, browser) -> None:
     browser.forged = {"code": "stolen", "state": "another"}
     assert oauth_cli("login").code == 0
