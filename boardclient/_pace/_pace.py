@@ -60,19 +60,27 @@ class Pace:
 
     @classmethod
     def after_refusal(
-        cls, workers: int, *, sent: int, began: float, retry_after: float | None, clock: Callable[[], float]
+        cls,
+        workers: int,
+        *,
+        places: int | None = None,
+        sent: int,
+        began: float,
+        retry_after: float | None,
+        clock: Callable[[], float],
     ) -> Pace:
         """Return a pace for workers that were not limited until their first refusal.
 
         Args:
-            workers: How many attempts may be in flight.
+            workers: How many attempts may be in flight at most.
+            places: How many may be in flight now. None, the default, means all.
             sent: How many attempts have ended, including the refused one.
             began: The time on the clock at which the first one started.
             retry_after: The seconds that the refusal asks for, None if it names none.
             clock: A monotonic clock in seconds.
         """
         pace = cls(max_in_flight=workers, clock=clock)
-        pace._controller = Controller(None, workers, places=workers)
+        pace._controller = Controller(None, workers, places=places or workers)
         pace._controller.take_over(sent, began, clock(), retry_after)
         return pace
 

@@ -39,6 +39,8 @@ Source: TypeAlias = SyncSource[Row] | AsyncSource[Row]
 
 _ENDS_TASK: Final = (asyncio.CancelledError, GeneratorExit)
 """What ends a task from outside: it is cancelled, or its event loop was closed."""
+_LOOK_SECONDS: Final = 0.02
+"""How often a run looks whether more workers make it faster."""
 _MOST_AHEAD: Final = 256
 """The largest number of rows logged in one commit, whose cost hardly depends on their number."""
 _MOST_DOUBTS: Final = 1000
@@ -88,10 +90,9 @@ class Engine:
         shared = caller.limiter
         self._queue = None if shared is None else queue_before(shared)
         has_pace = isinstance(shared, Pace)
-        own = None
-        if options.concurrency is None and not has_pace:
-            own = Pace(max_in_flight=options.workers, clock=self._loop.time)
-        self._turns = Turns(own, options.workers, caller.slots, makes_pace=not has_pace)
+        self._turns = Turns(options.workers, caller.slots, makes_pace=not has_pace, grows=options.concurrency is None)
+        self._workers: list[asyncio.Task[None]] = []
+        self._growing: asyncio.TimerHandle | None = None
         reader = PatientReader(caller, self._limiter(None), self._hold)
         self._reconciler = Reconciler(reader, options.board_id, ledger, options.marker, options.settle_seconds)
         self._has_board, self._reads_board = options.board_id is not None, options.unknown == "reconcile"
@@ -574,11 +575,12 @@ class Engine:
     async def _conduct(self) -> None:
         """Let the workers send everything, settle what is in doubt, and end. The body of the conductor."""
         # A task per worker, not per card: this saves 10 microseconds per card, and memory does not grow with the input.
-        workers = [asyncio.create_task(self._work()) for _ in range(self._options.workers)]
+        self._start_workers()
+        feeding: list[asyncio.Task[None]] = []
         if self._ahead or isinstance(self._source, AsyncSource):
             feeder = asyncio.create_task(self._feed())
             feeder.add_done_callback(self._note_fed)
-            workers.append(feeder)
+            feeding.append(feeder)
         try:
             try:
                 await self._until_halted(self._phases())
@@ -594,10 +596,20 @@ class Engine:
             self.halt(error)
         finally:
             self._is_over = True
-            for worker in workers:
-                worker.cancel()
-            await asyncio.wait(workers)
+            if self._growing is not None:
+                self._growing.cancel()
+            tasks = [*self._workers, *feeding]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             self.results.close()
+
+    def _start_workers(self) -> None:
+        """Start as many workers as the run needs, and look again soon if it may need more."""
+        needed = self._turns.places(self._tally.requests)
+        self._workers += [asyncio.create_task(self._work()) for _ in range(needed - len(self._workers))]
+        if needed < self._options.workers:
+            self._growing = self._loop.call_later(_LOOK_SECONDS, self._start_workers)
 
     def _note_fed(self, feeder: asyncio.Task[None]) -> None:
         if not feeder.cancelled() and (error := feeder.exception()) is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Literal, TypeAlias
 
-from boardclient._pace import Limiter, Pace
+from boardclient._pace import Growth, Limiter, Pace
 from boardclient._pipeline._calls import CallWithdrawn, ConnectionSlots, FifoSemaphore
 from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._statuses import ends_run, is_throttling
@@ -193,12 +193,14 @@ def pause_before(row: Row, failure: BoardClientError, hold: Hold) -> float | Non
 class Turns:
     """Gives each row its turn by the run's own pace and the connections that it shares with other runs. Owned by the run.
 
-    A run with a fixed concurrency has no pace until it is first refused with 429. Waiting here does not count towards a deadline.
+    A run has no pace until it is first refused with 429. If it `grows`, it has fewer workers at first, and more while that makes
+    it faster. Waiting here does not count towards a deadline.
     """
 
-    def __init__(self, pace: Pace | None, workers: int, slots: ConnectionSlots, *, makes_pace: bool) -> None:
-        self.pace = pace
+    def __init__(self, workers: int, slots: ConnectionSlots, *, makes_pace: bool, grows: bool) -> None:
+        self.pace: Pace | None = None
         self._workers = workers
+        self._growth = Growth(workers) if grows and makes_pace else None
         self._slots = slots
         self._makes_pace = makes_pace
         self._clock = asyncio.get_running_loop().time
@@ -208,6 +210,12 @@ class Turns:
     def must_wait(self) -> bool:
         """Whether a row may have to wait for its turn."""
         return self.pace is not None or self._slots.wanted > self._slots.number
+
+    def places(self, ended: int) -> int:
+        """Return how many workers the run needs after so many requests. With a pace it needs all, and the pace decides."""
+        if self.pace is not None or self._growth is None:
+            return self._workers
+        return self._growth.look(self._clock(), ended)
 
     async def enter(self) -> Turn:
         """Wait for a turn, which ends with `Turn.leave`."""
@@ -228,7 +236,12 @@ class Turns:
         """Note a 429 of a run that has no pace, after so many requests. From now on it has one."""
         if self.pace is None and self._makes_pace:
             self.pace = Pace.after_refusal(
-                self._workers, sent=sent, began=self._began, retry_after=retry_after, clock=self._clock
+                self._workers,
+                places=self.places(sent),
+                sent=sent,
+                began=self._began,
+                retry_after=retry_after,
+                clock=self._clock,
             )
 
 
