@@ -330,12 +330,12 @@ class InFlightCalls:
             RuntimeError: the session belongs to another event loop or process, or there is no current task.
         """
         try:
-            loop = get_running_loop()
-            task = current_task(loop)
+            task = current_task()
         except RuntimeError:
             task = None
         if task is None:
             raise RuntimeError("a session must be used within an asyncio task, such as that of asyncio.run(main())")
+        loop = get_running_loop()
         if loop is not self._open_on:
             self._bind(loop, request)
         if not _has_room():

@@ -239,7 +239,7 @@ class RunFile:
             self._next = numbers.stop
             if len(self._recent) >= _RECENT:
                 self._index()
-        return zip(numbers, repeat("send"), repeat(None))
+        return ((number, "send", None) for number in numbers)
 
     def _log_again(self, key: RowKey, content: str, row: _Known) -> Decision:
         """Decide about a row of an earlier run, and log it again if it is to be sent."""

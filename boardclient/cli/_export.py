@@ -210,7 +210,9 @@ def write(
     """Write the rows that have cells, and pass the others to `leave_out`. `file` must not translate line ends."""
     from boardclient.cli import _rows
 
-    table = csv.DictWriter(file, _rows.COLUMNS, delimiter=delimiter)  # rows end in \r\n, so cells with \r or \n are quoted
+    table: csv.DictWriter[str] = csv.DictWriter(
+        file, _rows.COLUMNS, delimiter=delimiter
+    )  # rows end in \r\n, so cells with \r or \n are quoted
     is_csv = form is _rows.Format.CSV
     if is_csv:
         table.writeheader()

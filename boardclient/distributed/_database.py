@@ -16,6 +16,7 @@ from boardclient.errors import JournalError
 
 with requires_extra("workers", "boardclient.distributed"):
     import sqlalchemy as sa
+    from sqlalchemy.event import listen
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
@@ -89,8 +90,8 @@ class Database:
             options = {"connect_args": options.get("connect_args", {}), "poolclass": sa.NullPool}
         self._engine = create_async_engine(url, **options)
         if self.is_file:
-            sa.event.listen(self._engine.sync_engine, "connect", _configure)
-            sa.event.listen(self._engine.sync_engine, "begin", _begin)
+            listen(self._engine.sync_engine, "connect", _configure)
+            listen(self._engine.sync_engine, "begin", _begin)
         # Read by the server: the clocks of workers differ.
         self.clock: sa.ColumnElement[float] = sa.literal_column(
             "((julianday('now') - 2440587.5) * 86400.0)" if self.is_file else "extract(epoch from clock_timestamp())", sa.Float

@@ -356,7 +356,7 @@ async def report(ledger: Job | str | os.PathLike[str], *, name: str | None = Non
         states = await read_states(database, job)
         async with database.begin() as connection:
             sums = sa.select(*(sa.func.coalesce(sa.func.sum(column), 0) for column in (parts.c.requests, parts.c.rejected)))
-            requests, rejected = (await connection.execute(sums.where(parts.c.job == job))).one()
+            requests, rejected = tuple((await connection.execute(sums.where(parts.c.job == job))).one())
             seconds = await connection.scalar(sa.select(sa.func.max(parts.c.seconds)).where(parts.c.job == job))
             audit = await connection.scalar(sa.select(jobs.c.audit).where(jobs.c.job == job))
     counts = Counter(state for state, _ in states.values())

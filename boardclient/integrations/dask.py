@@ -25,7 +25,7 @@ with requires_extra("dask", "boardclient.integrations.dask"):
 
 _client: Any = distributed.Client  # its package has no annotations
 _cluster: Any = distributed.LocalCluster
-_configured: Any = dask.config.set
+_configured: Any = dask.config.set  # pyright: ignore[reportPrivateImportUsage] -- documented as dask.config.set
 
 _POLL_SECONDS = 0.5
 

@@ -5,8 +5,8 @@ Wrap the ASGI application in `boardclient.integrations.asgi.BoardLifespan`, sinc
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, cast
 
 from boardclient._optional_imports import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
@@ -101,7 +101,7 @@ class _Middleware:
 def _incoming(request: HttpRequest) -> IncomingRequest:
     if not isinstance(request, ASGIRequest):
         raise TypeError(_NO_SCOPE)
-    return IncomingRequest.of(request.method, request.get_full_path(), request.headers.items())
+    return IncomingRequest.of(request.method, request.get_full_path(), cast("Mapping[str, str]", request.headers).items())
 
 
 def _response(outgoing: OutgoingResponse) -> HttpResponse:
