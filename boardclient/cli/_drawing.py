@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Self, TextIO
 
@@ -18,19 +18,12 @@ from rich.text import Text
 
 from boardclient import BoardList, BulkProgress, Card
 from boardclient.cli._output import escape, local, note, out_columns
-from boardclient.events import WaitReason
 
 _NARROWEST_LIST = 30
 _FRAME = 6
 """The columns of a panel that its texts can't use: two borders, two blanks, the bullet and a blank."""
 _LINE_SECONDS = 10.0
 """How often a run without a terminal prints a line."""
-_WAITING: Mapping[WaitReason, str] = {
-    "outage": "waiting until the service can be reached again",
-    "consent": "waiting for the user to sign in: boardclient login",
-    "retry-after": "waiting as long as the service asked for",
-    "settling": "waiting to see which lost requests were carried out",
-}
 
 
 class _Lossy:
@@ -184,7 +177,7 @@ class ProgressView:
     A context manager; the bar is gone after it.
     """
 
-    def __init__(self, total: int, *, verb: str) -> None:
+    def __init__(self, total: int) -> None:
         self._console = Console(file=_Lossy(sys.stderr), highlight=False, markup=False, emoji=False)  # type: ignore[arg-type]  # -- the rest is the stream's
         self._has_bar = self._console.is_terminal and not self._console.is_dumb_terminal
         columns = (
@@ -194,8 +187,8 @@ class ProgressView:
             TextColumn("{task.fields[pace]}"),
         )
         self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._has_bar, expand=True)
-        self._total, self._verb = total, verb
-        self._task = self._bar.add_task(verb, total=total, pace="")
+        self._total = total
+        self._task = self._bar.add_task("reading the board", total=total, pace="")
         self._printed_at, self._printed = time.monotonic(), ""
 
     def __enter__(self) -> Self:
@@ -211,19 +204,19 @@ class ProgressView:
 
     def update(self, progress: BulkProgress, *, stopping: bool = False) -> None:
         """Show the progress of a run."""
-        phase, pace = phase_of(progress, self._verb), pace_of(progress)
+        phase, pace = phase_of(progress), pace_of(progress)
         shown = "stopping (a second signal stops at once)" if stopping else phase
         self._bar.update(self._task, description=shown, completed=progress.done, pace=pace)
         now = time.monotonic()
-        is_new = phase not in ("", self._verb, self._printed)
+        is_new = phase.startswith("waiting") and phase != self._printed
         if not self._has_bar and (is_new or now - self._printed_at >= _LINE_SECONDS):
             self._printed_at, self._printed = now, phase
             note(f"{phase}: {progress.done:,} of {self._total:,}{pace and ', '}{pace}")
 
 
-def phase_of(progress: BulkProgress, verb: str) -> str:
+def phase_of(progress: BulkProgress) -> str:
     """Return what a run is doing, in words."""
-    return verb if progress.waiting_for is None else _WAITING[progress.waiting_for]
+    return f"{progress.status}{': boardclient login' if progress.waiting_for == 'consent' else ''}"
 
 
 def pace_of(progress: BulkProgress) -> str:
@@ -233,6 +226,8 @@ def pace_of(progress: BulkProgress) -> str:
     if seconds is not None and progress.waiting_for is None:
         minutes, rest = divmod(round(seconds), 60)
         words.append(f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} left")
+    if progress.in_doubt and progress.phase != "waiting":
+        words.append(f"{progress.in_doubt:,} in doubt")
     if progress.unknown:
         words.append(f"{progress.unknown:,} unknown")
     return ", ".join(words)

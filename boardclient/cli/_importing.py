@@ -408,7 +408,7 @@ class _Import:
             CommandError: some rows do not exist as exactly one card, or that is not proven.
             BoardClientError: the run as a whole failed.
         """
-        self._view = ProgressView(self.total, verb="creating")
+        self._view = ProgressView(self.total)
         run = self._bulk_run()
         try:
             with self._view:

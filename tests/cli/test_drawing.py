@@ -4,14 +4,12 @@ import io
 import re
 import sys
 from datetime import UTC, datetime
-from typing import get_args
 
 import pytest
 from rich.console import Console
 
 from boardclient import BoardList, BulkProgress, Card
 from boardclient.cli import _drawing, _output
-from boardclient.events import WaitReason
 
 
 def drawn(lists: list[BoardList], cards: list[Card], **options: int) -> str:
@@ -116,25 +114,26 @@ def test_the_pace_is_shown_with_the_remaining_time(total: int | None, rate: floa
     assert _drawing.pace_of(progress) == text
 
 
-@pytest.mark.parametrize("reason", get_args(WaitReason))
-def test_the_reason_why_a_run_waits_is_shown(reason: str) -> None:
-    progress = BulkProgress(done=10, created=10, failed=0, unknown=0, rate=1.0, seconds=5, total=None, waiting_for=reason)
-    assert _drawing.phase_of(progress, "creating").startswith("waiting ")
+def test_a_run_that_waits_for_consent_names_the_command_for_it() -> None:
+    progress = BulkProgress(done=1, created=1, failed=0, unknown=0, rate=1.0, seconds=5, waiting_for="consent")
+    assert _drawing.phase_of(progress).endswith("sign in: boardclient login")
 
 
 def test_without_a_terminal_a_line_says_how_far_a_run_is(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """When it begins to wait, and otherwise from time to time."""
     clock = [0.0]
     monkeypatch.setattr(_drawing.time, "monotonic", lambda: clock[0])
-    with _drawing.ProgressView(2_000, verb="creating") as view:
+    with _drawing.ProgressView(2_000) as view:
         for at, waiting in [(1.0, None), (2.0, "outage"), (3.0, "outage"), (4.0, None), (12.5, None), (13.0, None)]:
             clock[0] = at
             view.update(
-                BulkProgress(done=1_000, created=9, failed=0, unknown=0, rate=5.0, seconds=5, total=2_000, waiting_for=waiting)
+                BulkProgress(
+                    done=1_000, created=9, failed=0, unknown=0, in_doubt=1, rate=5.0, seconds=5, total=2_000, waiting_for=waiting
+                )
             )
     assert capsys.readouterr().err.splitlines() == [
-        "waiting until the service can be reached again: 1,000 of 2,000, 5/s",
-        "creating: 1,000 of 2,000, 5/s, 0:03:20 left",
+        "waiting for the service, one request is tried at a time: 1,000 of 2,000, 5/s, 1 in doubt",
+        "creating: 1,000 of 2,000, 5/s, 0:03:20 left, 1 in doubt",
     ]
 
 

@@ -211,7 +211,7 @@ def test_a_full_standard_error_stops_nothing(monkeypatch) -> None:
     """What can only be reported there is lost."""
     monkeypatch.setattr(sys, "stderr", _Full())
     _output.note("lost")
-    with _drawing.ProgressView(1, verb="creating") as view:
+    with _drawing.ProgressView(1) as view:
         view.line("lost")
 
 
