@@ -91,8 +91,8 @@ class Evidence:
         """The lists of which samples are listed."""
         self._equal: set[str] = set()
         """Those of which a sample equals what was sent."""
-        self._named: set[str] = set()
-        """Those of which a sample has the name that was sent."""
+        self._renamed: set[str] = set()
+        """Those of which a sample has another name than was sent."""
         is_marked = markers.are_used
         for card_id, row in samples:
             card = listing.samples.get(card_id)
@@ -102,8 +102,8 @@ class Evidence:
             self._lists.add(content.list_id)
             if EqualCards([card], listing.fields).to(content):
                 self._equal.add(content.list_id)
-            if normal(card.name or "") == content.name:
-                self._named.add(content.list_id)
+            if normal(card.name or "") != content.name:
+                self._renamed.add(content.list_id)
             is_marked = is_marked and markers.is_shown(row, card)
         self._is_marked = is_marked
 
@@ -116,8 +116,8 @@ class Evidence:
         return self._is_marked and self.has_sample(list_id)
 
     def shows_names(self, list_id: str) -> bool:
-        """Return True if the name of a sample of this list is shown as it was sent."""
-        return list_id in self._named
+        """Return True if the names of all samples of this list are shown as they were sent."""
+        return list_id not in self._renamed
 
     def shows_as_sent(self, list_id: str | None) -> bool:
         """Return False if every sample of this list differs from what was sent.
