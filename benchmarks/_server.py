@@ -7,6 +7,7 @@ refuse a new card with nothing but what the service promises; under a path of th
 import argparse
 import asyncio
 import functools
+import itertools
 import json
 import os
 import re
@@ -56,7 +57,8 @@ def _response(body: bytes) -> bytes:
     return head.encode() + body
 
 
-_CREATED = _answer(_CARD)
+_NUMBERS = itertools.count(1)
+_CREATED = _answer(_CARD).split(str(_CARD["id"]).encode())
 _CREATED_FOR = {b"post " + path: _answer(_CARD | fields) for path, fields in _INSISTED.items()}
 
 
@@ -70,7 +72,7 @@ def _listed(number: int) -> bytes:
 
 def _answer_to(head: bytes) -> bytes:
     if head.startswith(b"post /1/"):
-        return _CREATED
+        return (b"%024x" % next(_NUMBERS)).join(_CREATED)  # each card has its own identifier
     if head.startswith(b"get /1/cards/"):
         return _ONE
     if wanted := _READ.search(head, 0, 200):

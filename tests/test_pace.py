@@ -225,6 +225,38 @@ def test_reports_and_exits_from_elsewhere_are_refused() -> None:
     virtually(test)
 
 
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 1e9])
+def test_an_impossible_latency_is_ignored(seconds: float) -> None:
+    """A clock that was set, or a limiter that reports nonsense, does not change the pace."""
+
+    async def test(clock: Callable[[], float]) -> None:
+        pace = Pace(start_rate=100.0, clock=clock)
+        for _ in range(50):
+            async with pace:
+                pace.report(200, None, seconds)
+        assert pace.rate is not None
+        assert pace.rate >= 100.0
+        assert pace.limit is None
+
+    virtually(test)
+
+
+@pytest.mark.parametrize("places", [None, 3])
+def test_a_pace_takes_over_after_a_refusal(places: int | None) -> None:
+    """A run that was not limited passes on what it sent, and its pace begins with the pause that was asked for."""
+
+    async def test(clock: Callable[[], float]) -> None:
+        await asyncio.sleep(2.0)
+        pace = Pace.after_refusal(8, places=places, sent=101, began=0.0, retry_after=None, clock=clock)
+        assert pace.workers == (places or 8)
+        assert pace.held_until is not None
+        async with pace:
+            pace.report(200, None, 0.1)
+        assert pace.limit == pytest.approx(50, rel=0.2)
+
+    virtually(test)
+
+
 def test_one_loop_at_a_time() -> None:
     """On a second loop a pace in use is refused; one that is free, or whose loop was closed, is not."""
     pace = Pace()

@@ -168,3 +168,14 @@ def test_a_long_rest_does_not_hide_a_limit_that_rose() -> None:
     """A limit that was doubled during a time of little use is found soon after it."""
     rests: dict[str, Any] = {"rests": (40.0, 85.0)}
     assert served(Window(50), 140.0, changes=[(60.0, 100.0)], **rests).accepted(115, 140) >= 0.9 * 100
+
+
+def test_a_service_that_refuses_at_first_is_used_later() -> None:
+    """Refusals before anything was accepted say nothing about a limit."""
+    assert served(Shut(3.0, Bucket(50)), 40.0).accepted(15, 40) >= 0.9 * 50
+
+
+def test_a_failure_in_the_first_second_is_no_limit() -> None:
+    """Moments of 503 while the number of requests in flight still grows cost little more than their time."""
+    outcome = served(Open(), 20.0, workers=40, latency=0.1, status=lambda now: 503 if 0.3 < now < 0.8 else 200)
+    assert outcome.succeeded(10, 20) >= 0.75 * 40 / 0.1
