@@ -1,0 +1,160 @@
+"""A part as the ledger of a run: what each of its records does, and what ends its right to write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boardclient import Card, CardDraft, JournalError
+from boardclient.bulk import BulkAudit, BulkReport
+from boardclient.bulk._rows import Row
+from boardclient.distributed import _lease, plan, report
+from boardclient.distributed import _parts as part_ledgers
+from boardclient.distributed._database import Database
+from boardclient.distributed._jobs import _dump_audit
+from boardclient.distributed._lease import Lease, LeaseLostError, claim, worker_name
+from boardclient.distributed._parts import CLOSING, PartLedger, read_states
+from boardclient.errors import BoardClientError
+from boardclient.integrations.dask import DaskRun
+
+DRAFTS = [CardDraft(f"card {n}", "l1") for n in range(20)]
+
+
+@pytest.fixture
+async def database(ledger: str) -> AsyncIterator[Database]:
+    await plan(DRAFTS, "b1", ledger, name="job", parts=1)
+    database = Database(ledger)
+    yield database
+    await database.aclose()
+
+
+async def held(database: Database, part: int = 0, owner: str = "me", seconds: float = 30.0) -> Lease:
+    lease = await claim(database, "job", part, owner, seconds)
+    assert lease is not None
+    return lease
+
+
+async def opened(database: Database, lease: Lease) -> PartLedger:
+    ledger = PartLedger(database, lease, list(enumerate(DRAFTS, 1)), await read_states(database, "job"))
+    await ledger.load()
+    return ledger
+
+
+def rows(count: int) -> list[Row]:
+    return [Row(n, DRAFTS[n]) for n in range(count)]
+
+
+async def test_records_are_there_for_the_next_holder(database: Database) -> None:
+    """Outcomes, facts and the first baseline stay; a part that was given back can be taken at once by its owner."""
+    first = await opened(database, await held(database))
+    given = rows(4)
+    await first.admit(given)
+    for row in given:
+        first.release(row)
+    first.settle(given[0], "created", Card("c0"))
+    first.settle(given[1], "unknown", error=BoardClientError("lost"))
+    first.withdraw([given[2]])
+    assert await first.baseline() is None
+    for ids in (["b1"], ["b2"]):
+        await first.set_baseline(ids)
+    await first.set_fact("name", "value")
+    await first.note_resembling({})
+    assert await first.find_confirmed(lambda card_id: True, 5) == {"c0"}
+    assert "c0" in await first.confirmed()
+    assert (await first.other_doubts(), first.is_new) == ((), False)
+    await first.aclose()
+
+    second = await opened(database, await held(database))
+    again = rows(4)
+    await second.admit(again)
+    assert [row.action for row in again] == ["done", "doubtful", "send", "doubtful"]
+    second.settle(again[0], "already", Card("c0"))
+    found = await second.baseline()
+    assert found is not None
+    assert ("b1" in found, "b2" in found, second.facts) == (True, False, {"name": "value"})
+    await second.aclose()
+
+
+async def test_outcomes_are_written_soon(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is killed later leaves them."""
+    monkeypatch.setattr(part_ledgers, "_NOTE_SECONDS", 0.0)
+    ledger = await opened(database, await held(database))
+    (row,) = given = rows(1)
+    await ledger.admit(given)
+    ledger.settle(row, "created", Card("c0"))
+    while (await read_states(database, "job"))[1][0] != "done":
+        await asyncio.sleep(0.01)
+    await ledger.aclose()
+
+
+async def test_a_part_that_was_taken_over_can_not_be_written(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write holds neither outcomes nor rows: the epoch has moved on, and the run meets it at its next write."""
+    monkeypatch.setattr(part_ledgers, "_NOTE_SECONDS", 0.0)
+    lease = await held(database, owner="other", seconds=0.0)
+    taker = await held(database)
+    lease.seconds = 30.0
+    ledger = await opened(database, lease)
+    (row,) = rows(1)
+    row.seq = 1
+    ledger.settle(row, "created", Card("c0"))
+    while ledger._failure is None:
+        await asyncio.sleep(0.01)
+    for use in (ledger.admit, lambda _: ledger.aclose()):
+        with pytest.raises(LeaseLostError):
+            await use(rows(1))
+    with pytest.raises(LeaseLostError):
+        ledger.release(row)
+    assert (taker.epoch, await read_states(database, "job")) == (lease.epoch + 1, {})
+    assert await claim(database, "job", 0, "third", 1.0) is None
+
+
+async def test_a_name_of_a_worker_is_new_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system need not name its boot."""
+    names = {worker_name(), worker_name()}
+    monkeypatch.setattr(_lease, "Path", lambda _: Path("/nowhere"))
+    assert len(names | {worker_name()}) == 3
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        BulkReport(audit_error=BoardClientError("the board could not be read")),
+        BulkReport(
+            audit=BulkAudit(
+                confirmed=3,
+                lost=1,
+                unexpected=(Card("c", name="n", due=datetime(2027, 1, 2, tzinfo=UTC)),),
+                unproven=(CardDraft("d", "l1"),),
+            )
+        ),
+        BulkReport(),
+    ],
+)
+async def test_the_audit_of_the_closing_part_is_that_of_the_job(database: Database, made: BulkReport) -> None:
+    """Its numbers, cards and drafts are in the report, or why there is none."""
+    ledger = await opened(database, await held(database, CLOSING))
+    await ledger.finish(made, _dump_audit(made))
+    await ledger.aclose()
+    found = await report(database.where)
+    assert found.audit == made.audit
+    assert str(found.audit_error) == str(made.audit_error)
+
+
+async def test_tasks_do_not_travel_to_other_hosts_in_clear_text() -> None:
+    """Dask's tasks are code that each reader of the connection could replace."""
+    for address in ("tcp://far.example:8786", "far.example:8786"):
+        with pytest.raises(ValueError, match="use tls://"):
+            DaskRun([], "b1", "ledger", scheduler=address)
+    options: dict[str, Any] = {"scheduler": "tls://far.example:8786"}
+    DaskRun([], "b1", "ledger", **options)
+
+
+async def test_a_database_that_can_not_be_used_is_named() -> None:
+    """The message has no password, which the URL can't hold."""
+    with pytest.raises(JournalError, match=r"the ledger postgresql://nobody@127.0.0.1:1/x can't be used"):
+        await plan(DRAFTS, "b1", "postgresql://nobody@127.0.0.1:1/x")
