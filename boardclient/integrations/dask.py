@@ -6,6 +6,7 @@ It needs the extra `dask`. Workers read their credentials from the environment: 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
@@ -104,7 +105,12 @@ class DaskRun:
                 opened.enter_context(_configured({"distributed.scheduler.allowed-failures": 50}))
                 target: Any = self._scheduler or await opened.enter_async_context(
                     _cluster(
-                        n_workers=self._workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, asynchronous=True
+                        n_workers=self._workers,
+                        threads_per_worker=1,
+                        host="127.0.0.1",
+                        dashboard_address="127.0.0.1:0",
+                        silence_logs=logging.ERROR,
+                        asynchronous=True,
                     )
                 )
                 client = await opened.enter_async_context(_client(target, asynchronous=True))

@@ -68,7 +68,7 @@ async def test_an_import_by_the_workers_of_a_cluster(world: World, tmp_path: Pat
     line += ["--settle", "0.3", "--json"]
     for created in (120, 0):
         code, out, err = await world.boardclient(*line)
-        assert (code, err) == (0, "")
+        assert code == 0, err
         found = json.loads(out.splitlines()[-1])
         assert [found[name] for name in ("created", "already", "failed", "unknown", "not_sent")] == [
             created,
