@@ -150,7 +150,10 @@ class BulkProgress:
 
     @property
     def status(self) -> str:
-        """What the run does, in words, such as "waiting until 12:00:07 for 3 rows in doubt". The time is local."""
+        """What the run does, in words. Times are local.
+
+        An example is "waiting until 12:00:07 for 3 rows in doubt".
+        """
         if self.waiting_for in _WAITS:
             return _WAITS[self.waiting_for]
         if self.phase != "waiting" or self.wait_ends_at is None:

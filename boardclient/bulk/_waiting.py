@@ -191,7 +191,7 @@ def pause_before(row: Row, failure: BoardClientError, hold: Hold) -> float | Non
 
 
 class Turns:
-    """Gives each row its turn by the run's own pace and the connections that it shares with other runs. Owned by the run.
+    """Makes rows wait for the run's own pace, and for the connections that it shares with other runs. Owned by the run.
 
     A run has no pace until it is first refused with 429. If it `grows`, it has fewer workers at first, and more while that makes
     it faster. Waiting here does not count towards a deadline.
@@ -208,7 +208,7 @@ class Turns:
 
     @property
     def must_wait(self) -> bool:
-        """Whether a row may have to wait for its turn."""
+        """Whether a row may have to wait."""
         return self.pace is not None or self._slots.wanted > self._slots.number
 
     def places(self, ended: int) -> int:

@@ -40,7 +40,7 @@ def test_each_row_ends_with_one_result_or_is_left_to_the_next_run(unknown: Unkno
         assert (after == "ended") == (effect in RESULTS | {"withdraw"}), (state, event)
 
 
-def test_a_stop_ends_every_state_in_which_no_request_is_under_way() -> None:
+def test_a_stop_ends_every_state_without_a_request_in_flight() -> None:
     """What may exist is unknown then, what was refused has failed, and the rest is left to the next run."""
     for life in LIVES.values():
         for state in {state for state, _ in life} - {"sent", "resent"}:
