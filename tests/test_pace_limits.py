@@ -62,6 +62,18 @@ def test_refusals_at_any_rate_do_not_stop_a_pace(share: float, limit: int | None
     assert outcome.refused(30, 90) <= share + 0.08
 
 
+def test_refusals_that_end_are_no_longer_expected() -> None:
+    """After a time of refusals at any rate the whole limit is used again."""
+
+    class Fading(Erratic):
+        def refuse(self, now: float) -> float | None:
+            return super().refuse(now) if now < 30 else self._inner.refuse(now)
+
+    outcome = served(Fading(0.1, Bucket(100), 7), 120.0)
+    assert outcome.accepted(80, 120) >= 0.85 * 100
+    assert outcome.refused(80, 120) <= 0.03
+
+
 def test_one_isolated_refusal_says_nothing() -> None:
     """A service that refuses one of its first hundred requests is used as if it had not."""
 
@@ -135,6 +147,7 @@ def test_a_service_that_is_shut_is_tried_rarely(tells: bool) -> None:
 def test_a_wrong_retry_after_does_little_harm(lie: float) -> None:
     """A bucket that asks for a pause of no or of too many seconds is used."""
     assert served(Bucket(20), 120.0, lie=lie).accepted(20, 120) >= 0.8 * 20
+    assert served(Window(20), 300.0, lie=lie).accepted(150, 300) >= 0.4 * 20
 
 
 @pytest.mark.parametrize("workers", [8, 100])

@@ -216,7 +216,7 @@ class Search:
             self._doubts.clear()
         if not block.asks and block.refused == 1 and isinstance(self.phase, Approach | Settle | Steady):
             self._keep(min(block.refused_rate, 0.98 * self.evidence.delivered(block.serial, block.since)))
-        if block.is_isolated and self._doubt(block, now):
+        if block.is_isolated and self._doubt(block):
             pass
         elif block.limit is None:
             self._open_block_ended(block, attempt, measured, count, end)
@@ -274,7 +274,7 @@ class Search:
 
     # --- refusals that may have another cause than the rate
 
-    def _doubt(self, block: Block, now: float) -> bool:
+    def _doubt(self, block: Block) -> bool:
         """Ignore the first two isolated refusals, and begin a trial at the third."""
         doubts = self._doubts
         if doubts and block.serial - doubts[-1].serial < _APART:
