@@ -286,6 +286,11 @@ def cut(path: Path) -> None:
         file.truncate(path.stat().st_size - 4096)
 
 
+def cut_a_little(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 100)
+
+
 def scribble(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(2 * 4096)
@@ -304,6 +309,7 @@ def sql(statement: str) -> Callable[[Path], None]:
     ("harm", "why"),
     [
         (cut, "is damaged"),
+        (cut_a_little, r"is damaged \(it was cut off\)"),
         (scribble, "is damaged"),
         (sql("DELETE FROM rows WHERE seq = 7"), r"is damaged \(rows are missing\)"),
         (sql("DELETE FROM keys WHERE seq = 7"), r"is damaged \(rows are missing\)"),
@@ -568,16 +574,3 @@ async def test_facts_baseline_and_secret_stay(path: Path) -> None:
     await ledger.admit(rows("a"))
     assert not await ledger.other_doubts()
     await ledger.aclose()
-
-
-async def test_a_file_system_without_rollback_journals_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite says so by staying in another mode."""
-    await run(path, "a")
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    reader = sqlite3.connect(path, isolation_level=None)
-    reader.execute("BEGIN")
-    reader.execute("SELECT * FROM meta").fetchone()
-    monkeypatch.setattr(_journal_file, "_LOCK_SECONDS", 0.01)
-    with closing(reader), pytest.raises(JournalError, match=r"can't hold a rollback journal|kept locked"):
-        await opened(path)
