@@ -19,7 +19,7 @@ async def test_no_card_is_created_twice_whatever_services_and_people_do(seed: in
 
 
 async def test_names_that_are_shown_in_part_prove_nothing() -> None:
-    """A service changes letters, so that some names stay. Somebody has described a lost card, which shows no marker now."""
+    """A service changes letters, so that some names stay. A person has described a lost card, which shows no marker now."""
     assert (await draw(987, marker=True)).is_good
 
 
