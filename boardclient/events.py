@@ -150,9 +150,9 @@ class BulkProgress:
 
     @property
     def status(self) -> str:
-        """What the run does, in words. Times are local.
+        """What the run does, in words.
 
-        An example is "waiting until 12:00:07 for 3 rows in doubt".
+        Such as "waiting until 12:00:07 for 3 rows in doubt". The time is local.
         """
         if self.waiting_for in _WAITS:
             return _WAITS[self.waiting_for]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from ssl import SSLContext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, Unpack
 
 from boardclient import retry as _retry
 from boardclient._environment import optional, required
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
     from boardclient._pace import Limiter
     from boardclient._stats import SessionStats
+    from boardclient.bulk import MapResult
     from boardclient.events import Observer
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class _Unset:
@@ -232,6 +236,35 @@ class AsyncSession:
         view._core, view._owns_core = self._core, False
         view._pipeline = self._pipeline.replace(**changes)
         return view
+
+    def map(
+        self, function: Callable[[T], Awaitable[R]], items: Iterable[T] | AsyncIterable[T], concurrency: int | None = None
+    ) -> AsyncGenerator[MapResult[T, R]]:
+        """Call a function for each item, and yield the results as they come.
+
+            async with contextlib.aclosing(session.map(session.cards.delete, card_ids)) as results:
+                async for result in results:
+                    print(result.item, result.error or "deleted")
+
+        Items are taken as they are needed. The exception of one item is the `error` of its result, and the others continue.
+        Leaving the iteration, or its cancellation, cancels the calls in flight.
+
+        Args:
+            function: A function of an item that returns an awaitable, such as `session.cards.get`.
+            items: The items, in any iterable.
+            concurrency: How many calls to make at a time. None (default): as many as the service is found to accept.
+
+        Yields:
+            A `MapResult` for each item, in the order of completion.
+
+        Raises:
+            ValueError: `concurrency` is not a whole number of at least 1, or None.
+            Exception: any error that the input raises, after the results until then.
+        """
+        from boardclient.bulk._map import check_concurrency, map_calls  # for those who use it
+
+        check_concurrency(concurrency)
+        return map_calls(self._pipeline, function, items, concurrency)
 
     def stats(self) -> SessionStats:
         """Return what the session and its views have done and are doing, in numbers."""

@@ -2,6 +2,7 @@
 
 from boardclient.bulk._content import Content, EqualCards, digest
 from boardclient.bulk._listing import IdSet
+from boardclient.bulk._map import MapResult
 from boardclient.bulk._options import journal_identity
 from boardclient.bulk._results import BulkAudit, BulkReport, CardResult
 from boardclient.bulk._run import BulkRun
@@ -15,6 +16,7 @@ __all__ = [
     "Content",
     "EqualCards",
     "IdSet",
+    "MapResult",
     "digest",
     "journal_identity",
     "resolve",

@@ -536,7 +536,7 @@ class Engine:
             raise
 
     async def _enter(self, row: Row) -> Turn | None:
-        """Wait for a row's turn. Return None if the run was held meanwhile, and the row given back."""
+        """Wait for pace and connection. Return None if the run was held meanwhile, and the row given back."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- a worker is a task
         self._entering.add(task)

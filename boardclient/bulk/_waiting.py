@@ -191,7 +191,7 @@ def pause_before(row: Row, failure: BoardClientError, hold: Hold) -> float | Non
 
 
 class Turns:
-    """Makes rows wait for the run's own pace, and for the connections that it shares with other runs. Owned by the run.
+    """The run's own pace, and the connections that it shares with other runs, which rows wait for. Owned by the run.
 
     A run has no pace until it is first refused with 429. If it `grows`, it has fewer workers at first, and more while that makes
     it faster. Waiting here does not count towards a deadline.
@@ -218,7 +218,7 @@ class Turns:
         return self._growth.look(self._clock(), ended)
 
     async def enter(self) -> Turn:
-        """Wait for a turn, which ends with `Turn.leave`."""
+        """Wait for the pace and a connection. The request ends with `Turn.leave`."""
         pace = self.pace
         if pace is not None:
             await pace.__aenter__()
@@ -246,7 +246,7 @@ class Turns:
 
 
 class Turn:
-    """A row's turn. It belongs to the task that entered it."""
+    """What a row waited for, until its request has ended. It belongs to the task that entered it."""
 
     __slots__ = ("_clock", "_pace", "_slots", "_started")
 

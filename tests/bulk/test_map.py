@@ -1,0 +1,121 @@
+"""Calls in bulk: `session.map`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+
+import pytest
+
+from boardclient import AsyncSession, CardDraft, NotFoundError
+from boardclient.testing import BoardService
+
+
+@pytest.mark.parametrize("concurrency", [None, 1, 3])
+async def test_each_item_has_a_result(
+    concurrency: int | None, service: BoardService, session: AsyncSession, list_id: str
+) -> None:
+    """One item's exception is its result's error, and the others continue."""
+    async with session.cards.create_many([CardDraft(name, list_id) for name in "abcd"]) as run:
+        cards = [result.card.id async for result in run if result.card]
+    ids = [*cards[:2], "unknown", *cards[2:]]
+    results = {result.index: result async for result in session.map(session.cards.delete, ids, concurrency)}
+    assert [results[index].item for index in range(5)] == ids
+    assert isinstance(results.pop(2).error, NotFoundError)
+    assert {result.error for result in results.values()} == {None}
+    assert not service.rules.cards
+
+
+async def test_items_are_taken_lazily_and_calls_are_bounded(session: AsyncSession) -> None:
+    """However many there are, in any iterable: no more than are called, and as many as results wait to be taken."""
+    taken = running = most = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for item in range(1, 1000):
+            taken = item
+            yield item
+
+    async def aitems() -> AsyncIterator[int]:
+        for item in items():
+            yield item
+
+    async def double(item: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return 2 * item
+
+    for source in (items(), aitems()):
+        async with aclosing(session.map(double, source, 3)) as results:
+            first = await anext(results)
+            assert first.value == 2 * first.item
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert taken <= 10
+            assert len([result async for result in results]) == 998
+        assert most == 3
+
+
+async def test_results_come_in_the_order_of_completion(session: AsyncSession) -> None:
+    """A slow call holds no other up."""
+    may_end = asyncio.Event()
+
+    async def call(item: str) -> str:
+        if item == "slow":
+            await may_end.wait()
+        return item
+
+    async with aclosing(session.map(call, ["slow", "a", "b"], 2)) as results:
+        assert [(await anext(results)).value, (await anext(results)).value] == ["a", "b"]
+        may_end.set()
+        assert [result.value async for result in results] == ["slow"]
+
+
+async def test_leaving_cancels_what_is_in_flight(session: AsyncSession) -> None:
+    """The calls have ended, and the input is closed, when the block is left."""
+    ended: list[object] = []
+
+    async def call(item: int) -> None:
+        try:
+            if item:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append(item)
+            raise
+
+    def items() -> Iterator[int]:
+        try:
+            yield from range(10)
+        finally:
+            ended.append("input")
+
+    async with aclosing(session.map(call, items(), 3)) as results:
+        await anext(results)
+        await asyncio.sleep(0)
+    assert ended.pop() == "input"
+    assert set(ended) <= {1, 2, 3}
+    assert ended
+
+
+async def test_an_input_that_raises_ends_the_iteration(session: AsyncSession) -> None:
+    """Its error is raised after the results until then. A function that raises a cancellation does not end it."""
+
+    async def call(item: int) -> int:
+        if item == 1:
+            raise asyncio.CancelledError
+        return item
+
+    def items() -> Iterator[int]:
+        yield from range(3)
+        raise OSError("the disk is gone")
+
+    seen = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        async for result in session.map(call, items(), 1):
+            seen.append((result.value, type(result.error)))
+    assert seen == [(0, type(None)), (None, RuntimeError), (2, type(None))]
+    with pytest.raises(ValueError, match="concurrency"):
+        session.map(call, [], 0)
+    assert [result async for result in session.map(call, [])] == []
