@@ -45,6 +45,8 @@ _MANY: Final = 40
 """The number of accepted attempts from which the saved tokens of a bucket hardly count, and one measurement is enough."""
 _ROUGH: Final = 8.0
 """Up to this limit, in requests per second, the first measurement is too rough to contradict anything."""
+_LEAST_SHARE: Final = 0.01
+"""The smallest share that a trial looks for: a smaller one would take too many attempts."""
 _BELIEF: Final = 0.5
 """The part of a usual share that is still believed after refusals that it does not explain."""
 _MOST_SHARE: Final = 0.3
@@ -308,11 +310,9 @@ class Search:
 
     def _verify(self, serial: int, now: float) -> None:
         """Measure the usual share again, since it may have been wrong, or has changed."""
-        share, accepted = self.usual.share_of_round(serial), self.evidence.delivered(self.serial, now)
-        if share and accepted:
-            self._begin_trial(accepted, share, self.phase, self.limit, self.aim)
-        else:
-            self.usual.begin(share, serial)
+        share = max(_LEAST_SHARE, self.usual.share_of_round(serial))
+        accepted = self.evidence.delivered(self.serial, now) or self.aim
+        self._begin_trial(accepted, share, self.phase, self.limit, self.aim)
 
     def _judge_trial(self, trial: Trial, attempt: PacedAttempt, now: float) -> None:
         """End a trial once it has a result."""
