@@ -142,8 +142,8 @@ async def test_a_run_in_this_process_shows_progress_and_stops(
     seen: list[BulkProgress] = []
 
     def run(**options: Any) -> DaskRun:
-        options = {"parts": 2, "workers": 2, "settle": 0.3, "lease": 2.0, "concurrency": 1, **options}
-        return DaskRun(drafts, world.board_id, tmp_path / "ledger", on_progress=seen.append, **options)
+        settings = {"parts": 2, "workers": 2, "settle": 0.3, "lease": 2.0, "concurrency": 1, "on_progress": seen.append}
+        return DaskRun(drafts, world.board_id, tmp_path / "ledger", **{**settings, **options})
 
     with pytest.raises(RuntimeError, match="within its `async with` block"):
         async for _ in run():
@@ -154,7 +154,7 @@ async def test_a_run_in_this_process_shows_progress_and_stops(
         early = [result.state async for result in first]
     assert len(early) < 300
     world.service.latency = 0.0
-    async with run(concurrency=8) as second:
+    async with run(concurrency=8, on_progress=None) as second:
         late = Counter([result.state async for result in second])
     assert late == {"created": 300 - second.report.already, "already": second.report.already}
     assert seen[-1].total == 300

@@ -20,8 +20,9 @@ import attrs
 import pytest
 
 from boardclient import AsyncSession, CardDraft, JournalError
-from boardclient.distributed import Job, drain, import_part, plan, report, results, status
+from boardclient.distributed import Job, drain, import_part, import_part_now, plan, report, results, status
 from boardclient.distributed import _lease as leases
+from boardclient.distributed._database import Database
 from boardclient.testing import BoardService, faults
 
 if TYPE_CHECKING:
@@ -231,6 +232,30 @@ async def test_a_worker_whose_event_loop_stands_still_loses_its_part(board: Boar
     monkeypatch.setattr(leases, "_now", now)
     await asyncio.wait_for(running, 30)
     assert await board.cards() == Counter(f"card {n}" for n in range(60))
+
+
+async def test_a_plain_function_runs_a_part_with_a_session_of_its_own(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines without an event loop call it; service and credentials come from the environment."""
+    service = board.service
+    for name, value in {"BASE_URL": service.base_url, "TOKEN": service.token, "KEY": service.key}.items():
+        monkeypatch.setenv(f"BOARDCLIENT_{name}", value)
+    job = await board.plan(board.drafts(20), parts=1)
+    await asyncio.to_thread(import_part_now, job, 0, concurrency=2)
+    assert await board.cards() == Counter(f"card {n}" for n in range(20))
+
+
+async def test_the_heartbeat_of_a_loop_that_stands_still_renews_nothing(board: Board) -> None:
+    """Another worker can take the part then."""
+    job = await board.plan(board.drafts(20), parts=1)
+    database = Database(job.ledger)
+    lease = await leases.claim(database, job.name, 0, "stuck", 0.4)
+    assert lease is not None
+    heartbeat = leases.Heartbeat(job.ledger, lease, lambda: None)
+    heartbeat._timer.cancel()  # the loop no longer says that it is alive
+    while await leases.claim(database, job.name, 0, "other", 30.0) is None:
+        await asyncio.sleep(0.02)
+    await heartbeat.aclose()
+    await database.aclose()
 
 
 # --- campaigns
