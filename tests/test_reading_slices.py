@@ -221,3 +221,18 @@ async def test_a_deadline_covers_reading_a_long_response(loop_clock: Clock) -> N
             await session._pipeline.call(request)
     assert caught.value.effect is Effect.UNKNOWN
     assert [attempt.effect for attempt in caught.value.attempts] == [Effect.UNKNOWN]
+
+
+@pytest.mark.parametrize("cards", [10, 200])
+def test_a_long_array_that_ends_in_a_comma_is_no_json(cards: int) -> None:
+    """Nothing after the last comma is as wrong at the end of a part as anywhere else."""
+    with mock.patch.object(_wire, "_PART_BYTES", 64), pytest.raises(DecodeError, match="not JSON"):
+        _wire.cards(b"[" + b'{"id":"c1","name":"n"},' * cards + b"]")
+
+
+def test_no_boundary_is_looked_for_for_ever() -> None:
+    """After some candidates within an inner array the rest is split in one step."""
+    inner = b",".join(b'"x%d":[{"id":"i","name":"n"},{"id":"j","name":"n"}]' % number for number in range(200))
+    body = b'[{"id":"c1","name":"n",' + inner + b'},{"id":"c2","name":"n"}]'
+    with mock.patch.multiple(_wire, _PART_BYTES=64, _CUTS_TRIED=3):
+        assert [card.id for card in _wire.cards(body)] == ["c1", "c2"]
