@@ -55,8 +55,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` ignores it, and so would each process of a test
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "full: needs the group `full` or minutes; only `--full` or its own path runs it")
-    if not hasattr(config, "workerinput") and config.args_source is pytest.Config.ArgsSource.ARGS:
+    if hasattr(config, "workerinput"):
+        config.option.full = config.workerinput["full"]
+    elif config.args_source is pytest.Config.ArgsSource.ARGS:
         config.option.full = True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give a worker of pytest-xdist the option: it is named paths in any case."""
+    node.workerinput["full"] = node.config.option.full
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
