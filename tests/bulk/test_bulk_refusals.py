@@ -91,3 +91,36 @@ async def test_a_fixed_number_of_workers_comes_through_a_limit(world: World) -> 
     _, report = await world.finish(world.drafts(*range(20)), concurrency=8)
     assert (report.created, report.rejected, report.requests) == (20, 3, 23)
     world.service.assert_no_duplicates()
+
+
+@pytest.mark.parametrize("how", ["stops", "leaves"])
+async def test_rows_that_wait_for_the_pace_are_left_to_the_next_run(how: str, moments: Moments, path: Path) -> None:
+    """A run that is stopped or left during a pause that the service asked for ends at once."""
+    memory = Memory(moments, seconds=0.0)
+    memory.script = {name: [RateLimitError("429", 429, retry_after=200.0)] for name in "abcd"}
+    async with memory.run("abcdefgh", journal=path, board_id=None, concurrency=None) as run:
+        while len(memory.sent) < 4 or run.progress.in_flight:
+            await asyncio.sleep(0.01)
+        began = moments.now
+        if how == "stops":
+            run.stop()
+            await run.wait()
+    assert moments.now < began + 1.0
+    assert {state for state, _ in kept(path).values()} <= {"waiting", "done"}
+
+
+async def test_a_request_that_waits_for_a_limiter_is_held_with_the_others(world: World) -> None:
+    """An outage that begins while requests wait for the session's limiter holds them: only few reach the service."""
+
+    class Turnstile:
+        async def __aenter__(self) -> None:
+            await asyncio.sleep(0)
+
+        async def __aexit__(self, *reason: object) -> None: ...
+
+    first = len(world.sent) + 1
+    world.service.faults.add(faults.status(404), "cards.create", call=range(first, first + 8))
+    async with world.service.session(limiter=Turnstile()) as session:
+        report = await attrs.evolve(world, session=session).run(world.drafts(*range(40)), concurrency=8).wait()
+    assert (report.created, report.failed) == (40, 0)
+    world.service.assert_no_duplicates()
