@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 import attrs
@@ -316,35 +316,10 @@ Parameter: TypeAlias = str | int | float | bool
 Parameters: TypeAlias = Mapping[str, Parameter | Sequence[Parameter]]
 
 
-class Extra(TypedDict, total=False):
-    """What a call sends besides what the interface shows.
-
-    Credentials, documented fields and headers that frame a message are not allowed.
-
-    Args:
-        extra_query: Parameters of the query.
-        extra_headers: Headers.
-    """
-
-    extra_query: Parameters | None
-    extra_headers: Mapping[str, str] | None
-
-
-class ExtraWithBody(Extra, total=False):
-    """What a call with a JSON body sends besides what the interface shows.
-
-    Args:
-        extra_body: Fields of the body.
-    """
-
-    extra_body: Mapping[str, JsonValue] | None
-
-
 def extended(
     request: Request[T],
-    *,
-    extra_query: Parameters | None = None,
-    extra_headers: Mapping[str, str] | None = None,
+    extra_query: Parameters | None,
+    extra_headers: Mapping[str, str] | None,
     extra_body: Mapping[str, JsonValue] | None = None,
 ) -> Request[T]:
     """Return the request with what its interface does not show.
@@ -352,6 +327,8 @@ def extended(
     Raises:
         TypeError, ValueError: it can't be sent, or names a credential, a documented field or a header that frames a message.
     """
+    if extra_query is None and extra_headers is None and extra_body is None:
+        return request
     reserved = _CREDENTIAL_NAMES | request.definition.documented
     target, body = request.target, request.body
     if extra_query is not None:

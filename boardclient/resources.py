@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Literal
 
 from boardclient import _operations as operations
-from boardclient._operations import Extra, ExtraWithBody, extended
+from boardclient._operations import Parameters, extended
 from boardclient._pipeline._calls import CallRunner
-from boardclient.models import Board, BoardList, Card, CardDraft, Member, Position
+from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Member, Position
 
 if TYPE_CHECKING:
     from boardclient.bulk import BulkRun
@@ -36,7 +36,14 @@ class Boards(_Resource):
     """Boards (interface 4.1, 4.4, 4.5)."""
 
     async def create(
-        self, name: str, *, default_lists: bool | None = None, organization_id: str | None = None, **extra: Unpack[ExtraWithBody]
+        self,
+        name: str,
+        *,
+        default_lists: bool | None = None,
+        organization_id: str | None = None,
+        extra_query: Parameters | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, JsonValue] | None = None,
     ) -> Board:
         """Create a board (interface 4.1).
 
@@ -51,9 +58,15 @@ class Boards(_Resource):
             TypeError, ValueError: a value can't be sent.
         """
         request = operations.CREATE_BOARD.request(name=name, default_lists=default_lists, organization_id=organization_id)
-        return await self._runner.call(extended(request, **extra) if extra else request)
+        return await self._runner.call(extended(request, extra_query, extra_headers, extra_body))
 
-    async def lists(self, board_id: str, **extra: Unpack[Extra]) -> list[BoardList]:
+    async def lists(
+        self,
+        board_id: str,
+        *,
+        extra_query: Parameters | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+    ) -> list[BoardList]:
         """Read the lists of a board (interface 4.5), in the order of the response.
 
         Args:
@@ -64,9 +77,15 @@ class Boards(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.BOARD_LISTS.request(board_id)
-        return await self._runner.call(extended(request, **extra) if extra else request)
+        return await self._runner.call(extended(request, extra_query, extra_headers))
 
-    async def cards(self, board_id: str, **extra: Unpack[Extra]) -> list[Card]:
+    async def cards(
+        self,
+        board_id: str,
+        *,
+        extra_query: Parameters | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+    ) -> list[Card]:
         """Read the cards of a board (interface 4.4), in the order of the response.
 
         Args:
@@ -77,14 +96,21 @@ class Boards(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.BOARD_CARDS.request(board_id)
-        return await self._runner.call(extended(request, **extra) if extra else request)
+        return await self._runner.call(extended(request, extra_query, extra_headers))
 
 
 class Lists(_Resource):
     """Lists (interface 4.2, 4.9)."""
 
     async def create(
-        self, name: str, *, board_id: str, pos: Position | str | None = None, **extra: Unpack[ExtraWithBody]
+        self,
+        name: str,
+        *,
+        board_id: str,
+        pos: Position | str | None = None,
+        extra_query: Parameters | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, JsonValue] | None = None,
     ) -> BoardList:
         """Add a list to a board (interface 4.2).
 
@@ -99,9 +125,16 @@ class Lists(_Resource):
             TypeError, ValueError: a value can't be sent.
         """
         request = operations.ADD_LIST.request(name=name, board_id=board_id, pos=pos)
-        return await self._runner.call(extended(request, **extra) if extra else request)
+        return await self._runner.call(extended(request, extra_query, extra_headers, extra_body))
 
-    async def archive(self, list_id: str, **extra: Unpack[ExtraWithBody]) -> BoardList:
+    async def archive(
+        self,
+        list_id: str,
+        *,
+        extra_query: Parameters | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, JsonValue] | None = None,
+    ) -> BoardList:
         """Archive a list (interface 4.9). Fields that the response does not show are None.
 
         Args:
@@ -112,7 +145,7 @@ class Lists(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.ARCHIVE_LIST.request(list_id, closed=True)
-        return await self._runner.call(extended(request, **extra) if extra else request)
+        return await self._runner.call(extended(request, extra_query, extra_headers, extra_body))
 
 
 class Cards(_Resource):
@@ -129,7 +162,9 @@ class Cards(_Resource):
         board_id: str | None = None,
         unknown: Literal["reconcile", "report"] | None = None,
         settle: float | None = None,
-        **extra: Unpack[ExtraWithBody],
+        extra_query: Parameters | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, JsonValue] | None = None,
     ) -> Card:
         """Add a card to a list (interface 4.3).
 
@@ -157,8 +192,8 @@ class Cards(_Resource):
         """
         if board_id is None and unknown is None and settle is None:
             request = operations.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos)
-            return await self._runner.call(extended(request, **extra) if extra else request)
-        if extra:
+            return await self._runner.call(extended(request, extra_query, extra_headers, extra_body))
+        if not (extra_query is None and extra_headers is None and extra_body is None):
             raise ValueError("board_id, unknown and settle can't be used with extra_query, extra_headers and extra_body")
         draft = CardDraft(name, list_id, desc=desc, due=due, pos=pos)
         async with self.create_many([draft], concurrency=1, board_id=board_id, unknown=unknown, settle=settle) as run:
@@ -168,7 +203,13 @@ class Cards(_Resource):
             raise result.error
         return result.card
 
-    async def get(self, card_id: str, **extra: Unpack[Extra]) -> Card:
+    async def get(
+        self,
+        card_id: str,
+        *,
+        extra_query: Parameters | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+    ) -> Card:
         """Read a card (interface 4.6).
 
         Args:
@@ -179,9 +220,17 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.READ_CARD.request(card_id)
-        return await self._runner.call(extended(request, **extra) if extra else request)
+        return await self._runner.call(extended(request, extra_query, extra_headers))
 
-    async def move(self, card_id: str, *, list_id: str, **extra: Unpack[ExtraWithBody]) -> Card:
+    async def move(
+        self,
+        card_id: str,
+        *,
+        list_id: str,
+        extra_query: Parameters | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, JsonValue] | None = None,
+    ) -> Card:
         """Move a card to another list (interface 4.7). Fields that the response does not show are None.
 
         Args:
@@ -193,9 +242,17 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.MOVE_CARD.request(card_id, list_id=list_id)
-        return await self._runner.call(extended(request, **extra) if extra else request)
+        return await self._runner.call(extended(request, extra_query, extra_headers, extra_body))
 
-    async def add_label(self, card_id: str, label_id: str, **extra: Unpack[ExtraWithBody]) -> None:
+    async def add_label(
+        self,
+        card_id: str,
+        label_id: str,
+        *,
+        extra_query: Parameters | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, JsonValue] | None = None,
+    ) -> None:
         """Attach a label to a card (interface 4.8).
 
         Args:
@@ -207,9 +264,15 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.ADD_LABEL.request(card_id, label_id=label_id)
-        return await self._runner.call(extended(request, **extra) if extra else request)
+        return await self._runner.call(extended(request, extra_query, extra_headers, extra_body))
 
-    async def delete(self, card_id: str, **extra: Unpack[Extra]) -> None:
+    async def delete(
+        self,
+        card_id: str,
+        *,
+        extra_query: Parameters | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Delete a card for good (interface 4.10).
 
         A 404 after an attempt of unknown effect counts as success: that attempt may have deleted the card.
@@ -222,7 +285,7 @@ class Cards(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.DELETE_CARD.request(card_id)
-        return await self._runner.call(extended(request, **extra) if extra else request)
+        return await self._runner.call(extended(request, extra_query, extra_headers))
 
     def create_many(
         self,
@@ -284,7 +347,12 @@ class Cards(_Resource):
 class Members(_Resource):
     """Members (interface 4.11)."""
 
-    async def me(self, **extra: Unpack[Extra]) -> Member:
+    async def me(
+        self,
+        *,
+        extra_query: Parameters | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+    ) -> Member:
         """Read the member whose token it is (interface 4.11). Its fields are in `extra`.
 
         Raises:
@@ -292,4 +360,4 @@ class Members(_Resource):
             BoardClientError: the call failed in another way.
         """
         request = operations.READ_MEMBER.request()
-        return await self._runner.call(extended(request, **extra) if extra else request)
+        return await self._runner.call(extended(request, extra_query, extra_headers))

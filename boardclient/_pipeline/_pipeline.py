@@ -7,6 +7,7 @@ attempt is a value until the call is over: a raised exception keeps the frames t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import traceback
 from collections.abc import Collection, Coroutine, Generator, Iterable, Mapping
@@ -323,13 +324,12 @@ class Pipeline:
 
         assert self.policy is not None  # noqa: S101 -- asked by the callers
         context.is_recorded = True
-        try:
+        with contextlib.suppress(_LeftToRun):
             value = await self.policy.drive(request.operation, attempt, pause, first, context.seconds_since_beginning)
-        except _LeftToRun:
-            value = last  # type: ignore[assignment]  # -- an error is raised below
-        if context.options.is_of_run and isinstance(last, BoardClientError):
-            raise last
-        return value
+            if not (context.options.is_of_run and isinstance(last, BoardClientError)):
+                return value
+        assert isinstance(last, BoardClientError)  # noqa: S101 -- only a failure is left to a run
+        raise last
 
     def _pause(self, context: CallContext, seconds: float) -> None:
         """Note a pause before it begins, or raise the last error if it may not begin."""
