@@ -65,7 +65,7 @@ async def _work(journal: JournalLedger, task: Task, first: int, rows: int) -> fl
         making += time.thread_time() - began
         await journal.admit(batch)
         for row, card in zip(batch, cards, strict=True):
-            journal.settle(row, "created", card)
+            journal.add_outcome(row, "created", card)
     await journal.confirmed()
     return making
 

@@ -36,7 +36,7 @@ async def _measure(place: str, rows: int) -> None:
         await ledger.admit(batch)
         for row in batch:
             ledger.release(row)
-            ledger.settle(row, "created", Card(f"5f3c7a9e1b2d4c6a{row.index:08x}"))
+            ledger.add_outcome(row, "created", Card(f"5f3c7a9e1b2d4c6a{row.index:08x}"))
     await ledger.aclose()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     print(f"batch of {BATCH}: {cpu / count * 1e3:.1f} ms of CPU, {wall / count * 1e3:.1f} ms, {count * BATCH / wall:.0f} rows/s")

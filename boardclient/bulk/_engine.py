@@ -1,4 +1,4 @@
-"""Carries out the lives of a run's rows: takes them from the input, sends them, settles those in doubt, and ends.
+"""Carries out the lives of a run's rows: takes them from the input, sends them, reconciles those in doubt, and ends.
 
 What happens to a row is the table in `_life`. State changes here are plain methods. Three kinds of tasks do the awaiting: the
 workers, the feeder where the input or the ledger has to be awaited, and the conductor.
@@ -59,7 +59,7 @@ _NOT_PROVEN: Final = (
 
 
 class Engine:
-    """Sends the rows of one run, and settles those in doubt. Owned by its `BulkRun`, which opens, halts and closes it.
+    """Sends the rows of one run, and finds out about those in doubt. Owned by its `BulkRun`, which opens, halts and closes it.
 
     Rows that are being sent and results that were not taken together number at most two per worker, so a slow consumer slows the
     workers down. With `unknown="reconcile"` the last row of each list is kept back until others have a result or are in doubt:
@@ -115,7 +115,7 @@ class Engine:
         self._is_exhausted = False
         if isinstance(source, AsyncSource):
             source.on_wait = self._dispatch
-        self._is_settling = self._is_reading = False
+        self._is_reconciling = self._is_reading = False
         self._sent_at = self._listed_at = self._loop.time()  # requests of earlier runs were sent before now
         self._has_grown = False
         """Whether a card was created since the board was read for rows in doubt."""
@@ -131,17 +131,17 @@ class Engine:
 
     # --- open, halt, close
 
-    async def open(self, context: Context, note: Callable[[str], object]) -> asyncio.Task[None]:
+    async def open(self, context: Context, tell: Callable[[str], object]) -> asyncio.Task[None]:
         """Read the board if necessary, and start the tasks, which run in `context`. Return the one that ends last.
 
-        `note` is called with each phase.
+        `tell` is called with each phase, in words.
 
         Raises:
             BoardClientError: the board could not be read.
         """
-        self._note = note
+        self._tell = tell
         if self._has_board:
-            note("the board is read")
+            tell("the board is read")
             self._begin_phase("reading the board")
         await self._until_halted(self._reconciler.prepare(reads_cards=self._reads_board), context)
         self._tally.begin()
@@ -218,13 +218,13 @@ class Engine:
         """What the run waits for, or None."""
         if self._hold.reason is not None:
             return self._hold.reason
-        if self._is_settling:
+        if self._is_reconciling:
             return "settling"
         return "retry-after" if is_held(self._turns.pace, self._caller.limiter) else None
 
-    def _report(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
+    def _add_result(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, put it into the queue, and notify the listeners."""
-        self._ledger.settle(row, state, card, error)
+        self._ledger.add_outcome(row, state, card, error)
         values = (row.index, row.draft, card, error, state)
         self.results.put(values)
         self._tally.add_result(values)
@@ -252,11 +252,11 @@ class Engine:
     def _happen(
         self, row: Row, event: Event, card: Card | None = None, error: BoardClientError | None = None, seconds: float = 0.0
     ) -> None:
-        """Let an event happen to a row, and carry out its effect."""
-        row.state, effect = self._life[row.state, event]
-        match effect:
+        """Let an event happen to a row, and carry out the reaction to it."""
+        row.state, reaction = self._life[row.state, event]
+        match reaction:
             case "created":
-                self._report(row, "created", card)
+                self._add_result(row, "created", card)
             case "queue":
                 self._ready.append(row)
             case "queue first":
@@ -272,9 +272,9 @@ class Engine:
             case "withdraw":
                 self._ledger.withdraw([row])
             case "found":
-                self._report(row, "already" if row.is_earlier else "created", card)
+                self._add_result(row, "already" if row.is_earlier else "created", card)
             case "already" | "failed" | "unknown":
-                self._report(row, effect, card, error or row.error)
+                self._add_result(row, reaction, card, error or row.error)
 
     def _admit(self, row: Row) -> None:
         """Begin the life of a row that was taken from the input."""
@@ -573,7 +573,7 @@ class Engine:
     # --- the conductor
 
     async def _conduct(self) -> None:
-        """Let the workers send everything, settle what is in doubt, and end. The body of the conductor."""
+        """Let the workers send everything, reconcile what is in doubt, and end. The body of the conductor."""
         # A task per worker, not per card: this saves 10 microseconds per card, and memory does not grow with the input.
         self._start_workers()
         feeding: list[asyncio.Task[None]] = []
@@ -616,7 +616,7 @@ class Engine:
             self.halt(error)
 
     async def _phases(self) -> None:
-        self._note("rows are sent")
+        self._tell("rows are sent")
         reads_at_end = bool(self._ledger.batch) and self._reads_board
         while True:
             await self._quiet()
@@ -624,11 +624,11 @@ class Engine:
                 self._judge_refused()
             elif self._doubted:
                 reads_at_end = True
-                await self._settle()
+                await self._reconcile()
             elif self._kept:
                 self._let_go()
             elif self._open and self._has_grown:
-                await self._settle()
+                await self._reconcile()
             elif self._open:
                 await self._give_up()
             elif self._is_exhausted:
@@ -637,32 +637,32 @@ class Engine:
                 await self._wait_for_change()
         # The response of a proxy that repeated a POST looks like any other: only the board shows the second card.
         if reads_at_end:
-            self._note("the board is read for the audit")
+            self._tell("the board is read for the audit")
             self._begin_phase("reading the board")
             try:
                 self._tally.audit = await self._reconciler.audit()
             except BoardClientError as error:
                 self._tally.audit_error = error  # the results stay as they are
 
-    async def _settle(self) -> None:
-        """Read the board once every card that was sent must be listed, and settle the rows in doubt.
+    async def _reconcile(self) -> None:
+        """Read the board once every card that was sent must be listed, and note what it shows of the rows in doubt.
 
         New rows are sent until then, but not while the board is read.
         """
         rows = [*self._doubted, *self._open]
-        self._is_settling = True
+        self._is_reconciling = True
         try:
             wait = self._sent_at + self._options.settle_seconds - self._loop.time()
             if wait > 0:
-                self._note(f"rows in doubt: {len(rows)}, the board is read in {wait:.1f} s")
+                self._tell(f"rows in doubt: {len(rows)}, the board is read in {wait:.1f} s")
                 self._begin_phase("waiting", wait)
                 await asyncio.sleep(wait)
                 return
             self._is_reading, self._has_grown = True, False
             self._begin_phase("reading the board")
-            findings = await self._reconciler.settle(rows)
+            findings = await self._reconciler.reconcile(rows)
         finally:
-            self._is_settling = self._is_reading = False
+            self._is_reconciling = self._is_reading = False
         self._doubted.clear()
         self._open.clear()
         self._listed_at = self._loop.time()

@@ -407,7 +407,7 @@ class JournalLedger:
         self._file.file.lock.release_to(released)
         self.released = released
 
-    def settle(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
+    def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, without waiting, unless the journal has it already.
 
         If it can't be written, the next `admit` or `aclose` raises.

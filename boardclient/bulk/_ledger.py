@@ -55,7 +55,7 @@ class Ledger(Protocol):
         """Note that a row may be sent from now on. Called before its first request, if its number is above `released`."""
         ...
 
-    def settle(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
+    def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row."""
         ...
 
@@ -120,7 +120,7 @@ class MemoryLedger:
     def release(self, row: Row) -> None:
         """Do nothing: no later run needs it."""
 
-    def settle(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
+    def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Remember the card, whose identifier another response may name again."""
         if card is not None:
             self._confirmed.add(card.id)

@@ -1,6 +1,6 @@
-"""The life of a row: what happens to it, as a table from state and event to state and effect. No I/O.
+"""The life of a row: what happens to it, as a table from state and event to state and reaction. No I/O.
 
-`_engine` carries out the effects. docs/design/bulk.md draws the table.
+`_engine` carries out the reactions. docs/design/bulk.md draws the table.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Event: TypeAlias = Literal[
     "stopped",
 ]  # fmt: skip
 
-Effect_: TypeAlias = Literal[
+Reaction: TypeAlias = Literal[
     "nothing", "queue", "queue first", "pause", "hold back", "keep", "withdraw",
     "created", "already", "found", "failed", "unknown",
 ]  # fmt: skip
-"""What the engine does then. The last five are results."""
+"""What the engine does about an event. The last five are results."""
 
-Step: TypeAlias = "tuple[State, Effect_]"
+Step: TypeAlias = "tuple[State, Reaction]"
 Life: TypeAlias = Mapping[tuple[State, Event], Step]
 
 MOST_SENDS: Final = 5

@@ -120,7 +120,7 @@ class Reconciler:
 
     # --- rows in doubt
 
-    async def settle(self, rows: Sequence[Row]) -> list[RowFinding]:
+    async def reconcile(self, rows: Sequence[Row]) -> list[RowFinding]:
         """Read the board, and return a finding for each row.
 
         No other row may be in flight, since a card that is being created could be taken for that of a row in doubt.

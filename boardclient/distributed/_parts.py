@@ -135,7 +135,7 @@ class PartLedger:
         """
         self._lease.check()
 
-    def settle(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
+    def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, without waiting."""
         if row.action == "done":
             return

@@ -36,18 +36,18 @@ def test_every_row_ends(unknown: Unknown) -> None:
 @pytest.mark.parametrize("unknown", LIVES)
 def test_each_row_ends_with_one_result_or_is_left_to_the_next_run(unknown: Unknown) -> None:
     """An end has a result or withdraws the row, and nothing else does."""
-    for (state, event), (after, effect) in LIVES[unknown].items():
-        assert (after == "ended") == (effect in RESULTS | {"withdraw"}), (state, event)
+    for (state, event), (after, reaction) in LIVES[unknown].items():
+        assert (after == "ended") == (reaction in RESULTS | {"withdraw"}), (state, event)
 
 
 def test_a_stop_ends_every_state_without_a_request_in_flight() -> None:
     """What may exist is unknown then, what was refused has failed, and the rest is left to the next run."""
     for life in LIVES.values():
         for state in {state for state, _ in life} - {"sent", "resent"}:
-            after, effect = life[state, "stopped"]
+            after, reaction = life[state, "stopped"]
             assert after == "ended"
             expected = {"refused": "failed", "new": "withdraw", "ready": "withdraw"}
-            assert effect == expected.get(state, "unknown")
+            assert reaction == expected.get(state, "unknown")
 
 
 def test_only_the_caller_s_choice_sends_again_what_may_exist() -> None:

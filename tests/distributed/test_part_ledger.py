@@ -56,8 +56,8 @@ async def test_records_are_there_for_the_next_holder(database: Database) -> None
     await first.admit(given)
     for row in given:
         first.release(row)
-    first.settle(given[0], "created", Card("c0"))
-    first.settle(given[1], "unknown", error=BoardClientError("lost"))
+    first.add_outcome(given[0], "created", Card("c0"))
+    first.add_outcome(given[1], "unknown", error=BoardClientError("lost"))
     first.withdraw([given[2]])
     assert await first.baseline() is None
     for ids in (["b1"], ["b2"]):
@@ -73,7 +73,7 @@ async def test_records_are_there_for_the_next_holder(database: Database) -> None
     again = rows(4)
     await second.admit(again)
     assert [row.action for row in again] == ["done", "doubtful", "send", "doubtful"]
-    second.settle(again[0], "already", Card("c0"))
+    second.add_outcome(again[0], "already", Card("c0"))
     found = await second.baseline()
     assert found is not None
     assert ("b1" in found, "b2" in found, second.facts) == (True, False, {"name": "value"})
@@ -86,7 +86,7 @@ async def test_outcomes_are_written_soon(database: Database, monkeypatch: pytest
     ledger = await opened(database, await held(database))
     (row,) = given = rows(1)
     await ledger.admit(given)
-    ledger.settle(row, "created", Card("c0"))
+    ledger.add_outcome(row, "created", Card("c0"))
     while (await read_states(database, "job"))[1][0] != "done":
         await asyncio.sleep(0.01)
     await ledger.aclose()
@@ -101,7 +101,7 @@ async def test_a_part_that_was_taken_over_can_not_be_written(database: Database,
     ledger = await opened(database, lease)
     (row,) = rows(1)
     row.seq = 1
-    ledger.settle(row, "created", Card("c0"))
+    ledger.add_outcome(row, "created", Card("c0"))
     while ledger._failure is None:
         await asyncio.sleep(0.01)
     for use in (ledger.admit, lambda _: ledger.aclose()):

@@ -45,7 +45,7 @@ async def run(path: Path, names: Sequence[object], *, sent: int | None = None, d
             if row.seq > ledger.released:
                 ledger.release(row)
         for row in given[:done]:
-            ledger.settle(row, "created", Card(f"card {row.index}"))
+            ledger.add_outcome(row, "created", Card(f"card {row.index}"))
     finally:
         await ledger.aclose()
     return [row.action for row in given]
@@ -473,16 +473,16 @@ async def test_outcomes_are_written_without_waiting(path: Path, monkeypatch: pyt
     ledger = await opened(path)
     given = rows(*range(4))
     await ledger.admit(given)
-    ledger.settle(given[0], "created", Card("c0"))
+    ledger.add_outcome(given[0], "created", Card("c0"))
     while "done" not in states(path):
         await asyncio.sleep(0)
     monkeypatch.setattr(_journal, "_MOST_PENDING", 2)
-    ledger.settle(given[1], "created", Card("ç1"))
+    ledger.add_outcome(given[1], "created", Card("ç1"))
     ledger.withdraw(given[2:3])
     await ledger.aclose()
     await ledger.aclose()
     assert states(path) == ["done", "done", "waiting", "logged"]
-    for use in (lambda: ledger.release(given[3]), lambda: ledger.settle(given[3], "created", Card("c"))):
+    for use in (lambda: ledger.release(given[3]), lambda: ledger.add_outcome(given[3], "created", Card("c"))):
         with pytest.raises(RuntimeError, match="closed"):
             use()
 

@@ -180,7 +180,7 @@ async def test_unknown_rows_are_listed_beside_the_cards_that_may_be_theirs(path:
     await ledger.admit(rows)
     for row in rows:
         ledger.release(row)
-        ledger.settle(row, "unknown", error=BoardClientError("lost", Effect.UNKNOWN))
+        ledger.add_outcome(row, "unknown", error=BoardClientError("lost", Effect.UNKNOWN))
     milk, other = Card("c1", name="BUY MILK!", list_id="l1"), Card("c2", name="Zebra", list_id="l1")
     twins = [Card("c3", name="Buy Bread"), Card("c4", name="Buy Bread")]
     await ledger.note_resembling({rows[0].seq: [other, milk], rows[1].seq: twins, rows[2].seq: [other]})
