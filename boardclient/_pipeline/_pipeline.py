@@ -328,8 +328,9 @@ class Pipeline:
             value = await self.policy.drive(request.operation, attempt, pause, first, context.seconds_since_beginning)
             if not (context.options.is_of_run and isinstance(last, BoardClientError)):
                 return value
-        assert isinstance(last, BoardClientError)  # noqa: S101 -- only a failure is left to a run
-        raise last
+        if isinstance(last, BoardClientError):
+            raise last
+        return cast("T", last)  # a policy that repeats successes: the run takes the first
 
     def _pause(self, context: CallContext, seconds: float) -> None:
         """Note a pause before it begins, or raise the last error if it may not begin."""
