@@ -22,7 +22,7 @@ from _peak import peak_mib
 
 from boardclient import Card, CardDraft
 from boardclient.bulk._journal import JournalLedger
-from boardclient.bulk._rows import Row
+from boardclient.bulk._life import Row
 
 _BITS = random.Random(1)
 KEYS: dict[str, Callable[[int], str | None]] = {

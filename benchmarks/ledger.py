@@ -12,7 +12,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from boardclient import Card, CardDraft
-from boardclient.bulk._rows import Row
+from boardclient.bulk._life import Row
 from boardclient.distributed import plan
 from boardclient.distributed._database import Database, events, parts
 from boardclient.distributed._lease import claim

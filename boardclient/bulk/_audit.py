@@ -11,11 +11,11 @@ import attrs
 
 from boardclient.bulk._board import Missing
 from boardclient.bulk._content import EqualCards
+from boardclient.bulk._life import Row
 from boardclient.bulk._listing import Listing
 from boardclient.bulk._markers import RowMarkers
 from boardclient.bulk._proof import Evidence, Samples
 from boardclient.bulk._results import BulkAudit
-from boardclient.bulk._rows import Row
 from boardclient.models import Card
 
 _NAMED: Final = 1000

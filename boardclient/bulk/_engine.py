@@ -21,14 +21,12 @@ from boardclient._pace import Pace
 from boardclient._pipeline._calls import CallOptions, CallRunner
 from boardclient._statuses import is_throttling
 from boardclient.bulk._board import PatientReader
-from boardclient.bulk._halt import to_the_end
-from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._life import LIVES, MOST_SENDS, Event, event_of
+from boardclient.bulk._ledger import Ledger, to_the_end
+from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, event_of
+from boardclient.bulk._listing import SeenIds
 from boardclient.bulk._options import BulkOptions
-from boardclient.bulk._outcomes import Listener, Results, SeenIds, Tally, moment_in
 from boardclient.bulk._reconciler import Reconciler, RowFinding
-from boardclient.bulk._results import ResultState
-from boardclient.bulk._rows import Row
+from boardclient.bulk._results import Listener, Results, ResultState, Tally, moment_in
 from boardclient.bulk._source import AsyncSource, SyncSource
 from boardclient.bulk._waiting import Hold, SharedLimiter, Turn, Turns, is_held, pause_before, queue_before
 from boardclient.errors import ApiError, BoardClientError, DecodeError, Effect, InvalidIdentifierError

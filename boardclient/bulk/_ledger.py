@@ -5,17 +5,21 @@ A ledger says which rows may be sent, and keeps what became of them.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from boardclient.bulk._content import Content
+from boardclient.bulk._life import Row, RowKey
 from boardclient.bulk._listing import IdSet
 from boardclient.bulk._results import ResultState
-from boardclient.bulk._rows import Row, RowKey
 from boardclient.errors import BoardClientError
 from boardclient.models import Card
+
+T = TypeVar("T")
 
 
 class Doubt(NamedTuple):
@@ -157,3 +161,18 @@ class MemoryLedger:
 
     async def aclose(self) -> None:
         """Do nothing."""
+
+
+async def to_the_end(task: asyncio.Future[T]) -> T:
+    """Wait until a task or future is done, and return its result. A cancellation of the caller is raised afterwards."""
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None:
+        with contextlib.suppress(asyncio.CancelledError):
+            task.exception()  # retrieved, so that asyncio does not log it
+        raise cancellation
+    return task.result()

@@ -69,6 +69,39 @@ class IdSet:
         return self.find(identifier) is not None
 
 
+class SeenIds:
+    """Identifiers that were seen, for millions of them: it keeps hashes in an open table, 12 to 24 bytes each."""
+
+    def __init__(self) -> None:
+        self._table = array("q", bytes(8 * 64))
+        self._number = 0
+
+    def add(self, identifier: str) -> bool:
+        """Add an identifier. Return False if it was seen before."""
+        table = self._table
+        if not _place(table, hash(identifier) or 1):
+            return False
+        self._number += 1
+        if 3 * self._number > 2 * len(table):
+            self._table = array("q", bytes(2 * table.itemsize * len(table)))
+            for seen in table:
+                if seen:
+                    _place(self._table, seen)
+        return True
+
+
+def _place(table: array[int], value: int) -> bool:
+    """Put a number other than 0 into an open table. Return False if it is there already."""
+    mask = len(table) - 1
+    place = value & mask
+    while (found := table[place]) != value:
+        if not found:
+            table[place] = value
+            return True
+        place = (place + 1) & mask
+    return False
+
+
 class Listing:
     """A listing of a board, read card by card. Owned by one reading.
 

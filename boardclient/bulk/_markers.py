@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from boardclient.bulk._content import Content, digest
+from boardclient.bulk._life import Row
 from boardclient.bulk._listing import IdSet
-from boardclient.bulk._rows import Row
 from boardclient.models import Card, CardDraft
 
 Marking: TypeAlias = bool | Callable[[CardDraft], str] | None

@@ -11,9 +11,9 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from boardclient.bulk._content import Content, EqualCards, normal
+from boardclient.bulk._life import Row
 from boardclient.bulk._listing import Listing
 from boardclient.bulk._markers import RowMarkers
-from boardclient.bulk._rows import Row
 from boardclient.models import Card
 
 _SAMPLES: Final = 32

@@ -16,11 +16,11 @@ from boardclient.bulk._audit import RowsOfRun, make_audit
 from boardclient.bulk._board import Reader, RunBoard
 from boardclient.bulk._content import EqualCards, digest
 from boardclient.bulk._ledger import Doubt, Ledger
+from boardclient.bulk._life import Row
 from boardclient.bulk._listing import Extent, Listing
 from boardclient.bulk._markers import Marking, RowMarkers
 from boardclient.bulk._proof import Claim, Evidence, Samples, Suspects, find_equal, words
 from boardclient.bulk._results import BulkAudit
-from boardclient.bulk._rows import Row
 from boardclient.errors import BoardClientError, Effect, JournalError
 from boardclient.models import Card
 

@@ -12,13 +12,11 @@ from typing import Final, Literal, Self
 from boardclient._activities import PARENT, Activity
 from boardclient._pipeline._calls import CallRunner
 from boardclient.bulk._engine import Engine
-from boardclient.bulk._halt import to_the_end
 from boardclient.bulk._journal import JournalLedger
-from boardclient.bulk._ledger import Ledger, MemoryLedger
+from boardclient.bulk._ledger import Ledger, MemoryLedger, to_the_end
+from boardclient.bulk._life import Row
 from boardclient.bulk._options import BulkOptions, journal_identity
-from boardclient.bulk._outcomes import Listener, Tally
-from boardclient.bulk._results import BulkReport, CardResult
-from boardclient.bulk._rows import Row
+from boardclient.bulk._results import BulkReport, CardResult, Listener, Tally
 from boardclient.bulk._source import open_source
 from boardclient.events import BulkProgress
 from boardclient.logs import followers

@@ -15,7 +15,7 @@ from boardclient._pace import Growth, Limiter, Pace
 from boardclient._pipeline._calls import CallWithdrawn, ConnectionSlots, FifoSemaphore
 from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._statuses import ends_run, is_throttling
-from boardclient.bulk._rows import Row
+from boardclient.bulk._life import Row
 from boardclient.errors import ApiError, BoardClientError, ConsentRequired, Effect
 
 HoldReason: TypeAlias = Literal["outage", "consent"]

@@ -20,7 +20,7 @@ import attrs
 from boardclient.bulk._content import Content
 from boardclient.bulk._journal import RunFile, named, read_content
 from boardclient.bulk._journal_file import JournalFile, Meta, check_identity, connect, find_location, read_meta, translated
-from boardclient.bulk._rows import RowAction, RowKey, RowState
+from boardclient.bulk._life import RowAction, RowKey, RowState
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier
 

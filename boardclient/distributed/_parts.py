@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from boardclient._statuses import is_final
 from boardclient.bulk import IdSet
 from boardclient.bulk._ledger import Doubt
+from boardclient.bulk._life import Row
 from boardclient.bulk._results import ResultState
-from boardclient.bulk._rows import Row
 from boardclient.distributed._database import Database, events, jobs, parts
 from boardclient.distributed._lease import Heartbeat, Lease
 from boardclient.errors import BoardClientError

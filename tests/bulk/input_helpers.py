@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from boardclient import CardDraft
-from boardclient.bulk._rows import Row
+from boardclient.bulk._life import Row
 from boardclient.bulk._source import open_source
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from input_helpers import KINDS, Slow, draft, every_kind, given_as, indices
 
 from boardclient import CardDraft
-from boardclient.bulk._rows import Row
+from boardclient.bulk._life import Row
 from boardclient.bulk._source import open_source
 
 

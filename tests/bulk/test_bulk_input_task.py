@@ -12,7 +12,7 @@ from input_helpers import Slow, draft, indices
 from virtual_loop import Clock
 
 from boardclient import CardDraft
-from boardclient.bulk._rows import Row
+from boardclient.bulk._life import Row
 from boardclient.bulk._source import open_source
 
 # --- one task for an asynchronous input

@@ -16,7 +16,7 @@ from boardclient import (
     CardDraft,
     JournalError,
 )
-from boardclient.bulk import _outcomes
+from boardclient.bulk import _results
 from boardclient.bulk._journal import RunFile
 from boardclient.testing import faults
 
@@ -165,7 +165,7 @@ async def test_a_journal_may_be_named_by_a_string(world: World) -> None:
 async def test_the_time_of_a_run_begins_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time between the call of `create_many` and the block does not count, so that the rate is that of the run."""
     clock = Clock()
-    monkeypatch.setattr(_outcomes, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(_results, "time", SimpleNamespace(monotonic=clock))
     run = Service().run([CardDraft("a", "list")])
     clock.advance(100.0)
     async with run:

@@ -19,7 +19,7 @@ from boardclient._operations import Request
 from boardclient._pipeline._calls import CallOptions
 from boardclient.bulk._journal import JournalLedger, RunFile
 from boardclient.bulk._journal_file import JournalFile, RunLock
-from boardclient.bulk._rows import Row
+from boardclient.bulk._life import Row
 
 
 async def test_a_cancelled_run_gives_its_journal_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

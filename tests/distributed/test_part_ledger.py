@@ -12,7 +12,7 @@ import pytest
 
 from boardclient import Card, CardDraft, JournalError
 from boardclient.bulk import BulkAudit, BulkReport
-from boardclient.bulk._rows import Row
+from boardclient.bulk._life import Row
 from boardclient.distributed import _lease, plan, report
 from boardclient.distributed import _parts as part_ledgers
 from boardclient.distributed._database import Database

@@ -19,7 +19,7 @@ import pytest
 from boardclient import Card, CardDraft, JournalError
 from boardclient.bulk import _journal, _journal_file, resolve
 from boardclient.bulk._journal import JournalLedger, RunFile
-from boardclient.bulk._rows import Row
+from boardclient.bulk._life import Row
 from boardclient.bulk.journal import read_journal, read_rows, read_unknown
 
 IDENTITY = {"service": "https://boards.example", "board": "b1"}
@@ -382,7 +382,7 @@ FULL = """
 import asyncio, resource, signal, sys
 from boardclient import CardDraft, JournalError
 from boardclient.bulk._journal import JournalLedger
-from boardclient.bulk._rows import Row
+from boardclient.bulk._life import Row
 
 async def main():
     ledger = await JournalLedger.open(sys.argv[1], {"service": "https://boards.example", "board": "b1"}, 8)

@@ -13,7 +13,7 @@ import pytest
 from boardclient import AsyncSession, BulkReport, Card, CardDraft, JournalError
 from boardclient.bulk import resolve
 from boardclient.bulk._journal import JournalLedger
-from boardclient.bulk._rows import Row
+from boardclient.bulk._life import Row
 from boardclient.bulk.journal import note_undone, read_journal, read_rows, read_unknown
 from boardclient.errors import BoardClientError, Effect
 from boardclient.testing import BoardService, faults
