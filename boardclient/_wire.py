@@ -492,7 +492,7 @@ def _parts(model: type, body: bytes) -> Iterator[_Part]:
     rest = body
     if start is not None and len(body) - start.end() > 2 * _PART_BYTES:  # with less there may be no boundary
         position = start.end()
-        if not body.startswith(b"{", position):
+        if not body.startswith((b"{", b"]"), position):
             _check_json(body)
             yield [], (None,)  # it is no object, and the others need not be read
             return

@@ -121,6 +121,7 @@ BODIES = ARRAYS | st.builds(lambda body, cut: body[:cut], ARRAYS, st.integers(0,
 @example(b'\xef\xbb\xbf[{"id":"a","name":"\\ud83d"},{"id":"b"},{"id":"c","x":1e400}]  ', 16, 1, Card)
 @example(b'[{"id":"a","name":"\\ud83d"},{"id":"b"}] x', 1, 1, Card)
 @example(b'[{"id":"a"},{"id":"b"}]]', 1, 1, Card)
+@example(b"\t\r\n [\t\r\n ]\t\r\n ", 1, 1, Card)
 @example(b'{"id":"a"},{"id":"b"}', 1, 1, Card)
 @example(b'[{"id":"a","x":[' + b"{},{}," * 9 + b'{}]},{"id":"b"}]', 1, 1, Card)
 @example(b'[{"id":"a","x":"' + b"},{" * 9 + b'"},{"id":"b"}]', 1, 1, Card)
