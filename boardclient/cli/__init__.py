@@ -48,7 +48,7 @@ def _run(argv: "Sequence[str] | None") -> int:
     import sys
 
     try:
-        from boardclient.cli._program import run
+        from boardclient.cli._app import run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "click":
             raise

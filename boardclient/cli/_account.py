@@ -53,7 +53,7 @@ def login(
     import attrs
 
     from boardclient.cli import _sign_in
-    from boardclient.cli._errors import UsageError
+    from boardclient.cli._output import UsageError
     from boardclient.cli._running import without_session
 
     async def work(settings: Settings) -> None:

@@ -17,8 +17,16 @@ from urllib.parse import urlsplit
 import click
 
 import boardclient
-from boardclient.cli._errors import CommandError, IncompleteError, NoCredentialsError, UsageError
-from boardclient.cli._output import has_color, local, out_columns, out_json
+from boardclient.cli._output import (
+    CommandError,
+    IncompleteError,
+    NoCredentialsError,
+    UsageError,
+    has_color,
+    local,
+    out_columns,
+    out_json,
+)
 from boardclient.cli._profiles import Settings, folder, load
 
 _WORST_CLOCK_SECONDS = 60.0

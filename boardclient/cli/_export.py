@@ -117,7 +117,7 @@ async def _export(
         IncompleteError: some cards could not be written in the format that import reads.
         BoardClientError: the board could not be read.
     """
-    from boardclient.cli._errors import IncompleteError
+    from boardclient.cli._output import IncompleteError
 
     cards = await client.session.boards.cards(board_id)
     lists = await client.session.boards.lists(board_id)  # after the cards, so that the list of each card is known
@@ -148,7 +148,7 @@ def choose_format(said: Format | None, output: Path | None) -> Format:
         UsageError: they name different formats, so that `import` would misread the file, or the extension names none.
     """
     from boardclient.cli import _rows
-    from boardclient.cli._errors import UsageError
+    from boardclient.cli._output import UsageError
 
     if output is None:
         return said or _rows.Format.CSV
@@ -229,7 +229,7 @@ def write(
 @contextlib.contextmanager
 def _opened(path: Path | None) -> Iterator[TextIO]:
     """Open the output, in UTF-8 whatever the terminal's encoding is. Standard output stays open."""
-    from boardclient.cli._errors import OUTPUT_ERRORS, IncompleteError, UsageError
+    from boardclient.cli._output import OUTPUT_ERRORS, IncompleteError, UsageError
 
     if path is None:
         if isinstance(sys.stdout, TextIOWrapper):

@@ -23,9 +23,8 @@ from boardclient.bulk import BulkAudit, Content, EqualCards, journal_identity
 from boardclient.bulk.journal import Rehearsal, RowAction, RowKey, adopt, read_journal, read_rows, rehearsed
 from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
-from boardclient.cli._errors import IncompleteError, NotProvenError, UsageError
 from boardclient.cli._names import Finder, Names, of_lists
-from boardclient.cli._output import note, out, out_json, plural, quoted, show
+from boardclient.cli._output import IncompleteError, NotProvenError, UsageError, note, out, out_json, plural, quoted, show
 from boardclient.cli._running import Client, GracefulStop, in_steps, reported, with_session
 
 if TYPE_CHECKING:

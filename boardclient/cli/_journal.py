@@ -123,7 +123,7 @@ def journal_resolve(
       boardclient journal resolve cards.csv.journal 5 --absent
     """
     from boardclient.bulk.journal import read_unknown, resolve
-    from boardclient.cli._errors import NotProvenError
+    from boardclient.cli._output import NotProvenError
     from boardclient.cli._running import reported
 
     if row is None and (card_id is not None or absent):

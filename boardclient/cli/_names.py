@@ -10,8 +10,7 @@ from functools import cached_property
 import attrs
 
 from boardclient import BoardList, Card, NotFoundError
-from boardclient.cli._errors import IncompleteError, UsageError
-from boardclient.cli._output import note, quoted
+from boardclient.cli._output import IncompleteError, UsageError, note, quoted
 from boardclient.cli._running import Client
 
 _MOST_NAMES = 8

@@ -20,7 +20,7 @@ import click
 
 import boardclient
 from boardclient import FileTokenStore, StoredToken, Token
-from boardclient.cli._errors import NoCredentialsError, UsageError
+from boardclient.cli._output import NoCredentialsError, UsageError
 
 _KEYRING_SERVICE = "boardclient"
 _VARIABLES = {

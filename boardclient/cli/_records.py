@@ -266,11 +266,11 @@ def card_create(
     pos: str | None,
     fields: tuple[str, ...] | None,
 ) -> None:
-    """Create a card in a list.
+    """Create a card in a list. With --board it is looked up there if the response is lost, and not created twice.
 
     Example:  boardclient card create "Book the room" --board Roadmap --list "To Do" --due 2027-01-31
     """
-    from boardclient.cli._errors import UsageError
+    from boardclient.cli._output import UsageError
     from boardclient.cli._rows import parse_due
 
     chosen = _zone(zone)
@@ -281,7 +281,10 @@ def card_create(
         except ValueError as error:
             raise UsageError(f"--due {quoted(due or '')}: {error}") from None
         list_id = await finder.list_id(list_)
-        card = await finder.client.session.cards.create(name, list_id=list_id, desc=desc, due=due_at, pos=pos)
+        board_id = finder.board_id() or None
+        card = await finder.client.session.cards.create(
+            name, list_id=list_id, desc=desc, due=due_at, pos=pos, board_id=board_id, unknown=board_id and "reconcile"
+        )
         return _record(card, _CARD, chosen)
 
     _call("card created", work, fields, board=board)

@@ -23,9 +23,8 @@ from typing import BinaryIO, TypeAlias
 import attrs
 
 from boardclient import CardDraft, Position
-from boardclient.cli._errors import UsageError
 from boardclient.cli._names import Names
-from boardclient.cli._output import quoted
+from boardclient.cli._output import UsageError, quoted
 
 COLUMNS = ("name", "desc", "due", "pos", "list", "reference")
 

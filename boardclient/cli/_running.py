@@ -16,8 +16,7 @@ import click
 import boardclient
 from boardclient import BoardClientError, Effect, logs
 from boardclient.cli import _profiles, _sign_in
-from boardclient.cli._errors import CommandError, StoppedError, UsageError
-from boardclient.cli._output import note
+from boardclient.cli._output import CommandError, StoppedError, UsageError, note
 from boardclient.cli._profiles import Settings
 
 _T = TypeVar("_T")

@@ -114,7 +114,7 @@ def serve(
       boardclient serve --token-lifetime 60 --latency 0.2 --fail 0.05 --rate-limit 20
       boardclient serve --replay calls.har
     """
-    from boardclient.cli._errors import UsageError
+    from boardclient.cli._output import UsageError
     from boardclient.cli._running import reported, run_until_signal
     from boardclient.testing import BoardService
 
@@ -161,7 +161,7 @@ def _replay_service(recording: str, port: int) -> ReplayService:
     Raises:
         UsageError: the file can't be read, or is no recording.
     """
-    from boardclient.cli._errors import UsageError
+    from boardclient.cli._output import UsageError
     from boardclient.testing import replay
 
     try:

@@ -26,8 +26,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 import attrs
 
 import boardclient
-from boardclient.cli._errors import CommandError, UsageError
-from boardclient.cli._output import note
+from boardclient.cli._output import CommandError, UsageError, note
 from boardclient.cli._profiles import Settings
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -12,8 +12,7 @@ import attrs
 from boardclient import AsyncSession, BoardClientError, Card, CardDraft, NotFoundError
 from boardclient.bulk import Content
 from boardclient.bulk.journal import note_undone, read_journal, read_rows
-from boardclient.cli._errors import IncompleteError, UsageError
-from boardclient.cli._output import note, out, plural, quoted, show
+from boardclient.cli._output import IncompleteError, UsageError, note, out, plural, quoted, show
 from boardclient.cli._running import confirm, in_steps
 
 _LINES = 20

@@ -17,6 +17,7 @@ import boardclient
 from boardclient.cli import main
 from boardclient.cli._output import local
 from boardclient.cli._profiles import Settings
+from boardclient.resources import Cards
 from boardclient.testing import BoardService, assert_no_secrets
 
 
@@ -80,6 +81,20 @@ def test_a_name_that_is_not_exactly_one_is_refused_with_what_helps(cli, board_se
     assert out == ""
     assert message.format(first=first, second=second) in err
     assert len(board_service.rules.cards) == made
+
+
+def test_a_card_whose_response_is_lost_is_looked_up_on_the_board(cli, board_service: BoardService, board, monkeypatch) -> None:
+    """It is found there. Otherwise the error says that it is not known whether it exists."""
+    real = Cards.create
+    monkeypatch.setattr(Cards, "create", lambda *args, **options: real(*args, **options, settle=0))
+    cards, into = board_service.rules.cards, ("--list", "To Do", "--board", board.board)
+    board_service.faults.add(board_service.faults.drop(), "cards.create", call=1)
+    code, out, err = cli("card", "create", "A", *into)
+    assert (code, out, len(cards)) == (1, "", 0)
+    assert "whether the card exists is not known" in err
+    board_service.faults.add(board_service.faults.drop(commit=True), "cards.create", call=2)
+    code, out, _ = cli("card", "create", "B", *into)
+    assert (code, [fields(out)["id"]]) == (0, [*cards])
 
 
 def test_an_identifier_is_taken_before_a_name(cli, board_service: BoardService, board) -> None:
@@ -392,7 +407,7 @@ def _hide(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     real = builtins.__import__
 
     def refuse(name: str, *args: object, **options: object) -> object:
-        if name == "boardclient.cli._program":
+        if name == "boardclient.cli._app":
             raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
         return real(name, *args, **options)
 

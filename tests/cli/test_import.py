@@ -15,7 +15,7 @@ from import_helpers import Renamed, counts, into, names, summary
 from boardclient import BulkReport, Card, CardDraft, CardResult, TransportError
 from boardclient.bulk import BulkAudit
 from boardclient.cli import _importing, _rows
-from boardclient.cli._errors import CommandError
+from boardclient.cli._output import CommandError
 from boardclient.cli._running import GracefulStop
 from boardclient.testing import BoardService
 

@@ -14,7 +14,7 @@ import pytest
 
 import boardclient
 from boardclient import cli as entry
-from boardclient.cli import _drawing, _output, _program
+from boardclient.cli import _app, _drawing, _output
 from boardclient.testing import BoardService
 
 _HEAVY = ("aiohttp", "rich", "attrs", "asyncio", "msgspec", "tenacity", "pydantic", "boardclient.testing", "importlib.metadata")
@@ -90,7 +90,7 @@ main(["whoami"])
 """
 
 
-@pytest.mark.parametrize("module", ["boardclient.cli._program", "click", "attrs", "aiohttp", "boardclient.cli._records"])
+@pytest.mark.parametrize("module", ["boardclient.cli._app", "click", "attrs", "aiohttp", "boardclient.cli._records"])
 def test_an_interrupt_while_it_starts_is_one_line_and_130(module: str) -> None:
     """Whatever is being imported when Ctrl-C is pressed: no traceback."""
     done = run("-c", _INTERRUPTED, module, env={"BOARDCLIENT_BASE_URL": "https://board.example", "BOARDCLIENT_TOKEN": "t"})
@@ -110,7 +110,7 @@ def test_the_interrupt_s_handler_writes_a_line_and_ends_the_process(monkeypatch,
         raise _Ended
 
     monkeypatch.setattr(os, "_exit", end)
-    monkeypatch.setattr(_program, "run", lambda argv: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(_app, "run", lambda argv: signal.raise_signal(signal.SIGINT))
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(_Ended):
         entry.main([])

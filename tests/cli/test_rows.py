@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boardclient import BoardList, CardDraft, Position
-from boardclient.cli._errors import UsageError
 from boardclient.cli._names import of_lists
+from boardclient.cli._output import UsageError
 from boardclient.cli._rows import FileRow, Format, Layout, Problem, Problems, format_of, parse_due, read, recognise
 
 LISTS = of_lists(

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from boardclient.cli._errors import StoppedError
+from boardclient.cli._output import StoppedError
 from boardclient.cli._running import GracefulStop, run_until_signal
 
 
