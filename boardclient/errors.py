@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 if TYPE_CHECKING:
-    from boardclient._curl import ShownRequest
+    from boardclient._redaction import ShownRequest
 
 
 Phase = Literal["connect", "send", "receive", "deadline"]

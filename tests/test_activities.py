@@ -8,7 +8,7 @@ import pytest
 
 from boardclient import logs
 from boardclient._activities import Activity, Instrument, Observers
-from boardclient._curl import ShownRequest
+from boardclient._redaction import ShownRequest
 from boardclient.events import BulkProgress, CredentialsRenewed, Event
 from boardclient.integrations.opentelemetry import _OpenTelemetry
 

@@ -29,7 +29,7 @@ from boardclient import (
     StaticCredentials,
     retry,
 )
-from boardclient._curl import ShownRequest
+from boardclient._redaction import ShownRequest
 from boardclient._transport._failures import failure_of
 from boardclient.testing import BoardService, assert_no_secrets, faults
 

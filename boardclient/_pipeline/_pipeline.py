@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from boardclient import retry as _retry
 from boardclient._activities import INSTALLED, PARENT, Observers, checked_observers
-from boardclient._curl import ShownRequest
 from boardclient._operations import AT_ONCE_BYTES, Request, error_of, unreadable
 from boardclient._pipeline._calls import CallOptions, ConnectionSlots, begin_call
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._guards import AttemptLimiter, GuardedLimiter, GuardedProvider
 from boardclient._pipeline._in_flight import CallContext
+from boardclient._redaction import ShownRequest
 from boardclient._statuses import SUCCESSES, is_throttling
 from boardclient._transport import RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn

@@ -11,9 +11,8 @@ import attrs
 from multidict import CIMultiDict
 
 from boardclient import _wire
-from boardclient._curl import ShownRequest
 from boardclient._operations import Request
-from boardclient._redaction import forms_of, is_free_of, masked, takes_secrets
+from boardclient._redaction import ShownRequest, forms_of, is_free_of, masked, takes_secrets
 from boardclient._responses import BODY_KEPT_BYTES, Response
 from boardclient._transport import RawResponse
 from boardclient.models import check_filled
