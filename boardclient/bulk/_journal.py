@@ -138,7 +138,7 @@ class RunFile:
 
     def set_baseline(self, card_ids: Iterable[str]) -> None:
         """Store the ids of the cards on the board, once, before the first row is logged."""
-        ordered = sorted(set(card_ids))
+        ordered = sorted({_storable(card_id) for card_id in card_ids})
         with self.file.transaction():
             _insert(self._connection, "INSERT INTO baseline (card_id)", [(card_id,) for card_id in ordered])
             self.file.set_meta("baseline", len(ordered))
@@ -523,8 +523,9 @@ _DONE: Final = "SELECT detail FROM outcomes WHERE state = 'done'"
 
 
 def _resembling(card: Card) -> list[object]:
-    texts = [None if text is None else _storable(text) for text in (card.name or "", card.list_id or "", card.desc)]
-    return [card.id, *texts, None if card.due is None else int(card.due.timestamp())]
+    shown = (card.id, card.name or "", card.list_id or "", card.desc)
+    texts = [None if text is None else _storable(text) for text in shown]
+    return [*texts, None if card.due is None else int(card.due.timestamp())]
 
 
 async def _result(job: Future[T]) -> T:

@@ -263,3 +263,20 @@ async def test_a_board_that_cannot_be_read_at_the_start_frees_the_journal(world:
     assert world.sent == []
     world.service.faults.clear()
     assert (await world.finish(world.drafts(0)))[0] == {"0": "created"}
+
+
+async def test_identifiers_that_utf_8_cannot_encode_are_kept(world: World) -> None:
+    """A board may show cards with lone surrogates in their identifiers: a run keeps them, and later ones end as well."""
+    before = '{"id":"\\ud800","name":"Before","desc":""}'
+    stranger = '{"id":"\\udc00","name":"\\udc00","desc":""}'
+    faults_of = world.service.faults
+    faults_of.add(faults.ForeignBody(f"[{before}]".encode()), "boards.cards", call=1)
+    faults_of.add(faults.ForeignBody(f"[{before},{stranger}]".encode()), "boards.cards")
+    faults_of.add(faults.Drop(commit=True), "cards.create", call=1)
+    for _ in range(2):
+        states, report = await world.finish(world.drafts(0))
+        assert states == {"0": "unknown"}
+        (problem,) = report.problems
+        assert isinstance(problem.error, BoardClientError)
+        assert problem.error.effect is Effect.UNKNOWN
+    assert len(world.sent) == 1
