@@ -1,4 +1,4 @@
-"""Carries out the lives of a run's rows: takes them from the input, sends them, reconciles those in doubt, and ends.
+"""The engine of a run: takes rows from the input, sends them, reconciles those in doubt, and ends.
 
 What happens to a row is the table in `_life`. State changes here are plain methods. Three kinds of tasks do the awaiting: the
 workers, the feeder where the input or the ledger has to be awaited, and the conductor.
@@ -39,7 +39,7 @@ _ENDS_TASK: Final = (asyncio.CancelledError, GeneratorExit)
 """What ends a task from outside: it is cancelled, or its event loop was closed."""
 _LOOK_SECONDS: Final = 0.02
 """How often a run looks whether more workers make it faster."""
-_MOST_AHEAD: Final = 256
+_LARGEST_BATCH: Final = 256
 """The largest number of rows logged in one commit, whose cost hardly depends on their number."""
 _MOST_DOUBTS: Final = 1000
 """The number of rows in doubt at which the board is read before more rows are sent."""
@@ -84,7 +84,7 @@ class Engine:
         self._ledger, self._tally, self._ended = ledger, tally, ended
         self._loop = asyncio.get_running_loop()
         self._life = LIVES[options.unknown]
-        self._hold = Hold(caller.timeout, self._moved)
+        self._hold = Hold(caller.timeout, self._note_change)
         shared = caller.limiter
         self._queue = None if shared is None else queue_before(shared)
         has_pace = isinstance(shared, Pace)
@@ -95,6 +95,7 @@ class Engine:
         self._reconciler = Reconciler(reader, options.board_id, ledger, options.marker, options.settle_seconds)
         self._has_board, self._reads_board = options.board_id is not None, options.unknown == "reconcile"
         self._seen = SeenIds()
+        """The identifiers that responses have named, and those of known cards."""
         self._ready: deque[Row] = deque()
         self._first: deque[Row] = deque()
         """Rows to be sent before those of `_ready`: they were put off, or were in doubt."""
@@ -109,19 +110,27 @@ class Engine:
         self._busy = 0
         """How many rows the workers have."""
         self._idle: deque[asyncio.Future[Row | None]] = deque()
-        self._ahead = ledger.batch
+        """The workers that wait for a row."""
+        self._batch = ledger.batch
+        """How many rows the feeder takes and logs at a time. 0 if nothing is logged."""
         self._is_exhausted = False
         if isinstance(source, AsyncSource):
             source.on_wait = self._dispatch
         self._is_reconciling = self._is_reading = False
-        self._sent_at = self._listed_at = self._loop.time()  # requests of earlier runs were sent before now
+        self._sent_at = self._loop.time()  # requests of earlier runs were sent before now
+        """When the last response was lost, on the loop's clock."""
+        self._listed_at = self._sent_at
+        """When the board was last read for rows in doubt."""
         self._has_grown = False
         """Whether a card was created since the board was read for rows in doubt."""
         self._calls: list[CallOptions] = []
+        """The options of the workers' calls, by which they are withdrawn."""
         self._entering: set[asyncio.Task[Any]] = set()
+        """The workers that wait for pace or a connection."""
         self._change = asyncio.Event()
         """Set when the run is quiet, or no longer is."""
-        self._hungry = asyncio.Event()
+        self._needs_rows = asyncio.Event()
+        """Set when rows may have to be taken from the input."""
         self._phase_task: asyncio.Task[None] | None = None
         self._conductor: asyncio.Task[None] | None = None
         self._announced: WaitReason | None = None
@@ -294,7 +303,7 @@ class Engine:
         """Send a row again after its pause."""
         del self._paused[row]
         insort(self._first, row, key=_waiting_since)
-        self._moved()
+        self._note_change()
 
     def _note_created(self, row: Row, card: Card) -> None:
         """Note the response to a row's request."""
@@ -379,9 +388,9 @@ class Engine:
         first, ready, kept = self._first, self._ready, self._kept
         while first or ready or self._refill():
             row = (first or ready).popleft()
-            if self._ahead and len(ready) < self._ahead >> 1:
-                self._hungry.set()
-            if not self._reads_board or row.is_last or row.put_off_at is not None:
+            if self._batch and len(ready) < self._batch >> 1:
+                self._needs_rows.set()
+            if not self._reads_board or row.was_kept or row.put_off_at is not None:
                 return row
             list_id = row.draft.list_id
             before = kept.get(list_id)
@@ -395,8 +404,8 @@ class Engine:
     def _refill(self) -> bool:
         """Take rows from the input if that needs no waiting. Return whether one is ready."""
         source = self._source
-        if self._ahead or self._is_exhausted or isinstance(source, AsyncSource):
-            self._hungry.set()
+        if self._batch or self._is_exhausted or isinstance(source, AsyncSource):
+            self._needs_rows.set()
             return False
         while not (self._ready or self.is_halted):
             try:
@@ -422,7 +431,7 @@ class Engine:
         if not self._busy and (self.is_halted or self._is_quiet):
             self._change.set()
 
-    def _moved(self) -> None:
+    def _note_change(self) -> None:
         """Note that rows may be sent that had to wait, or that the run waits for something else."""
         self._announce()
         self._dispatch()
@@ -432,21 +441,21 @@ class Engine:
         """How many rows the feeder is to take now."""
         waiting = len(self._first) + len(self._ready)
         capacity = 2 * self._options.workers - self._busy - len(self.results.untaken)
-        if self._ahead:
-            return self._ahead if waiting <= self._ahead >> 1 and capacity > 0 else 0
+        if self._batch:
+            return self._batch if waiting <= self._batch >> 1 and capacity > 0 else 0
         return min(capacity, len(self._idle)) - waiting
 
     async def _feed(self) -> None:
         """Take rows from an input that has to be awaited, or for a ledger. The body of the feeder."""
         while not (self._is_exhausted or self.is_halted):
             while (wanted := self._wanted) <= 0:
-                self._hungry.clear()
-                await self._hungry.wait()
+                self._needs_rows.clear()
+                await self._needs_rows.wait()
             rows = await self._source.take(wanted)
-            if self._ahead and rows:
+            if self._batch and rows:
                 await self._ledger.admit(rows)
-                if self._idle and len(rows) == self._ahead:
-                    self._ahead = min(2 * self._ahead, _MOST_AHEAD)  # workers had to wait for them
+                if self._idle and len(rows) == self._batch:
+                    self._batch = min(2 * self._batch, _LARGEST_BATCH)  # workers had to wait for them
             self._is_exhausted = not rows
             for row in rows:
                 self._admit(row)
@@ -522,7 +531,7 @@ class Engine:
             return None
         waiter: asyncio.Future[Row | None] = self._loop.create_future()
         self._idle.append(waiter)
-        self._hungry.set()
+        self._needs_rows.set()
         if not self._busy:
             self._dispatch()
         try:
@@ -575,7 +584,7 @@ class Engine:
         # A task per worker, not per card: this saves 10 microseconds per card, and memory does not grow with the input.
         self._start_workers()
         feeding: list[asyncio.Task[None]] = []
-        if self._ahead or isinstance(self._source, AsyncSource):
+        if self._batch or isinstance(self._source, AsyncSource):
             feeder = asyncio.create_task(self._feed())
             feeder.add_done_callback(self._note_fed)
             feeding.append(feeder)
@@ -624,7 +633,7 @@ class Engine:
                 reads_at_end = True
                 await self._reconcile()
             elif self._kept:
-                self._let_go()
+                self._send_kept()
             elif self._open and self._has_grown:
                 await self._reconcile()
             elif self._open:
@@ -683,7 +692,7 @@ class Engine:
             why = f"sent {row.sends} times, and not on the board: {row.error}"
             self._happen(row, "absent too often", error=BoardClientError(why, Effect.REJECTED))
         else:
-            row.is_earlier, row.is_last, row.error, row.put_off_at = False, False, None, None
+            row.is_earlier, row.was_kept, row.error, row.put_off_at = False, False, None, None
             self._happen(row, "absent")
 
     async def _give_up(self) -> None:
@@ -738,10 +747,10 @@ class Engine:
                 steps += 1
                 await asyncio.sleep(0)
 
-    def _let_go(self) -> None:
+    def _send_kept(self) -> None:
         """Let the rows be sent that were kept back."""
         for row in self._kept.values():
-            row.is_last = True
+            row.was_kept = True
         self._first.extend(self._kept.values())
         self._kept.clear()
         self._dispatch()

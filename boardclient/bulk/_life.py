@@ -146,7 +146,7 @@ class Row:
     """When its effect became unknown in this run, on the loop's clock."""
     absent_at: Extent | None = None
     """How many cards a listing showed that lacked its card, since it was last sent."""
-    is_last = False
+    was_kept = False
     """Whether it was kept back, and may be sent now."""
     sent_as = 0
     """The number of its last request among those of the run."""
