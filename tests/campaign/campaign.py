@@ -367,7 +367,7 @@ def _crash_at(point: str, place: str, rows: int, seed: int, scale: Scale, import
 # --- the command
 
 COLUMNS = ("runs", "kills", "cut_off", "again", "posts", "unauthorised", "refused")
-COLUMNS += ("lost", "duplicated", "unexpected", "recovered", "unknown", "stuck")
+COLUMNS += ("lost", "duplicated", "unexpected", "recovered", "unknown")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -30,9 +30,6 @@ def content_of_card(card: Any, *, is_marked: bool) -> Content:
     return card.list_id, card.name, desc, None if card.due is None else datetime.fromisoformat(card.due)
 
 
-_SENT_TWICE = "it was sent again twice without proof"
-
-
 @attrs.define(kw_only=True)
 class Findings:
     """What the checker found in one run, or the sum over several."""
@@ -51,8 +48,6 @@ class Findings:
     unexpected: int = 0
     recovered: int = 0
     unknown: int = 0
-    stuck: int = 0
-    """Unknown rows that were sent again without proof as often as a journal allows. Where the processes die decides how many."""
     untrue: list[str] = attrs.field(factory=list)
 
     def __iadd__(self, other: Findings) -> Self:
@@ -146,7 +141,6 @@ def _check_states(evidence: Evidence, last: Process, contents: Mapping[str, Cont
                 found.untrue.append(f"row {index} is {state} as {card}, which is {contents.get(card, 'not there')}")
         elif state == "unknown":
             found.unknown += 1
-            found.stuck += _SENT_TWICE in result["error"]
         else:
             found.untrue.append(f"row {index} has failed, which no fault here makes it: {result['error']}")
     told = {result["card"] for process in evidence.processes for result in process.results if result["state"] == "created"}

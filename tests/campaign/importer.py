@@ -170,11 +170,11 @@ def arm(point: str, threshold: int) -> None:
             _wrap(RunFile, "admit", _after(crash, _outcomes_admitted))
             _wrap(RunFile, "record", _after(crash, _outcomes_recorded))
         case "settle:before":
-            _wrap(Reconciler, "settle", _awaited_before(crash))
+            _wrap(Reconciler, "reconcile", _awaited_before(crash))
         case "settle:read":
             _wrap(Reconciler, "_listing", _awaited_after(crash))
         case "settle:after":
-            _wrap(Reconciler, "settle", _awaited_after(crash))
+            _wrap(Reconciler, "reconcile", _awaited_after(crash))
         case "audit:before":
             _wrap(Reconciler, "audit", _awaited_before(crash))
         case "audit:after":

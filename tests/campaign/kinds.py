@@ -99,7 +99,6 @@ SERVICES: Mapping[str, Kind] = {
 
 ABLATIONS: Mapping[str, Kind] = {
     "no-journal": Kind(journal=False, rates={}, expiries=0, kills=(1,), dies_at=("send:answered", "middle"), is_sound=False),
-    "early": Kind(script=every(dropped_until_read=10), settle=0.0, expiries=0, kills=(0,), is_sound=False),
     "capped": Kind(script=every(dropped_after=10), cap=100, expiries=0, kills=(0,)),
     "foreign": Kind(script=every(foreign=10), foreign=True, expiries=0, kills=(0,), is_sound=False),
     "foreign-marker": Kind(script=every(foreign=10), foreign=True, marker=True, expiries=0, kills=(0,)),
