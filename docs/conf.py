@@ -4,6 +4,8 @@ import re
 from importlib.metadata import version as version_of
 from typing import Any
 
+import attrs
+
 project = "boardclient"
 copyright = "the boardclient authors"  # noqa: A001 -- the name that Sphinx reads
 version = release = version_of("boardclient")
@@ -48,6 +50,11 @@ python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+_ATTRS_DEFAULT = re.compile(r"attr_dict\['(\w+)'\]\.default")
+_JSON_IN_FULL = re.compile(
+    r"(bool \| int \| float \| str \| list\[JsonValue\] \| dict\[str, JsonValue\] \| None)"
+    r"|dict\[str, Json\] \| list\[Json\] \| str \| int \| float \| bool \| None"
+)
 _LINK = re.compile(r"\[([^\]`]+)\]\((https?://[^)]+)\)")
 
 
@@ -62,6 +69,23 @@ def _from_markdown(app: Any, what: str, name: str, obj: object, options: object,
     lines[:] = _LINK.sub(r"`\1 <\2>`__", _FENCE.sub(block, "\n".join(lines) + "\n")).splitlines()
 
 
+def _in_short(app: Any, what: str, name: str, obj: Any, options: object, signature: str | None, returns: str | None) -> Any:
+    """Name the defaults of attrs classes and the recursive type of JSON, which Sphinx would spell out."""
+
+    def default(match: re.Match[str]) -> str:
+        value = attrs.fields_dict(obj)[match[1]].default
+        return "..." if callable(value) else repr(value)
+
+    def short(text: str | None) -> str | None:
+        text = text and _ATTRS_DEFAULT.sub(default, text).replace("NOTHING", "{}")
+        while text and _JSON_IN_FULL.search(text):
+            text = _JSON_IN_FULL.sub(lambda match: "JsonValue" if match[1] else "Json", text)
+        return text
+
+    return short(signature), short(returns)
+
+
 def setup(app: Any) -> None:
-    """Let Sphinx call what turns Markdown into reStructuredText, before napoleon reads the sections."""
+    """Let Sphinx call what shortens signatures, and what turns Markdown into reStructuredText before napoleon reads it."""
+    app.connect("autodoc-process-signature", _in_short)
     app.connect("autodoc-process-docstring", _from_markdown, priority=400)
