@@ -1,7 +1,6 @@
 """The program: its table of commands, what their declarations share, and a run of it from the arguments to the exit code.
 
-A command stands beside its function, in a module that is imported when the command is called or its help is shown. So these
-modules import nothing at their top that takes long: `boardclient` imports its names when they are used.
+A command stands beside its function, in a module that is imported when the command is called or its help is shown.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("_export", "Write the cards of a board in the format that import reads."),
     "undo": ("_journal", "Delete the cards that an import has created."),
     "journal": ("_journal", "Show the journal of an import, and settle its unknown rows."),
-    "ledger": ("_ledger", "Show or end an import by several workers."),
+    "ledger": ("_journal", "Show or end an import by several workers."),
 }
 """The module of each command, and the line that the help of the program shows for it."""
 

@@ -1,28 +1,45 @@
-"""The commands on the journal of an import: show, export, resolve and undo."""
+"""The commands on what an import leaves behind: its journal (show, resolve, undo), and the ledger of several workers."""
 
 from __future__ import annotations
 
-import json
+import asyncio
+import re
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
-import boardclient
+from boardclient import AsyncSession, BoardClientError, Card, CardDraft, JournalError, NotFoundError
+from boardclient.bulk import Content
+from boardclient.bulk.journal import UnknownRow, note_undone, read_journal, read_rows, read_unknown, resolve
 from boardclient.cli._app import Group, json_option, yes_option
-from boardclient.cli._output import note, out, out_columns, out_json, plural, quoted, show
-
-if TYPE_CHECKING:
-    from boardclient.bulk.journal import JournalRow, UnknownRow
-    from boardclient.cli._running import Client
+from boardclient.cli._output import (
+    IncompleteError,
+    NotProvenError,
+    UsageError,
+    note,
+    out,
+    out_columns,
+    out_json,
+    plural,
+    quoted,
+    show,
+)
+from boardclient.cli._running import confirm, in_steps, reported, run_until_signal, with_session
 
 commands = Group("journal")
 
-_STATES = ("logged", "done", "failed", "waiting", "unknown", "undone")
 _UNKNOWN = ("row", "name", "reason", "suggestion", "cards")
 _UNDONE = ("deleted", "kept", "gone", "failed", "cards")
 _CANDIDATES = 3
+_LINES = 20
+_BATCH = 64
+"""How many cards are deleted before the journal notes it."""
+_IN_FLIGHT = 8
+_MARKED = re.compile(r"\[[^\s\[\]]+\](?:\s+(.*?)\s+\[[^\s\[\]]+\])?", re.DOTALL)
+"""A description with the marker of its row before and behind what the row says."""
 
 _journal_argument = click.argument("file", type=click.Path(path_type=Path), metavar="FILE", help="The journal of an import.")
 
@@ -49,9 +66,6 @@ def journal_show(file: Path, fields: tuple[str, ...] | None) -> None:
 
     Example:  boardclient journal show cards.csv.journal
     """
-    from boardclient.bulk.journal import read_journal
-    from boardclient.cli._running import reported
-
     with reported():
         summary = read_journal(file)
     record: dict[str, object] = {
@@ -63,42 +77,6 @@ def journal_show(file: Path, fields: tuple[str, ...] | None) -> None:
         **{str(state): count for state, count in summary.counts.items()},
     }
     show("journal", record, fields)
-
-
-@journal.command("export")
-@_journal_argument
-@click.option(
-    "--state",
-    "states",
-    type=click.Choice(_STATES),
-    multiple=True,
-    help="Only rows in this state. Repeatable.",
-    show_default="all",
-)
-def journal_export(file: Path, states: tuple[Any, ...]) -> None:
-    """Print the rows of a journal as JSON Lines: reference or position (from 0), state, card id or reason.
-
-    Example:  boardclient journal export cards.csv.journal --state failed --state unknown
-    """
-    from contextlib import closing
-
-    from boardclient.bulk.journal import read_rows
-    from boardclient.cli._running import in_steps, reported, run_until_signal
-
-    async def work() -> None:
-        with closing(read_rows(file, *states)) as rows:
-            async for row in in_steps(rows):
-                sys.stdout.write(json.dumps(_values(row)) + "\n")
-
-    with reported():
-        run_until_signal(work)
-
-
-def _values(row: JournalRow) -> dict[str, str | int]:
-    values: dict[str, str | int] = {"reference" if isinstance(row.key, str) else "position": row.key, "state": row.state}
-    if row.detail is not None:
-        values["card" if row.state in {"done", "undone"} else "reason"] = row.detail
-    return values
 
 
 @journal.command("resolve")
@@ -122,10 +100,6 @@ def journal_resolve(
       boardclient journal resolve cards.csv.journal r-17 --card CARD_ID
       boardclient journal resolve cards.csv.journal 5 --absent
     """
-    from boardclient.bulk.journal import read_unknown, resolve
-    from boardclient.cli._output import NotProvenError
-    from boardclient.cli._running import reported
-
     if row is None and (card_id is not None or absent):
         raise click.UsageError("--card and --absent settle one row: give ROW")
     if row is not None and ((card_id is None) is not absent or accept):
@@ -161,14 +135,12 @@ def journal_resolve(
 
 def _accepted(file: Path, item: UnknownRow) -> bool:
     """Settle a row by its suggestion. Return False if there is none, or if the card is another row's."""
-    from boardclient.bulk.journal import resolve
-
     if item.suggestion is None:
         note(f"row {item.row.key!r} ({quoted(item.row.content.name)}): no suggestion")
         return False
     try:
         resolve(file, item.row.key, card_id=item.suggestion.card_id)
-    except boardclient.JournalError as error:
+    except JournalError as error:
         note(str(error))
         return False
     out(f"row {item.row.key!r} ({quoted(item.row.content.name)}) has the card {item.suggestion.card_id}")
@@ -202,10 +174,189 @@ def undo(file: Path, yes: bool, fields: tuple[str, ...] | None) -> None:
 
     Example:  boardclient undo cards.csv.journal
     """
-    from boardclient.cli import _undoing
-    from boardclient.cli._running import with_session
+    with_session(
+        lambda client: _undo(client.session, file, fields, yes=yes),
+        writes=True,
+        when_stopped="the same command line does the rest",
+    )
 
-    async def work(client: Client) -> None:
-        await _undoing.undo(client.session, file, fields, yes=yes)
 
-    with_session(work, writes=True, when_stopped="the same command line does the rest")
+@attrs.define
+class _Plan:
+    """What to do with the cards of an import."""
+
+    delete: list[str] = attrs.field(factory=list)
+    kept: list[tuple[Card, str]] = attrs.field(factory=list)
+    gone: list[str] = attrs.field(factory=list)
+
+
+async def _undo(session: AsyncSession, path: Path, fields: tuple[str, ...] | None, *, yes: bool) -> None:
+    """Delete the cards that the rows of a journal have, and note it there.
+
+    Raises:
+        UsageError: the journal is that of another service, or the user said no.
+        JournalError: the journal is in use or can't be used.
+        IncompleteError: some cards could not be deleted.
+        BoardClientError: the board could not be read.
+    """
+    identity = read_journal(path).identity
+    if identity.get("service") != session.identity["service"]:
+        raise UsageError(f"{path} is the journal of {identity.get('service')}; give --base-url")
+    note_undone(path, ())  # raises while a run uses the journal
+    plan = await _plan(
+        path, await session.boards.cards(identity["board"]), is_marked=identity["cards known by"] == "their marker"
+    )
+    for card, why in plan.kept[:_LINES]:
+        note(f"kept: {quoted(card.name or '')} ({card.id}) {why}")
+    if len(plan.kept) > _LINES:
+        note(f"kept: and {len(plan.kept) - _LINES:,} more")
+    if plan.delete:
+        kept = f" {plural(len(plan.kept), 'card')} that changed since will be kept." if plan.kept else ""
+        confirm(f"Delete {plural(len(plan.delete), 'card')} for good?{kept}", yes=yes)
+    note_undone(path, plan.gone)
+    failures: list[str] = []
+    for start in range(0, len(plan.delete), _BATCH):
+        failures += await _deleted(session, plan.delete[start : start + _BATCH], path)
+    counts = {
+        "deleted": len(plan.delete) - len(failures),
+        "kept": len(plan.kept),
+        "gone": len(plan.gone),
+        "failed": len(failures),
+    }
+    if fields is not None:
+        cards = [{"id": card.id, "name": card.name, "why": why} for card, why in plan.kept]
+        show("", {**counts, "cards": cards}, fields)
+    else:
+        out(", ".join(f"{name} {count:,}" for name, count in counts.items() if count or name == "deleted"))
+    for text in failures[:_LINES]:
+        note(text, fg="red")
+    if failures:
+        raise IncompleteError(f"{plural(len(failures), 'card')} could not be deleted; the same command line tries again")
+
+
+async def _plan(path: Path, cards: Sequence[Card], *, is_marked: bool) -> _Plan:
+    """Compare each row's card with what was sent for it."""
+    plan, by_id = _Plan(), {card.id: card for card in cards}
+    shown = {name for name in ("list_id", "desc", "due") if any(getattr(card, name) is not None for card in cards)}
+    async for row in in_steps(read_rows(path, "done")):
+        card = by_id.get(row.detail or "")
+        if card is None:
+            plan.gone.append(row.detail or "")
+        elif change := _change(card, row.content, shown, is_marked=is_marked):
+            plan.kept.append((card, change))
+        else:
+            plan.delete.append(card.id)
+    return plan
+
+
+def _change(card: Card, sent: Content, shown: Collection[str], *, is_marked: bool) -> str:
+    """Return what was changed on a card, "" if nothing was."""
+    desc = card.desc or ""
+    if is_marked and (marked := _MARKED.fullmatch(desc.strip())):
+        desc = marked[1] or ""
+    now = Content.of(CardDraft(card.name or "", card.list_id or "", desc=desc, due=card.due))
+    changes = {
+        "was renamed": now.name != sent.name,
+        "was moved": "list_id" in shown and now.list_id != sent.list_id,
+        "has another description": "desc" in shown and now.desc != (sent.desc or ""),
+        "has another due date": "due" in shown and now.due != sent.due,
+    }
+    return " and ".join(words for words, is_so in changes.items() if is_so)
+
+
+async def _deleted(session: AsyncSession, card_ids: Sequence[str], path: Path) -> list[str]:
+    """Delete some cards, and note those that are gone in the journal. Return why others are not."""
+    places = asyncio.Semaphore(_IN_FLIGHT)
+    gone: list[str] = []
+    failures: list[str] = []
+
+    async def delete(card_id: str) -> None:
+        async with places:
+            try:
+                await session.cards.delete(card_id)
+            except NotFoundError:
+                pass
+            except BoardClientError as error:
+                failures.append(f"{card_id}: {error}")
+                return
+            gone.append(card_id)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for card_id in card_ids:
+                tasks.create_task(delete(card_id))
+    finally:
+        note_undone(path, gone)
+    return failures
+
+
+_ledger_option = click.option(
+    "--ledger", required=True, metavar="PATH_OR_URL", help="The ledger: a file, or postgresql://… without a password."
+)
+_job_option = click.option("--job", metavar="NAME", help="The job, if the ledger has several.")
+
+
+@commands.group("ledger")
+def ledger() -> None:
+    """Show how far an import by several workers is, or let its workers end."""
+
+
+@ledger.command("status")
+@_ledger_option
+@_job_option
+@json_option("rows", "done", "failed", "in_doubt", "parts")
+def ledger_status(ledger: str, job: str | None, fields: tuple[str, ...] | None) -> None:
+    """Show the progress of the whole and of each part: who holds it, its rate, and how many rows are in doubt.
+
+    Part -1 is run last, and settles the rows in doubt of all others.
+
+    Example:  boardclient ledger status --ledger cards.csv.ledger
+    """
+    from boardclient.distributed import status
+
+    async def work() -> None:
+        found = await status(ledger, name=job)
+        names = ("rows", "done", "failed", "in_doubt")
+        sums = {name: sum(getattr(part, name) for part in found) for name in names}
+        values = [
+            {
+                "part": part.part,
+                "state": part.state,
+                "owner": part.owner,
+                **{name: getattr(part, name) for name in names},
+                "rate": round(part.rate, 1),
+            }
+            for part in found
+        ]
+        if fields is not None:
+            record = {**sums, "parts": values}
+            out_json({name: record[name] for name in fields} if fields else record)
+            return
+        out(f"{sums['done']:,} of {sums['rows']:,} done, {sums['failed']:,} failed, {sums['in_doubt']:,} in doubt")
+        for value in values:
+            out_columns(*("" if one is None else str(one) for one in value.values()))
+
+    with reported():
+        run_until_signal(work)
+
+
+@ledger.command("drain")
+@_ledger_option
+@_job_option
+@json_option()
+def ledger_drain(ledger: str, job: str | None, fields: tuple[str, ...] | None) -> None:
+    """Let the workers of an import end. Requests in flight are completed, and the same import resumes it.
+
+    Example:  boardclient ledger drain --ledger cards.csv.ledger
+    """
+    from boardclient.distributed import drain
+
+    async def work() -> None:
+        await drain(ledger, name=job)
+        if fields is None:
+            out("the workers end once their requests are completed")
+        else:
+            out_json({"draining": True})
+
+    with reported():
+        run_until_signal(work)

@@ -213,7 +213,7 @@ def test_an_unknown_organization_fails(cli) -> None:
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["import", "export", "journal show", "journal export", "board create", "serve", "login"])
+@pytest.mark.parametrize("command", ["import", "export", "journal show", "board create", "serve", "login"])
 def test_the_help_of_each_command_has_an_example(bare_cli, command: str) -> None:
     code, out, _ = bare_cli(*command.split(), "--help")
     assert code == 0

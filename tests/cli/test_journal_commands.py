@@ -1,19 +1,13 @@
 """What a journal shows of an import, and that looking leaves it alone."""
 
-import asyncio
 import json
-import os
-import signal
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from import_helpers import Renamed, into
 
-import boardclient.bulk.journal
 from boardclient.bulk._journal_file import RunLock
-from boardclient.bulk.journal import STATES
-from boardclient.cli._journal import _STATES as DECLARED
 from boardclient.testing import BoardService
 
 FIVE = "name,reference\nA,r-1\nB,\nC,r-3\x1b\nD,r-4\nE,r-5\n"
@@ -61,53 +55,12 @@ def test_show_prints_the_summary_as_json(bare_cli, board, journal: Path) -> None
     assert found["created_at"].startswith("20")
 
 
-def test_export_prints_rows_as_json_lines(bare_cli, board_service: BoardService, journal: Path) -> None:
-    ids = {card.name: card.id for card in board_service.rules.cards.values()}
-    code, out, err = bare_cli("journal", "export", str(journal))
-    assert (code, err) == (0, "")
-    found = [json.loads(line) for line in out.splitlines()]
-    assert [(row.get("reference", row.get("position")), row["state"]) for row in found] == [
-        ("r-1", "done"),
-        (1, "failed"),
-        ("r-3\x1b", "unknown"),
-        ("r-4", "waiting"),
-        ("r-5", "done"),
-    ]
-    assert [row.get("card") for row in found] == [ids["A"], None, None, None, ids["E"]]
-    assert all(row["reason"] for row in found if row["state"] != "done")
-    assert "\x1b" not in out
-
-
-def test_export_prints_only_the_requested_states(bare_cli, journal: Path) -> None:
-    out = bare_cli("journal", "export", str(journal), "--state", "unknown", "--state", "failed").out
-    assert [json.loads(line)["state"] for line in out.splitlines()] == ["failed", "unknown"]
-    assert bare_cli("journal", "export", str(journal), "--state", "logged") == (0, "", "")
-    assert bare_cli("journal", "export", str(journal), "--state", "lost").code == 2
-
-
-def test_a_row_of_which_nothing_is_known_has_neither_card_nor_reason(bare_cli, cli, board_service, board, csv_file) -> None:
-    path = csv_file("name\nA\n")
-    board_service.faults.add(board_service.faults.hang(), "cards.create")
-
-    async def cancelled() -> None:
-        from boardclient import CardDraft
-
-        async with board_service.session() as session:
-            drafts = [CardDraft("A", board.done)]
-            async with session.cards.create_many(drafts, journal=f"{path}.journal", board_id=board.board):
-                await board_service.received("cards.create")
-
-    asyncio.run(cancelled())
-    assert bare_cli("journal", "export", f"{path}.journal") == (0, '{"position": 0, "state": "logged"}\n', "")
-
-
 def test_a_journal_in_use_can_be_read(bare_cli, journal: Path) -> None:
     with closing(RunLock(journal)):
         assert bare_cli("journal", "show", str(journal)).code == 0
-        assert bare_cli("journal", "export", str(journal)).code == 0
 
 
-@pytest.mark.parametrize("command", ["show", "export"])
+@pytest.mark.parametrize("command", ["show", "resolve"])
 def test_a_file_that_is_not_a_journal_is_an_error_of_one_line(bare_cli, tmp_path: Path, command: str) -> None:
     code, out, err = bare_cli("journal", command, str(tmp_path / "missing"))
     assert (code, out) == (2, "")
@@ -115,21 +68,3 @@ def test_a_file_that_is_not_a_journal_is_an_error_of_one_line(bare_cli, tmp_path
     assert err.count("\n") == 1
     (tmp_path / "text").write_text("text " * 1000)
     assert bare_cli("journal", command, str(tmp_path / "text")).code == 2
-
-
-def test_a_signal_ends_a_long_export(bare_cli, journal: Path, monkeypatch) -> None:
-    def endless(*_: object):
-        rows = list(real(journal))
-        os.kill(os.getpid(), signal.SIGTERM)
-        while True:
-            yield from rows
-
-    real = boardclient.bulk.journal.read_rows
-    monkeypatch.setattr(boardclient.bulk.journal, "read_rows", endless)
-    code, out, err = bare_cli("journal", "export", str(journal))
-    assert (code, err) == (143, "boardclient: ended by SIGTERM\n")
-    assert all(json.loads(line) for line in out.splitlines())
-
-
-def test_the_states_of_the_option_are_those_of_the_journal() -> None:
-    assert sorted(DECLARED) == sorted(STATES)
