@@ -144,7 +144,7 @@ def _lenient(read: Callable[[str, bytes], T]) -> Read[T]:
 
 
 def _created_card(response: RawResponse, request: Request[Card]) -> Card:
-    """Read the card that was created. It has the list and the date that were sent if the response shows none."""
+    """Read the card that was created, with the list and the date that were sent if the response shows none."""
     values = request.values
     return _wire.created_card(response.body, values.get("list_id"), values.get("due"))
 

@@ -181,7 +181,7 @@ class SessionCore:
 
 
 def _begin_form(url: str, observers: Instrument | None) -> Activity:
-    """Begin the activity of a form. If no call caused it, the session's observers are notified."""
+    """Begin the activity of a form, of which the session's observers are notified if no call caused it."""
     parent = PARENT.get()
     host = host_of(url)
     root, _, path = url.partition(host)
@@ -200,7 +200,7 @@ def _begin_form(url: str, observers: Instrument | None) -> Activity:
 
 
 def _end_form(activity: Activity, outcome: TransportResult, http_version: tuple[int, int] | None) -> None:
-    """End the activity of a form. The headers of its response are not shown: the service may repeat in them what was sent."""
+    """End the activity of a form, without the headers of its response, which may repeat what was sent."""
     if isinstance(outcome, RawResponse):
         activity.status, activity.effect = outcome.status, status_of(outcome.status).effect
         activity.http_version = http_version

@@ -164,10 +164,7 @@ class GuardedProvider:
 
 
 def _own_error(error: CredentialError) -> CredentialError:
-    """Return a provider's error, or a copy if another call has raised it.
-
-    A copy is needed because each call writes its own history into its error.
-    """
+    """Return a provider's error, or a copy if another call has raised it, since each call writes its history into its error."""
     if error not in _raised:
         _raised.add(error)
         return error.with_traceback(None)

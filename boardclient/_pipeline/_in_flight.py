@@ -249,7 +249,7 @@ class CallContext:
 
 
 def _end_attempt(activity: Activity, attempt: Attempt, error: BaseException | None) -> None:
-    """End the activity of an attempt. Its call takes over status, headers and the worst effect."""
+    """End the activity of an attempt, whose call takes over status, headers and the worst effect."""
     call = activity.parent
     assert call is not None  # noqa: S101 -- an attempt is a part of its call
     activity.status, activity.effect = attempt.status, attempt.effect
@@ -266,10 +266,7 @@ _FRAMES_OF_A_CALL: Final = 100
 
 
 def _has_room() -> bool:
-    """Return True if a call can't exceed the recursion limit.
-
-    It would lose the connection, and the effect of the request.
-    """
+    """Return True if a call can't exceed the recursion limit, which would lose the connection and the request's effect."""
     try:
         sys._getframe(_SHALLOW_FRAMES)
     except ValueError:

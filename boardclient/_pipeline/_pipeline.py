@@ -127,10 +127,7 @@ class Pipeline:
             del error, outcome  # the error would be in a reference cycle with this frame
 
     def _error_of_call(self, request: Request[T], context: CallContext, raised: BaseException) -> BaseException:
-        """Return the exception that a call ends with.
-
-        It gets the history, and loses the frames that hold the signed request.
-        """
+        """Return the exception that a call ends with, with the history and without the frames that hold the signed request."""
         if isinstance(raised, Exception) and not isinstance(raised, BoardClientError):
             frames = _application_frames(raised) if context.progress.stage == "idle" else None
             if frames is None:
@@ -203,7 +200,7 @@ class Pipeline:
             credentials = self._provider.current()
 
     async def _obtain(self, context: CallContext, rejected: Credentials | None) -> Credentials | CredentialError:
-        """Ask the provider for credentials, other than the rejected ones if any. A failure is recorded in the history."""
+        """Ask the provider for credentials, other than the rejected ones if any, and record a failure in the history."""
         started = time()
         self._in_flight.suspend(context)
         context.waits_for = self._provider.waiting_for
@@ -264,11 +261,7 @@ class Pipeline:
     # --- what follows the first attempt: renew once, retry
 
     async def _continued(self, request: Request[T], context: CallContext, first: T | BoardClientError) -> T:
-        """Renew refused credentials after the first attempt, then retry by the policy.
-
-        Raises:
-            BoardClientError: the error of the call.
-        """
+        """Renew refused credentials after the first attempt, then retry by the policy."""
         outcome = await self._renewed(request, context, first)
         if not isinstance(outcome, BoardClientError):
             self._note_success()
@@ -303,11 +296,7 @@ class Pipeline:
         return await self._provider.note_refused(refused, outcome, context.is_cancelled)
 
     async def _retried(self, request: Request[T], context: CallContext, first: BoardClientError | None) -> T:
-        """Repeat the request as the policy says, after a first attempt that failed.
-
-        Raises:
-            BoardClientError: the error of the call.
-        """
+        """Repeat the request as the policy says, after a first attempt that failed."""
         last: T | BoardClientError | None = first
 
         async def attempt() -> T | BoardClientError:
@@ -428,7 +417,7 @@ def _add(error: BoardClientError, words: str) -> None:
 
 
 def _application_frames(error: Exception) -> TracebackType | None:
-    """Return the part of a traceback that begins with a function of the application. None if only this package is in it."""
+    """Return the part of a traceback that begins with a function of the application, None if only this package is in it."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("boardclient."):
         frames = frames.tb_next
@@ -436,7 +425,7 @@ def _application_frames(error: Exception) -> TracebackType | None:
 
 
 def _unexpected(line: str, error: Exception, effect: Effect) -> BoardClientError:
-    """Return the error of a call that failed within this package or aiohttp. The log says where."""
+    """Return the error of a call that failed within this package or aiohttp, and log where."""
     where = "".join(traceback.format_tb(error.__traceback__))  # a record that is kept must not keep the frames
     _logger.error("%s ended by %s\n%s", line, type(error).__name__, where)
     return BoardClientError(f"{line}: ended by {type(error).__name__}, see the log", effect)

@@ -231,7 +231,7 @@ class RunBoard:
         return False
 
     async def _is_gone(self, card_id: str) -> bool:
-        """Return True if a card can't be found. If it is in a list whose cards are not listed, note that."""
+        """Return True if a card can't be found, and note it if it is in a list whose cards are not listed."""
         try:
             card = await self._reader.read(operations.READ_CARD.request(card_id), _itself)
         except NotFoundError:

@@ -200,7 +200,7 @@ class Engine:
             await self._ledger.aclose()
 
     async def _until_halted(self, phase: Coroutine[Any, Any, None], context: Context | None = None) -> None:
-        """Await a phase in a task. It is cancelled when the run is halted, or the caller is."""
+        """Await a phase in a task, which is cancelled when the run is halted, or the caller is."""
         self._phase_task = task = asyncio.create_task(phase, context=context)
         if self.is_halted:
             task.cancel()
@@ -366,7 +366,7 @@ class Engine:
     # --- which row is sent next
 
     def _take(self) -> Row | None:
-        """Return the next row to send if there is one now. It counts as busy until its request has ended."""
+        """Return the next row to send if there is one now, which counts as busy until its request has ended."""
         if self.is_halted or self._is_reading or self._busy + len(self.results.untaken) >= 2 * self._options.workers:
             return None
         hold = self._hold
@@ -402,7 +402,7 @@ class Engine:
         return None
 
     def _refill(self) -> bool:
-        """Take rows from the input if that needs no waiting. Return whether one is ready."""
+        """Take rows from the input if that needs no waiting, and return whether one is ready."""
         source = self._source
         if self._batch or self._is_exhausted or isinstance(source, AsyncSource):
             self._needs_rows.set()
@@ -446,7 +446,7 @@ class Engine:
         return min(capacity, len(self._idle)) - waiting
 
     async def _feed(self) -> None:
-        """Take rows from an input that has to be awaited, or for a ledger. The body of the feeder."""
+        """Take rows from an input that has to be awaited, or for a ledger, as the body of the feeder."""
         while not (self._is_exhausted or self.is_halted):
             while (wanted := self._wanted) <= 0:
                 self._needs_rows.clear()
@@ -470,7 +470,7 @@ class Engine:
         return SharedLimiter(self._caller.limiter, self._queue, hold)
 
     async def _work(self) -> None:
-        """Send one row after another until the run is halted. The body of a worker."""
+        """Send one row after another until the run is halted, as the body of a worker."""
         limiter = self._limiter(self._hold)
         options = CallOptions(limiter, is_of_run=True, waits_count=False)
         self._calls.append(options)
@@ -526,7 +526,7 @@ class Engine:
                     self._dispatch()
 
     async def _next(self) -> Row | None:
-        """Wait for a row to send. Return None once the run is halted."""
+        """Wait for a row to send, and return None once the run is halted."""
         if self.is_halted:
             return None
         waiter: asyncio.Future[Row | None] = self._loop.create_future()
@@ -543,7 +543,7 @@ class Engine:
             raise
 
     async def _enter(self, row: Row) -> Turn | None:
-        """Wait for pace and connection. Return None if the run was held meanwhile, and the row given back."""
+        """Wait for pace and connection, and return None if the run was held meanwhile, and the row given back."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- a worker is a task
         self._entering.add(task)
@@ -558,7 +558,7 @@ class Engine:
         return None
 
     def _request(self, row: Row) -> operations.Request[Card]:
-        """Return the request that creates the card of a row. From now on it may be sent."""
+        """Return the request that creates the card of a row, which may be sent from now on."""
         draft = row.draft
         desc = self._reconciler.description(row) if self._options.marker else draft.desc
         request = operations.ADD_CARD.request_with(operations.draft_fields(draft, desc), list_id=draft.list_id, due=draft.due)
@@ -580,7 +580,7 @@ class Engine:
     # --- the conductor
 
     async def _conduct(self) -> None:
-        """Let the workers send everything, reconcile what is in doubt, and end. The body of the conductor."""
+        """Let the workers send everything, reconcile what is in doubt, and end, as the body of the conductor."""
         # A task per worker, not per card: this saves 10 microseconds per card, and memory does not grow with the input.
         self._start_workers()
         feeding: list[asyncio.Task[None]] = []
@@ -652,10 +652,7 @@ class Engine:
                 self._tally.audit_error = error  # the results stay as they are
 
     async def _reconcile(self) -> None:
-        """Read the board once every card that was sent must be listed, and note what it shows of the rows in doubt.
-
-        New rows are sent until then, but not while the board is read.
-        """
+        """Read the board once every card that was sent must be listed, until when new rows are sent."""
         rows = [*self._doubted, *self._open]
         self._is_reconciling = True
         try:
@@ -696,7 +693,7 @@ class Engine:
             self._happen(row, "absent")
 
     async def _give_up(self) -> None:
-        """Report rows as unknown whose absence no further card can prove. An input may still yield one."""
+        """Report rows as unknown whose absence no further card can prove, unless an input may still yield one."""
         patience = self._listed_at + self._options.settle_seconds - self._loop.time()
         if not self._is_exhausted and patience > 0:
             await self._wait_for_change(patience)
@@ -735,7 +732,7 @@ class Engine:
         return is_fed and not (self._first or self._ready)
 
     async def _quiet(self) -> None:
-        """Wait until the run is quiet. An input that yields soon is not waited for."""
+        """Wait until the run is quiet, but not for an input that yields soon."""
         steps = 0
         while steps < _STEPS:
             if not self._is_quiet:

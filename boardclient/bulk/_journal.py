@@ -217,7 +217,7 @@ class RunFile:
         return None
 
     def _log(self, keys: Sequence[RowKey], contents: Sequence[str], known: Mapping[RowKey, _Known]) -> list[Decision]:
-        """Log the rows to be sent, and return the decisions. Called within the transaction that looked them up."""
+        """Log the rows to be sent, within the transaction that looked them up, and return the decisions."""
         new = [(key, text) for key, text in zip(keys, contents, strict=True) if key not in known]
         logged = self._log_new(new)
         if not known:
@@ -507,7 +507,7 @@ class JournalLedger:
         return noted
 
     def _write_pending(self) -> None:
-        """Write the noted outcomes, without waiting. The file raises an error at its next use."""
+        """Write the noted outcomes without waiting: the file raises an error at its next use."""
         self._submit(self._file.record, self._take_pending())
 
     def _submit(self, work: Callable[..., T], *arguments: object) -> Future[T]:
@@ -529,12 +529,12 @@ def _resembling(card: Card) -> list[object]:
 
 
 async def _result(job: Future[T]) -> T:
-    """Wait for a job of the thread. A cancellation does not affect the job."""
+    """Wait for a job of the thread, which a cancellation does not affect."""
     return await asyncio.shield(asyncio.wrap_future(job))
 
 
 async def _ended(job: Future[T]) -> T:
-    """Wait for a job of the thread. A cancellation is raised after the end of the job."""
+    """Wait for a job of the thread, and raise a cancellation after its end."""
     return await to_the_end(asyncio.wrap_future(job))
 
 

@@ -91,7 +91,7 @@ class SeenIds:
 
 
 def _place(table: array[int], value: int) -> bool:
-    """Put a number other than 0 into an open table. Return False if it is there already."""
+    """Put a number other than 0 into an open table, and return False if it is there already."""
     mask = len(table) - 1
     place = value & mask
     while (found := table[place]) != value:

@@ -158,17 +158,11 @@ class Reconciler:
         return listing
 
     def _since(self, row: Row) -> int:
-        """Return how often the board had been read before a row was last sent.
-
-        No row is in flight while it is read.
-        """
+        """Return how often the board had been read before a row was last sent: none is in flight while it is read."""
         return bisect_left(self._read_at, row.doubted_at)
 
     async def _judge(self, rows: Sequence[Row], listing: Listing, incomplete: str | None) -> list[RowFinding]:
-        """Return a finding for each row.
-
-        Rows that stayed unknown, and those of earlier runs, may have some of the cards.
-        """
+        """Return a finding for each row, knowing that unknown rows and those of earlier runs may have some of the cards."""
         cards, known = listing.unaccounted, {id(row) for row in rows}
         every = [*rows, *(row for row in self._rows.unknown if id(row) not in known)]
         others = await self._ledger.other_doubts() if cards else ()
@@ -230,10 +224,7 @@ class Reconciler:
         return found, unclear
 
     def _absence(self, row: Row, listing: Listing, evidence: Evidence) -> RowFinding:
-        """Return a finding for a row that is not listed: absent, open or unknown.
-
-        It is absent if an earlier listing lacked it too, and this one shows more cards.
-        """
+        """Return a finding for a row that is not listed, which is absent if an earlier, shorter listing lacked it too."""
         list_id, open_lists = row.draft.list_id, self._board.open_lists
         if open_lists is not None and list_id not in open_lists:
             return _unknown(row, f"the list {list_id} was archived or removed, so its cards may not be listed")
@@ -250,10 +241,7 @@ class Reconciler:
         return RowFinding(row, is_open=True)
 
     async def _keep_extents(self, findings: Sequence[RowFinding]) -> None:
-        """Keep how long the listing was that lacks open rows.
-
-        A longer one of a later run proves them absent. What was kept of rows that may be sent again now is removed first.
-        """
+        """Keep for later runs how long the listing was that lacks open rows, and forget it of rows that may be sent now."""
         extents = {row.seq: row.absent_at for row, _, _, is_open in findings if is_open}
         text = json.dumps(extents)
         if text != self._ledger.facts.get(_FACT, "{}"):
@@ -286,11 +274,7 @@ class Reconciler:
         )
 
     def _suspected(self, listing: Listing, evidence: Evidence) -> set[str]:
-        """Return the ids of the cards that may belong to unknown rows.
-
-        They are those that the errors name. If an error names none, since the board could not be read or the listing was not
-        complete, they are those listed now.
-        """
+        """Return the ids of the cards that the errors of unknown rows name, or of those listed now if one names none."""
         known = self._markers.cards_of_rows(listing.unaccounted)
         suspects = Suspects([card for card in listing.unaccounted if card.id not in known], self._first, evidence)
         unnamed = [row for row in self._rows.unknown if row.seq not in self._has_named]

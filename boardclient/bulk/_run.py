@@ -166,7 +166,7 @@ class BulkRun:
         return [] if self._engine is None else self._engine.results.take_all()
 
     async def _more(self) -> bool:
-        """Wait for a result and return True. At the end, return False or raise the error that ended the run early."""
+        """Wait for a result and return True, or at the end return False or raise the error that ended the run early."""
         if await self._running().results.wait():
             return True
         self._running()

@@ -157,7 +157,7 @@ class Hold:
         self._move()
 
     def _schedule(self, reason: HoldReason | None = None) -> None:
-        """Let one request be tried after a pause. In an outage the pause doubles with each try."""
+        """Let one request be tried after a pause, which doubles with each try in an outage."""
         self.is_due = False
         pause = _CONSENT_PAUSE_SECONDS
         if (reason or self.reason) == "outage":

@@ -201,7 +201,7 @@ class OAuthCredentials(CredentialObserver):
         return self._config.authorize is None and self._state.is_look_older_than(_FRESH_SECONDS)
 
     async def _note_refusal(self, rejected: Credentials) -> bool:
-        """Note a 401, and return True if no renewal can help: the token was new. Then a cool-down begins for all workers."""
+        """Note a 401, and return True if no renewal can help, since the token was new: then all workers cool down."""
         cooldown = self._state.refuse(rejected)
         if cooldown:
             steps, holder = self._config.steps, secrets.token_hex(8)
@@ -213,7 +213,7 @@ class OAuthCredentials(CredentialObserver):
     # --- renewals
 
     async def _wait_for_renewal(self, exchange: Exchange) -> Credentials:
-        """Wait for the renewal that runs on this loop, or begin one. If its session closes meanwhile, begin another."""
+        """Wait for the renewal that runs on this loop, or begin one, again if its session closes meanwhile."""
         state = self._state
         while (credentials := state.credentials) is None:
             self._check_callback()
@@ -227,7 +227,7 @@ class OAuthCredentials(CredentialObserver):
         return credentials
 
     async def _renew_early(self, credentials: Credentials, exchange: Exchange) -> Credentials:
-        """Renew a token that may still be good. Other calls use it meanwhile, and all do if the renewal fails."""
+        """Renew a token that may still be good, and that other calls use meanwhile, or if the renewal fails."""
         loop, state = asyncio.get_running_loop(), self._state
         if loop in self._renewals or state.failure is not None or is_within_renewal(self._config.store, self.account):
             return credentials
@@ -237,7 +237,7 @@ class OAuthCredentials(CredentialObserver):
         return state.credentials or credentials
 
     def _join_renewal(self, exchange: Exchange) -> asyncio.Task[RenewalFailure | None]:
-        """Return the renewal that runs on this loop. Begin one if there is none."""
+        """Return the renewal that runs on this loop, and begin one if there is none."""
         loop = asyncio.get_running_loop()
         task = self._renewals.get(loop)
         if task is None or task.done():
@@ -252,11 +252,7 @@ class OAuthCredentials(CredentialObserver):
             del self._renewals[loop]
 
     def _check_callback(self) -> None:
-        """Refuse to let a callback wait for the renewal that waits for it.
-
-        Raises:
-            CredentialError: the running task belongs to a renewal of the account.
-        """
+        """Refuse to let a callback wait for the renewal that waits for it."""
         if is_within_renewal(self._config.store, self.account):
             words = f"it used a session with the credentials of account {self.account!r}, which it must renew"
             raise CredentialError(f"authorize waits for itself: {words}")
@@ -394,10 +390,7 @@ class OAuthCredentials(CredentialObserver):
     def _begin_exchange(
         self, session: HasExchange | Exchange, code: str, code_verifier: str | None, *, is_kept: bool
     ) -> asyncio.Task[Token | Exception] | Exception:
-        """Exchange a code in a task of its own, which outlives a cancelled caller.
-
-        What is wrong is returned, here and in the task: the frames of this error would hold the code.
-        """
+        """Exchange a code in a task that outlives a cancelled caller, and return errors, whose frames would hold the code."""
         try:
             check_filled(code, "the code")
             if self._state.is_lost(code):
@@ -433,7 +426,7 @@ def _exchange_of(session: HasExchange | Exchange) -> Exchange:
 
 
 async def _result_of(exchanging: asyncio.Task[Token | Exception] | Exception) -> Token:
-    """Wait for an exchange. What it returned is raised here, where no frame holds the code."""
+    """Wait for an exchange, and raise what it returned here, where no frame holds the code."""
     if isinstance(exchanging, asyncio.Task):
         await asyncio.wait({exchanging})
         outcome = SessionClosedError() if exchanging.cancelled() else exchanging.result()

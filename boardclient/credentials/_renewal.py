@@ -102,7 +102,7 @@ class Renewal:
         return failure
 
     async def _look_or_renew(self) -> RenewalFailure | None:
-        """Renew the token. In a cool-down, or without `authorize`, only look for one in the store."""
+        """Renew the token, or only look for one in the store in a cool-down or without `authorize`."""
         self._state.note_look()
         if (cooling := self._state.failure) is not None:
             return None if await self._is_published_meanwhile() else cooling
@@ -125,7 +125,7 @@ class Renewal:
             return RenewalFailure(why=f"the renewal failed: {type(error).__name__}", cause=error)
 
     def _note(self, failure: RenewalFailure) -> float:
-        """Note a failure, and return the seconds of its cool-down. There is none if the user has to sign in."""
+        """Note a failure, and return the seconds of its cool-down, none if the user has to sign in."""
         self._noted = failure
         if failure.needs_consent or self.config.authorize is None:
             self._state.pause(failure)
@@ -138,7 +138,7 @@ class Renewal:
         return self._state.credentials is not None and self._state.held is not self._seen
 
     async def _is_published_meanwhile(self) -> bool:
-        """Look at the store as `_is_published` does. A store that fails counts as one without a new token."""
+        """Look at the store as `_is_published` does, but take one that fails for one without a new token."""
         with contextlib.suppress(CredentialError):
             return await self._is_published()
         return False
@@ -162,7 +162,7 @@ class Renewal:
         return None
 
     async def _lease(self) -> LeaseState:
-        """Try to take the lease. If cancelled while waiting, release it before re-raising."""
+        """Try to take the lease, and release it before re-raising a cancellation."""
         try:
             return await self._steps.lease(self._holder, self.config.lease_seconds)
         except asyncio.CancelledError:
@@ -170,7 +170,7 @@ class Renewal:
             raise
 
     async def _lead(self) -> RenewalFailure | None:
-        """Obtain a token as the holder of the lease, then release the lease. A failure begins a cool-down."""
+        """Obtain a token as the holder of the lease, then release the lease, with a cool-down after a failure."""
         cooldown, at_most = 0.0, GRACE_SECONDS
         try:
             async with self._lease_kept():
@@ -209,7 +209,7 @@ class Renewal:
     # --- what the holder does
 
     async def _obtain(self) -> RenewalFailure | None:
-        """Obtain and publish a token. If another worker was faster, use that worker's."""
+        """Obtain and publish a token, or use that of another worker who was faster."""
         before = await self._steps.read()
         if before is not None and self._state.adopt(before, self._seen):
             return None
@@ -278,7 +278,7 @@ class Renewal:
                 return
 
     async def _token_for(self, code: str | RenewalFailure) -> Token | RenewalFailure:
-        """Exchange the code. It takes at most a third of a call's timeout, so that waiting callers get its error."""
+        """Exchange the code in a third of a call's timeout at most, so that waiting callers get its error."""
         if isinstance(code, RenewalFailure):
             return code
         if self._state.is_lost(code):
