@@ -24,15 +24,25 @@ from boardclient.bulk.journal import Rehearsal, RowAction, RowKey, adopt, read_j
 from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
 from boardclient.cli._names import Finder, Names, of_lists
-from boardclient.cli._output import IncompleteError, NotProvenError, UsageError, note, out, out_json, plural, quoted, show
+from boardclient.cli._output import (
+    LINES,
+    IncompleteError,
+    NotProvenError,
+    UsageError,
+    first_lines,
+    note,
+    out,
+    out_json,
+    plural,
+    quoted,
+    show,
+)
 from boardclient.cli._running import Client, GracefulStop, in_steps, reported, with_session
 
 if TYPE_CHECKING:
     from boardclient.integrations.dask import DaskRun
 
 STATES = ("created", "already", "failed", "unknown")
-_LINES = 20
-"""How many lines of one kind are printed."""
 _BATCH = 256
 """How many rows are planned together."""
 
@@ -178,7 +188,7 @@ async def import_file(
             " nothing was sent (--existing skip leaves them out, --existing create creates them again)",
             [
                 f"row {row.number}: equals the card {quoted(card.name or '')} ({card.id})"
-                for _, row, card in existing.rows[:_LINES]
+                for _, row, card in existing.rows[:LINES]
             ],
         )
     if existing.rows and plans["doubtful"]:
@@ -286,7 +296,7 @@ async def check(source: Source, decide: Rehearsal | None, known: int, existing: 
             if problem is not None:
                 problems.add(problem)
     if problems.count:
-        raise UsageError(f"the file has {plural(problems.count, 'mistake')}; nothing was sent", problems.lines(_LINES))
+        raise UsageError(f"the file has {plural(problems.count, 'mistake')}; nothing was sent", problems.lines(LINES))
     return plans
 
 
@@ -587,14 +597,9 @@ def audit_lines(audit: BulkAudit) -> list[str]:
         found.append(
             f"reused: {audit.reused} rows were given the card of another row or an older one, and may have none of their own"
         )
-    found += _cut("duplicated", [f"{card.name!r} ({card.id}) is a second card of a row" for card in audit.duplicated])
-    found += _cut("resembling", [f"{card.name!r} ({card.id}) may be that of an unknown row" for card in audit.resembling])
+    found += first_lines("duplicated", [f"{card.name!r} ({card.id}) is a second card of a row" for card in audit.duplicated])
+    found += first_lines("resembling", [f"{card.name!r} ({card.id}) may be that of an unknown row" for card in audit.resembling])
     return found
-
-
-def _cut(kind: str, texts: Sequence[str]) -> list[str]:
-    more = [f"{kind}: and {len(texts) - _LINES:,} more"] if len(texts) > _LINES else []
-    return [*(f"{kind}: {text}" for text in texts[:_LINES]), *more]
 
 
 @attrs.frozen

@@ -16,9 +16,11 @@ from boardclient.bulk import Content
 from boardclient.bulk.journal import UnknownRow, note_undone, read_journal, read_rows, read_unknown, resolve
 from boardclient.cli._app import Group, json_option, yes_option
 from boardclient.cli._output import (
+    LINES,
     IncompleteError,
     NotProvenError,
     UsageError,
+    first_lines,
     note,
     out,
     out_columns,
@@ -34,7 +36,6 @@ commands = Group("journal")
 _UNKNOWN = ("row", "name", "reason", "suggestion", "cards")
 _UNDONE = ("deleted", "kept", "gone", "failed", "cards")
 _CANDIDATES = 3
-_LINES = 20
 _BATCH = 64
 """How many cards are deleted before the journal notes it."""
 _IN_FLIGHT = 8
@@ -206,10 +207,8 @@ async def _undo(session: AsyncSession, path: Path, fields: tuple[str, ...] | Non
     plan = await _plan(
         path, await session.boards.cards(identity["board"]), is_marked=identity["cards known by"] == "their marker"
     )
-    for card, why in plan.kept[:_LINES]:
-        note(f"kept: {quoted(card.name or '')} ({card.id}) {why}")
-    if len(plan.kept) > _LINES:
-        note(f"kept: and {len(plan.kept) - _LINES:,} more")
+    for text in first_lines("kept", [f"{quoted(card.name or '')} ({card.id}) {why}" for card, why in plan.kept]):
+        note(text)
     if plan.delete:
         kept = f" {plural(len(plan.kept), 'card')} that changed since will be kept." if plan.kept else ""
         confirm(f"Delete {plural(len(plan.delete), 'card')} for good?{kept}", yes=yes)
@@ -228,7 +227,7 @@ async def _undo(session: AsyncSession, path: Path, fields: tuple[str, ...] | Non
         show("", {**counts, "cards": cards}, fields)
     else:
         out(", ".join(f"{name} {count:,}" for name, count in counts.items() if count or name == "deleted"))
-    for text in failures[:_LINES]:
+    for text in failures[:LINES]:
         note(text, fg="red")
     if failures:
         raise IncompleteError(f"{plural(len(failures), 'card')} could not be deleted; the same command line tries again")

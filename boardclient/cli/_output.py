@@ -20,6 +20,8 @@ import click
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _SHOWN_LENGTH = 60
+LINES = 20
+"""How many lines of one kind are printed."""
 
 
 def escape(text: str) -> str:
@@ -47,6 +49,12 @@ def quoted(value: str) -> str:
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun, such as "1 card" and "2 cards"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def first_lines(kind: str, texts: Sequence[str]) -> list[str]:
+    """Return a line for each of the first texts of a kind, and another one if there are more."""
+    more = [f"{kind}: and {len(texts) - LINES:,} more"] if len(texts) > LINES else []
+    return [*(f"{kind}: {text}" for text in texts[:LINES]), *more]
 
 
 def has_color() -> bool | None:

@@ -188,8 +188,6 @@ async def _serve(service: BoardService | ReplayService, words: str) -> None:
         print(end="", flush=True)
         note(f"{words} until SIGINT or SIGTERM.")
         note("Set the environment above in another terminal.")
-        if "BOARDCLIENT_AUTHORIZE_URL" in service.environment:
-            note("The authorize URL is the page on which users give consent.")
         await asyncio.Event().wait()
 
 
