@@ -52,23 +52,23 @@ def make_audit(
         return {card.id for row in some for card in equal.to(markers.content(row))}
 
     # Without a baseline, it is not known which cards existed before, unless they show a marker.
-    settled = chain((row for _, row in samples), rows.recovered)
-    seconds = markers.cards_of_rows(others) | (cards_of(settled) if others else set())
+    rows_with = chain((row for _, row in samples), rows.recovered)
+    second_cards = markers.cards_of_rows(others) | (cards_of(rows_with) if others else set())
     if listing.has_baseline:
         # What looks like a row's card may be that of an equal row which is unknown. If many look like it, looks say nothing,
         # unless cards are shown as they were sent.
         copies = listing.copies()
-        seconds |= {
+        second_cards |= {
             card.id
             for card in others
             if card.id not in suspected
             and (copies.get(card.id) == 1 or (card.id in copies and evidence.shows_as_sent(card.list_id)))
         }
-    unsettled = [*rows.unknown, *rows.refused] if others else []
-    first = cards_of(unsettled) | markers.cards_of(unsettled, others)
-    seconds -= first
-    unexpected = [card for card in others if card.id not in seconds] if listing.has_baseline else []
-    duplicated = [card for card in others if card.id in seconds]
+    rows_without = [*rows.unknown, *rows.refused] if others else []
+    possible = cards_of(rows_without) | markers.cards_of(rows_without, others)
+    second_cards -= possible
+    unexpected = [card for card in others if card.id not in second_cards] if listing.has_baseline else []
+    duplicated = [card for card in others if card.id in second_cards]
     return BulkAudit(
         confirmed=listing.confirmed,
         recovered=len(rows.recovered),
@@ -77,7 +77,7 @@ def make_audit(
         reused=listing.reused,
         duplicated=tuple(duplicated[:_NAMED]),
         unexpected=tuple(unexpected[:_NAMED]),
-        resembling=_named(chain(unexpected, duplicated), first.union(suspected)),
+        resembling=_named(chain(unexpected, duplicated), possible.union(suspected)),
         unproven=tuple(row.draft for row in rows.unknown[:_NAMED]),
     )
 

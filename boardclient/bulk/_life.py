@@ -95,7 +95,7 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
         ("resent", "created"): ("ended", "created"),
         ("resent", "put off"): ("again", "pause"),
         ("resent", "lost"): ("again", "pause"),
-        # the failure of this request does not settle the earlier one
+        # the failure of this request says nothing about the earlier one
         ("resent", "waited too long"): ("ended", "unknown"),
         ("resent", "refused"): ("ended", "unknown"),
         ("resent", "refused too often"): ("ended", "unknown"),

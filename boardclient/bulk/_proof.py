@@ -29,13 +29,13 @@ class Claim(NamedTuple):
 
 
 def find_equal(
-    claims: Sequence[Claim], cards: EqualCards, first: Mapping[str, int]
+    claims: Sequence[Claim], cards: EqualCards, listed_in: Mapping[str, int]
 ) -> tuple[dict[int, Card], dict[int, list[Card]]]:
     """Return the card of each row, by its place, that can be no other's.
 
     It equals what was sent. The second result are the cards that equal rows of which more than one row or card may be meant. Rows
-    that are the same share equal cards, as long as there are no more cards than rows. `first` says in which reading of the board
-    each card was listed first: a card belongs to no row that was sent later.
+    that are the same share equal cards, as long as there are no more cards than rows. `listed_in` says in which reading of
+    the board each card was listed first: a card belongs to no row that was sent later.
     """
     groups: defaultdict[Content, list[int]] = defaultdict(list)
     for place, claim in enumerate(claims):
@@ -44,7 +44,7 @@ def find_equal(
     claimed: Counter[str] = Counter()
     for content, places in groups.items():
         since = min(claims[place].since for place in places)
-        equal[content] = [card for card in cards.to(content) if first[card.id] > since]
+        equal[content] = [card for card in cards.to(content) if listed_in[card.id] > since]
         claimed.update(card.id for card in equal[content])
     found: dict[int, Card] = {}
     unclear: dict[int, list[Card]] = {}
@@ -54,9 +54,9 @@ def find_equal(
         if not (are_same and len(shared) <= len(places) and all(claimed[card.id] == 1 for card in shared)):
             unclear.update(dict.fromkeys(places, shared))
             continue
-        shared = sorted(shared, key=lambda card: first[card.id])
+        shared = sorted(shared, key=lambda card: listed_in[card.id])
         for place in sorted(places, key=lambda place: -claims[place].since):
-            if shared and first[shared[-1].id] > claims[place].since:
+            if shared and listed_in[shared[-1].id] > claims[place].since:
                 found[place] = shared.pop()
     return found, unclear
 
@@ -136,8 +136,8 @@ class Suspects:
     every sample shows its own.
     """
 
-    def __init__(self, cards: Sequence[Card], first: Mapping[str, int], evidence: Evidence) -> None:
-        self._first = first
+    def __init__(self, cards: Sequence[Card], listed_in: Mapping[str, int], evidence: Evidence) -> None:
+        self._listed_in = listed_in
         self._evidence = evidence
         self._later: dict[tuple[int, bool], Sequence[Card]] = {}
         self.cards = cards
@@ -145,25 +145,25 @@ class Suspects:
         for card in cards:
             self._named[normal(card.name or "")].append(card)
 
-    def of(self, row: Content, since: int, first: Sequence[Card], own_desc: str | None) -> Sequence[Card]:
-        """Return the cards that may belong to a row, those in `first` before others.
+    def of(self, row: Content, since: int, likely: Sequence[Card], own_desc: str | None) -> Sequence[Card]:
+        """Return the cards that may belong to a row, those in `likely` before others.
 
         The row was last sent after `since` readings. People may have replaced a marker by another description than the row's own.
         Then the card has the row's name, or a name that shows nothing.
         """
-        extra, some = [*first], self._listed_after(since, are_described=False)
+        extra, some = [*likely], self._listed_after(since, are_described=False)
         if self._evidence.shows_markers(row.list_id):
             own = normal(own_desc or "")
             extra += [card for card in self._named.get(row.name, ()) if card.desc and normal(card.desc) != own]
             some = [] if self._evidence.shows_names(row.list_id) else self._listed_after(since, are_described=True)
-        before = {card.id: card for card in extra if self._first[card.id] > since}
+        before = {card.id: card for card in extra if self._listed_in[card.id] > since}
         return [*before.values(), *(card for card in some if card.id not in before)] if before else some
 
     def _listed_after(self, since: int, *, are_described: bool) -> Sequence[Card]:
         """Return the same list each time, since many rows have it."""
         if (since, are_described) not in self._later:
             self._later[since, are_described] = [
-                card for card in self.cards if self._first[card.id] > since and (card.desc or not are_described)
+                card for card in self.cards if self._listed_in[card.id] > since and (card.desc or not are_described)
             ]
         return self._later[since, are_described]
 

@@ -69,7 +69,7 @@ class Reconciler:
         """How long listings of earlier runs were that lacked rows which those left in doubt, by the number of the row."""
         self._read_at: list[float] = []
         """When the board was read, on the loop's clock."""
-        self._first: dict[str, int] = {}
+        self._listed_in: dict[str, int] = {}
         """In which of these readings each unaccounted card was listed first, from 1."""
 
     async def prepare(self, *, reads_cards: bool) -> None:
@@ -154,7 +154,7 @@ class Reconciler:
         listing = await self._board.listing(self._samples.ids)
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
-            self._first.setdefault(card.id, len(self._read_at))
+            self._listed_in.setdefault(card.id, len(self._read_at))
         return listing
 
     def _since(self, row: Row) -> int:
@@ -180,7 +180,7 @@ class Reconciler:
             found.update((left[place], card) for place, card in equal.items())
             unclear.update((left[place], some) for place, some in equally.items())
         given = {card.id for card in found.values()} | self._markers.cards_of_rows(cards)
-        suspects = Suspects([card for card in cards if card.id not in given], self._first, evidence)
+        suspects = Suspects([card for card in cards if card.id not in given], self._listed_in, evidence)
         remains = {place: row for place, row in enumerate(rows) if place not in found}
         partly = self._markers.match_remains(remains, suspects.cards)
         findings = [RowFinding(rows[place], card) for place, card in found.items() if place < len(rows)]
@@ -203,8 +203,8 @@ class Reconciler:
             await self._ledger.note_resembling(resembling)
         return findings
 
-    def _suspects_of(self, row: Row, suspects: Suspects, first: Sequence[Card]) -> Sequence[Card]:
-        return suspects.of(self._markers.content(row), self._since(row), first, row.draft.desc)
+    def _suspects_of(self, row: Row, suspects: Suspects, likely: Sequence[Card]) -> Sequence[Card]:
+        return suspects.of(self._markers.content(row), self._since(row), likely, row.draft.desc)
 
     def _find_equal(
         self, rows: Sequence[Row], others: Sequence[Doubt], cards: EqualCards, copies: Container[str], evidence: Evidence
@@ -212,7 +212,7 @@ class Reconciler:
         """Find rows by what was sent, as `find_equal` does, where that proves something."""
         claims = [Claim(self._markers.content(row), digest(row.draft), self._since(row)) for row in rows]
         claims += [Claim(doubt.content, b"%d" % doubt.seq, 0) for doubt in others]
-        found, unclear = find_equal(claims, cards, self._first)
+        found, unclear = find_equal(claims, cards, self._listed_in)
         for place, row in enumerate(rows):
             card, draft = found.get(place), row.draft
             if card is None:
@@ -276,7 +276,7 @@ class Reconciler:
     def _suspected(self, listing: Listing, evidence: Evidence) -> set[str]:
         """Return the ids of the cards that the errors of unknown rows name, or of those listed now if one names none."""
         known = self._markers.cards_of_rows(listing.unaccounted)
-        suspects = Suspects([card for card in listing.unaccounted if card.id not in known], self._first, evidence)
+        suspects = Suspects([card for card in listing.unaccounted if card.id not in known], self._listed_in, evidence)
         unnamed = [row for row in self._rows.unknown if row.seq not in self._has_named]
         partly = self._markers.match_remains(dict(enumerate(unnamed)), suspects.cards)
         found = set(self._named)

@@ -1,4 +1,4 @@
-"""The journal of a bulk run: read it, and settle its rows by hand.
+"""The journal of a bulk run: read it, and resolve its rows by hand.
 
 A run writes it, and `read_journal` and `read_rows` may read it meanwhile. The design is described in docs/design/journal.md.
 """
@@ -186,7 +186,7 @@ def read_unknown(path: str | os.PathLike[str]) -> list[UnknownRow]:
 
 
 def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None = None, absent: bool = False) -> None:
-    """Settle a row by hand whose card may exist. The next run reports it as "already", or sends it if the card is absent.
+    """Resolve a row by hand whose card may exist. The next run reports it as "already", or sends it if the card is absent.
 
     Look at the board first: an absent row is sent again without further questions. Calling it again with the same words does
     nothing.

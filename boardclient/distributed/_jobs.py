@@ -60,7 +60,7 @@ class Job:
 
 @attrs.frozen(kw_only=True)
 class PartStatus:
-    """How far a part is. `part` is -1 for the closing part, which settles what the others left in doubt.
+    """How far a part is. `part` is -1 for the closing part, which reconciles what the others left in doubt.
 
     Attributes:
         part: The number of the part.

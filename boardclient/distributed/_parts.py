@@ -22,7 +22,7 @@ from boardclient.errors import BoardClientError
 from boardclient.models import Card, CardDraft, utc_timestamp
 
 CLOSING: Final = -1
-"""The number of the part that is run last: it settles what all others left in doubt, and holds the audit."""
+"""The number of the part that is run last: it reconciles what all others left in doubt, and holds the audit."""
 BATCH: Final = 64
 """How many rows are logged together. After a kill, at most twice as many are in doubt."""
 _NOTE_SECONDS: Final = 0.5
