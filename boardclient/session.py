@@ -327,7 +327,7 @@ class AsyncSession:
             return "<AsyncSession, not built>"
         state = "closed" if self._core.in_flight.is_closed else "open"
         view = "" if self._owns_core else " view"
-        return f"<AsyncSession{view} {state}, {len(self._core.in_flight)} calls, {self._core.pool!r}>"
+        return f"<AsyncSession{view} {state}, {len(self._core.in_flight)} calls in flight, {self._core.pool!r}>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise TypeError("an AsyncSession can't be pickled: build one where it is used")

@@ -34,7 +34,7 @@ async def test_many_tasks_share_few_connections(service: BoardService) -> None:
     async with service.session(max_connections=10, timeout=None) as session:
         members = await asyncio.gather(*(session.members.me() for _ in range(500)))
         assert len(members) == 500
-        assert repr(session).startswith("<AsyncSession open, 0 calls, 0/10 connections")
+        assert repr(session).startswith("<AsyncSession open, 0 calls in flight, 0/10 connections")
     assert len({call.connection for call in service.calls}) <= 10
 
 
@@ -46,7 +46,7 @@ async def test_closing_ends_hanging_calls(service: BoardService) -> None:
     create = asyncio.ensure_future(session.boards.create("plans"))
     await service.received("members.me")
     await service.received("boards.create")
-    assert "2 calls, 2/100" in repr(session)
+    assert "2 calls in flight, 2/100" in repr(session)
     async with asyncio.timeout(60):
         await asyncio.gather(session.aclose(), session.aclose())
     for task in (read, create):
@@ -216,7 +216,7 @@ async def test_cancelled_at_any_await(service: BoardService, kind: str) -> None:
                 cancelled += 1
             else:
                 finished += 1
-            assert repr(session).startswith("<AsyncSession open, 0 calls, 0/1 connections")
+            assert repr(session).startswith("<AsyncSession open, 0 calls in flight, 0/1 connections")
             await session.request("GET", "/1/members/me")
             if finished == 5:
                 break
