@@ -143,7 +143,7 @@ class Pipeline:
         error.effect = Effect.worst([error.effect, *(attempt.effect for attempt in context.attempts)])
         error.attempts = context.attempts
         error.repeatable = request.repeatable
-        if error.effect is Effect.UNKNOWN and not request.repeatable:
+        if error.effect in {Effect.UNKNOWN, Effect.DONE} and not request.repeatable:
             _add(error, "it may have been done, check before you repeat it")
         signed_with = context.credentials
         if signed_with is None:  # nothing was sent, so there are no credentials to redact
