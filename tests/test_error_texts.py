@@ -135,7 +135,13 @@ MAY_BE_DONE = "; it may have been done, check before you repeat it"
 async def test_a_creation_that_may_have_been_done_says_so(service: BoardService, loop_clock: Clock) -> None:
     """An error after which the creation may exist warns of repeating, unless a second request does no more than the first."""
     service.sleep = loop_clock.sleep
-    faults_of_posts = (faults.drop(), faults.status(503), faults.hang(seconds=1), faults.foreign_body(b"<html>"), faults.status(404))
+    faults_of_posts = (
+        faults.drop(),
+        faults.status(503),
+        faults.hang(seconds=1),
+        faults.foreign_body(b"<html>"),
+        faults.status(404),
+    )
     texts = []
     async with service.session(timeout=0.2, retry=None) as session:
         for fault in faults_of_posts:
