@@ -292,7 +292,8 @@ READ_MEMBER: Final[Operation[Member]] = Operation(  # 4.11
 )
 
 
-_METHOD: Final = re.compile(r"[A-Z]+")
+# CONNECT has a host in place of a path, and TRACE must not send credentials: RFC 9110, sections 9.3.6 and 9.3.8.
+_METHOD: Final = re.compile(r"(?!(?:CONNECT|TRACE)\Z)[A-Z]+")
 _CREDENTIAL_NAMES: Final = frozenset({"key", "token"})
 _REFUSED_HEADERS: Final = FRAMING | frozenset(
     {
@@ -376,7 +377,7 @@ def build_request(
     """
     verb = check_text(method, "method").upper()
     if not _METHOD.fullmatch(verb):
-        raise ValueError("method must be an HTTP method")
+        raise ValueError("method must be an HTTP method other than CONNECT and TRACE")
     if not isinstance(params, Mapping | None):
         raise TypeError(f"params must be a mapping, not {type(params).__name__}")
     if not isinstance(repeatable, bool | None):

@@ -346,7 +346,7 @@ class AsyncSession:
         """Make a call that has no method of its own. It is signed, renewed and retried like all others.
 
         Args:
-            method: The HTTP method.
+            method: The HTTP method. CONNECT and TRACE are refused.
             path: The path, which starts with "/1/".
             params: The query. A parameter with a list is sent once for each of its values. None (default): no query but
                 credentials.

@@ -132,7 +132,7 @@ def test_what_may_be_repeated_is_the_callers_word(method: str, given: bool | Non
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        *(((method, "/1/x"), ValueError) for method in ("", "GE T", "GET\r\nX: y", "G3T", "ß ", "\ud800")),
+        *(((method, "/1/x"), ValueError) for method in ("", "GE T", "GET\r\nX: y", "G3T", "ß ", "\ud800", "connect", "TRACE")),
         *(
             (("GET", path), ValueError)
             for path in (
