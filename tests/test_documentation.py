@@ -32,7 +32,8 @@ def _section(title: str) -> str:
     return _README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
-_FULL = re.compile(r"^\s*(?:from|import) (?:fastapi|httpx|litestar|opentelemetry|pandas|quart|starlette)\b", re.MULTILINE)
+_PACKAGES = "boardclient.distributed boardclient.integrations.django fastapi httpx litestar opentelemetry pandas quart starlette"
+_FULL = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(map(re.escape, _PACKAGES.split()))})\b", re.MULTILINE)
 
 _PROGRAMS = [
     pytest.param(code, id=f"{page} {number}", marks=[pytest.mark.full] if _FULL.search(code) else [])
