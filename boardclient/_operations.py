@@ -336,8 +336,7 @@ def extended(
         pairs = _query(extra_query, "extra_query", reserved)
         target = f"{target}?{urlencode(pairs, doseq=True, quote_via=quote)}" if pairs else target
     if extra_body is not None:
-        if body is None:
-            raise ValueError("extra_body needs a request with a body")
+        assert body is not None  # noqa: S101 -- only calls with a body take it
         if not isinstance(extra_body, Mapping):
             raise TypeError(f"extra_body must be a mapping, not {type(extra_body).__name__}")
         fields = _exactly(dict(extra_body))

@@ -116,11 +116,6 @@ class Pace:
         until = self._controller.held_until
         return until if until > self._clock() else None
 
-    @property
-    def needs_every_result(self) -> bool:
-        """Whether it needs the results of successful attempts as well. Always True."""
-        return True
-
     def __repr__(self) -> str:
         rate = "" if self.rate is None else f"{self.rate:.3g}/s, "
         limit = "no limit met" if self.limit is None else f"limit about {self.limit:.3g}/s"

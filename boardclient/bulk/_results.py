@@ -52,14 +52,6 @@ make_result: Final[Callable[[*ResultValues], CardResult]] = constructor_of(CardR
 """Makes a result faster than the class."""
 
 
-def state_after(error: BoardClientError) -> ResultState:
-    """Return the state of a row whose request failed.
-
-    It is "unknown" unless the error rules out that the card exists.
-    """
-    return "unknown" if error.effect in {Effect.UNKNOWN, Effect.DONE} else "failed"
-
-
 @attrs.frozen(kw_only=True)
 class BulkAudit:
     """What the board showed when it was read at the end of a run (interface 4.4).
@@ -141,13 +133,9 @@ class BulkReport:
         Raises:
             ExceptionGroup: some rows failed or are unknown. It holds a `BoardClientError` for each of `problems`.
         """
-        errors: list[BoardClientError] = []
-        for result in self.problems:
-            error = copy.copy(result.error)
-            if error is not None:
+        if errors := [copy.copy(result.error) for result in self.problems if result.error is not None]:
+            for error, result in zip(errors, self.problems, strict=True):
                 error.add_note(f"{_row_name(result)}: {result.draft.name!a:.80}")
-                errors.append(error)
-        if errors:
             raise ExceptionGroup(self.problem_summary, errors)
 
     @property

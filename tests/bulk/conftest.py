@@ -9,8 +9,6 @@ from bulk_helpers import Moments, World
 from boardclient import (
     AsyncSession,
 )
-from boardclient.bulk._journal import JournalLedger
-from boardclient.bulk._ledger import Ledger, MemoryLedger
 from boardclient.testing import BoardService
 
 
@@ -35,16 +33,6 @@ async def world(service: BoardService, session: AsyncSession, path: Path) -> Wor
 @pytest.fixture
 async def moments(monkeypatch: pytest.MonkeyPatch) -> Moments:
     return Moments(monkeypatch)
-
-
-@pytest.fixture(params=["memory", "journal"])
-async def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ledger]:
-    """Give a ledger, of memory or of a journal."""
-    opened: Ledger = (
-        MemoryLedger() if request.param == "memory" else await JournalLedger.open(tmp_path / "journal", {"board": "b1"}, 8)
-    )
-    yield opened
-    await opened.aclose()
 
 
 @pytest.fixture
