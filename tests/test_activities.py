@@ -15,6 +15,25 @@ from boardclient.integrations.opentelemetry import _OpenTelemetry
 _PROGRESS = BulkProgress(done=0, created=0, failed=0, unknown=0, rate=0.0, seconds=0.0)
 
 
+class _Ends(Instrument):
+    """Counts the activities that end."""
+
+    ended = 0
+
+    def end(self, activity: Activity) -> None:
+        self.ended += 1
+
+
+def test_an_activity_ends_once() -> None:
+    """A run that is closed after its last result has one end, the first."""
+    ends = _Ends()
+    activity = Activity(kind="run", operation="a run", instruments=[ends])
+    activity.begin()
+    activity.end()
+    activity.end(RuntimeError("late"))
+    assert (ends.ended, activity.error) == (1, None)
+
+
 def test_events_reach_whom_they_are_for(caplog: pytest.LogCaptureFixture) -> None:
     """Phases are for logs and spans, events for observers; progress is logged by no one."""
     caplog.set_level(logging.INFO, "boardclient")

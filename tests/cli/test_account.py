@@ -267,6 +267,17 @@ def test_a_keyring_that_is_locked_is_named(oauth_cli, browser, keyring, monkeypa
     assert "can't be read: it is locked" in err
 
 
+@pytest.mark.full
+def test_an_import_by_a_cluster_needs_a_token_in_the_environment(oauth_cli, browser, board, tmp_path) -> None:
+    """They run in other processes, which don't know who has signed in here."""
+    file = tmp_path / "cards.csv"
+    file.write_text("name,list\nA,To Do\n")
+    oauth_cli("login")
+    code, _, err = oauth_cli("import", str(file), "--board", board.board, "--engine", "dask")
+    assert code == 2
+    assert "BOARDCLIENT_TOKEN" in err
+
+
 # --- tokens that end
 
 
