@@ -188,16 +188,16 @@ class Pipeline:
                     if context.is_cancelled() and context.may_send:  # the limiter swallowed the caller's cancellation
                         raise asyncio.CancelledError
                     context.is_recorded |= limiter.is_reporting
-                    if not self._provider.is_outdated(credentials):  # they may have been refused in the meantime
-                        outcome = await self._send(request, context, credentials)
-                        is_sent = True
+                    if self._provider.is_outdated(credentials):  # they may have been refused in the meantime
+                        credentials = self._provider.current()
+                        continue
+                    outcome = await self._send(request, context, credentials)
+                    is_sent = True
             except asyncio.CancelledError:
                 if not is_sent or context.interruption is None:
                     raise
                 # The limiter was too slow to be left. The outcome of the attempt stands.
-            if is_sent:
-                return outcome  # type: ignore[return-value]  # -- it was set above
-            credentials = self._provider.current()
+            return outcome  # type: ignore[return-value]  # -- it was set above
 
     async def _obtain(self, context: CallContext, rejected: Credentials | None) -> Credentials | CredentialError:
         """Ask the provider for credentials, other than the rejected ones if any, and record a failure in the history."""

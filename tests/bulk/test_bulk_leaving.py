@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,17 @@ from typing import Any
 import attrs
 import pytest
 from bulk_service import Closing, Service, drafts, let_run
+from virtual_loop import virtually
 
 from boardclient import (
     AsyncSession,
     Attempt,
+    BulkProgress,
     BulkRun,
     Card,
     CardDraft,
     Effect,
+    RateLimitError,
     logs,
 )
 from boardclient._activities import Activity, Instrument
@@ -269,6 +272,51 @@ async def test_a_run_that_has_ended_claims_no_connections(is_left: bool) -> None
         assert service.slots.wanted == 3
         await (let_run() if is_left else run.wait())
     assert service.slots.wanted == 0
+
+
+class Crowded(Service):
+    """A service with two connections, which two runs share. It refuses "refused" once."""
+
+    max_connections = 2
+
+    async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+        if json.loads(request.body or b"")["name"] == "refused" and "refused" not in self.begun:
+            self.begun.append("refused")
+            raise RateLimitError("429", 429, retry_after=3.0)
+        return await super().call(request, options)
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+@pytest.mark.parametrize("is_paced", [True, False])
+@virtually
+async def test_a_run_that_ends_while_it_waits_for_a_connection(is_paced: bool, is_left: bool) -> None:
+    """It sends nothing more, even if it is stopped just when it gets one, and gives back what it had."""
+    service = Crowded(waits=True)
+
+    async def later(seconds: float, *names: str) -> AsyncIterator[CardDraft]:
+        for name in names:
+            if name != "refused":
+                await asyncio.sleep(seconds)
+            yield CardDraft(name, "list")
+
+    def stop(progress: BulkProgress) -> None:
+        if progress.created:
+            other.stop()
+
+    other = service.run(later(2.0, *["refused"] * is_paced, "other 0", "other 1"), 2)
+    async with service.run(later(0.5, *"abcdef"), 2, stop) as run:
+        async with other:
+            await asyncio.sleep(10.0)
+            if not is_left:
+                service.may_end.set()
+                await other.wait()
+        service.may_end.set()
+        report = await run.wait()
+    assert (report.created, other.report.created, service.most) == (6, 0, 2)
+    assert service.begun == [*["refused"] * is_paced, *"abcdef"]
+    async with asyncio.timeout(1.0):
+        for _ in range(service.slots.number):
+            await service.slots.enter()
 
 
 async def test_leaving_early_is_no_failure_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

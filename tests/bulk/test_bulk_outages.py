@@ -252,6 +252,39 @@ async def test_a_refused_token_and_missing_consent() -> None:
     assert (await service.run(100).wait()).created == 100
 
 
+@virtually
+async def test_consent_is_found_missing_during_an_outage() -> None:
+    """The run says what it waits for now."""
+    failures = iter([refused(), refused()])
+    service = Service(lambda: next(failures, ConsentRequired("sign in")))
+    assert (await service.run(200, 1).wait()).created == 200
+    assert [reason for reason, _ in service.reasons] == [None, "outage", "consent", None]
+
+
+@virtually
+async def test_the_only_row_is_tried_for_longer_than_the_pause() -> None:
+    """A hold ends with the row that is tried, though another became due meanwhile and there is none."""
+
+    class Slow(Service):
+        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+            await asyncio.sleep(0.5)
+            return await super().call(request, options)
+
+    service = Slow(down_at=0.0, down_for=1.0)
+    assert (await service.run(1).wait()).created == 1
+    assert [reason for reason, _ in service.reasons] == ["outage", None]
+
+
+@virtually
+async def test_an_outage_of_a_run_that_was_refused_before() -> None:
+    """A run that paces itself since a 429 waits for the service as any other does."""
+    failures = iter([RateLimitError("429", 429, retry_after=0.1)])
+    service = Service(lambda: next(failures, refused()), down_for=20.0)
+    report = await service.run(2000).wait()
+    assert (report.created, report.failed, report.unknown) == (2000, 0, 0)
+    assert len(service.tried) < 30
+
+
 @pytest.mark.parametrize("failure", [refused, lambda: ConsentRequired("sign in")])
 @virtually
 async def test_stopping_a_run_that_is_held(failure: Callable[[], BoardClientError]) -> None:

@@ -73,6 +73,20 @@ async def test_results_come_in_the_order_of_completion(session: AsyncSession) ->
         assert [result.value async for result in results] == ["slow"]
 
 
+async def test_results_wait_to_be_taken(session: AsyncSession) -> None:
+    """No result is lost if all calls have ended while an earlier result is handled."""
+
+    async def call(item: int) -> int:
+        return item
+
+    values = []
+    async for result in session.map(call, range(4), 3):
+        values.append(result.value)
+        for _ in range(50):
+            await asyncio.sleep(0)
+    assert sorted(values, key=str) == [0, 1, 2, 3]
+
+
 async def test_leaving_cancels_what_is_in_flight(session: AsyncSession) -> None:
     """The calls have ended, and the input is closed, when the block is left."""
     ended: list[object] = []
