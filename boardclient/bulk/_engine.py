@@ -504,7 +504,7 @@ class Engine:
                     options.history.clear()
                 else:
                     tally.requests += 1
-                self._note_created(row, card)
+                self._note_created(row, card)  # pyright: ignore[reportPossiblyUnboundVariable] -- there is no failure
             except asyncio.CancelledError:
                 self._give_back_unsent(row)
                 if not self.is_halted and not self._is_over:

@@ -281,10 +281,8 @@ def card_create(
         except ValueError as error:
             raise UsageError(f"--due {quoted(due or '')}: {error}") from None
         list_id = await finder.list_id(list_)
-        board_id = finder.board_id() or None
-        card = await finder.client.session.cards.create(
-            name, list_id=list_id, desc=desc, due=due_at, pos=pos, board_id=board_id, unknown=board_id and "reconcile"
-        )
+        create = finder.client.session.cards.create
+        card = await create(name, list_id=list_id, desc=desc, due=due_at, pos=pos, board_id=finder.board_id() or None)
         return _record(card, _CARD, chosen)
 
     _call("card created", work, fields, board=board)
