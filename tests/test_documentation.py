@@ -118,4 +118,5 @@ _NAMED = re.compile(r"`((?:boardclient|tests|docs|benchmarks|\.ci)/[\w/.*-]*)`")
 @pytest.mark.parametrize("page", [page for page, text in _PAGES.items() if _NAMED.search(text) and page != "CHANGELOG.md"])
 def test_each_file_that_a_page_names_exists(page: str) -> None:
     """Modules are merged and renamed, and the pages follow."""
-    assert [name for name in _NAMED.findall(_PAGES[page]) if not any(_ROOT.glob(name.rstrip("/")))] == []
+    roots = [_ROOT, Path(boardclient.__file__).parent.parent]
+    assert [name for name in _NAMED.findall(_PAGES[page]) if not any(any(root.glob(name.rstrip("/"))) for root in roots)] == []
