@@ -1,13 +1,13 @@
 """A transport that responds without a network, so that only the client is measured."""
 
+import itertools
 from typing import Any
 
 from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials
 from boardclient._transport import RawResponse
 
-_ANSWER = RawResponse(
-    200, {}, b'{"id": "5f1a0c2e9b7d4e0012ab34cd", "name": "Card", "desc": "", "url": "https://board.example/c/1"}'
-)
+_CARD = b'{"id": "%024x", "name": "Card", "desc": "", "url": "https://board.example/c/1"}'
+_NUMBERS = itertools.count()  # each card has an identifier of its own
 _TOKEN = RawResponse(200, {}, b'{"access_token": "a-token-of-usual-length-0123456789abcdef"}')
 
 
@@ -15,7 +15,7 @@ class _InstantPool:
     """Responds with success to each request."""
 
     async def send(self, method: str, url: str, *rest: object, **more: object) -> RawResponse:
-        return _TOKEN if url.endswith("/1/OAuthGetAccessToken") else _ANSWER
+        return _TOKEN if url.endswith("/1/OAuthGetAccessToken") else RawResponse(200, {}, _CARD % next(_NUMBERS))
 
     async def aclose(self) -> None: ...
 

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import itertools
 import json
 import math
 import sys
@@ -11,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from pace_simulation import Bucket, Service, Window
 
-_CARD = json.dumps({"id": "5f1a0c2e9b7d4e0012ab34cd", "name": "Card", "desc": "", "url": "https://board.example/c/1"}).encode()
+_CARD = json.dumps({"id": "%024x", "name": "Card", "desc": "", "url": "https://board.example/c/1"}).encode()
+_NUMBERS = itertools.count()  # each card has an identifier of its own
 
 
 def _answer(status: str, headers: str, body: bytes) -> bytes:
@@ -44,7 +46,7 @@ class _Limited(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         wait = self._service.refuse(loop.time())
         if wait is None:
-            answer = _answer("200 OK", "", _CARD)
+            answer = _answer("200 OK", "", _CARD % next(_NUMBERS))
         else:
             told = f"Retry-After: {math.ceil(wait)}\r\n" if self._tells else ""
             answer = _answer("429 Too Many Requests", told, b"")
