@@ -7,7 +7,6 @@ attempt is a value until the call is over: a raised exception keeps the frames t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import traceback
 from collections.abc import Collection, Coroutine, Generator, Iterable, Mapping
@@ -313,8 +312,11 @@ class Pipeline:
 
         assert self.policy is not None  # noqa: S101 -- asked by the callers
         context.is_recorded = True
-        with contextlib.suppress(_LeftToRun):
+        try:
             value = await self.policy.drive(request.operation, attempt, pause, first, context.seconds_since_beginning)
+        except _LeftToRun:
+            pass
+        else:
             if not (context.options.is_of_run and isinstance(last, BoardClientError)):
                 return value
         if isinstance(last, BoardClientError):

@@ -47,6 +47,7 @@ async def test_a_run_without_problems_raises_none(service: BoardService, list_id
         {},
         {"retry_error_callback": lambda state: None},
         {"retry_error_callback": lambda state: 7, "before": lambda state: None},
+        {"retry_error_callback": lambda state: 7, "stop": stop_after_attempt(1)},
         {"retry": retry_if_result(lambda value: True)},
     ],
 )
@@ -57,7 +58,7 @@ async def test_no_policy_repeats_what_may_have_been_done(
     """A policy that repeats everything makes no second card, and the value of its callback is no card."""
     board_id = next(iter(service.rules.boards))
     service.faults.add(faults.drop(commit=True), "cards.create", call=2)
-    policy = AsyncRetrying(stop=stop_after_attempt(3), **options)
+    policy = AsyncRetrying(**{"stop": stop_after_attempt(3), **options})
     async with service.session(retry=policy) as session:
         run = session.cards.create_many(
             [CardDraft(f"card {number}", list_id) for number in range(5)],

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -151,5 +152,6 @@ async def test_each_row_is_released_before_its_first_request(path: Path, monkeyp
     memory.script = {"2": [LOST]}
     async with memory.run([str(seq) for seq in range(1, 41)], journal=path, settle=0.0) as run:
         await run.wait()
-    assert marks == [0, 16, 31, 39, 40]
+    assert (marks[0], marks[-1]) == (0, 40)
+    assert all(0 < later - mark <= 16 for mark, later in pairwise(marks))
     assert len(memory.sent) == 41
