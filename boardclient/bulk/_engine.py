@@ -685,7 +685,7 @@ class Engine:
             self._happen(row, "found", card)
         elif error is not None:
             self._happen(row, "not told", error=error)
-        elif row.sends >= MOST_SENDS:  # pragma: no cover -- a service that loses a row each time, and is proven to
+        elif row.sends >= MOST_SENDS:
             why = f"sent {row.sends} times, and not on the board: {row.error}"
             self._happen(row, "absent too often", error=BoardClientError(why, Effect.REJECTED))
         else:
@@ -696,11 +696,11 @@ class Engine:
         """Report rows as unknown whose absence no further card can prove, unless an input may still yield one."""
         patience = self._listed_at + self._options.settle_seconds - self._loop.time()
         if not self._is_exhausted and patience > 0:
-            await self._wait_for_change(patience)  # pragma: no cover -- an input that yields its next row late
-            return
-        rows, self._open = self._open, []
-        for row, _, error, _ in self._reconciler.give_up(rows, _NOT_PROVEN):
-            self._happen(row, "given up", error=error)
+            await self._wait_for_change(patience)
+        else:
+            rows, self._open = self._open, []
+            for row, _, error, _ in self._reconciler.give_up(rows, _NOT_PROVEN):
+                self._happen(row, "given up", error=error)
 
     async def _stop(self) -> None:
         """Complete what was sent, and end the lives of all other rows."""

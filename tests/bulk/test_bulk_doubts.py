@@ -116,6 +116,42 @@ async def test_a_card_that_is_proven_absent_five_times_fails() -> None:
 
 
 @virtually
+async def test_a_card_lost_and_proven_absent_each_time_fails_at_last() -> None:
+    """After five requests it is known not to exist, so it failed, and is not unknown."""
+    memory = Memory()
+    memory.script = {"a": [LOST] * 9}
+
+    async def rows() -> AsyncIterator[CardDraft]:
+        for number in range(40):
+            yield CardDraft("a" if not number else f"other {number}", "list")
+            await asyncio.sleep(30.0)
+
+    async with memory.open_run(rows(), concurrency=2, board_id="board", settle=60.0) as run:
+        results = {result.draft.name: result async for result in run}
+    assert (results["a"].state, len(memory.times("a"))) == ("failed", 5)
+    assert "sent 5 times, and not on the board" in str(results["a"].error)
+    assert run.report.created == 39
+
+
+@virtually
+async def test_a_card_that_is_not_listed_waits_for_an_input_that_may_yield_another() -> None:
+    """It is unknown after `settle` more seconds in which no card came that could prove it absent."""
+
+    async def rows() -> AsyncIterator[CardDraft]:
+        yield CardDraft("a", "list")
+        await asyncio.sleep(1000.0)
+
+    memory = Memory()
+    memory.script = {"a": [LOST]}
+    async with memory.open_run(rows(), concurrency=1, board_id="board", settle=60.0) as run:
+        began = asyncio.get_running_loop().time()
+        result = await anext(run)
+        waited = asyncio.get_running_loop().time() - began
+    assert result.state == "unknown"
+    assert 120.0 <= waited < 130.0
+
+
+@virtually
 async def test_more_rows_in_doubt_than_are_kept() -> None:
     """Before the end of the input the board is read as well, whenever a thousand rows are in doubt."""
     memory = Memory()
