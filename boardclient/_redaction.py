@@ -10,8 +10,8 @@ from __future__ import annotations
 import bisect
 import functools
 import re
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import attrs
 
@@ -35,10 +35,11 @@ _TOKEN_VARIABLE: Final = '"$BOARDCLIENT_TOKEN"'  # noqa: S105 -- a variable of t
 """The variables of the shell that stand for the credentials in a curl command."""
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Remove the tracebacks of an error, its causes and its groups. Their frames may hold secrets."""
+    """Remove the tracebacks, whose frames may hold secrets, of an error, its causes and its groups."""
     seen: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -69,6 +70,25 @@ def takes_secrets(kind: type[T]) -> type[T]:
     return kind
 
 
+def raises_without_frames(function: F) -> F:
+    """Let an async function raise without frames, which would hold its secret arguments."""
+
+    @functools.wraps(function)
+    async def called(*arguments: Any, **options: Any) -> Any:
+        try:
+            return await function(*arguments, **options)
+        except BaseException as error:
+            failure = without_frames(error)
+        finally:
+            del arguments, options
+        try:
+            raise failure
+        finally:
+            del failure  # it would be in a reference cycle with this frame
+
+    return cast("F", called)
+
+
 def in_one_line(text: str) -> str:
     """Return the text with escapes in place of what can't be printed."""
     if text.isprintable():
@@ -90,7 +110,7 @@ def forms_of(secrets: Iterable[str]) -> frozenset[bytes]:
 
 
 def is_free_of(text: bytes, forms: Iterable[bytes]) -> bool:
-    """Return True if the text has no escape in it, and none of the forms. Most headers are like that."""
+    """Return True if the text has no escape in it, and none of the forms, as most headers."""
     return _ESCAPING.search(text) is None and not any(form in text for form in forms)
 
 
@@ -124,7 +144,7 @@ def _forms(secret: str) -> set[bytes]:
 
 
 def _places(text: bytes, forms: Iterable[bytes]) -> list[tuple[int, int]]:
-    """Return the start and end of each form in the text, in order. Those that overlap are merged."""
+    """Return the start and end of each form in the text, in order and merged where they overlap."""
     found: list[tuple[int, int]] = []
     passes: list[_Unescaped] = []
     searched = text

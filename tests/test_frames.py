@@ -51,6 +51,9 @@ def frames_of(error: BaseException) -> str:
         lambda: OAuthCredentials(**{**OPTIONS, "auth_url": "nowhere"}),
         lambda: OAuthCredentials(**OPTIONS, key=3),  # type: ignore[arg-type]  # -- what is refused
         lambda: OAuthCredentials(**OPTIONS, account=""),
+        lambda: OAuthCredentials(**OPTIONS).for_account(""),
+        lambda: OAuthCredentials(**OPTIONS).for_account("\ud800"),
+        lambda: OAuthCredentials(**OPTIONS).for_account(None),  # type: ignore[arg-type]  # -- what is refused
         lambda: EncryptedTokenStore(MemoryTokenStore(), ["canary-secret7", "no key"]),
         lambda: SignIn(None, **{**OPTIONS, "authorize_url": "x"}, cookie_secret=CANARY),  # type: ignore[arg-type]  # -- no session
     ],

@@ -192,6 +192,7 @@ async def test_a_failure_is_everybodys() -> None:
         ("", "authorize returned str, not a code that can be sent"),
         (LookupError("canary7"), "authorize raised LookupError"),
         (asyncio.CancelledError(), "authorize raised CancelledError"),
+        (GeneratorExit(), "authorize raised GeneratorExit"),
         (asyncio.Event().wait, "authorize did not return within 300 s"),
     ],
 )
@@ -211,6 +212,11 @@ async def test_a_callback_that_is_no_coroutine_function() -> None:
     assert (await provider_of(lambda request: "code").acquire(FakeSession(token_response()))).token == "t1"
     error = await error_of(provider_of(lambda request, more: None).acquire(FakeSession()))
     assert str(error).startswith("authorize raised TypeError")
+
+    def cancels(request: AuthorizationRequest) -> str:
+        raise asyncio.CancelledError
+
+    assert str(await error_of(provider_of(cancels).acquire(FakeSession()))).startswith("authorize raised CancelledError")
 
 
 @pytest.mark.parametrize("later", [LookupError("late"), None])
@@ -255,13 +261,6 @@ async def test_an_exchange_with_unknown_effect() -> None:
     assert [request.attempt for request in application.requests] == [1, 2, 3, 4]
 
 
-@virtual
-async def test_a_second_code_that_is_good() -> None:
-    """A lost exchange is not an error if the second one succeeds."""
-    session = FakeSession(lost(), token_response())
-    assert (await provider_of().acquire(session)).token == "t1"
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -279,22 +278,6 @@ async def test_an_exchange_that_fails(answer: object, words: str) -> None:
     assert str(error).startswith(words)
     assert "canary7" not in str(error)
     assert len(application.requests) == 1
-
-
-@virtual
-async def test_parse_token_takes_the_token() -> None:
-    """A response of another shape is read by the application."""
-    provider = provider_of(parse_token=lambda fields: Token(str(fields["mine"])))
-    assert await provider.acquire(FakeSession(Response(200, {}, b'{"mine":"x"}'))) == Credentials("x")
-
-
-@virtual
-async def test_an_address_that_the_session_refuses() -> None:
-    """The application is not asked for a code that must not be sent."""
-    application, session = Application(), FakeSession(refusal="{name} is plain http")
-    error = await error_of(provider_of(application).acquire(session))
-    assert str(error).startswith("auth_url is plain http; the next renewal")
-    assert (application.requests, session.forms) == ([], [])
 
 
 async def test_plain_http_is_refused_before_the_callback_runs() -> None:

@@ -19,7 +19,6 @@ from oauth_helpers import (
 )
 
 from boardclient import (
-    ConsentRequired,
     CredentialError,
     Credentials,
     MemoryTokenStore,
@@ -111,7 +110,6 @@ async def test_a_cancelled_caller_does_not_lose_the_token() -> None:
         (lost(), "the token exchange failed, with unknown effect: no answer"),
         (lost(Effect.NOT_SENT), "the token exchange was not sent: no answer"),
         (Response(400, {}, b'{"error":"invalid_grant"}'), "the token exchange failed with status 400 (invalid_grant)"),
-        (ValueError("auth_url is plain http"), "auth_url is plain http"),
     ],
 )
 @virtual
@@ -198,26 +196,3 @@ async def test_a_store_that_never_accepts_a_token_is_an_error() -> None:
     store.refusals = 100
     with pytest.raises(CredentialError, match="took no new token"):
         await provider.exchange_code("code", FakeSession(token_response()))
-
-
-@virtual
-async def test_asking_again() -> None:
-    """`authorize_again` replaces a good token by one of a new consent, fails as any renewal, and needs a callback."""
-    application = Application("one", "two", LookupError("no"), asyncio.Event().wait)
-    provider = provider_of(application)
-    session = FakeSession(token_response("t1"), token_response("t2"))
-    provider.note_accepted(await provider.acquire(session))
-    await provider.authorize_again(session)
-    assert provider.current() == Credentials("t2")
-    with pytest.raises(CredentialError, match="authorize raised LookupError"):
-        await provider.authorize_again(session)
-    assert provider.current() == Credentials("t2")
-    await asyncio.sleep(1.1)
-    closing = FakeSession()
-    asking = asyncio.create_task(provider.authorize_again(closing))
-    await asyncio.sleep(1)
-    closing.close()
-    with pytest.raises(SessionClosedError):
-        await asking
-    with pytest.raises(ConsentRequired):
-        await waiting_provider().authorize_again(session)

@@ -11,7 +11,6 @@ from oauth_helpers import Application, FakeSession, error_of, provider_of, token
 
 from boardclient import (
     ConsentRequired,
-    CredentialError,
     Credentials,
     MemoryTokenStore,
     StoredToken,
@@ -199,18 +198,6 @@ async def test_a_store_that_lost_a_good_token() -> None:
 
 
 @virtual
-async def test_waiting_for_a_token() -> None:
-    """Waiting for a token ends soon after any worker has published one."""
-    store, loop = MemoryTokenStore(), asyncio.get_running_loop()
-    waiting = asyncio.create_task(waiting_provider(store=store).wait_for_token())
-    await asyncio.sleep(1000)
-    assert not waiting.done()
-    await store.publish("default", Token("t"), 0)
-    await waiting
-    assert loop.time() < 1000.5
-
-
-@virtual
 async def test_forgetting() -> None:
     """The token is gone here, in the store and at other workers; a renewal that is running does not bring it back."""
     store = MemoryTokenStore(clock=asyncio.get_running_loop().time)
@@ -233,23 +220,6 @@ async def test_forgetting() -> None:
     assert await store.read("default") == StoredToken(Token("again"), 3)
 
 
-@virtual
-async def test_a_store_that_can_not_forget() -> None:
-    """A store without the methods serves renewals, and signing out is a clear error."""
-
-    class Old:
-        def __init__(self) -> None:
-            self.inner = MemoryTokenStore()
-            self.read, self.publish = self.inner.read, self.inner.publish
-            self.lease, self.release = self.inner.lease, self.inner.release
-
-    provider = provider_of(store=Old())
-    assert await provider.state() == "never"
-    assert (await provider.acquire(FakeSession(token_response()))).token == "t1"
-    with pytest.raises(CredentialError, match="Old can't forget a token: a store needs the methods delete and generation"):
-        await provider.forget()
-
-
 async def test_a_real_session(service: BoardService) -> None:
     """Over sockets: a call raises it, a code on the session's own pool ends that, and 403 for scopes ends by a new consent."""
     provider = service.oauth_credentials(authorize=None, account="ann")
@@ -263,5 +233,5 @@ async def test_a_real_session(service: BoardService) -> None:
         service.rules.expire_tokens()
         with pytest.raises(ConsentRequired):
             await session.members.me()
-        await provider.exchange_code(service.new_code(), session.exchange)
+        await provider.exchange_code(service.new_code(), session)
         await session.members.me()

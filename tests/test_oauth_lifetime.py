@@ -20,12 +20,8 @@ from boardclient import (
     DeadlineError,
     OAuthCredentials,
     SessionClosedError,
-    StaticCredentials,
     Token,
 )
-from boardclient._operations import build_request
-from boardclient._pipeline._calls import CallOptions
-from boardclient._pipeline._in_flight import InFlightCalls
 from boardclient.errors import Effect
 from boardclient.testing import assert_no_secrets
 
@@ -176,125 +172,18 @@ async def test_real_sessions_that_close() -> None:
     await two.aclose()
 
 
-@pytest.mark.filterwarnings("error")
-async def test_spawn() -> None:
-    """A session runs work of its provider until it closes; a closed one runs none, and leaves no coroutine behind."""
-    session = AsyncSession(StaticCredentials("t"), "https://board.example")
-    session._core.in_flight.end(session._core.in_flight.begin(build_request("GET", "/1/x"), None))
-
-    async def answer() -> int:
-        return 42
-
-    assert await session._core.spawn(answer()) == 42
-    await asyncio.sleep(0)
-    assert session._core._background == set()
-    hanging = session._core.spawn(asyncio.Event().wait())
-    await session.aclose()
-    assert hanging.cancelled()
-    work = answer()
-    with pytest.raises(SessionClosedError, match=r"^the session is closed$"):
-        session._core.spawn(work)
-    with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
-        await work
-
-
 # --- deadlines
-
-
-def hanging_provider() -> OAuthCredentials:
-    return provider_of(Application(lambda: asyncio.sleep(100, "")))
 
 
 @virtual
 async def test_the_deadline_of_a_call_that_waits_for_credentials() -> None:
-    """A call ends at its deadline and leaves the renewal to others; a patient one waits as long as the application may."""
-    provider = hanging_provider()
-    async with AsyncSession(provider, "https://board.example", timeout=5.0, retry=None) as session:
-        request = build_request("GET", "/1/x")
-        patient = asyncio.create_task(session._pipeline.call(request, CallOptions(waits_count=False)))
-        with pytest.raises(DeadlineError) as caught:
-            await session._pipeline.call(request)
+    """A call that waits for credentials ends at its deadline, and leaves the renewal to others."""
+    provider = provider_of(Application(lambda: asyncio.sleep(100, "")))
+    async with AsyncSession(provider, "https://board.example", timeout=5.0) as session:
+        with pytest.raises(DeadlineError, match="the user's consent") as caught:
+            await session.members.me()
         assert asyncio.get_running_loop().time() == pytest.approx(5.0, abs=0.01)
         assert caught.value.effect is Effect.NOT_SENT
         with pytest.raises(CredentialError, match="authorize returned str"):
-            await patient
+            await provider.acquire(session.exchange)
         assert asyncio.get_running_loop().time() == pytest.approx(100.0, abs=0.1)
-
-
-async def patient_call(flights: InFlightCalls, seconds: float | None, waits: tuple[float, ...], seen: list[Any]) -> None:
-    """Make a call whose deadline is suspended in every second wait."""
-    flight = flights.begin(build_request("GET", "/1/x"), seconds, CallOptions(waits_count=False))
-    try:
-        for number, wait in enumerate(waits):
-            if number % 2:
-                flights.suspend(flight)
-            await asyncio.sleep(wait)
-            if number % 2:
-                flights.resume(flight)
-        seen.append(flight.remaining_seconds)
-    except asyncio.CancelledError:
-        seen.append(flight.end_early())
-    finally:
-        flights.end(flight)
-
-
-@virtual
-async def test_a_suspended_deadline_resumes_with_the_time_it_had() -> None:
-    """After a suspension each call has as much time left as before it, and the timer observes that."""
-    flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
-    await patient_call(flights, 10.0, (4.0, 1000.0, 5.0), seen)
-    assert seen == [pytest.approx(1.0)]
-    started = loop.time()
-    await patient_call(flights, 10.0, (4.0, 1000.0, 3.0, 1000.0, 50.0), seen)
-    assert loop.time() - started == pytest.approx(2010.0, abs=0.01)
-    assert isinstance(seen[1], DeadlineError)
-    await patient_call(flights, None, (4.0, 1000.0, 5.0), seen)
-    assert seen[2] is None
-    started = loop.time()
-    calls = [patient_call(flights, 10.0, (1.0, wait, 99.0), seen) for wait in (50.0, 20.0, 5.0)]
-    await asyncio.gather(*calls)
-    assert [type(error) for error in seen[3:]] == [DeadlineError] * 3
-    assert loop.time() - started == pytest.approx(60.0, abs=0.01)
-    assert flights._timer is None
-
-
-@virtual
-async def test_a_deadline_suspended_too_late_ends_the_call_on_resuming() -> None:
-    """A call that is suspended with no time left ends when it is resumed."""
-    flights, seen, loop = InFlightCalls(), [], asyncio.get_running_loop()
-    flight = flights.begin(build_request("GET", "/1/x"), 1.0, CallOptions(waits_count=False))
-    flights.suspend(flight)
-    flight.seconds_left = -1.0
-    flights.resume(flight)
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.sleep(50)
-    seen.append(flight.end_early())
-    flights.end(flight)
-    assert isinstance(seen[0], DeadlineError)
-    assert loop.time() < 0.1
-
-
-@virtual
-async def test_a_call_that_is_being_ended_is_not_resumed() -> None:
-    """A call that is interrupted while its deadline is suspended is not interrupted again."""
-    flights = InFlightCalls()
-    call = asyncio.current_task()
-    assert call is not None
-    flight = flights.begin(build_request("GET", "/1/x"), 10.0, CallOptions(waits_count=False))
-    flights.suspend(flight)
-    asyncio.get_running_loop().call_later(5.0, lambda: asyncio.ensure_future(closing()))
-
-    async def closing() -> None:
-        flights.close()
-
-    try:
-        await asyncio.sleep(1000)
-    except asyncio.CancelledError:
-        flights.resume(flight)
-        assert flight.deadline == float("inf")
-        await asyncio.sleep(0.1)  # no sweeper comes for it
-    error = flight.end_early()
-    flights.end(flight)
-    assert isinstance(error, SessionClosedError)
-    assert asyncio.get_running_loop().time() == pytest.approx(5.1, abs=0.01)
-    assert call.cancelling() == 0

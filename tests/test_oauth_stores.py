@@ -1,53 +1,29 @@
-"""Renewals at stores that fail, are slow, or are shared; callbacks that use credentials themselves."""
+"""Renewals at stores that fail, hang, are shared or lose what they held; callbacks that do anything."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from oauth_helpers import Application, FakeSession, error_of, provider_of, token_response, virtual
+from oauth_helpers import Application, FakeSession, Scripted, error_of, provider_of, raising, token_response, virtual
 
 from boardclient import (
+    AuthorizationRequest,
     CredentialError,
     Credentials,
     MemoryTokenStore,
+    SessionClosedError,
     StoredToken,
     Token,
 )
+from boardclient.testing import BoardService
 
 # --- stores
-
-
-class Broken(MemoryTokenStore):
-    """A store one of whose methods raises."""
-
-    def __init__(self, method: str, error: Exception) -> None:
-        super().__init__(clock=asyncio.get_running_loop().time)
-        self.method, self.error = method, error
-
-    async def _step(self, method: str) -> None:
-        canary = "canary7"
-        if method == self.method:
-            assert canary
-            raise self.error
-
-    async def read(self, account: str) -> StoredToken | None:
-        await self._step("read")
-        return await super().read(account)
-
-    async def publish(self, account: str, token: Token, after: int) -> bool:
-        await self._step("publish")
-        return await super().publish(account, token, after)
-
-    async def lease(self, account: str, holder: str, seconds: float) -> Any:
-        await self._step("lease")
-        return await super().lease(account, holder, seconds)
-
-    async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
-        await super().release(account, holder, cooldown)
-        await self._step("release")
 
 
 @virtual
@@ -55,7 +31,7 @@ async def test_a_store_s_own_credential_error_is_raised() -> None:
     """A store's own CredentialError keeps its words and its cause."""
     told, cause = CredentialError("the disk is full; make room on it"), OSError("full")
     told.__cause__ = cause
-    error = await error_of(provider_of(store=Broken("publish", told)).acquire(FakeSession(token_response())))
+    error = await error_of(provider_of(store=Scripted("publish", raising(told))).acquire(FakeSession(token_response())))
     assert error is not told
     assert str(error) == "the disk is full; make room on it; the next renewal is possible in 1.0 s"
     assert error.__cause__ is cause
@@ -64,7 +40,7 @@ async def test_a_store_s_own_credential_error_is_raised() -> None:
 @virtual
 async def test_a_lease_that_can_not_be_given_back() -> None:
     """If the lease can't be released after a renewal, no call fails: the lease runs out by itself."""
-    provider = provider_of(store=Broken("release", OSError("no disk")))
+    provider = provider_of(store=Scripted("release", raising(OSError("no disk"))))
     credentials = await provider.acquire(FakeSession(token_response()))
     assert credentials.token == "t1"
 
@@ -72,27 +48,17 @@ async def test_a_lease_that_can_not_be_given_back() -> None:
 @virtual
 async def test_a_store_that_hangs_when_the_lease_is_given_back() -> None:
     """The token is there: no call waits long for a step that none of them needs."""
-
-    class Store(MemoryTokenStore):
-        async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
-            await asyncio.Event().wait()
-
     began = asyncio.get_running_loop().time()
-    credentials = await provider_of(store=Store()).acquire(FakeSession(token_response()))
-    assert credentials.token == "t1"
+    store = Scripted("release", asyncio.Event().wait)
+    assert (await provider_of(store=store).acquire(FakeSession(token_response()))).token == "t1"
     assert asyncio.get_running_loop().time() - began < 2
 
 
 @virtual
 async def test_a_store_that_keeps_nothing() -> None:
     """Where nothing can be published and nothing is, the renewal has failed."""
-
-    class Store(MemoryTokenStore):
-        async def publish(self, account: str, token: Token, after: int) -> bool:
-            return False
-
-    error = await error_of(provider_of(store=Store()).acquire(FakeSession(token_response())))
-    assert str(error).startswith("the token store took no new token, and holds no other")
+    provider = provider_of(store=Scripted("publish", lambda: asyncio.sleep(0, False)))
+    assert str(await error_of(provider.acquire(FakeSession(token_response())))).startswith("the token store took no new token")
 
 
 @virtual
@@ -107,6 +73,20 @@ async def test_another_holder_that_was_faster() -> None:
     provider = provider_of(Application(overtaken), store=store)
     assert (await provider.acquire(FakeSession(token_response("ours")))).token == "theirs"
     assert await store.read("default") == StoredToken(Token("theirs"), 1)
+
+
+@virtual
+async def test_a_newer_token_that_comes_while_one_is_published() -> None:
+    """A token that the user consented to meanwhile is newer, and stays."""
+
+    async def overtaken() -> bool:
+        if store.calls == 1:
+            await provider.keep_token(Token("newer"))
+        return True
+
+    store = Scripted("publish", overtaken, is_after=True)
+    provider = provider_of(store=store)
+    assert (await provider.acquire(FakeSession(token_response("ours")))).token == "newer"
 
 
 @virtual
@@ -264,3 +244,243 @@ async def test_a_task_that_outlives_its_renewal() -> None:
     given.append(await provider.acquire(session))
     provider.note_accepted(given[0])
     assert (await tasks[0]).token == "t2"
+
+
+# --- whatever a store or a callback does
+
+
+class Odd(BaseException):
+    """What no application should raise."""
+
+
+async def _junk() -> object:
+    return ["canary7"]
+
+
+@pytest.mark.parametrize("method", ["read", "lease", "publish", "generation"])
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (raising(asyncio.CancelledError()), "the token store failed: {} raised CancelledError"),
+        (raising(Odd()), "the token store failed: {} raised Odd"),
+        (lambda: asyncio.Event().wait(), "the token store failed: {} did not return within 30 s"),
+        (_junk, "the token store failed: {} returned list, not"),
+    ],
+)
+@virtual
+async def test_a_step_that_fails(method: str, step: Callable[[], Any], words: str) -> None:
+    """Each caller gets one clear error, and the store is not asked in a loop."""
+    if method == "publish" and step is _junk:
+        return  # whatever is true counts as taken
+    store = Scripted(method, step)
+    provider = provider_of(Application(lambda: asyncio.sleep(0.01, "code")), store=store)
+    session = FakeSession(token_response(), token_response())
+    errors = await asyncio.gather(*(error_of(provider.acquire(session)) for _ in range(5)))
+    assert {str(error) for error in errors} == {str(errors[0])}
+    assert str(errors[0]).startswith(words.format(method))
+    assert "canary7" not in str(errors[0])
+    assert store.calls <= 3
+
+
+@virtual
+async def test_steps_that_are_no_async_methods() -> None:
+    """A plain method of a store serves as well, and what it raises is reported clearly."""
+
+    class Plain(MemoryTokenStore):
+        error: BaseException | None = None
+
+        def read(self, account: str) -> Any:
+            if self.error is not None:
+                raise self.error
+            return StoredToken(Token("t"), 1)
+
+    store = Plain()
+    provider = provider_of(store=store)
+    assert (await provider.acquire(FakeSession())).token == "t"
+    for error in (asyncio.CancelledError(), Odd(), LookupError()):
+        store.error = error
+        words = f"the token store failed: read raised {type(error).__name__}"
+        assert str(await error_of(provider_of(store=store).acquire(FakeSession()))).startswith(words)
+
+
+@pytest.mark.parametrize("method", ["read", "lease", "publish", "release"])
+@virtual
+async def test_closing_does_not_wait_for_a_step_that_hangs(method: str) -> None:
+    """A session that closes amid a step of a store that hangs waits for it a second at most."""
+    loop, hanging = asyncio.get_running_loop(), asyncio.Event()
+
+    async def hang() -> None:
+        hanging.set()
+        await asyncio.Event().wait()
+
+    provider = provider_of(store=Scripted(method, hang))
+    session = FakeSession(token_response())
+    call = asyncio.create_task(provider.acquire(session))
+    await hanging.wait()
+    began = loop.time()
+    session.close()
+    await asyncio.wait(session.tasks)
+    assert loop.time() - began <= 1.01
+    if method == "release":  # by then the token is there
+        assert (await call).token == "t1"
+        return
+    with pytest.raises(SessionClosedError):
+        await call
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("place", ["authorize", "awaited", "read"])
+def test_an_interrupt_in_a_callback_ends_the_program(kind: type[BaseException], place: str) -> None:
+    """KeyboardInterrupt and SystemExit are not taken for failures."""
+
+    async def program() -> None:
+        def interrupt(*arguments: object) -> Any:
+            raise kind
+
+        store = MemoryTokenStore()
+        if place == "read":
+            store.read = interrupt  # type: ignore[method-assign]  # -- as a subclass would
+
+        async def awaited(request: AuthorizationRequest) -> str:
+            raise kind
+
+        provider = provider_of({"authorize": interrupt, "awaited": awaited}.get(place), store=store)
+        await provider.acquire(FakeSession())
+
+    with pytest.raises(kind):
+        asyncio.run(program())
+    gc.collect()
+
+
+@virtual
+async def test_an_exchange_that_raises_anything() -> None:
+    """An exchange that is no session's fails the renewal, and the lease is released."""
+    store = MemoryTokenStore(clock=asyncio.get_running_loop().time)
+    error = await error_of(provider_of(store=store).acquire(FakeSession(LookupError("mine"))))
+    assert str(error).startswith("the renewal failed: LookupError")
+    await asyncio.sleep(1.1)
+    assert await store.lease("default", "x", 1.0) == "granted"
+
+
+async def test_no_task_has_the_code_as_its_result(service: BoardService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asyncio prints the results of tasks in debug mode: none of them is a code or a token."""
+    results: list[str] = []
+
+    class Task(asyncio.Task[Any]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.add_done_callback(lambda task: results.append(repr(task)))
+
+    loop = asyncio.get_running_loop()
+    codes: list[str] = []
+
+    async def authorize(request: AuthorizationRequest) -> str:
+        codes.append(service.new_code())
+        return codes[-1]
+
+    provider = service.oauth_credentials(authorize=authorize)
+    async with service.session(provider) as session:
+        loop.set_task_factory(lambda loop, coroutine, **options: Task(coroutine, loop=loop, **options))
+        try:
+            await session.members.me()
+            codes.append(service.new_code())
+            await provider.exchange_code(codes[-1], session)
+            token = await provider.request_token(service.new_code(), session)
+        finally:
+            loop.set_task_factory(None)
+    await asyncio.sleep(0)
+    assert len(results) > 5
+    assert not [text for text in results for secret in (*codes, token.value) if secret in text]
+
+
+# --- stores that lose what they held
+
+
+@virtual
+async def test_a_store_that_lost_its_file_prompts_once() -> None:
+    """Whatever generation was held, the first token of the new file is used, and early renewals do not ask again and again."""
+    now = datetime.now(UTC)
+    store = MemoryTokenStore()
+    application = Application()
+    ends = iter([now + timedelta(seconds=1)] + [now + timedelta(hours=1)] * 20)
+    provider = provider_of(
+        application,
+        store=store,
+        renew_before_expiry=60.0,
+        parse_token=lambda fields: Token(str(fields["access_token"]), next(ends)),
+    )
+    for generation in range(9):
+        await store.publish("default", Token(f"old {generation}"), generation)
+    session = FakeSession(*(token_response(f"t{number}") for number in range(20)))
+    provider.note_accepted(await provider.acquire(session))
+    provider._state.refuse(Credentials("old 8"))
+    provider.note_accepted(await provider.acquire(session))  # generation 10, which is soon to be renewed
+    assert provider._state.held is not None
+    provider._state.held.renew_at = 0.0
+    store._accounts.clear()
+    for _ in range(10):
+        await provider.acquire(session)
+    assert len(application.requests) == 2
+    assert provider.current() == Credentials("t1")
+    assert await store.read("default") == StoredToken(Token("t1", now + timedelta(hours=1)), 1)
+
+
+@virtual
+async def test_a_store_that_fails_during_a_cool_down() -> None:
+    """The looks at the store neither end nor lengthen the cool-down, and the error stays the renewal's."""
+    store = MemoryTokenStore()
+    provider = provider_of(Application(LookupError("no")), store=store, cooldown=10.0)
+    await error_of(provider.acquire(FakeSession()))
+    store.read = raising(Odd())  # type: ignore[method-assign]  # -- as a subclass would
+    for _ in range(3):
+        await asyncio.sleep(1)
+        assert str(await error_of(provider.acquire(FakeSession()))).startswith("authorize raised LookupError")
+    assert provider._state.cooldown_left == pytest.approx(7.0)
+
+
+# --- callbacks that wait for each other
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@virtual
+async def test_callbacks_that_wait_for_each_other_in_a_circle(number: int) -> None:
+    """A callback that waits for its own renewal, directly or by way of other accounts, fails at once with a clear error."""
+    store, session = MemoryTokenStore(clock=asyncio.get_running_loop().time), FakeSession()
+
+    def authorize_of(own: int) -> Any:
+        async def authorize(request: AuthorizationRequest) -> str:
+            return (await providers[(own + 1) % number].acquire(session)).token
+
+        return authorize
+
+    providers = [provider_of(authorize_of(own), store=store, account=f"account {own}") for own in range(number)]
+    error = await error_of(providers[0].acquire(session))
+    assert "authorize waits for itself: it used a session with the credentials of account 'account 0'" in str(error)
+    assert asyncio.get_running_loop().time() < 1
+
+
+@virtual
+async def test_two_renewals_that_wait_for_each_other_end_in_time() -> None:
+    """Renewals that begin apart and then wait for each other end when their callbacks' time is over."""
+    store, session = MemoryTokenStore(clock=asyncio.get_running_loop().time), FakeSession()
+    began = [asyncio.Event(), asyncio.Event()]
+
+    def authorize_of(own: int) -> Any:
+        async def authorize(request: AuthorizationRequest) -> str:
+            began[own].set()
+            await began[1 - own].wait()
+            return (await providers[1 - own].acquire(session)).token
+
+        return authorize
+
+    providers = [provider_of(authorize_of(own), store=store, account=f"account {own}") for own in range(2)]
+    errors = await asyncio.gather(*(error_of(provider.acquire(session)) for provider in providers))
+    assert any("authorize did not return within 300 s" in str(error) for error in errors)
+
+
+@virtual
+async def test_junk_of_other_methods() -> None:
+    """A step of no account's renewal is guarded too."""
+    provider = provider_of(store=Scripted("delete", raising(Odd())))
+    with pytest.raises(CredentialError, match="the token store failed: delete raised Odd"):
+        await provider.forget()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import time
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -47,3 +48,38 @@ def test_forms_within_forms(outer: str, inner: str) -> None:
 def test_what_unescapes_to_next_to_nothing_is_not_searched_for() -> None:
     """A secret of escapes alone does not take every letter of a text along."""
     assert redacted(b"all %41%42 and AB", ["%41%42"]) == b"all *** and AB"
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["a&amp;b/&lt;c", "a&#38;b&#x2F;&#x3c;c", "a%26amp;b/&lt;c", "a\\u0026b\\/\\u003cc", "a%5Cu0026b%252F%253Cc", "%25a&b/<c%"],
+)
+def test_mixed_forms(form: str) -> None:
+    """HTML references and mixed escapes are found; the text around the secret stays unchanged."""
+    found = redacted(f"&lt;{form}%41\\n".encode() + b"\xff", ["a&b/<c"])
+    assert found in (b"&lt;***%41\\n\xff", b"&lt;%25***%%41\\n\xff")
+
+
+def test_the_beginning_of_a_large_text_is_kept() -> None:
+    """Of a large text the beginning is left, and no half of a secret at its end."""
+    for length in range(980, 1000 + 16 * 128 + 20, 7):
+        kept = redacted(b"." * length + b"0123456789secret" * 300, ["0123456789secret"], 1000)
+        assert b"01" not in kept
+        assert len(kept) >= 900
+
+
+def test_a_cut_is_after_the_last_of_several_secrets() -> None:
+    """A text full of one secret is not cut within another one: half of that would be left, pulled into what is kept."""
+    new, old = "n" * 55, "0123456789" * 5 + "abcde"
+    for shift in range(0, 56, 3):
+        kept = redacted(b"." * shift + new.encode() * 1300 + old.encode() * 60, [new, old], 65536)
+        assert b"0123" not in kept
+        assert b"nn" not in kept
+        assert len(kept) <= 65536
+
+
+def test_escapes_alone_take_a_few_passes() -> None:
+    """A text made of escapes alone is searched in a few passes, for secrets of escapes as well."""
+    started = time.process_time()
+    redacted(b"\\" * 20000 + b"%5c" * 10000, ["\\" * 40 + "%" * 20 + "x", "%5c" * 20])
+    assert time.process_time() - started < 20

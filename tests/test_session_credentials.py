@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from typing import Any
 
 import aiohttp
 import pytest
-from session_helpers import ANY, BOARD, KEY, TOKEN, Provider, body_of, counted, requests, session_of
+from session_helpers import ANY, BOARD, KEY, TOKEN, Provider, body_of, counted, session_of
 from virtual_loop import Clock
 
 from boardclient import (
@@ -77,24 +76,6 @@ async def test_the_own_acquire_of_a_subclass_is_called(wire: Any) -> None:
     assert body_of(wire, 0)["token"] == "rotated-token"
 
 
-async def test_equal_credentials_are_final(wire: Any) -> None:
-    """A renewal that gives equal credentials means that the 401 is final, as with static ones."""
-    wire.get(ANY, status=401, repeat=True)
-    async with session_of() as session:
-        with pytest.raises(AuthenticationError):
-            await session.members.me()
-    assert counted(wire) == 1
-
-
-async def test_what_a_provider_raises_is_the_cause(wire: Any) -> None:
-    """What acquire raises is the cause of a CredentialError, and nothing was sent."""
-    raised = ValueError("vault is shut")
-    async with session_of(Provider(raised)) as session:
-        with pytest.raises(CredentialError) as caught:
-            await session.members.me()
-    assert (caught.value.__cause__, caught.value.effect, counted(wire)) == (raised, Effect.NOT_SENT, 0)
-
-
 async def test_what_a_renewal_raises_is_the_cause(wire: Any) -> None:
     """What renew raises is the cause of a CredentialError whose effect is that of the refused request."""
     wire.get(ANY, status=401)
@@ -103,15 +84,6 @@ async def test_what_a_renewal_raises_is_the_cause(wire: Any) -> None:
         with pytest.raises(CredentialError) as caught:
             await session.members.me()
     assert (caught.value.__cause__, caught.value.effect) == (raised, Effect.REJECTED)
-
-
-async def test_a_credential_error_of_the_provider_stays_itself(wire: Any) -> None:
-    """A CredentialError that the provider raises is not wrapped in another."""
-    raised = CredentialError("ask again tomorrow")
-    async with session_of(Provider(raised)) as session:
-        with pytest.raises(CredentialError) as caught:
-            await session.members.me()
-    assert caught.value is raised
 
 
 async def test_a_cancellation_of_the_providers_own_is_a_credential_error() -> None:
@@ -194,18 +166,6 @@ async def test_a_passed_deadline_is_a_deadline_error_whatever_the_provider_raise
 # --- the token exchange
 
 
-async def test_a_form_is_posted_on_the_pool(wire: Any) -> None:
-    """post_form sends a form once and returns the response, whatever its status."""
-    wire.post("https://auth.example/token", status=400, body=b"no")
-    async with session_of() as session:
-        answer = await session._core.post_form("https://auth.example/token", {"code": "a b&c", "client_id": "i"})
-        assert (session.stats().calls, session.stats().attempts) == (0, 0)  # a form is no call
-    ((_, _, kwargs),) = requests(wire)
-    assert (answer.status, answer.body) == (400, b"no")
-    assert kwargs["data"] == b"code=a+b%26c&client_id=i"
-    assert kwargs["headers"]["Content-Type"] == "application/x-www-form-urlencoded"
-
-
 async def test_a_form_without_a_response_is_a_transport_error(wire: Any) -> None:
     """A form that got no response is a TransportError in whose frames no field is left."""
     wire.post("https://auth.example/token", exception=aiohttp.ServerDisconnectedError())
@@ -217,20 +177,3 @@ async def test_a_form_without_a_response_is_a_transport_error(wire: Any) -> None
     assert traceback is not None
     assert traceback.tb_next is not None
     assert "s3cret-code" not in repr(traceback.tb_next.tb_frame.f_locals)
-
-
-async def test_a_form_never_goes_over_plain_http() -> None:
-    """The session's rules about plain http apply to the token exchange."""
-    async with session_of() as session:
-        with pytest.raises(ValueError, match="plain http"):
-            await session._core.post_form("http://auth.example/token", {})
-
-
-async def test_a_form_that_cannot_be_encoded_is_refused_before_it_begins() -> None:
-    """A lone surrogate is a ValueError without the field's value, and closing the session does not wait for the form."""
-    async with session_of() as session:
-        with pytest.raises(ValueError, match="lone surrogate") as caught:
-            await asyncio.create_task(session.exchange.post_form("https://auth.example/token", {"code": "s3cret\ud800"}))
-        assert session.stats().in_flight == 0
-    kept = [frame.f_locals for frame, _ in traceback.walk_tb(caught.value.__traceback__)][1:]
-    assert "s3cret" not in f"{kept}{caught.value}{caught.value.__context__!r}"

@@ -17,9 +17,10 @@ from urllib.parse import parse_qsl
 import attrs
 
 from boardclient import _wire
-from boardclient._redaction import redacted, without_frames
+from boardclient._redaction import raises_without_frames, redacted, without_frames
 from boardclient._responses import Response
-from boardclient._urls import check_root
+from boardclient._statuses import status_of
+from boardclient._transport import check_root
 from boardclient.credentials._credentials import Exchange
 from boardclient.credentials._tokens import Authorize, GuardedStore, ParseToken, RenewalFailure, Token, TokenStore, supplied
 from boardclient.errors import CredentialError, DecodeError, Effect, TransportError
@@ -30,20 +31,8 @@ EXCHANGE_SECONDS: Final = 30.0
 _PATH: Final = "/1/OAuthGetAccessToken"
 _TOKEN_NAMES: Final = ("access_token", "token")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z_.-]{0,23}")
-_ERROR_CODES: Final = frozenset(
-    {
-        "invalid_request",
-        "invalid_client",
-        "invalid_grant",
-        "invalid_scope",
-        "unauthorized_client",
-        "unsupported_grant_type",
-        "access_denied",
-        "server_error",
-        "temporarily_unavailable",
-    }
-)
-"""RFC 6749, sections 4.1.2.1 and 5.2."""
+_CLIENT_ERRORS: Final = frozenset({"invalid_client", "invalid_request", "unauthorized_client", "unsupported_grant_type"})
+"""The codes of RFC 6749, section 5.2, that the application's configuration causes."""
 _WORDS: Final = ("error_description", "message", "error", "detail", "title")
 """The fields in which services say why they refuse (RFC 6749, section 5.2, and RFC 9457 among others)."""
 _LONGEST_WORDS: Final = 200
@@ -84,7 +73,7 @@ class OAuthClientConfig:
                 check_filled(getattr(self, name), name)
         if not all(function is None or callable(function) for function in (self.authorize, self.parse_token)):
             raise TypeError("authorize must be an async function or None, and parse_token a function")
-        steps = ("read", "publish", "lease", "release")
+        steps = ("read", "generation", "publish", "delete", "lease", "release")
         if isinstance(self.store, type) or not all(callable(getattr(self.store, name, None)) for name in steps):
             raise TypeError("store must be a TokenStore, such as MemoryTokenStore() or FileTokenStore(path)")
         for name in ("authorize_timeout", "lease_seconds", "cooldown"):
@@ -102,6 +91,7 @@ class OAuthClientConfig:
         why = f"the user of account {self.account!r} has to sign in"
         return RenewalFailure(why=why, cause=cause, needs_consent=True, login_url=login_url or self.login_url)
 
+    @raises_without_frames
     async def exchange(
         self, code: str, exchange: Exchange, timeout: float | None, code_verifier: str | None = None
     ) -> Token | RenewalFailure:
@@ -115,25 +105,23 @@ class OAuthClientConfig:
         if code_verifier is not None:
             fields["code_verifier"] = code_verifier
         secrets = [value for name, value in fields.items() if name not in {"client_id", "redirect_uri"}]
-        sending = exchange.post_form(self.auth_url + _PATH, fields, EXCHANGE_SECONDS if timeout is None else timeout)
-        del code, code_verifier, fields  # the frame stays with an error
         try:
-            response = await sending
+            response = await exchange.post_form(self.auth_url + _PATH, fields, EXCHANGE_SECONDS if timeout is None else timeout)
         except TransportError as error:
             lost = error.with_traceback(None)
         else:
             token = await read_token(response, time.time(), self.parse_token, secrets)
             if isinstance(token, RenewalFailure):
-                return attrs.evolve(token, why=f"{token.why} (sent to {self.auth_url}{_PATH})")
+                effect = Effect.DONE if 200 <= response.status < 300 else status_of(response.status).effect
+                return attrs.evolve(token, why=f"{token.why} (sent to {self.auth_url}{_PATH})", effect=effect)
             return token
-        finally:
-            del secrets
         is_in_doubt = lost.effect is not Effect.NOT_SENT
         words = "failed, with unknown effect" if is_in_doubt else "was not sent"
         return RenewalFailure(
             why=f"the token exchange {words}: {lost.message}",
             cause=lost,
             is_in_doubt=is_in_doubt,
+            effect=lost.effect,
             suggested_status=lost.suggested_status,
         )
 
@@ -188,16 +176,16 @@ def _fields(body: bytes) -> Mapping[str, JsonValue] | None:
 
 
 def _refusal(response: Response, fields: Mapping[str, JsonValue], secrets: Sequence[str]) -> RenewalFailure:
-    found = fields.get("error")
-    code = found if isinstance(found, str) and found in _ERROR_CODES else None
+    found = fields.get("error")  # RFC 6749, section 5.2
+    code = found if isinstance(found, str) and _PLAIN_WORD.fullmatch(found) else None
     explanation = f" ({code})" if code else ""
     if response.status == 400:
-        explanation += ": the client identifier or secret is invalid, or the code is not good"
+        explanation += ": the client identifier or secret is invalid, or the code is invalid, used or expired"
     words = _own_words(response, fields, secrets)
     return RenewalFailure(
         why=f"the token exchange failed with status {response.status}{explanation}{words and f'; the service says: {words}'}",
-        # Only a bad code comes from the user's browser. A 400 without a code of RFC 6749 may be that too.
-        suggested_status=400 if response.status == 400 and code in {None, "invalid_grant"} else 502,
+        # Only a bad code comes from the user's browser. A 400 that does not say why may be that too.
+        suggested_status=400 if response.status == 400 and code not in _CLIENT_ERRORS else 502,
     )
 
 

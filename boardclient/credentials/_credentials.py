@@ -99,14 +99,11 @@ class Credentials:
         return attrs.evolve(response, body=body, headers=self.redact_headers(response.headers, *others))
 
     def redact_headers(self, headers: Mapping[str, str], *others: Credentials) -> Mapping[str, str]:
-        """Return a copy of headers with `***` in place of the credentials."""
+        """Return a copy of headers with `***` in place of the credentials, in names too."""
         forms = self._forms_with(others)
-        if is_free_of("\n".join(headers.values()).encode("utf-8", "surrogateescape"), forms):
+        if is_free_of("\n".join([*headers, *headers.values()]).encode("utf-8", "surrogateescape"), forms):
             return CIMultiDict(headers)
-        return CIMultiDict(
-            (name, masked(value.encode("utf-8", "surrogateescape"), forms).decode("utf-8", "surrogateescape"))
-            for name, value in headers.items()
-        )
+        return CIMultiDict((_masked_text(name, forms), _masked_text(value, forms)) for name, value in headers.items())
 
     def _forms_with(self, others: Iterable[Credentials] = ()) -> frozenset[bytes]:
         """Return what to search for to find these and the other credentials."""
@@ -117,11 +114,9 @@ class Credentials:
     def __reduce__(self) -> NoReturn:
         raise TypeError("credentials are not pickled")
 
-    def __copy__(self) -> Credentials:
-        return self
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Credentials:
-        return self
+def _masked_text(text: str, forms: frozenset[bytes]) -> str:
+    return masked(text.encode("utf-8", "surrogateescape"), forms).decode("utf-8", "surrogateescape")
 
 
 class Exchange(Protocol):

@@ -11,21 +11,20 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from boardclient.credentials._stores import AccountRecord, AccountStore, Change, Lease, T
+from boardclient._redaction import raises_without_frames
+from boardclient.credentials._stores import AccountRecord, AccountStore, Change, Lease, T, unchanged
 from boardclient.credentials._tokens import StoredToken, Token, text_of_end
 from boardclient.errors import CredentialError
 
-_IS_POSIX: Final = os.name == "posix"
 _OTHERWISE: Final = "choose a folder of your own, such as that of FileTokenStore.for_app(name)"
 _APPLICATION: Final = 0x62644B74  # PRAGMA application_id: what makes a SQLite file one of ours
 _VERSION: Final = 1
 _BUSY_SECONDS: Final = 5.0
-_LARGEST: Final = 2**62  # generations that SQLite can count up from
 
 _SCHEMA: Final = (
     """CREATE TABLE accounts (
@@ -94,31 +93,18 @@ class FileTokenStore(AccountStore):
         """
         return cls(app_path(name))
 
-    async def _look(self, account: str) -> AccountRecord:
-        return await self._run(account, _unchanged, "BEGIN")
-
+    @raises_without_frames
     async def _change(self, account: str, change: Change[T]) -> T:
-        try:
-            return await self._run(account, change, "BEGIN IMMEDIATE")
-        finally:
-            del change  # it may hold a token
-
-    async def _run(self, account: str, change: Change[T], begin: str) -> T:
-        try:
-            outcome = await asyncio.to_thread(self._attempt, account, change, begin)
-        except asyncio.CancelledError as cancellation:
-            raise cancellation.with_traceback(None)  # noqa: B904 -- the same one, without the frames that hold the token
-        finally:
-            del change
+        outcome = await asyncio.to_thread(self._attempt, account, change)
         if isinstance(outcome, CredentialError):
             raise outcome
         return outcome
 
-    def _attempt(self, account: str, change: Change[T], begin: str) -> T | CredentialError:
+    def _attempt(self, account: str, change: Change[T]) -> T | CredentialError:
         """Do a step in a thread. Return its result or an error, without the frames of the step."""
         try:
             with _one_step:
-                return self._step(account, change, begin)
+                return self._step(account, change)
         except CredentialError as refusal:
             return refusal.with_traceback(None)
         except (sqlite3.Error, OSError, UnicodeError, OverflowError) as error:  # OverflowError: an integer beyond 64 bits
@@ -128,12 +114,13 @@ class FileTokenStore(AccountStore):
         failure.__cause__ = cause
         return failure
 
-    def _step(self, account: str, change: Change[T], begin: str) -> T:
+    def _step(self, account: str, change: Change[T]) -> T:
         is_empty = self._make_file() == 0
         uri = f"{self._path.as_uri()}?mode=rw"  # SQLite would create a file that others may read
         with contextlib.closing(sqlite3.connect(uri, timeout=_BUSY_SECONDS, isolation_level=None, uri=True)) as connection:
             connection.text_factory = _to_text
-            connection.execute("BEGIN IMMEDIATE" if is_empty else begin)
+            # Readers wait for no writer, and for no other reader.
+            connection.execute("BEGIN" if change is unchanged and not is_empty else "BEGIN IMMEDIATE")
             # A replaced token must not stay in free pages: https://www.sqlite.org/pragma.html#pragma_secure_delete
             connection.execute("PRAGMA secure_delete = ON")
             if self._is_new(connection):
@@ -148,7 +135,7 @@ class FileTokenStore(AccountStore):
         return result
 
     def _make_file(self) -> int:
-        """Create the folder and the file if missing, check both, return the file's size."""
+        """Create the folder and the file if missing, check both, and return the file's size."""
         folder = self._path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_folder(folder)
@@ -157,28 +144,23 @@ class FileTokenStore(AccountStore):
         # lstat() needs no descriptor: closing one drops the locks that SQLite holds on the file, see _one_step.
         found = self._path.lstat()
         check_file(self._path, found)
-        if found.st_size == 1:  # SQLite takes a file of one byte for an empty database, and would overwrite it
-            raise CredentialError(f"the token store {self._path} can't be used: {_ADVICE[sqlite3.SQLITE_NOTADB]}")
         return found.st_size
 
     def _is_new(self, connection: sqlite3.Connection) -> bool:
         """Return True if the file is new.
 
         Raises:
-            CredentialError: another program, or a later version, wrote it.
+            CredentialError: another program, or another version, wrote it.
         """
         ((application,),) = connection.execute("PRAGMA application_id")
         ((version,),) = connection.execute("PRAGMA user_version")
-        if application == _APPLICATION and version > _VERSION:
-            raise CredentialError(
-                f"the token store {self._path} is of a newer version of boardclient: update this one, or choose another path"
-            )
-        if (application, version) == (_APPLICATION, _VERSION):
-            return False
-        ((contents,),) = connection.execute("SELECT count(*) FROM sqlite_master")
-        if (application, version, contents) == (0, 0, 0):
-            return True
-        raise CredentialError(f"{self._path} is not a token store but another SQLite file: choose another path")
+        ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master")
+        if (application, version) == (_APPLICATION, _VERSION) or (application, version, tables) == (0, 0, 0):
+            return bool(tables == 0)
+        whose = (
+            "of another version of boardclient" if application == _APPLICATION else "not a token store but another SQLite file"
+        )
+        raise CredentialError(f"{self._path} is {whose}: choose another path")
 
     def _load(self, connection: sqlite3.Connection, account: str) -> AccountRecord:
         row = connection.execute(_LOAD, (account,)).fetchone()
@@ -190,10 +172,6 @@ class FileTokenStore(AccountStore):
 
     def __repr__(self) -> str:
         return f"FileTokenStore({str(self._path)!r})"
-
-
-def _unchanged(known: AccountRecord, now: float) -> tuple[AccountRecord, AccountRecord]:
-    return known, known
 
 
 def _to_text(raw: bytes) -> str:
@@ -209,24 +187,19 @@ def _to_row(record: AccountRecord) -> tuple[object, ...]:
 
 
 def _from_row(
-    generation: object, deletion: object, token: object, expires_at: object, holder: object, since: object, until: object
+    generation: Any, deletion: Any, token: Any, expires_at: Any, holder: str | None, since: Any, until: Any
 ) -> AccountRecord:
     """Return the record of a row.
 
     Raises:
         TypeError, ValueError, OverflowError: the row is damaged.
     """
-    if not isinstance(generation, int) or not isinstance(deletion, int) or not 0 <= deletion <= generation <= _LARGEST:
-        raise ValueError("no generation")
-    if not isinstance(since, float) or not isinstance(until, float) or not isinstance(holder, str | None):
-        raise TypeError("no lease")
-    lease = Lease(holder, since, until)
-    if token is None and expires_at is None and generation == deletion:  # a row that only lacks its token is damaged
-        return AccountRecord(None, lease, deletion)
-    if not isinstance(token, str) or not isinstance(expires_at, str | None) or generation == deletion:
-        raise TypeError("no token")
     ends = None if expires_at is None else datetime.fromisoformat(expires_at)
-    return AccountRecord(StoredToken(Token(token, ends), generation, deletion), lease, deletion)
+    stored = None if token is None else StoredToken(Token(token, ends), generation, deletion)
+    record = AccountRecord(stored, Lease(holder, float(since), float(until)), deletion)
+    if not 0 <= deletion <= generation or record.generation != generation:  # a row that only lacks its token is damaged
+        raise ValueError("no generation")
+    return record
 
 
 # --- where the file may be: no other user may read or replace it
@@ -245,7 +218,7 @@ def absolute_path(path: str | os.PathLike[str]) -> Path:
     raise ValueError(f"the home folder in {os.fspath(path)!r} is not known: give the whole path")
 
 
-def app_path(name: str, platform: str = sys.platform, environment: Mapping[str, str] = os.environ) -> Path:
+def app_path(name: str) -> Path:
     """Return the path of an application's token file in the user's data folder.
 
     That is `$XDG_DATA_HOME` (https://specifications.freedesktop.org/basedir-spec/latest/), by default `~/.local/share`;
@@ -256,12 +229,13 @@ def app_path(name: str, platform: str = sys.platform, environment: Mapping[str, 
     """
     if name in {"", ".", ".."} or any(character in '/\\:<>"|?*' or not character.isprintable() for character in name):
         raise ValueError("name must be the name of a folder: no separators, and not empty")
+    platform: str = sys.platform  # type checkers take sys.platform itself for that of their own run
     if platform == "win32":
-        base = environment.get("LOCALAPPDATA") or "~/AppData/Local"
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     elif platform == "darwin":
         base = "~/Library/Application Support"
     else:
-        base = environment.get("XDG_DATA_HOME") or ""
+        base = os.environ.get("XDG_DATA_HOME") or ""
         if not os.path.isabs(base):  # "All paths set in these environment variables must be absolute", the specification says
             base = "~/.local/share"
     return absolute_path(base) / name / "tokens.sqlite3"
@@ -277,7 +251,7 @@ def check_folder(folder: Path) -> None:
     found = existing.stat()
     if not stat.S_ISDIR(found.st_mode):
         raise CredentialError(f"{existing} is not a folder: choose another path for the token store")
-    if existing != folder or not _IS_POSIX:
+    if existing != folder or not _has_owners():
         return
     if found.st_mode & stat.S_ISVTX and found.st_mode & 0o022:
         raise CredentialError(f"the folder {folder} is shared with other users, who could tamper with tokens in it: {_OTHERWISE}")
@@ -299,13 +273,17 @@ def check_file(path: Path, found: os.stat_result) -> None:
         raise CredentialError(f"the token store {path} is a symbolic link: give the path of the file itself")
     if not stat.S_ISREG(found.st_mode):
         raise CredentialError(f"the token store {path} is not a file: choose another path")
-    if not _IS_POSIX:
+    if not _has_owners():
         return
     _check_owner(path, found)
     if found.st_mode & 0o077:
         raise CredentialError(
             f"others may use {path}, where tokens are stored: chmod 600 {shlex.quote(str(path))}, or choose another path"
         )
+
+
+def _has_owners() -> bool:
+    return hasattr(os, "geteuid")  # which Windows has not
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:

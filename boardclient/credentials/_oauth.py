@@ -7,22 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
+import copy
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final, Literal, Protocol, TypeAlias, cast
+from typing import Final, Literal, Protocol, TypeAlias
 
 import attrs
 
-from boardclient._redaction import takes_secrets
+from boardclient._redaction import raises_without_frames, takes_secrets
 from boardclient.credentials._code_exchange import OAuthClientConfig
 from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange
-from boardclient.credentials._renewal import Renewal, is_within_renewal, look
+from boardclient.credentials._renewal import LOOK_SECONDS, Renewal, TokenState, is_within_renewal, look
 from boardclient.credentials._stores import MemoryTokenStore
-from boardclient.credentials._token_state import LOOK_SECONDS, TokenState
-from boardclient.credentials._tokens import GRACE_SECONDS, Authorize, ParseToken, RenewalFailure, StoredToken, Token, TokenStore
-from boardclient.errors import CredentialError, SessionClosedError
+from boardclient.credentials._tokens import (
+    Authorize,
+    ParseToken,
+    RenewalFailure,
+    StoredToken,
+    Token,
+    TokenStore,
+    run_to_end,
+)
+from boardclient.errors import CredentialError
 from boardclient.models import check_filled
 
 ConsentState: TypeAlias = Literal["never", "good", "needs consent"]
@@ -32,8 +39,6 @@ _EARLY_SECONDS: Final = 1.0
 """How long a call waits for an early renewal or for the store before it uses the token it has."""
 _FRESH_SECONDS: Final = 0.25
 """How often the store is looked at while a good token is used, if users sign in elsewhere: they replace and delete tokens."""
-_WAIT_SECONDS: Final = (0.1, 0.3)
-"""The random pause between two looks of `wait_for_token` at the store: workers must not look in step."""
 _KEEP_ATTEMPTS: Final = 10
 """How often `keep_token` publishes a token while other workers publish theirs."""
 
@@ -141,7 +146,8 @@ class OAuthCredentials(CredentialObserver):
         Raises:
             ValueError, TypeError: `account` is empty, or no text.
         """
-        other = type(self).__new__(type(self))  # a subclass may have a constructor of its own
+        check_filled(account, "account")  # refused here, since the frames of a constructor hold the client's secret
+        other = copy.copy(self)
         other._serve(attrs.evolve(self._config, account=account), self._clock)
         return other
 
@@ -171,7 +177,7 @@ class OAuthCredentials(CredentialObserver):
             ConsentRequired: the user has to sign in.
             CredentialError: no token can be had.
         """
-        if await self._note_refusal(rejected):
+        if await self._is_final(rejected):
             return rejected
         return await self._wait_for_renewal(exchange)
 
@@ -193,21 +199,21 @@ class OAuthCredentials(CredentialObserver):
 
     async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
         """Note a 401 that ends its call, which has renewed once already."""
-        await self._note_refusal(credentials)
+        await self._is_final(credentials)
 
     @property
     def _is_stale(self) -> bool:
         """Whether the store may have changed since the last look at it."""
         return self._config.authorize is None and self._state.is_look_older_than(_FRESH_SECONDS)
 
-    async def _note_refusal(self, rejected: Credentials) -> bool:
+    async def _is_final(self, rejected: Credentials) -> bool:
         """Note a 401, and return True if no renewal can help, since the token was new: then all workers cool down."""
         cooldown = self._state.refuse(rejected)
         if cooldown:
             steps, holder = self._config.steps, secrets.token_hex(8)
             with contextlib.suppress(CredentialError):  # if the store fails, each worker meets the 401 itself
                 if await steps.lease(holder, self._config.lease_seconds) == "granted":
-                    await steps.release(holder, cooldown, 2 * GRACE_SECONDS)
+                    await steps.release(holder, cooldown)
         return cooldown is not None
 
     # --- renewals
@@ -216,7 +222,9 @@ class OAuthCredentials(CredentialObserver):
         """Wait for the renewal that runs on this loop, or begin one, again if its session closes meanwhile."""
         state = self._state
         while (credentials := state.credentials) is None:
-            self._check_callback()
+            if is_within_renewal(self._config.store, self.account):
+                words = f"it used a session with the credentials of account {self.account!r}, which it must renew"
+                raise CredentialError(f"authorize waits for itself: {words}")
             failure = state.failure
             if failure is None or state.is_look_older_than(LOOK_SECONDS):
                 renewal = self._join_renewal(exchange)
@@ -251,12 +259,6 @@ class OAuthCredentials(CredentialObserver):
         if self._renewals.get(loop) is task:
             del self._renewals[loop]
 
-    def _check_callback(self) -> None:
-        """Refuse to let a callback wait for the renewal that waits for it."""
-        if is_within_renewal(self._config.store, self.account):
-            words = f"it used a session with the credentials of account {self.account!r}, which it must renew"
-            raise CredentialError(f"authorize waits for itself: {words}")
-
     # --- the token of the account
 
     async def state(self) -> ConsentState:
@@ -273,17 +275,6 @@ class OAuthCredentials(CredentialObserver):
             return "never"
         return "good" if self._state.is_usable else "needs consent"
 
-    async def wait_for_token(self) -> None:
-        """Wait until the account has a usable token, whichever worker publishes it.
-
-        It looks into the store about 5 times a second. There is no time limit: use `asyncio.timeout`.
-
-        Raises:
-            CredentialError: the store failed.
-        """
-        while await self.state() != "good":  # noqa: ASYNC110 -- another process may be the one that publishes it
-            await asyncio.sleep(random.uniform(*_WAIT_SECONDS))  # noqa: S311 -- no secret depends on it
-
     async def is_kept_since(self, generation: int) -> bool:
         """Return True if the store has a token, and no sign-out since `generation`.
 
@@ -291,10 +282,7 @@ class OAuthCredentials(CredentialObserver):
             CredentialError: the store failed.
         """
         stored = await look(self._state, self._config.steps)
-        if stored is None:
-            return False
-        first = stored.generation if stored.deletion is None else stored.deletion
-        return first <= generation <= stored.generation
+        return stored is not None and stored.deletion <= generation <= stored.generation
 
     async def keep_token(self, token: Token) -> int:
         """Store a token that was obtained elsewhere, and return its generation.
@@ -322,38 +310,16 @@ class OAuthCredentials(CredentialObserver):
         service, whose interface shows no way to revoke it.
 
         Raises:
-            CredentialError: the store failed, or has no `delete`.
+            CredentialError: the store failed.
         """
         steps = self._config.steps
         await steps.delete()
         self._state.drop(await steps.generation())
 
-    async def authorize_again(self, session: HasExchange | Exchange) -> None:
-        """Call `authorize` even if the token is good, and use the new token from then on.
-
-        Args:
-            session: The session whose pool sends the form.
-
-        Raises:
-            ConsentRequired: there is no `authorize`, or it raised this.
-            CredentialError: the renewal failed, or is in a cool-down.
-            SessionClosedError: the session is closed.
-        """
-        if self._config.authorize is None:
-            raise self._config.consent_needed().error(self.account)
-        self._check_callback()
-        before = self._state.held
-        renewal = self._join_renewal(_exchange_of(session))
-        await asyncio.wait({renewal})
-        failure = None if renewal.cancelled() else renewal.result()
-        if failure is not None:
-            raise failure.error(self.account, self._state.cooldown_left)
-        if self._state.held is before:
-            raise SessionClosedError("the session was closed during the renewal")
-
     # --- codes from elsewhere
 
-    async def exchange_code(self, code: str, session: HasExchange | Exchange, *, code_verifier: str | None = None) -> None:
+    @raises_without_frames
+    async def exchange_code(self, code: str, session: HasExchange, *, code_verifier: str | None = None) -> None:
         """Exchange a code for a token (interface 4.12), store and use it.
 
         It replaces a good token too, as after a consent to more scopes. It ends a cool-down and the lease of the account, and
@@ -369,11 +335,10 @@ class OAuthCredentials(CredentialObserver):
             TypeError, ValueError: the code can't be sent.
             SessionClosedError: the session is closed.
         """
-        exchanging = self._begin_exchange(session, code, code_verifier, is_kept=True)
-        del code, code_verifier
-        await _result_of(exchanging)
+        await run_to_end(session.exchange, self._request_and_keep, code, session.exchange, code_verifier)
 
-    async def request_token(self, code: str, session: HasExchange | Exchange, *, code_verifier: str | None = None) -> Token:
+    @raises_without_frames
+    async def request_token(self, code: str, session: HasExchange, *, code_verifier: str | None = None) -> Token:
         """Exchange a code, and return the token without storing it. Its account may not be known yet.
 
         The arguments are those of `exchange_code`.
@@ -383,61 +348,23 @@ class OAuthCredentials(CredentialObserver):
             TypeError, ValueError: the code can't be sent.
             SessionClosedError: the session is closed.
         """
-        exchanging = self._begin_exchange(session, code, code_verifier, is_kept=False)
-        del code, code_verifier
-        return await _result_of(exchanging)
+        return await run_to_end(session.exchange, self._request, code, session.exchange, code_verifier)
 
-    def _begin_exchange(
-        self, session: HasExchange | Exchange, code: str, code_verifier: str | None, *, is_kept: bool
-    ) -> asyncio.Task[Token | Exception] | Exception:
-        """Exchange a code in a task that outlives a cancelled caller, and return errors, whose frames would hold the code."""
-        try:
-            check_filled(code, "the code")
-            if self._state.is_lost(code):
-                return CredentialError("the code was sent before, with unknown effect: send each code once")
-            exchange = _exchange_of(session)
-            return exchange.spawn(self._run_exchange(code, exchange, code_verifier, is_kept=is_kept))
-        except Exception as error:
-            return error.with_traceback(None)
+    async def _request(self, code: str, exchange: Exchange, verifier: str | None) -> Token:
+        check_filled(code, "the code")
+        if code in self._state.lost_codes:
+            raise CredentialError("the code was sent before, with unknown effect: send each code once")
+        token = await self._config.exchange(code, exchange, exchange.timeout, verifier)
+        if isinstance(token, RenewalFailure):
+            if token.is_in_doubt:
+                self._state.lost_codes.add(code)
+            error = token.error(self.account)
+            error.effect = token.effect
+            raise error
+        return token
 
-    async def _run_exchange(
-        self, code: str, exchange: Exchange, code_verifier: str | None, *, is_kept: bool
-    ) -> Token | Exception:
-        try:
-            token = await self._config.exchange(code, exchange, exchange.timeout, code_verifier)
-            if isinstance(token, RenewalFailure):
-                if token.is_in_doubt:
-                    self._state.lose(code)
-                return token.error(self.account)
-            if is_kept:
-                await self.keep_token(token)
-            return token
-        except ValueError as error:
-            return CredentialError(str(error))
-        except Exception as error:
-            return error.with_traceback(None)
+    async def _request_and_keep(self, code: str, exchange: Exchange, verifier: str | None) -> None:
+        await self.keep_token(await self._request(code, exchange, verifier))
 
     def __repr__(self) -> str:
         return f"OAuthCredentials(account={self._config.account!r}, auth_url={self._config.auth_url!r}, ***)"
-
-
-def _exchange_of(session: HasExchange | Exchange) -> Exchange:
-    return cast("Exchange", getattr(session, "exchange", session))
-
-
-async def _result_of(exchanging: asyncio.Task[Token | Exception] | Exception) -> Token:
-    """Wait for an exchange, and raise what it returned here, where no frame holds the code."""
-    if isinstance(exchanging, asyncio.Task):
-        await asyncio.wait({exchanging})
-        outcome = SessionClosedError() if exchanging.cancelled() else exchanging.result()
-    else:
-        outcome = exchanging
-    del exchanging
-    if isinstance(outcome, Token):
-        return outcome
-    if isinstance(outcome, SessionClosedError):
-        raise SessionClosedError("the session was closed during the exchange")
-    try:
-        raise outcome
-    finally:
-        del outcome  # the error would be in a reference cycle with this frame

@@ -1,21 +1,28 @@
-"""One renewal, from the first look at the store to the new token (interface 5.7)."""
+"""One renewal, from the first look at the store to the new token (interface 5.7).
+
+`TokenState` is what this process knows of an account's token. Its methods are synchronous, and hold a lock, since event loops may
+run in several threads. `Renewal` does the waiting.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import secrets
-from collections.abc import AsyncIterator, Coroutine
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, Final
 
+import attrs
+
 from boardclient._activities import PARENT, Activity
 from boardclient.credentials._code_exchange import EXCHANGE_SECONDS, OAuthClientConfig
-from boardclient.credentials._credentials import Exchange
-from boardclient.credentials._token_state import TokenState
+from boardclient.credentials._credentials import Credentials, Exchange
 from boardclient.credentials._tokens import (
-    GRACE_SECONDS,
     AuthorizationRequest,
     GuardedStore,
     LeaseState,
@@ -30,14 +37,159 @@ from boardclient.errors import ConsentRequired, CredentialError, SessionClosedEr
 from boardclient.logs import followers
 from boardclient.models import check_filled
 
+LOOK_SECONDS: Final = 0.05
+"""The least time between looks at the store in a cool-down, which a token of another worker ends."""
+_LONGEST_COOLDOWN_SECONDS: Final = 60.0
+_NEW_SECONDS: Final = 60.0
+"""How long a token that was never accepted counts as new. If it is refused later, it may have expired unused."""
 _POLL_SECONDS: Final = (0.05, 0.2)
 """The random pause between two looks at a store that another worker may publish to: workers must not look in step."""
 _CODES_ASKED: Final = 2
 """How many codes a renewal asks for: a second one if the exchange of the first had an unknown effect."""
-_PUBLISH_ATTEMPTS: Final = 3
-"""How often a new token is published if the store was restored, or lost its file, while the user was asked."""
-_RELEASE_SECONDS: Final = 1.0
-"""The limit for releasing the lease while calls wait for the renewal."""
+
+
+@attrs.define(eq=False)
+class HeldToken:
+    """A token in use, its credentials, and what is known about it."""
+
+    stored: StoredToken
+    credentials: Credentials
+    obtained_at: float | None = None
+    """When this process's renewal obtained it, on the state's clock. None if another worker did."""
+    renew_at: float | None = None
+    """When it is renewed early, in seconds since the epoch. None for never."""
+    is_proven: bool = False
+    """Whether the service has accepted it."""
+
+
+class TokenState:
+    """The token that signs the requests of an account. Owned by its provider."""
+
+    def __init__(self, key: str | None, cooldown: float, renew_before_expiry: float | None, clock: Callable[[], float]) -> None:
+        self.credentials: Credentials | None = None
+        """What to sign with. None if there is no token, or it was refused."""
+        self.held: HeldToken | None = None
+        """The token, good or refused. None if there is none."""
+        self.asked = 0
+        """How often the application was asked for a code since the service last accepted a token."""
+        self.waits_for = "the token store"
+        """What the renewal waits for, in words."""
+        self.lost_codes: set[str] = set()
+        """The codes whose exchange had an unknown effect. They are not sent again."""
+        self._key = key
+        self._margin = renew_before_expiry
+        self._clock = clock
+        self._looked_at = -math.inf
+        self._first_cooldown = cooldown
+        self._failures = 0
+        self._failure: RenewalFailure | None = None
+        self._cooling_until = -math.inf
+        self._lock = threading.RLock()
+
+    def adopt(self, stored: StoredToken, instead_of: HeldToken | None, *, is_own: bool = False) -> bool:
+        """Use a token of the store. Return True if the token in use is good, and not `instead_of`.
+
+        A good token of a later generation stays. An earlier generation replaces a refused token, and with `is_own` the token
+        that a renewal of this process was to replace: then the store was restored, or lost its file.
+        """
+        with self._lock:
+            held = self.held
+            is_old = held is not None and self.credentials is not None and stored.generation < held.stored.generation
+            if is_own and held is instead_of:
+                is_old = False
+            if not is_old and (held is None or is_own or stored != held.stored):
+                self._hold(stored, self._clock() if is_own else None)
+            return self.credentials is not None and self.held is not instead_of
+
+    def replace(self, stored: StoredToken) -> None:
+        """Use a token that the user has just consented to, in place of any other."""
+        with self._lock:
+            self._hold(stored, None)
+            self._failures, self._cooling_until = 0, -math.inf
+            self._looked_at = self._clock()
+
+    def drop(self, generation: int) -> None:
+        """Forget the token if the store, whose generation is given, has deleted it."""
+        with self._lock:
+            if self.held is not None and generation > self.held.stored.generation:
+                self.held = self.credentials = None
+
+    def _hold(self, stored: StoredToken, obtained_at: float | None) -> None:
+        credentials, end = Credentials(stored.token.value, self._key), stored.token.expires_at
+        renew_at = None
+        if self._margin is not None and end is not None:  # not before half of the remaining time has passed
+            renew_at = max(end.timestamp() - self._margin, (time.time() + end.timestamp()) / 2)
+        self.held = HeldToken(stored, credentials, obtained_at, renew_at)
+        self.credentials = credentials
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for an early renewal."""
+        held = self.held
+        return held is not None and held.renew_at is not None and time.time() >= held.renew_at
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there is a token that is neither refused nor past its end."""
+        if self.credentials is None or self.held is None:
+            return False
+        end = self.held.stored.token.expires_at
+        return end is None or time.time() < end.timestamp()
+
+    def refuse(self, rejected: Credentials) -> float | None:
+        """Note a 401, and return None if another token may help.
+
+        If the token was new, no other will do. The result is the length of the cool-down that begins, 0 if it has begun before.
+        """
+        with self._lock:
+            held = self.held
+            if held is None or held.credentials != rejected:
+                return None  # it is for an older token
+            is_news, self.credentials = self.credentials is not None, None
+            if held.is_proven or held.obtained_at is None or self._clock() - held.obtained_at > _NEW_SECONDS:
+                return None
+            return self.fail(RenewalFailure(why="the service refused a token as soon as it was new")) if is_news else 0.0
+
+    def accept(self, credentials: Credentials) -> None:
+        """Note that the service accepted the token. Earlier failures no longer count."""
+        with self._lock:
+            if self.held is not None and self.credentials == credentials:
+                self.held.is_proven = True
+                self._failures = self.asked = 0
+
+    def fail(self, failure: RenewalFailure) -> float:
+        """Note a failed renewal, and return the seconds of the cool-down that begins."""
+        with self._lock:
+            seconds = min(_LONGEST_COOLDOWN_SECONDS, self._first_cooldown * 2.0 ** min(self._failures, 10))
+            self._failures += 1
+            self._failure, self._cooling_until = failure, self._clock() + seconds
+            return seconds
+
+    def pause(self, failure: RenewalFailure) -> None:
+        """Note why there is no token, without a cool-down."""
+        with self._lock:
+            self._failure, self._cooling_until = failure, self._clock() + LOOK_SECONDS
+
+    @property
+    def cooldown_left(self) -> float:
+        """The seconds until a renewal may begin."""
+        return max(0.0, self._cooling_until - self._clock())
+
+    @property
+    def failure(self) -> RenewalFailure | None:
+        """Why no renewal begins now, None if one may."""
+        return self._failure if self.cooldown_left else None
+
+    def note_look(self) -> None:
+        """Note a look at the store."""
+        self._looked_at = self._clock()
+
+    def is_look_older_than(self, seconds: float) -> bool:
+        """Return True if the last look at the store is at least so many seconds ago."""
+        return self._clock() - self._looked_at >= seconds
+
+
+# --- a renewal
 
 _renewals: Final[ContextVar[tuple[Renewal, ...]]] = ContextVar("boardclient_renewals", default=())
 """The renewals that the running task belongs to, outermost first. Tasks that a callback starts inherit them."""
@@ -117,8 +269,10 @@ class Renewal:
             return await work
         except SessionClosedError:
             raise
+        except ConsentRequired as error:
+            return self.config.consent_needed(error.login_url, error.__cause__)
         except CredentialError as error:
-            return RenewalFailure.of(error)
+            return RenewalFailure(why=error.message, cause=error.__cause__)
         except ValueError as error:
             return RenewalFailure(why=str(error))
         except Exception as error:  # an application's own Exchange may raise anything
@@ -166,12 +320,12 @@ class Renewal:
         try:
             return await self._steps.lease(self._holder, self.config.lease_seconds)
         except asyncio.CancelledError:
-            await self._steps.release(self._holder, 0.0, GRACE_SECONDS)
+            await self._steps.release(self._holder)
             raise
 
     async def _lead(self) -> RenewalFailure | None:
         """Obtain a token as the holder of the lease, then release the lease, with a cool-down after a failure."""
-        cooldown, at_most = 0.0, GRACE_SECONDS
+        cooldown = 0.0
         try:
             async with self._lease_kept():
                 failure = await self._failure_of(self._obtain())
@@ -179,9 +333,8 @@ class Renewal:
                 failure = None
             if failure is not None:
                 cooldown = self._note(failure)
-            at_most = _RELEASE_SECONDS
         finally:
-            await self._steps.release(self._holder, cooldown, at_most)
+            await self._steps.release(self._holder, cooldown)
         return failure
 
     @contextlib.asynccontextmanager
@@ -217,9 +370,10 @@ class Renewal:
         failure = None
         for _ in range(_CODES_ASKED):
             try:
-                outcome = await self._token_for(await self._ask_for_code(is_first=before is None))
+                code = await self._ask_for_code(is_first=before is None)
             except Overtaken:
                 return None
+            outcome = await self._exchange_once(code)
             if isinstance(outcome, Token):
                 return await self._publish(outcome, generation)
             failure = outcome
@@ -227,21 +381,7 @@ class Renewal:
                 break
         return failure
 
-    async def _publish(self, token: Token, after: int) -> RenewalFailure | None:
-        for _ in range(_PUBLISH_ATTEMPTS):
-            if await self._steps.publish(token, after):
-                self._state.adopt(StoredToken(token, after + 1), self._seen, is_own=True)
-                return None
-            found = await self._steps.read()
-            generation = await self._steps.generation() if found is None else found.generation
-            if generation >= after:
-                if found is not None and self._state.adopt(found, self._seen):
-                    return None
-                break
-            after = generation  # the store was restored or lost its file: a lower generation than it had
-        return RenewalFailure(why="the token store took no new token, and holds no other")
-
-    async def _ask_for_code(self, *, is_first: bool) -> str | RenewalFailure:
+    async def _ask_for_code(self, *, is_first: bool) -> str:
         """Ask the application for a code.
 
         Raises:
@@ -261,10 +401,6 @@ class Renewal:
                 seconds=self.config.authorize_timeout,
                 until=watch,
             )
-        except ConsentRequired as error:
-            return self.config.consent_needed(error.login_url, error.__cause__)
-        except CredentialError as error:
-            return RenewalFailure.of(error)
         finally:
             watch.cancel()
             self._state.waits_for = "the token store"
@@ -277,19 +413,25 @@ class Renewal:
             if await self._is_published_meanwhile():
                 return
 
-    async def _token_for(self, code: str | RenewalFailure) -> Token | RenewalFailure:
+    async def _exchange_once(self, code: str) -> Token | RenewalFailure:
         """Exchange the code in a third of a call's timeout at most, so that waiting callers get its error."""
-        if isinstance(code, RenewalFailure):
-            return code
-        if self._state.is_lost(code):
+        if code in self._state.lost_codes:
             return RenewalFailure(why="authorize gave a code that was sent before, with unknown effect: send each code once")
         timeout = EXCHANGE_SECONDS if self._exchange.timeout is None else self._exchange.timeout / 3
         self._state.waits_for = f"the token exchange at {self.config.auth_url}"
         token = await self.config.exchange(code, self._exchange, timeout)
         self._state.waits_for = "the token store"
         if isinstance(token, RenewalFailure) and token.is_in_doubt:
-            self._state.lose(code)
+            self._state.lost_codes.add(code)
         return token
+
+    async def _publish(self, token: Token, after: int) -> RenewalFailure | None:
+        """Publish the token, or use that of another worker who was faster."""
+        if await self._steps.publish(token, after):
+            self._state.adopt(StoredToken(token, after + 1), self._seen, is_own=True)
+        elif not await self._is_published():
+            return RenewalFailure(why="the token store took no new token, and holds no other")
+        return None
 
 
 def _is_code(value: Any) -> bool:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import attrs
 
-from boardclient._optional_imports import requires_extra
-from boardclient._redaction import takes_secrets
+from boardclient._environment import requires_extra
+from boardclient._redaction import raises_without_frames, takes_secrets
 from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore, text_of_end
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ Change: TypeAlias = Callable[[AccountRecord, float], tuple[T, AccountRecord]]
 """A step on a record at a time. The time is taken when no other step can change the record."""
 
 
-class AccountStore(abc.ABC):
-    """The methods of a `TokenStore` over records of accounts. Subclasses read and change a record."""
+def unchanged(known: AccountRecord, now: float) -> tuple[AccountRecord, AccountRecord]:
+    """Return the record: the step that only reads."""
+    return known, known
 
-    @abc.abstractmethod
-    async def _look(self, account: str) -> AccountRecord:
-        """Return the record of the account, an empty one if there is none."""
-        ...
+
+class AccountStore(abc.ABC):
+    """The methods of a `TokenStore` over records of accounts. Subclasses change a record."""
 
     @abc.abstractmethod
     async def _change(self, account: str, change: Change[T]) -> T:
@@ -101,18 +101,16 @@ class AccountStore(abc.ABC):
 
     async def read(self, account: str) -> StoredToken | None:
         """Return the token of the account, None if none is stored."""
-        return (await self._look(account)).stored
+        return (await self._change(account, unchanged)).stored
 
     async def generation(self, account: str) -> int:
         """Return how many tokens and deletions the account has had."""
-        return (await self._look(account)).generation
+        return (await self._change(account, unchanged)).generation
 
+    @raises_without_frames
     async def publish(self, account: str, token: Token, after: int) -> bool:
         """Keep the token as generation `after + 1`. Return False if the generation is not `after`."""
-        try:
-            return await self._change(account, partial(AccountRecord.publish, token=token, after=after))
-        finally:
-            del token  # the frame stays with an error
+        return await self._change(account, partial(AccountRecord.publish, token=token, after=after))
 
     async def delete(self, account: str) -> None:
         """Delete the token of the account. A renewal that began before does not bring it back."""
@@ -144,13 +142,12 @@ class MemoryTokenStore(AccountStore):
         self._accounts: dict[str, AccountRecord] = {}
         self._lock = threading.Lock()
 
-    async def _look(self, account: str) -> AccountRecord:
-        with self._lock:
-            return self._accounts.get(account, AccountRecord())
-
     async def _change(self, account: str, change: Change[T]) -> T:
         with self._lock:
-            result, self._accounts[account] = change(self._accounts.get(account, AccountRecord()), self._clock())
+            known = self._accounts.get(account, AccountRecord())
+            result, changed = change(known, self._clock())
+            if changed is not known:
+                self._accounts[account] = changed
         return result
 
     def __repr__(self) -> str:
@@ -180,9 +177,13 @@ class EncryptedTokenStore:
     """
 
     def __init__(self, inner: TokenStore, keys: str | bytes | Sequence[str | bytes]) -> None:
-        given = [keys] if isinstance(keys, str | bytes) else list(keys)
+        one_key, many_keys = _fernet_classes()
         self._inner = inner
-        self._fernet = _fernet_of(given)
+        try:
+            self._fernet = many_keys([one_key(key) for key in ([keys] if isinstance(keys, str | bytes) else keys)])
+        except (ValueError, TypeError):
+            words = "keys must be Fernet keys, such as EncryptedTokenStore.generate_key() makes, and at least one"
+            raise ValueError(words) from None
 
     @staticmethod
     def generate_key() -> str:
@@ -209,14 +210,14 @@ class EncryptedTokenStore:
         """Return how many tokens and deletions the account has had."""
         return await self._inner.generation(account)
 
+    @raises_without_frames
     async def publish(self, account: str, token: Token, after: int) -> bool:
         """Encrypt the token and keep it as generation `after + 1`.
 
         Return False if the generation is not `after`.
         """
-        sealed = self._sealed(account, token)
-        del token  # the frame stays with an error
-        return await self._inner.publish(account, sealed, after)
+        sealed = json.dumps([account, token.value, text_of_end(token)])
+        return await self._inner.publish(account, Token(self._fernet.encrypt(sealed.encode()).decode()), after)
 
     async def delete(self, account: str) -> None:
         """Delete the token of the account."""
@@ -229,10 +230,6 @@ class EncryptedTokenStore:
     async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
         """End the lease of `holder`, as the inner store does."""
         await self._inner.release(account, holder, cooldown)
-
-    def _sealed(self, account: str, token: Token) -> Token:
-        sealed = json.dumps([account, token.value, text_of_end(token)])
-        return Token(self._fernet.encrypt(sealed.encode()).decode())
 
     def _opened(self, account: str, sealed: Token) -> Token | None:
         """Return the token of a row, None if no key opens it or it is another account's."""
@@ -254,17 +251,3 @@ def _fernet_classes() -> tuple[type[Fernet], type[MultiFernet]]:
     with requires_extra("crypto", "EncryptedTokenStore"):
         from cryptography.fernet import Fernet, MultiFernet
     return Fernet, MultiFernet
-
-
-def _fernet_of(keys: Sequence[str | bytes]) -> MultiFernet:
-    one_key, many_keys = _fernet_classes()
-    fernets = []
-    for key in keys:
-        try:
-            fernets.append(one_key(key))
-        except (ValueError, TypeError):
-            fernets.clear()
-            break
-    if not fernets:
-        raise ValueError("keys must be Fernet keys, such as EncryptedTokenStore.generate_key() makes, and at least one")
-    return many_keys(fernets)

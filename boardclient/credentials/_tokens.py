@@ -6,20 +6,23 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, get_args
+from datetime import datetime
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, cast, get_args
 
 import attrs
 
 from boardclient._redaction import takes_secrets, without_frames
-from boardclient.credentials._credentials import filled
-from boardclient.errors import ConsentRequired, CredentialError
+from boardclient.credentials._credentials import Exchange, filled
+from boardclient.errors import ConsentRequired, CredentialError, Effect, SessionClosedError
 from boardclient.models import JsonValue
+
+T = TypeVar("T")
 
 LeaseState: TypeAlias = Literal["granted", "held", "cooling"]
 """The result of asking for the lease: granted, held by another, or refused until a cool-down is over."""
 
 _STEP_SECONDS: Final = 30.0
+_RELEASE_SECONDS: Final = 1.0
 GRACE_SECONDS: Final = 0.5
 """The limit for a step that is running when the session closes: it should end, but a store that hangs must not delay closing."""
 
@@ -53,13 +56,7 @@ class Token:
 
 def text_of_end(token: Token) -> str | None:
     """Return when a token ends as ISO 8601, None if that is not known."""
-    end = token.expires_at
-    if end is None:
-        return None
-    if (end.utcoffset() or timedelta()).microseconds:  # datetime.fromisoformat of Python 3.11 drops the fraction of an offset
-        with contextlib.suppress(OverflowError):  # in the years 1 and 9999 it may be off by less than a second
-            end = end.astimezone(UTC)
-    return end.isoformat()
+    return None if token.expires_at is None else token.expires_at.isoformat()
 
 
 @attrs.frozen
@@ -69,13 +66,12 @@ class StoredToken:
     Args:
         token: The token.
         generation: The number of tokens and deletions of the account so far, from 1.
-        deletion: The generation of the account's last deletion, 0 if there was none, None (default) if the store does not know.
-            It is left out of comparison.
+        deletion: The generation of the account's last deletion, 0 (default) if there was none. It is left out of comparison.
     """
 
     token: Token
     generation: int
-    deletion: int | None = attrs.field(default=None, eq=False)
+    deletion: int = attrs.field(default=0, eq=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -107,9 +103,6 @@ class TokenStore(Protocol):
 
     `publish` makes renewals safe: it compares and sets the generation. The lease only spares users a second prompt. It may be
     lost, run out or be granted twice, which costs at most one more authorization code.
-
-    A store without `delete` and `generation` serves renewals, but not `OAuthCredentials.forget`. With one that leaves out
-    `StoredToken.deletion`, a user's sign-in at one browser ends that at all others.
     """
 
     async def read(self, account: str) -> StoredToken | None:
@@ -173,6 +166,7 @@ class RenewalFailure:
         why: The reason in words.
         cause: What the application raised, None if it did not.
         is_in_doubt: Whether the service may have used up the code.
+        effect: What the exchange may have done. The error of a call that waits for the token has that of the call.
         needs_consent: Whether nothing failed, and the user has to sign in.
         login_url: Where the user signs in.
         suggested_status: The status with which a web application responds to the error. None for that of its class.
@@ -181,6 +175,7 @@ class RenewalFailure:
     why: str
     cause: BaseException | None = None
     is_in_doubt: bool = False
+    effect: Effect = Effect.NOT_SENT
     needs_consent: bool = False
     login_url: str | None = None
     suggested_status: int | None = None
@@ -197,11 +192,6 @@ class RenewalFailure:
         error.__cause__ = self.cause
         return error
 
-    @classmethod
-    def of(cls, error: CredentialError) -> RenewalFailure:
-        """Return the failure that an error stands for."""
-        return cls(why=error.message, cause=error.__cause__)
-
 
 # --- what applications supply
 
@@ -210,20 +200,37 @@ class Overtaken(Exception):  # noqa: N818 -- it is raised to end a wait, and no 
     """The task that a guarded call was to end with has ended first."""
 
 
-@attrs.define(eq=False)
+@attrs.frozen
 class _Outcome:
-    # Not the result of the task: asyncio prints results of tasks in debug mode, and this one may be a token.
+    # asyncio prints results of tasks in debug mode, and this one may be a token.
     value: Any = attrs.field(default=None, repr=False)
     error: BaseException | None = attrs.field(default=None, repr=False)
 
 
-async def _fill(outcome: _Outcome, awaitable: Awaitable[object]) -> None:
+async def _outcome_of(caught: type[BaseException], function: Callable[..., object], *arguments: object) -> _Outcome:
     try:
-        outcome.value = await awaitable
+        value = function(*arguments)
+        return _Outcome(await value if inspect.isawaitable(value) else value)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # also a CancelledError that the application raised itself
-        outcome.error = error
+    except caught as error:
+        return _Outcome(error=error)
+
+
+async def run_to_end(exchange: Exchange, function: Callable[..., Awaitable[T]], *arguments: object) -> T:
+    """Run a function in a task of the session, which continues if the caller is cancelled.
+
+    Raises:
+        SessionClosedError: the session is closed, or was closed meanwhile.
+    """
+    task = exchange.spawn(_outcome_of(Exception, function, *arguments))
+    await asyncio.wait({task})
+    if task.cancelled():
+        raise SessionClosedError("the session was closed during the exchange")
+    outcome = task.result()
+    if outcome.error is not None:
+        raise outcome.error
+    return cast("T", outcome.value)
 
 
 async def supplied(
@@ -243,35 +250,28 @@ async def supplied(
             cause. The message and cause of a `CredentialError` are kept.
         Overtaken: the task `until` ended first.
     """
-    outcome, task = _Outcome(), None
+    # BaseException: also a CancelledError that the application raised itself
+    task = asyncio.create_task(_outcome_of(BaseException, function, *arguments))
+    del arguments  # one may be a token, and the frame stays with an error
     try:
-        outcome.value = function(*arguments)
-    except (KeyboardInterrupt, SystemExit):
+        await asyncio.wait({task, *([until] if until else [])}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=grace_seconds)
         raise
-    except BaseException as error:
-        outcome.error = error
     finally:
-        del arguments  # one may be a token, and the frame stays with an error
-    if inspect.isawaitable(outcome.value):
-        task = asyncio.create_task(_fill(outcome, outcome.value))
-        try:
-            await asyncio.wait({task, *([until] if until else [])}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            await asyncio.wait({task}, timeout=grace_seconds)
-            raise
-        finally:
-            task.cancel()  # it is not waited for: it may ignore this
-    if task is not None and not task.done():
+        task.cancel()  # it is not waited for: it may ignore this
+    if not task.done():
         if until is not None and until.done():
             raise Overtaken
-        failure = CredentialError(f"{name} did not return within {seconds:g} s")
-    elif outcome.error is not None:
+        raise CredentialError(f"{name} did not return within {seconds:g} s")
+    outcome = task.result()
+    if outcome.error is not None:
         failure = _failure_of(name, outcome.error)
     elif is_valid(outcome.value):
         return outcome.value
     else:
         failure = CredentialError(f"{name} returned {type(outcome.value).__name__}, not {expected}")
-    outcome.value = outcome.error = None
+    del outcome, task  # the value may be a token
     raise failure
 
 
@@ -310,10 +310,7 @@ class GuardedStore:
         return stored
 
     async def generation(self) -> int:
-        """Return the generation. If the store has no such method, return that of its token."""
-        if not callable(getattr(self.store, "generation", None)):
-            stored = await self.read()
-            return 0 if stored is None else stored.generation
+        """Return the generation."""
         generation: int = await self._step("generation")
         return generation
 
@@ -324,11 +321,7 @@ class GuardedStore:
         return bool(await step)
 
     async def delete(self) -> None:
-        """Delete the token, if the store can."""
-        if not callable(getattr(self.store, "delete", None)):
-            raise CredentialError(
-                f"{type(self.store).__name__} can't forget a token: a store needs the methods delete and generation for that"
-            )
+        """Delete the token."""
         await self._step("delete")
 
     async def lease(self, holder: str, seconds: float, *, grace_seconds: float = GRACE_SECONDS) -> LeaseState:
@@ -336,10 +329,10 @@ class GuardedStore:
         state: LeaseState = await self._step("lease", holder, seconds, grace_seconds=grace_seconds)
         return state
 
-    async def release(self, holder: str, cooldown: float, at_most: float) -> None:
-        """Release the lease, within `at_most` seconds. If that fails, the lease runs out by itself."""
+    async def release(self, holder: str, cooldown: float = 0.0) -> None:
+        """Release the lease, within a second. If that fails, the lease runs out by itself."""
         with contextlib.suppress(CredentialError):
-            await self._step("release", holder, cooldown, seconds=at_most, grace_seconds=GRACE_SECONDS)
+            await self._step("release", holder, cooldown, seconds=_RELEASE_SECONDS, grace_seconds=GRACE_SECONDS)
 
     async def _step(self, name: str, *arguments: object, seconds: float = _STEP_SECONDS, grace_seconds: float = 0.0) -> Any:
         is_valid, expected = _RESULTS.get(name, (lambda _: True, ""))

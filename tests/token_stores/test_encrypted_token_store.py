@@ -14,7 +14,6 @@ from boardclient import (
     EncryptedTokenStore,
     FileTokenStore,
     MemoryTokenStore,
-    OAuthCredentials,
     Token,
     TokenStore,
 )
@@ -105,9 +104,3 @@ def test_without_cryptography(monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (lambda: EncryptedTokenStore(MemoryTokenStore(), NEW), EncryptedTokenStore.generate_key):
         with pytest.raises(ModuleNotFoundError, match=r"pip install 'boardclient\[crypto\]'"):
             step()
-
-
-def test_credentials_take_it() -> None:
-    """OAuth credentials take an encrypted store as they take any other."""
-    options = {"client_id": "i", "client_secret": "s", "redirect_uri": "https://app.example", "auth_url": "https://auth.example"}
-    assert OAuthCredentials(**options, store=EncryptedTokenStore(MemoryTokenStore(), NEW)).account == "default"

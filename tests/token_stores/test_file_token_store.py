@@ -7,6 +7,7 @@ import os
 import pickle
 import sqlite3
 import stat
+import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import pytest
 from token_store_helpers import POSIX, SECRET, refusal
 
 from boardclient import CredentialError, FileTokenStore, StoredToken, Token
-from boardclient.credentials import _file_store
 
 
 def mode(path: Path) -> int:
@@ -188,9 +188,14 @@ async def test_store_of_an_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("linux", {}, ".local/share"),
     ],
 )
-def test_data_folders(platform: str, environment: dict[str, str], folder: str) -> None:
+def test_data_folders(platform: str, environment: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each system has its own data folder."""
-    assert _file_store.app_path("x", platform, environment) == Path.home() / folder / "x" / "tokens.sqlite3"
+    monkeypatch.setattr(sys, "platform", platform)
+    for name in ("LOCALAPPDATA", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert repr(FileTokenStore.for_app("x")) == f"FileTokenStore('{Path.home() / folder / 'x' / 'tokens.sqlite3'}')"
 
 
 @POSIX
@@ -256,5 +261,5 @@ async def test_modes_are_not_checked_on_windows(path: Path, file_store: FileToke
     """On Windows neither modes nor owners are checked."""
     path.parent.mkdir()
     path.parent.chmod(0o777)
-    monkeypatch.setattr(_file_store, "_IS_POSIX", False)
+    monkeypatch.delattr(os, "geteuid", raising=False)
     assert await file_store.read("a") is None

@@ -13,18 +13,20 @@ import pytest
 from token_store_helpers import SECRET, carries_token, database, refusal
 
 from boardclient import CredentialError, FileTokenStore, StoredToken, Token
-from boardclient.credentials import _file_store
 from boardclient.testing import assert_no_secrets
 
+APPLICATION = int.from_bytes(b"bdKt")
+"""What makes a SQLite file a token store."""
 
-@pytest.mark.parametrize("content", [b"x", b"hello\n", b"x" * 99, b"x" * 4096, b"SQLite format 3\x00" + b"\xff" * 5000])
+
+@pytest.mark.parametrize("content", [b"hello\n", b"x" * 99, b"x" * 4096, b"SQLite format 3\x00" + b"\xff" * 5000])
 async def test_file_that_is_no_database_is_left_alone(path: Path, file_store: FileTokenStore, content: bytes) -> None:
     """What SQLite can't read is refused, of whatever size, and stays as it is."""
     path.parent.mkdir(mode=0o700)
     path.touch(0o600)
     path.write_bytes(content)
     error = await refusal(file_store, "choose another path, or move it away")
-    assert isinstance(error.__cause__, sqlite3.DatabaseError) or len(content) == 1
+    assert isinstance(error.__cause__, sqlite3.DatabaseError)
     assert path.read_bytes() == content
 
 
@@ -34,12 +36,11 @@ async def test_file_that_is_no_database_is_left_alone(path: Path, file_store: Fi
         (["CREATE TABLE accounts (account TEXT)"], "is not a token store but another SQLite file"),
         (["CREATE TABLE t (x)", "DROP TABLE t", "PRAGMA application_id = 5"], "is not a token store but another SQLite file"),
         (["CREATE TABLE t (x)", "DROP TABLE t", "PRAGMA user_version = 1"], "is not a token store but another SQLite file"),
-        ([f"PRAGMA application_id = {_file_store._APPLICATION}"], "is not a token store but another SQLite file"),
         (
-            [f"PRAGMA application_id = {_file_store._APPLICATION}", "PRAGMA user_version = 2"],
-            "is of a newer version of boardclient: update this one, or choose another path",
+            [f"PRAGMA application_id = {APPLICATION}", "PRAGMA user_version = 2"],
+            "is of another version of boardclient: choose another path",
         ),
-        (["PRAGMA application_id = 5", f"PRAGMA user_version = {_file_store._VERSION}"], "but another SQLite file"),
+        (["PRAGMA application_id = 5", "PRAGMA user_version = 1"], "but another SQLite file"),
     ],
 )
 async def test_foreign_and_newer_databases_are_left_alone(
@@ -76,7 +77,7 @@ async def test_empty_file_is_taken(path: Path, file_store: FileTokenStore, monke
         assert await file_store.read("a") is None
     assert statements[0] == "BEGIN IMMEDIATE"
     with database(path) as connection:
-        assert connection.execute("PRAGMA application_id").fetchone() == (_file_store._APPLICATION,)
+        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION,)
         assert connection.execute("PRAGMA user_version").fetchone() == (1,)
 
 
@@ -102,11 +103,7 @@ async def test_corrupt_file_is_refused(path: Path, file_store: FileTokenStore) -
         "expires_at = x'00'",
         "since = 'x'",
         "until = x'00'",
-        "generation = 9223372036854775807",
         "generation = -1",
-        "generation = 1e300",
-        "since = 'inf'",
-        "holder = x'00'",
         "expires_at = '9999-12-31T23:59:59-23:59:99'",
         "token = NULL, generation = 0, expires_at = 'deleted'",
     ],
@@ -143,6 +140,14 @@ async def test_locked_file_is_an_error_after_a_while(
     assert await file_store.publish("a", Token(SECRET), 1)
 
 
+async def test_reading_does_not_wait_for_a_writer(path: Path, file_store: FileTokenStore) -> None:
+    """A token is read while another process is within a step that it has not finished."""
+    await file_store.publish("a", Token("before"), 0)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert await file_store.read("a") == StoredToken(Token("before"), 1)
+
+
 async def test_error_with_an_extended_code_is_known(file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Extended SQLite codes get the advice of their primary code; an error without a code keeps its words."""
     error = sqlite3.OperationalError("as SQLite says")
@@ -154,19 +159,6 @@ async def test_error_with_an_extended_code_is_known(file_store: FileTokenStore, 
     await refusal(file_store, "can't be used: as SQLite says")
     error.sqlite_errorcode = sqlite3.SQLITE_READONLY_DIRECTORY
     await refusal(file_store, "it can't be written; give it and its folder to the user of this process")
-
-
-async def test_reading_does_not_wait_for_a_writer(
-    path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A token is read while another process is within a step that it has not finished."""
-    await file_store.publish("a", Token("before"), 0)
-    monkeypatch.setattr(_file_store, "_BUSY_SECONDS", 0.0)
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        assert await file_store.read("a") == StoredToken(Token("before"), 1)
-        with pytest.raises(CredentialError, match="locked"):
-            await file_store.lease("a", "x", 1.0)
 
 
 async def test_full_disk_is_an_error_and_changes_nothing(

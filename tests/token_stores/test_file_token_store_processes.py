@@ -13,7 +13,6 @@ from typing import Any
 
 from token_store_helpers import POSIX
 
-import boardclient.testing
 from boardclient import FileTokenStore, Token
 
 
@@ -123,8 +122,3 @@ async def test_killed_process_leaves_no_lock(path: Path, file_store: FileTokenSt
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], capture_output=True, timeout=300)
     assert done.returncode == -9
     assert await file_store.lease("a", "y", 60.0) == "granted"
-
-
-def test_suite_is_listed() -> None:
-    """The suite is a public name of `boardclient.testing`."""
-    assert "TokenStoreSuite" in boardclient.testing.__all__
