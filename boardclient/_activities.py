@@ -12,13 +12,11 @@ import itertools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
-
-from multidict import CIMultiDict
 
 from boardclient.errors import Effect
 
@@ -34,12 +32,12 @@ _numbers: Final = itertools.count(1)
 
 
 def log_failure(what: str) -> None:
-    """Log the exception being handled. `what` names the code that raised it."""
+    """Log the exception being handled, with the name of the code that raised it."""
     _logger.exception("%s failed", what)
 
 
 def guarded(what: str, function: Callable[..., T], *arguments: object) -> T | None:
-    """Call a function of an application and return its value, or None if it raises. `what` is its name in the log."""
+    """Call a function of an application and return its value, or log what it raises and return None."""
     try:
         return function(*arguments)
     except (Exception, asyncio.CancelledError):  # a plain function can't be cancelled, so the function itself raised this
@@ -50,44 +48,6 @@ def guarded(what: str, function: Callable[..., T], *arguments: object) -> T | No
 def new_call_id() -> str:
     """Return an identifier of a call, unique in this process and unlikely in others."""
     return f"{_prefix}-{next(_numbers)}"
-
-
-class ShownHeaders(Mapping[str, str]):
-    """Headers that are redacted on their first access, which most calls never make.
-
-    Args:
-        redact: Returns the redacted headers. Before that, they are only in this function, which no repr or pickle shows.
-    """
-
-    __slots__ = ("_redact", "_shown")
-
-    def __init__(self, redact: Callable[[], Mapping[str, str]]) -> None:
-        self._redact: Callable[[], Mapping[str, str]] | None = redact
-
-    @property
-    def shown(self) -> Mapping[str, str]:
-        """The redacted headers."""
-        if self._redact is not None:
-            self._shown, self._redact = self._redact(), None
-        return self._shown
-
-    def __getitem__(self, name: str) -> str:
-        return self.shown[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.shown
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shown)
-
-    def __len__(self) -> int:
-        return len(self.shown)
-
-    def __repr__(self) -> str:
-        return repr(self.shown)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return CIMultiDict, (list(self.shown.items()),)
 
 
 class Instrument:
@@ -133,7 +93,7 @@ class Activity:
     status: int | None = None
     effect: Effect = Effect.NOT_SENT
     why: str = ""
-    response_headers: Mapping[str, str] = ShownHeaders(CIMultiDict)
+    response_headers: Mapping[str, str] = {}  # not a proxy, which events could not be pickled with
     http_version: tuple[int, int] | None = None
     """The HTTP version of the response, such as (1, 1), None if it is not known."""
     seconds: float = 0.0
@@ -213,11 +173,7 @@ class Activity:
 
 
 def checked_observers(observers: object) -> tuple[Observer, ...]:
-    """Return the observers.
-
-    Raises:
-        TypeError: they are not functions, or are coroutine functions.
-    """
+    """Return the observers, or raise a TypeError if they are not functions, or are coroutine functions."""
     if not (isinstance(observers, Iterable) and all(map(callable, given := tuple(observers)))):
         raise TypeError("observers must be an iterable of functions, such as [print]")
     if any(map(inspect.iscoroutinefunction, [*given, *(type(observer).__call__ for observer in given)])):

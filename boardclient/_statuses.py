@@ -106,7 +106,7 @@ _RUN_ENDING: Final[tuple[type[BoardClientError], ...]] = (
 
 
 def status_of(status: int) -> StatusMeaning:
-    """Return the meaning of a status. One that is not in the table has the meaning of its first digit."""
+    """Return the meaning of a status, which is that of its first digit if it is not in the table."""
     return _TABLE.get(status) or _CLASSES.get(status // 100, _UNASSIGNED)
 
 

@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from itertools import count, repeat, starmap
 from operator import add, eq
 from types import NoneType
@@ -27,7 +27,6 @@ from typing import Any, Final, NoReturn, TypeAlias, TypeVar, Union, cast, get_ar
 
 import attrs
 import msgspec
-from attrs.converters import optional
 from cattrs import Converter
 
 from boardclient.errors import DecodeError
@@ -42,7 +41,6 @@ _UNREADABLE: Final = (ValueError, RecursionError, msgspec.MsgspecError)
 
 _encode: Final = msgspec.json.Encoder(enc_hook=str.__str__).encode  # msgspec encodes no subclasses of `str`
 _decode: Final = msgspec.json.Decoder().decode
-_skip: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _split: Final[Callable[[bytes], list[msgspec.Raw]]] = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _MOST_DIGITS: Final = 4300
@@ -100,21 +98,6 @@ def _check_utf_8(text: bytes) -> None:
         text.decode()
 
 
-def _check_json(body: bytes) -> None:
-    """Check that a body is JSON. It takes 2 ms for a megabyte, and makes no values.
-
-    Raises:
-        DecodeError: it is not JSON.
-    """
-    try:
-        _skip(body)
-        _check_utf_8(body)
-        return
-    except _UNREADABLE:
-        pass
-    decode(body)
-
-
 def _not_json() -> DecodeError:
     return DecodeError("the body is not JSON")
 
@@ -155,6 +138,11 @@ class _Field:
     asked: _Kinds = frozenset()
     fit: _Fit = _no_model
     documented: bool = True
+
+    @property
+    def is_required(self) -> bool:
+        """Whether null does not fit."""
+        return NoneType not in self.kinds
 
     def fitted(self, value: object) -> object:
         """Return the model's value for one whose type is not in `kinds`. None if it does not fit."""
@@ -214,11 +202,6 @@ class _Misfit(Exception):  # noqa: N818 -- never leaves this module
         self.path = path
 
 
-_SHAPES: Final = 128
-"""How many combinations of types are cached for each model. Responses have a few; a limit keeps a hostile one from filling
-memory."""
-
-
 def _rest(fields: tuple[_Field, ...], value: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return the fields of an object that its model does not hold."""
     rest = dict(value)
@@ -233,45 +216,34 @@ class _Texts(msgspec.Struct, gc=False):
     """The texts of some models, see `models.ObjectTexts`. `array` is what they are split from when the first is read."""
 
     fields: tuple[_Field, ...]
-    elements: Sequence[bytes | msgspec.Raw] | None
+    elements: Sequence[Any] | None
     array: bytes = b""
 
     def read(self, position: int) -> Extra:
         """Return the undocumented fields of one model."""
-        elements = self.elements
-        if elements is None:
-            elements = self.elements = _split_again(self.array)
-        return _rest(self.fields, cast("dict[str, JsonValue]", decode(elements[position])))
+        if self.elements is None:
+            self.elements = _elements(self.array)
+        element: Any = self.elements[position]
+        return _rest(self.fields, element if isinstance(element, dict) else cast("dict[str, JsonValue]", decode(element)))
 
 
 def _careful_hook(model: type, fields: tuple[_Field, ...], *, strict: bool) -> _Hook:
     """Make the hook that reads a model field by field, from an object or its text."""
-    wires = [field.wire for field in fields]
-
-    @lru_cache(_SHAPES)
-    def others(*kinds: type) -> list[tuple[int, _Field, bool]]:
-        """Return the fields whose values are converted, and whether they must fit."""
-        return [
-            (index, field, NoneType not in field.kinds or (strict and field.documented))
-            for index, (field, kind) in enumerate(zip(fields, kinds, strict=True))
-            if kind not in field.kinds
-        ]
 
     def structure(value: Any, _: object) -> Any:
-        found = value if isinstance(value, dict) else decode(value) if isinstance(value, _TEXTS) else None
+        found = decode(value) if isinstance(value, bytes) else value
         if not isinstance(found, dict):
             raise _Misfit("")
-        values: list[Any] = [*map(found.get, wires)]
-        for index, field, must_fit in others(*map(type, values)):
-            values[index] = fitted = field.fitted(values[index])
-            if fitted is None and must_fit:
+        values: list[Any] = []
+        for field in fields:
+            raw = found.get(field.wire)
+            fitted = raw if type(raw) in field.kinds else field.fitted(raw)
+            if fitted is None and type(raw) not in field.kinds and (field.is_required or (strict and field.documented)):
                 raise _Misfit(field.wire)
-        return model(*values, extra=_rest(fields, found) if found is value else (_Texts(fields, (bytes(value),)), 0))
+            values.append(fitted)
+        return model(*values, extra=_rest(fields, found) if found is value else (_Texts(fields, (value,)), 0))
 
     return structure
-
-
-_TEXTS: Final = (bytes, msgspec.Raw)
 
 
 def _struct(model: type, fields: tuple[_Field, ...]) -> type[msgspec.Struct] | None:
@@ -279,7 +251,7 @@ def _struct(model: type, fields: tuple[_Field, ...]) -> type[msgspec.Struct] | N
     if any(dict in field.asked for field in fields):
         return None
     members: list[tuple[str, Any, None] | tuple[str, Any]] = [
-        (field.name, kinds, None) if NoneType in field.kinds else (field.name, kinds)
+        (field.name, kinds) if field.is_required else (field.name, kinds, None)
         for field in fields
         for kinds in [Union[tuple(field.kinds | field.asked)]]  # noqa: UP007 -- a union of a set has no other form
     ]
@@ -342,11 +314,9 @@ def _converter(*, strict: bool) -> Converter:
         fields = tuple(by_name[name] for name in (attribute.name for attribute in attrs.fields(model)) if name in by_name)
         hook = _careful_hook(model, fields, strict=strict)
         if (struct := _struct(model, fields)) is not None:
-            fits = {field.name: field.fit for field in fields if field.asked}
-            of_many = _hook_of_many(struct, constructor_of(model, **fits), fields)
+            construct = constructor_of(model, **{field.name: field.fit for field in fields if field.asked})
+            of_many = _hook_of_many(struct, construct, fields)
             converter.register_structure_hook_func(partial(eq, list[model]), of_many)  # type: ignore[valid-type]  # -- no annotation
-            # Created cards mostly have no due date, listed ones often do: there `optional` would be one more call for each.
-            construct = constructor_of(model, **{name: optional(fit) for name, fit in fits.items()})
             hook = _hook(struct, construct, fields, hook)
         converter.register_structure_hook(model, cast("Any", hook))
     return converter
@@ -395,19 +365,6 @@ def _hook_of_array(model: type) -> Callable[[bytes], list[Any]]:
     return cast("Any", _lenient.get_structure_hook(list[model]))  # type: ignore[no-any-return,valid-type]  # -- no annotation
 
 
-def _split_again(array: bytes) -> list[msgspec.Raw]:
-    """Split an array that msgspec has read before.
-
-    Raises:
-        DecodeError: it is nested too deep for what is left of the stack.
-    """
-    try:
-        return _split(array)
-    except _UNREADABLE:
-        pass
-    raise _not_json()
-
-
 def _read_whole(model: type, array: bytes) -> list[Any] | None:
     """Return the models of an array, None if an element is not as documented."""
     try:
@@ -434,15 +391,16 @@ def _elements(array: bytes) -> Sequence[object]:
     raise DecodeError("the response is not an array")
 
 
-def _seams(body: bytes, start: int) -> list[re.Pattern[bytes]]:
-    """Return patterns of the text between two elements, the most specific first.
+def _seams(body: bytes, start: int) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+    """Return two patterns of the text between elements, the more specific one first.
 
     Elements are assumed to begin with the names with which the first one begins. A second name excludes most inner objects.
     """
     names = _NAMES.match(body, start)
     first, second = map(re.escape, names.groups(b"")) if names else (rb"\{", b"")
-    beginnings = [first + _TO_NEXT_NAME + second, first] if second else [first]
-    return [re.compile(rb"\}" + _SPACE + rb"," + _SPACE + rb"(?=" + beginning + rb")") for beginning in beginnings]
+    between = rb"\}" + _SPACE + rb"," + _SPACE
+    general = re.compile(between + rb"(?=" + first + rb")")
+    return re.compile(between + rb"(?=" + first + _TO_NEXT_NAME + second + rb")") if second else general, general
 
 
 _Part: TypeAlias = tuple[list[Any], Sequence[object]]
@@ -459,25 +417,23 @@ def _part_of(model: type, array: bytes) -> _Part:
     return ([], _elements(array)) if models is None else (models, ())
 
 
-def _cut(body: bytes, start: int, seams: Sequence[re.Pattern[bytes]], model: type) -> tuple[_Part, int] | None:
+def _cut(body: bytes, start: int, seams: tuple[re.Pattern[bytes], re.Pattern[bytes]], model: type) -> tuple[_Part, int] | None:
     """Return the next part, and where the rest begins. None if no boundary is found.
 
     A candidate boundary is real exactly when the text before it, plus a closing bracket, parses as a JSON array: within a string,
     an object or an inner array it does not.
     """
-    position, skipped = start + _PART_BYTES, 0
+    specific, general = seams
+    position = start + _PART_BYTES
     for _ in range(_CUTS_TRIED):
-        windows = (_PART_BYTES, _WINDOW_BYTES)[-len(seams) :]
-        searches = (seam.search(body, position, position + window) for seam, window in zip(seams, windows, strict=True))
-        found = next((match for match in searches if match is not None), None)
-        if found is None:
+        found = specific.search(body, position, position + _PART_BYTES)
+        if (found := found or general.search(body, position, position + _WINDOW_BYTES)) is None:
             return None
         try:
             return _part_of(model, b"".join((b"[", memoryview(body)[start : found.start() + 1], b"]"))), found.end()
         except DecodeError:
             pass
-        # It is probably in an inner array, which ends soon. After that, skip further each time.
-        position, skipped = max(found.end() + skipped, body.find(b"]", found.end() + skipped)), skipped * 2 or 64
+        position = max(found.end(), body.find(b"]", found.end()))  # it is probably in an inner array
     return None
 
 
@@ -492,10 +448,6 @@ def _parts(model: type, body: bytes) -> Iterator[_Part]:
     rest = body
     if start is not None and len(body) - start.end() > 2 * _PART_BYTES:  # with less there may be no boundary
         position = start.end()
-        if not body.startswith((b"{", b"]"), position):
-            _check_json(body)
-            yield [], (None,)  # it is no object, and the others need not be read
-            return
         seams = _seams(body, position)
         while len(body) - position > 2 * _PART_BYTES and (cut := _cut(body, position, seams, model)) is not None:
             part, position = cut
@@ -595,9 +547,6 @@ def read(model: type[T], body: bytes) -> T:
     return cast("T", _many(element, body) if arguments else _READERS[element](body))
 
 
-_new_card: Final = constructor_of(Card)
-
-
 def created_card(body: bytes, list_id: str | None = None, due: datetime | None = None) -> Card:
     """Return the card of a response to a creation.
 
@@ -605,10 +554,8 @@ def created_card(body: bytes, list_id: str | None = None, due: datetime | None =
     form, stays as it is.
     """
     card = _created_card(body)
-    lacks_list = list_id is not None and card.list_id is None and b'"idList"' not in body
-    lacks_due = due is not None and card.due is None and b'"due"' not in body
-    if not (lacks_list or lacks_due):
-        return card
-    unread = cast("Any", card).unread_extra
-    filled_list, filled_due = list_id if lacks_list else card.list_id, due if lacks_due else card.due
-    return cast("Card", _new_card(card.id, card.name, card.desc, card.url, filled_list, filled_due, card.pos, unread))
+    if list_id is not None and card.list_id is None and b'"idList"' not in body:
+        object.__setattr__(card, "list_id", list_id)  # frozen, but not returned yet
+    if due is not None and card.due is None and b'"due"' not in body:
+        object.__setattr__(card, "due", due)
+    return card

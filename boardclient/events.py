@@ -71,10 +71,6 @@ class ResponseReceived(_AttemptEvent):
     headers: Mapping[str, str] = attrs.field(factory=dict, eq=False, repr=False)
 
 
-AnswerReceived = ResponseReceived
-"""The earlier name of `ResponseReceived`."""
-
-
 @attrs.frozen(kw_only=True, slots=False)
 class RetryScheduled(_AttemptEvent):
     """Report that the retry policy repeats a call after a pause.
@@ -120,7 +116,7 @@ class BulkProgress:
         total: The number of rows, None if the input has no length.
         waiting_for: What the run waits for, None while it sends.
         phase: What the run does.
-        wait_ends_at: When the phase "waiting" ends, otherwise None.
+        wait_ends_at: When the phase "waiting" ends, or the pause that the service asked for, otherwise None.
         in_doubt: The number of rows whose requests were sent without a usable response. They have no result yet.
         in_flight: The number of requests that are under way.
         requests: The number of requests that were sent to create cards, with those in flight and repeated ones.
@@ -156,16 +152,17 @@ class BulkProgress:
         """
         if self.waiting_for in _WAITS:
             return _WAITS[self.waiting_for]
-        if self.phase != "waiting" or self.wait_ends_at is None:
+        if self.wait_ends_at is None:
             return self.phase
-        rows = "1 row" if self.in_doubt == 1 else f"{self.in_doubt:,} rows"
-        return f"waiting until {self.wait_ends_at.astimezone():%H:%M:%S} for {rows} in doubt"
+        until = f"waiting until {self.wait_ends_at.astimezone():%H:%M:%S}"
+        if self.waiting_for == "retry-after":
+            return f"{until}, as the service asks"
+        return f"{until} for {'1 row' if self.in_doubt == 1 else f'{self.in_doubt:,} rows'} in doubt"
 
 
 _WAITS: Final[Mapping[WaitReason | None, str]] = {
     "outage": "waiting for the service, one request is tried at a time",
     "consent": "waiting for the user of the account to sign in",
-    "retry-after": "waiting as long as the service asks for",
 }
 
 

@@ -88,9 +88,10 @@ class LogInstrument(Instrument):
 LOGS: Final = LogInstrument()
 
 
-def followers() -> tuple[Instrument, ...]:
-    """Return the instruments that are notified of an activity that begins now."""
-    return (*INSTALLED, LOGS) if is_info_logged() else tuple(INSTALLED)
+def followers(observers: Instrument | None = None) -> tuple[Instrument, ...]:
+    """Return what is notified of an activity that begins now."""
+    logs = LOGS if is_info_logged() else None
+    return tuple(one for one in (*INSTALLED, logs, observers) if one is not None)
 
 
 def log_to_stderr(level: Literal["debug", "info"] = "info") -> None:

@@ -66,6 +66,11 @@ class _Model(WeaklyReferenceable):
         fields = attrs.fields(cast("type[attrs.AttrsInstance]", type(self)))
         return {field.name: _plain(getattr(self, field.name)) for field in fields}
 
+    def _repr_html_(self) -> str:
+        """Return a table of the fields that have a value, for notebooks."""
+        values = {name: value for name, value in self.to_dict().items() if value not in (None, {})}
+        return html_table(type(self).__name__, values)
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> object:
         """Let pydantic accept models, and serialize them as `to_dict` does.
@@ -81,6 +86,14 @@ class _Model(WeaklyReferenceable):
     def __get_pydantic_json_schema__(cls, schema: object, handler: object) -> dict[str, object]:
         """Describe models in OpenAPI documents."""
         return {"type": "object", "title": cls.__name__}
+
+
+def html_table(title: str, values: Mapping[str, object]) -> str:
+    """Return a table of names and values, escaped."""
+    import html  # only notebooks need it: its import takes 2 % of the package's
+
+    rows = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in values.items())
+    return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
 
 
 def _plain(value: object) -> JsonValue:
@@ -313,31 +326,6 @@ class CardDraft:
     pos: Position | str | None = None
     reference: str | None = None
 
-    def __init__(
-        self,
-        name: str,
-        list_id: str,
-        desc: str | None = None,
-        due: datetime | None = None,
-        pos: Position | str | None = None,
-        reference: str | None = None,
-    ) -> None:
-        draft: Any = self
-        if type(self) is not CardDraft:  # subclasses may have other slots, so their class can't be changed
-            draft.__attrs_init__(name, list_id, desc, due, pos, reference)
-            return
-        # What attrs generates calls `object.__setattr__` for each field of a frozen class, which takes one and a half times as
-        # long as all of this (https://www.attrs.org/en/stable/how-does-it-work.html#immutability).
-        _set_class(self, _UnfrozenDraft)
-        draft.name = name
-        draft.list_id = list_id
-        draft.desc = desc
-        draft.due = due
-        draft.pos = pos
-        draft.reference = reference
-        draft.__class__ = CardDraft
-        draft.__attrs_post_init__()
-
     def __attrs_post_init__(self) -> None:
         check_text(self.name, "name")
         check_identifier(self.list_id, "list_id")
@@ -349,17 +337,6 @@ class CardDraft:
             check_text(self.pos, "pos")
         if self.reference is not None:
             check_text(self.reference, "reference")
-
-
-class _UnfrozenDraft(CardDraft):
-    """A draft while its `__init__` sets the fields. It has no slots of its own, so the two classes have the same layout."""
-
-    __slots__ = ()
-    __setattr__ = object.__setattr__
-    __delattr__ = object.__delattr__  # Python looks up both methods at each assignment unless both are those of `object`
-
-
-_set_class: Final = vars(object)["__class__"].__set__
 
 
 @cache

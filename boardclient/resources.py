@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from boardclient import _operations as operations
 from boardclient._operations import Parameters, extended
-from boardclient._pipeline._calls import CallRunner
+from boardclient._pipeline._pipeline import Pipeline
 from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Member, Position
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _Resource:
 
     __slots__ = ("_runner",)
 
-    def __init__(self, runner: CallRunner) -> None:
+    def __init__(self, runner: Pipeline) -> None:
         self._runner = runner
 
 

@@ -290,7 +290,7 @@ class Policy:
 
 
 def _named(name: str) -> Callable[[], None]:
-    """Make a function for tenacity's callbacks, which show its name. It is never called."""
+    """Make a function, which is never called, for tenacity's callbacks to show its name."""
 
     def call() -> None: ...
 
@@ -306,7 +306,7 @@ def _record(state: RetryCallState, outcome: object) -> None:
 
 
 def _last_error(state: RetryCallState) -> BoardClientError:
-    """Return the error behind a `RetryError`. If the policy refused a success, it says so."""
+    """Return the error behind a `RetryError`, or one that says that the policy refused a success."""
     error = _failure(state)
     if isinstance(error, BoardClientError):
         return error

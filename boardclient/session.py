@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, TypeVar, Unpack
 from boardclient import retry as _retry
 from boardclient._environment import optional, required
 from boardclient._operations import Parameter, build_request
-from boardclient._pipeline._core import SessionCore
+from boardclient._pipeline._core import SessionCore, SessionStats
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._redaction import takes_secrets
 from boardclient._responses import Response
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tenacity import AsyncRetrying
 
     from boardclient._pace import Limiter
-    from boardclient._stats import SessionStats
     from boardclient.bulk import MapResult
     from boardclient.events import Observer
 
@@ -261,7 +260,8 @@ class AsyncSession:
             ValueError: `concurrency` is not a whole number of at least 1, or None.
             Exception: any error that the input raises, after the results until then.
         """
-        from boardclient.bulk._map import check_concurrency, map_calls  # for those who use it
+        from boardclient.bulk._map import map_calls  # for those who use it
+        from boardclient.bulk._options import check_concurrency
 
         check_concurrency(concurrency)
         return map_calls(self._pipeline, function, items, concurrency)
@@ -363,7 +363,7 @@ class AsyncSession:
 
 
 def _policy(retry: AsyncRetrying | None) -> _retry.Policy | None:
-    """Return the policy of a session. None if none is wanted, or if the policy is disabled (`enabled=False`)."""
+    """Return the policy of a session, or None if none is wanted or it is disabled."""
     if retry is None:
         return None
     policy = _retry.Policy(retry)

@@ -8,7 +8,6 @@ import pytest
 
 from boardclient import logs
 from boardclient._activities import Activity, Instrument, Observers
-from boardclient._redaction import ShownRequest
 from boardclient.events import BulkProgress, CredentialsRenewed, Event
 from boardclient.integrations.opentelemetry import _OpenTelemetry
 
@@ -64,13 +63,6 @@ def test_an_activity_that_is_over_keeps_nothing_of_its_instruments() -> None:
     assert list(activity.state.values()) == ["a span"]
     activity.end(ValueError("x"))
     assert (activity.state, activity.error) == ({}, None)
-
-
-def test_a_request_without_a_body_has_none_in_its_command() -> None:
-    """A GET has its credentials in the query and no body."""
-    command = ShownRequest(method="GET", url="https://h/1/members/me", has_key=False).as_curl()
-    assert "--data" not in command
-    assert command.endswith("""https://h/1/members/me'?token='"$BOARDCLIENT_TOKEN\"""")
 
 
 @pytest.mark.parametrize(("wanted", "level"), [("debug", logging.DEBUG), ("loud", logging.INFO)])

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import sys
 import traceback
 import types
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import aiohttp
 import pytest
 from session_helpers import KEY, TOKEN
 
 from boardclient import (
     AsyncSession,
     BoardClientError,
-    Card,
     CredentialError,
     Credentials,
     Effect,
@@ -114,40 +111,6 @@ async def test_an_unexpected_end_has_an_effect(
     assert "in send" in caplog.text
     assert TOKEN not in caplog.text + locals_of(caught.value)
     assert not [record for record in caplog.records if record.exc_info]
-
-
-def deep(frames: int, then: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-    """Await something below so many frames."""
-
-    async def descend(left: int) -> Any:
-        return await (descend(left - 1) if left else then())
-
-    return descend(frames)
-
-
-@pytest.mark.parametrize("is_direct", [True, False])
-async def test_a_call_near_the_recursion_limit_is_made_or_not_sent(
-    service: BoardService, is_direct: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At any depth of the stack a card is created, or nothing is sent; no connection is lost."""
-    monkeypatch.setattr(Pool, "_may_be_direct", is_direct)
-    list_id = service.seed({"Inbox": []}).lists["Inbox"]
-    depth = len(traceback.extract_stack())
-    ends: set[str] = set()
-    async with service.session(retry=None, max_connections=2) as session:
-        for frames in range(0, sys.getrecursionlimit() - depth, 7):
-            before = len(service.calls_of("cards.create"))
-            try:
-                made: object = await deep(frames, functools.partial(session.cards.create, "n", list_id=list_id))
-            except (BoardClientError, RecursionError) as error:
-                made = error
-            sent = len(service.calls_of("cards.create")) - before
-            assert sent == isinstance(made, Card), made
-            assert not isinstance(made, BoardClientError) or made.effect is Effect.NOT_SENT
-            ends.add(type(made).__name__)
-            assert session.stats().pool_open == session.stats().pool_idle
-        assert isinstance(await session.cards.create("n", list_id=list_id), Card)
-    assert ends >= {"Card", "BoardClientError"}
 
 
 async def test_a_limiter_that_raises_keeps_its_own_frames(service: BoardService) -> None:
@@ -263,28 +226,3 @@ async def test_the_words_of_a_proxy_are_in_the_error() -> None:
         with pytest.raises(TransportError, match=r"the proxy refused.*\(status 407\)") as caught:
             await session.members.me()
     assert caught.value.effect is Effect.NOT_SENT
-
-
-@pytest.mark.parametrize("is_lent", [False, True])
-async def test_100_continue_is_not_waited_for(is_lent: bool) -> None:
-    """A service that never asks for the body gets it all the same, at once."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        fields = dict(line.split(b":", 1) for line in head.lower().split(b"\r\n")[1:-2])
-        bodies.append((fields[b"expect"].strip(), await reader.readexactly(int(fields[b"content-length"]))))
-        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{"id": "1"}'[:-1])
-        await writer.drain()
-        writer.close()
-
-    bodies: list[tuple[bytes, bytes]] = []
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server, aiohttp.ClientSession() as http:
-        options: dict[str, Any] = {"http": http} if is_lent else {}
-        headers = {"Expect": "100-continue"}
-        async with AsyncSession(StaticCredentials("t", "k"), url, headers=headers, retry=None, **options) as session:
-            with pytest.raises(BoardClientError):  # the body is cut, which is not the point
-                await session.cards.create("a", list_id="l")
-    ((expected, body),) = bodies
-    assert (expected, b'"name":"a"' in body) == (b"100-continue", True)

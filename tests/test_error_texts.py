@@ -234,6 +234,18 @@ def test_a_command_puts_credentials_where_the_call_does(has_key: bool, is_in_bod
         assert body == '{"name":"it\'s"}'
 
 
+def test_a_command_without_a_body() -> None:
+    """A reading has its credentials in the query, and names no content."""
+    command = ShownRequest(method="GET", url="https://h/1/cards/c", body=None).as_curl()
+    assert words_of(command)[1:] == [
+        "-X",
+        "GET",
+        "-H",
+        "Accept: application/json",
+        f"https://h/1/cards/c?key={KEY}&token={TOKEN}",
+    ]
+
+
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_any_name_can_be_part_of_a_shell_command(name: str) -> None:
     """Whatever a name holds, the shell passes it on as it is and runs nothing of it."""

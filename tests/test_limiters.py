@@ -7,8 +7,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from fault_helpers import Held
-from tenacity import AsyncRetrying, stop_after_attempt
+from tenacity import AsyncRetrying
 from virtual_loop import Clock
 
 from boardclient import (
@@ -17,17 +16,12 @@ from boardclient import (
     Credentials,
     DeadlineError,
     Effect,
-    RateLimitError,
     SessionClosedError,
     StaticCredentials,
     TransportError,
     events,
     retry,
 )
-from boardclient._operations import ADD_CARD, READ_MEMBER
-from boardclient._pipeline import _in_flight
-from boardclient._pipeline._calls import CallOptions, CallWithdrawn
-from boardclient._pipeline._guards import GuardedLimiter
 from boardclient.credentials import CredentialObserver, Exchange
 from boardclient.testing import BoardService, faults
 
@@ -177,20 +171,22 @@ class Clinging(Limiter):
 @pytest.mark.parametrize("cancellations", [1, 3])
 @pytest.mark.parametrize("end", ["deadline", "closing"])
 async def test_a_limiter_that_hangs_while_a_call_is_ended(
-    board_service: BoardService, loop_clock: Clock, end: str, cancellations: int, monkeypatch: pytest.MonkeyPatch
+    board_service: BoardService, loop_clock: Clock, end: str, cancellations: int
 ) -> None:
     """A call that ends within a limiter that hangs on leaving is cancelled again, ends, and leaves the task free."""
-    monkeypatch.setattr(_in_flight, "INSIST_SECONDS", 0.0)
+
+    async def pass_time() -> None:
+        while not task.done():
+            await loop_clock.sleep(0.1)
+
     listed = await a_list(board_service)
     board_service.faults.add(faults.hang(), "cards.create")
     limiter = Clinging(cancellations)
     async with board_service.session(limiter=limiter, timeout=30) as session:
         task = asyncio.ensure_future(settled(session.cards.create("a", list_id=listed)))
         await board_service.received("cards.create")
-        if end == "closing":
-            await session.aclose()
-        else:
-            loop_clock.advance(30)
+        closing = [session.aclose()] if end == "closing" else []
+        await asyncio.gather(pass_time(), *closing)
         error, cancelling = await task
     assert type(error) is (DeadlineError if end == "deadline" else SessionClosedError)
     assert (error.effect, cancelling, limiter.left) == (Effect.UNKNOWN, 0, 0)
@@ -349,78 +345,16 @@ async def test_observers_see_attempts_that_were_ended(board_service: BoardServic
         await task
     sent, ended = seen
     assert isinstance(sent, events.RequestSent)
-    assert isinstance(ended, events.AnswerReceived)
+    assert isinstance(ended, events.ResponseReceived)
     assert (ended.attempt, ended.status, ended.effect) == (1, None, Effect.UNKNOWN)
     whys = {"deadline": "the deadline of 30 s passed", "cancellation": "the call was cancelled", "closing": "was closed"}
     assert whys[end] in ended.why
-
-
-async def test_a_view_has_observers_of_its_own(board_service: BoardService) -> None:
-    """`with_options(observers=…)` sends the events of a view's calls to others than the session's observers."""
-    session_saw: list[Any] = []
-    view_saw: list[Any] = []
-    async with board_service.session(observers=[session_saw.append]) as session:
-        view = session.with_options(observers=[view_saw.append])
-        await view.members.me()
-        assert (len(session_saw), len(view_saw)) == (0, 2)
-        await session.with_options(timeout=5).members.me()
-        assert (len(session_saw), len(view_saw)) == (2, 2)
-
-
-async def test_a_call_that_was_not_sent_can_be_withdrawn(board_service: BoardService) -> None:
-    """A call that waits for its limiter is withdrawn with nothing sent; one whose request was sent continues."""
-
-    class Closed(Limiter):
-        async def __aenter__(self) -> None:
-            await asyncio.Event().wait()
-
-    listed = await a_list(board_service)
-    async with board_service.session() as session:
-        options = CallOptions(GuardedLimiter(Closed()))
-        request = ADD_CARD.request(name="a", list_id=listed, desc=None, due=None, pos=None)
-        task = asyncio.ensure_future(settled(session._pipeline.call(request, options)))
-        await asyncio.sleep(0)
-        session._pipeline.withdraw({options})
-        error, cancelling = await task
-        assert (type(error), error.effect, cancelling) == (CallWithdrawn, Effect.NOT_SENT, 0)
-        held = Held()
-        board_service.faults.add(held, "cards.create")
-        options = CallOptions()
-        task = asyncio.ensure_future(settled(session._pipeline.call(request, options)))
-        await board_service.received("cards.create")
-        session._pipeline.withdraw({options})
-        held.open()
-        card, _ = await task
-    assert card.name == CardDraft("a", listed).name
-    assert len(board_service.calls_of("cards.create")) == 1
-
-
-async def test_the_session_of_a_limiter_is_not_entered_beside_a_calls_own(board_service: BoardService) -> None:
-    """A call's own limiter replaces the session's, and receives the results."""
-    limiter, own = Limiter(), Limiter()
-    async with board_service.session(limiter=limiter) as session:
-        await session._pipeline.call(ADD_ME, CallOptions(GuardedLimiter(own)))
-        await session.members.me()
-    assert (limiter.entered, limiter.reported, own.entered, own.reported) == (1, 1, 1, 1)
-
-
-ADD_ME = READ_MEMBER.request()
 
 
 def test_a_session_needs_a_provider() -> None:
     """An object that is not a provider is refused at construction."""
     with pytest.raises(TypeError, match="CredentialProvider"):
         AsyncSession(object(), "https://board.example")  # type: ignore[arg-type]  # -- the point
-
-
-async def test_a_callback_that_returns_an_exception_has_it_returned(board_service: BoardService) -> None:
-    """What `retry_error_callback` returns is the value of the call, an exception of ours too, as tenacity has it."""
-    value = RateLimitError("told", 429)
-    policy = AsyncRetrying(stop=stop_after_attempt(2), retry=retry.when_safe, retry_error_callback=lambda state: value)
-    board_service.faults.add(faults.status(429), "members.me")
-    async with board_service.session(retry=policy) as session:
-        assert await session.members.me() is value  # type: ignore[comparison-overlap]  # -- the point
-    assert len(board_service.calls_of("members.me")) == 2
 
 
 def test_a_policy_that_cannot_be_copied_is_refused() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boardclient import Response
+from boardclient import BulkReport, CardResult, Response, TransportError
 from boardclient.models import (
     Board,
     BoardList,
@@ -311,3 +311,17 @@ def test_a_date_that_utc_can_not_express_is_left_in_extra(text: str, many: bool)
     assert card.to_dict()["extra"] == {"due": text}
     within = Response(200, {}, b'{"id":"c1","due":"9999-12-31T23:59:59+05:00"}').read(Card)
     assert within.to_dict()["due"] == "9999-12-31T18:59:59Z"
+
+
+def test_notebooks_show_a_table_of_what_a_record_has() -> None:
+    """The texts of the service are no markup, and nor are the errors of a report's rows."""
+    card = Card("c1", "<script>", list_id="l1", extra={"closed": False})
+    assert card._repr_html_() == (
+        "<table><caption>Card</caption><tr><th>id</th><td>c1</td></tr><tr><th>name</th><td>&lt;script&gt;</td></tr>"
+        "<tr><th>list_id</th><td>l1</td></tr><tr><th>extra</th><td>{&#x27;closed&#x27;: False}</td></tr></table>"
+    )
+    draft = CardDraft("A", "l1", reference="<b>")
+    problem = CardResult(index=0, draft=draft, error=TransportError("<lost>"), state="unknown")
+    table = BulkReport(created=2, unknown=1, seconds=1.25, rate=1.6, requests=3, problems=(problem,))._repr_html_()
+    assert "<th>created</th><td>2</td>" in table
+    assert "<tr><th>row 0 (&#x27;&lt;b&gt;&#x27;)</th><td>unknown: &lt;lost&gt;</td></tr>" in table

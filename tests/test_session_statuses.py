@@ -129,12 +129,13 @@ async def test_credentials_are_taken_out_of_an_error(wire: Any) -> None:
     """Whatever equals a credential of the call, the rejected ones included, is *** in body, headers and pickle."""
     wire.get(ANY, status=401)
     echo = f"{TOKEN} and {KEY} and new-t0ken"
-    wire.get(ANY, status=403, body=echo, headers={"X-Echo": echo})
+    wire.get(ANY, status=403, body=echo, headers={"X-Echo": echo, f"X-{TOKEN}": "1"})
     async with session_of(Provider(Credentials(TOKEN, KEY), Credentials("new-t0ken", KEY))) as session:
         with pytest.raises(PermissionDeniedError) as caught:
             await session.members.me()
     assert caught.value.body == b"*** and *** and ***"
     assert caught.value.headers["X-Echo"] == "*** and *** and ***"
+    assert caught.value.headers["X-***"] == "1"
     for secret in (TOKEN, KEY, "new-t0ken"):
         assert secret.encode() not in pickle.dumps(caught.value)
 

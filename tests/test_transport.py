@@ -20,7 +20,7 @@ from boardclient import Effect
 from boardclient._transport import RawResponse, Settings, TransportFailure
 from boardclient._transport._failures import failure_of
 from boardclient._transport._pool import Pool
-from boardclient._transport._reading import ReceivedContent, read_whole
+from boardclient._transport._reading import read_whole
 
 SECRET = "t0ken-in-the-address"
 KEY: Any = SimpleNamespace(host="h", port=1, ssl=True, is_ssl=True)
@@ -80,6 +80,20 @@ def test_why_in_words(error: Exception, why: str) -> None:
     assert failure_of(error, "receive").why == why
 
 
+def _opened(pool: Pool) -> aiohttp.ClientSession:
+    """Return the session of a pool that is opened."""
+    pool._open()
+    (http,) = pool._sessions
+    return http
+
+
+def _received(body: bytes) -> aiohttp.StreamReader:
+    content = aiohttp.StreamReader(Mock(), 2**16, loop=asyncio.get_running_loop())
+    content.feed_data(body)
+    content.feed_eof()
+    return content
+
+
 async def test_a_pool_that_was_never_used_opens_nothing() -> None:
     """Closing or abandoning a pool that was never used does nothing, and its repr says so."""
     pool = Pool(Settings(max_connections=7))
@@ -102,7 +116,7 @@ async def test_a_lent_session_is_left_alone() -> None:
 async def test_a_request_of_the_pool_that_is_no_call() -> None:
     """The pool's connector also serves a request that belongs to no call."""
     pool = Pool(Settings())
-    http = pool._open().http
+    http = _opened(pool)
     try:
         with pytest.raises(aiohttp.ClientConnectorError):
             await http.get("http://127.0.0.1:1/")
@@ -113,7 +127,7 @@ async def test_a_request_of_the_pool_that_is_no_call() -> None:
 async def test_a_forked_copy_leaves_the_connections_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connector that is collected in another process than its own closes nothing, though it holds connections."""
     pool = Pool(Settings())
-    http = pool._open().http
+    http = _opened(pool)
     connector: Any = http.connector
     connector._conns["h"] = object()
     with monkeypatch.context() as patch:
@@ -129,7 +143,7 @@ async def test_an_unclosed_connector_closes_its_connections() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context["message"]))
     said: list[str] = []
     pool = Pool(Settings())
-    http = pool._open().http
+    http = _opened(pool)
     connector: Any = http.connector
     connector._conns["h"] = idle = deque[Any]()
     connector.__del__()
@@ -158,7 +172,7 @@ async def test_a_body_at_hand_is_decoded(coding: str, members: int) -> None:
     """A body that was read before is decoded whole; names of codings have no case (RFC 9110, 8.4.1)."""
     body = gzip.compress(b"abc") * members
     headers = CIMultiDict({"Content-Encoding": coding})
-    assert await read_whole(200, headers, ReceivedContent(body), 100) == RawResponse(200, headers, b"abc" * members)
+    assert await read_whole(200, headers, _received(body), 100) == RawResponse(200, headers, b"abc" * members)
 
 
 async def test_other_tasks_run_while_a_body_decodes_to_much_more() -> None:
@@ -173,7 +187,7 @@ async def test_other_tasks_run_while_a_body_decodes_to_much_more() -> None:
 
     counting = asyncio.create_task(count())
     size = 2**22
-    decoded = await read_whole(200, CIMultiDict({"Content-Encoding": "gzip"}), ReceivedContent(gzip.compress(b"0" * size)), size)
+    decoded = await read_whole(200, CIMultiDict({"Content-Encoding": "gzip"}), _received(gzip.compress(b"0" * size)), size)
     counting.cancel()
     assert isinstance(decoded, RawResponse)
     assert len(decoded.body) == size

@@ -1,29 +1,40 @@
-"""The options of a call, and the protocol of what makes it. No I/O."""
+"""One call from its beginning to its end, its options, and the calls of a session.
+
+State changes here are synchronous. One timer per session serves all deadlines, for half a microsecond per call; a timer per call
+costs five to nine. It interrupts a call by cancelling its task, and the call turns the cancellation into the right error.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import os
+import time
+import weakref
+from asyncio import current_task, get_running_loop
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from boardclient._activities import PARENT, Activity, Instrument, new_call_id
+from boardclient._activities import Activity
 from boardclient._operations import Request
-from boardclient._pipeline._guards import AttemptLimiter
-from boardclient.errors import Attempt, BoardClientError
-from boardclient.logs import followers
+from boardclient._pipeline._guards import GuardedLimiter
+from boardclient._statuses import status_of
+from boardclient._transport import GuardedProgress, Progress, RawResponse, TransportResult
+from boardclient.credentials import Credentials
+from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 
-if TYPE_CHECKING:
-    from boardclient._pace import Limiter
-    from boardclient.events import Event
+INSIST_SECONDS: Final = 0.5
+"""How long application code, such as a limiter's `__aexit__`, may delay a cancellation before the task is cancelled again."""
 
-T = TypeVar("T")
+InterruptionReason: TypeAlias = Literal["deadline", "closed", "withdrawn"]
 
 
 class CallWithdrawn(BoardClientError):  # noqa: N818 -- withdrawing is no failure
-    """A bulk run withdrew a call that had not been sent. Never raised to applications."""
+    """A bulk run withdrew a call that had not been sent, which applications never see."""
 
 
 class FifoSemaphore:
@@ -59,10 +70,7 @@ class FifoSemaphore:
 
 
 class ConnectionSlots(FifoSemaphore):
-    """A slot for each connection of a pool, for bulk runs. Owned by the session.
-
-    A row takes a slot before its deadline starts, so that waiting for a connection does not count towards the deadline.
-    """
+    """A slot for each connection of a pool, which a row of a bulk run takes before its deadline starts."""
 
     def __init__(self, number: int) -> None:
         super().__init__(lambda: number)
@@ -81,79 +89,354 @@ class CallOptions:
             about a response that asks for fewer requests. What a policy's `retry_error_callback` returns does not count. False by
             default.
         waits_count: Whether waiting for the limiter and for credentials counts towards the deadline. True by default.
+        may_send: Asked right before each request is written. If it returns False, the call fails, and has sent nothing. None, the
+            default: it may be written.
         history: Receives the attempts of a call that succeeded. It stays empty if the first attempt succeeded, unless the call
             is observed.
     """
 
-    limiter: AttemptLimiter | None = None
+    limiter: GuardedLimiter | None = None
     is_of_run: bool = attrs.field(default=False, kw_only=True)
     waits_count: bool = attrs.field(default=True, kw_only=True)
+    may_send: Callable[[], bool] | None = attrs.field(default=None, kw_only=True)
     history: list[Attempt] = attrs.field(factory=list, kw_only=True)
 
 
-class CallRunner(Protocol):
-    """Makes calls, and gives bulk runs the options of the session that they need."""
+_NO_OPTIONS: Final = CallOptions()
 
-    async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
-        """Make one call and return its value."""
-        ...
+
+class CallContext:
+    """The state of one call, with class-level defaults for what few calls look at."""
+
+    deadline = math.inf
+    """When the call times out, on the loop's clock. Infinite without a deadline and while it is suspended."""
+    seconds_left = math.inf
+    """The seconds that were left when the deadline was last suspended."""
+    started = 0.0
+    """When the current attempt began, by `time.time`."""
+    last_error: BoardClientError | None = None
+    attempt_activity: Activity | None = None
+    """The current attempt as instruments see it."""
+    waits_for: str | Callable[[], str] | None = None
+    """What the call waits for outside the transport, in words, or a function that returns it. None if it does not wait."""
+    is_renewed = False
+    credentials: Credentials | None = None
+    """The credentials with which the last request was signed."""
+    rejected: Credentials | None = None
+    """The credentials that the service refused with 401, which are redacted from later responses too."""
+    cancellations = 0
+    """How often the call has cancelled its task."""
+
+    def __init__(self, request: Request[Any] | None, task: asyncio.Task[object], began: float, seconds: float | None) -> None:
+        self.request = request
+        self.task = task
+        self.seconds = seconds
+        self.options = _NO_OPTIONS
+        """The options that differ from the session's."""
+        self.progress = Progress()
+        self.attempts: tuple[Attempt, ...] = ()
+        self.is_recorded = False
+        """Whether an attempt that succeeds is recorded too: something needs to know of it, or one before it has failed."""
+        self.activity: Activity | None = None
+        """The call as instruments see it, None if nothing follows it."""
+        self.interruption: InterruptionReason | None = None
+        """Why the call is ended early, or None."""
+        self.may_send = True
+        """Whether another request may be sent. False after an interruption and once the session is closed."""
+        self._began = began
+        self._cancelling = task.cancelling()
+
+    @property
+    def line(self) -> str:
+        """The method and the path, as errors name the call."""
+        return _line_of(self.request)
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """The seconds until the deadline, or None without one."""
+        return None if self.seconds is None else self.deadline - self.task.get_loop().time()
+
+    @property
+    def seconds_since_beginning(self) -> float:
+        """The seconds since the call began."""
+        return self.task.get_loop().time() - self._began
+
+    @property
+    def effect(self) -> Effect:
+        """The worst effect of all attempts, including the current one."""
+        return Effect.worst([self.progress.effect_under_way, *(attempt.effect for attempt in self.attempts)])
+
+    @property
+    def rejected_credentials(self) -> list[Credentials]:
+        """The credentials that are redacted besides those which signed the request."""
+        return [] if self.rejected is None else [self.rejected]
+
+    # --- attempts
+
+    def begin_attempt(self, call: Activity) -> Mapping[str, str]:
+        """Notify the instruments of an attempt, and return the headers that they add to it."""
+        self.attempt_activity = attempt = Activity(
+            kind="attempt",
+            operation=call.operation,
+            instruments=call.instruments,
+            call_id=call.call_id,
+            account=call.account,
+            parent=call,
+            method=call.method,
+            path=call.path,
+            root=call.root,
+            template=call.template,
+            number=len(self.attempts) + 1,
+        ).begin()
+        return attempt.headers
+
+    def note_result(self, result: TransportResult, outcome: object) -> Attempt:
+        """Record the result of an attempt, whose `outcome` is its value or its error."""
+        activity = self.attempt_activity
+        if not isinstance(result, RawResponse):
+            return self.record(outcome, result.effect)
+        if activity is not None:
+            assert self.credentials is not None  # noqa: S101 -- only signed requests have responses
+            activity.http_version = self.progress.http_version
+            activity.response_headers = self.credentials.redact_headers(result.headers, *self.rejected_credentials)
+        return self.record(outcome, status_of(result.status).effect, result.status)
+
+    def record(self, outcome: object, effect: Effect, status: int | None = None, started: float | None = None) -> Attempt:
+        """Add an attempt, which began now or at `started` by `time.time`, to the history and end it for instruments."""
+        began = self.started if started is None else started
+        raised = outcome if isinstance(outcome, BaseException) else None
+        error = self.last_error = raised if isinstance(raised, BoardClientError) else None
+        attempt = Attempt(
+            number=len(self.attempts) + 1,
+            started_at=datetime.fromtimestamp(began, UTC),
+            seconds=max(0.0, time.time() - began),
+            effect=effect,
+            why="success" if raised is None else "the call was cancelled" if error is None else error.message,
+            status=status,
+        )
+        self.attempts += (attempt,)
+        self.is_recorded = True
+        activity, self.attempt_activity = self.attempt_activity, None
+        if activity is not None:
+            _end_attempt(activity, attempt, raised)
+        return attempt
+
+    def note_pause(self, seconds: float) -> None:
+        """Record the pause in seconds that follows the last attempt."""
+        *before, last = self.attempts
+        self.attempts = (*before, attrs.evolve(last, pause_seconds=seconds))
+
+    # --- ending early
+
+    def interrupt(self, reason: InterruptionReason) -> None:
+        """End the call early by cancelling its task, unless it is being ended already."""
+        if self.interruption is None:
+            self.may_send = False
+            self.deadline = math.inf
+            self.interruption = reason
+            self._cancel()
+
+    def _cancel(self) -> None:
+        """Cancel the task, and again every `INSIST_SECONDS`: application code may swallow a cancellation, or hang."""
+        self.cancellations += 1
+        self._again = self.task.get_loop().call_later(INSIST_SECONDS, self._cancel)
+        self.task.cancel()
+
+    def is_cancelled(self) -> bool:
+        """Return True if the task was cancelled during the call."""
+        return self.task.cancelling() > self._cancelling
+
+    def withdraw(self) -> None:
+        """End the call if its current attempt is neither sent nor queued for writing."""
+        if self.progress.effect_under_way is Effect.NOT_SENT and self.progress.stage != "write":
+            self.interrupt("withdrawn")
+
+    def end_early(self, host: str = "the service", raised: BaseException | None = None) -> BoardClientError | None:
+        """Return the error of an interrupted call, or None if `raised` ended it, and record an attempt in flight."""
+        error = None
+        if self.interruption is not None:
+            self._again.cancel()
+            for _ in range(self.cancellations):  # those of others remain
+                self.task.uncancel()
+            if not self.is_cancelled():
+                error = self._error_of(self.interruption, host)
+        if self.progress.stage != "idle":
+            self.record(error or raised or asyncio.CancelledError(), self.progress.effect_under_way)
+            self.progress.stage = "idle"
+        if error is not None:
+            error.attempts = self.attempts
+        return error
+
+    def _error_of(self, reason: InterruptionReason, host: str) -> BoardClientError:
+        if reason == "deadline":
+            words = f"{self.line}: the deadline of {self.seconds:g} s passed"
+            if waited_for := self._waited_for(host):
+                words += f", waiting for {waited_for}"
+            return DeadlineError(words, "deadline", self.line, self.effect)
+        if reason == "closed":
+            return SessionClosedError(f"{self.line}: the session was closed during the call", self.effect)
+        return CallWithdrawn(f"{self.line}: the call was withdrawn", self.effect)
+
+    def _waited_for(self, host: str) -> str:
+        if self.waits_for is not None:
+            return self.waits_for if isinstance(self.waits_for, str) else self.waits_for()
+        if self.progress.stage == "idle":
+            return ""
+        return f"a connection to {host}" if self.progress.stage == "connect" else f"the response of {host}"
+
+    def release(self) -> None:
+        """Drop the credentials and the error, since frames of exceptions and readers of asyncio may keep the context."""
+        self.credentials = self.rejected = self.last_error = None
+
+
+def _end_attempt(activity: Activity, attempt: Attempt, error: BaseException | None) -> None:
+    """End the activity of an attempt, whose call takes over status, headers and the worst effect."""
+    call = activity.parent
+    assert call is not None  # noqa: S101 -- an attempt is a part of its call
+    activity.status, activity.effect = attempt.status, attempt.effect
+    activity.why, activity.seconds = attempt.why, attempt.seconds
+    call.number, call.status, call.response_headers = activity.number, attempt.status, activity.response_headers
+    call.effect = attempt.effect if attempt.effect is Effect.DONE else Effect.worst([call.effect, attempt.effect])
+    activity.end(error)
+
+
+_all: Final[weakref.WeakSet[InFlightCalls]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:  # pragma: no cover -- it runs in children, which tests/service/test_session_lifetime.py forks
+    """Have the next call of each session check its process, which forks that bypass Python's hooks do not."""
+    for calls in _all:
+        calls._open_on = None
+
+
+if hasattr(os, "register_at_fork"):  # pragma: no branch -- Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _line_of(request: Request[Any] | None) -> str:
+    """Return the method and the path of a request, or of a form (None), whose URL errors do not show."""
+    return "POST" if request is None else request.line
+
+
+class InFlightCalls:
+    """The calls in flight of a session and its views, in one event loop and process."""
+
+    def __init__(self) -> None:
+        self._under_way: set[CallContext] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open_on: asyncio.AbstractEventLoop | None = None
+        """The loop on which calls are accepted. None before the first call, after closing and in a forked process."""
+        self._process = 0
+        """The process of the first call."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_at = math.inf
+        self._drained: asyncio.Event | None = None
+        self.is_closed = False
+        _all.add(self)
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def begin(self, request: Request[Any] | None, seconds: float | None, options: CallOptions | None = None) -> CallContext:
+        """Register a call of the current task, with `seconds` until its deadline, or raise if the session can't be used here."""
+        try:
+            task = current_task()
+        except RuntimeError:
+            task = None
+        if task is None:
+            raise RuntimeError("a session must be used within an asyncio task, such as that of asyncio.run(main())")
+        loop = get_running_loop()
+        if loop is not self._open_on:
+            self._bind(loop, request)
+        now = loop.time()
+        context = CallContext(request, task, now, seconds)
+        if options is not None:
+            context.options = options
+            if options.may_send is not None:
+                context.progress = GuardedProgress(options.may_send)
+        self._under_way.add(context)
+        if seconds is not None:
+            deadline = context.deadline = now + seconds
+            if deadline < self._wake_at:
+                self._schedule(deadline)
+        return context
 
     def withdraw(self, options: Collection[CallOptions]) -> None:
         """Withdraw the calls with these options that have not been sent."""
-        ...
+        for context in self._under_way:
+            if context.options in options:
+                context.withdraw()
+
+    def suspend(self, context: CallContext) -> None:
+        """Suspend the deadline of a call, unless its waits count."""
+        if not context.options.waits_count:
+            context.seconds_left = context.deadline - context.task.get_loop().time()
+            context.deadline = math.inf
+
+    def resume(self, context: CallContext) -> None:
+        """Resume the deadline of a suspended call, unless the call is being ended."""
+        if context.options.waits_count or context.interruption is not None:
+            return
+        context.deadline = context.task.get_loop().time() + context.seconds_left
+        if context.deadline < self._wake_at:
+            self._schedule(context.deadline)
+
+    def end(self, context: CallContext) -> None:
+        """Remove a call that has ended."""
+        self._under_way.discard(context)
+        if self._drained is not None and not self._under_way:
+            self._drained.set()
+
+    def _bind(self, loop: asyncio.AbstractEventLoop, request: Request[Any] | None) -> None:
+        """Bind the session to the loop and process of its first call, or raise."""
+        if self.is_closed:
+            raise SessionClosedError(f"{_line_of(request)}: the session is closed")
+        if self._loop is not None and self._process != os.getpid():
+            raise RuntimeError("this AsyncSession was used before the process forked: build one in each process")
+        if self._loop is not None:
+            raise RuntimeError("this AsyncSession belongs to another event loop: build one for each loop")
+        self._loop = self._open_on = loop
+        self._process = os.getpid()
 
     @property
-    def is_observed(self) -> bool:
-        """Whether the session has observers."""
-        ...
+    def is_on_own_loop(self) -> bool:
+        """Whether the running event loop and process are the session's own."""
+        return self._loop is asyncio.get_running_loop() and self._process == os.getpid()
 
-    def notify(self, event: Event) -> None:
-        """Pass an event to the observers."""
-        ...
+    def _schedule(self, moment: float) -> None:
+        assert self._loop is not None  # noqa: S101 -- bound by begin
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(moment, self._sweep)
+        self._wake_at = moment
 
-    @property
-    def timeout(self) -> float | None:
-        """The deadline of a call in seconds, or None."""
-        ...
+    def _sweep(self) -> None:
+        """Interrupt the calls whose deadlines have passed, and set the next timer."""
+        assert self._loop is not None  # noqa: S101 -- bound by begin
+        now = self._loop.time()
+        self._timer, self._wake_at = None, math.inf
+        for context in self._under_way:
+            if context.deadline <= now:
+                context.interrupt("deadline")
+        following = min((context.deadline for context in self._under_way), default=math.inf)
+        if following < math.inf:
+            self._schedule(following)
 
-    @property
-    def max_connections(self) -> int:
-        """How many requests can be in flight at a time."""
-        ...
-
-    @property
-    def slots(self) -> ConnectionSlots:
-        """The connection slots that bulk runs share."""
-        ...
-
-    @property
-    def limiter(self) -> Limiter | None:
-        """The session's limiter, or None."""
-        ...
-
-    @property
-    def identity(self) -> Mapping[str, str]:
-        """The service and the account that calls are made for, without credentials."""
-        ...
-
-
-def begin_call(request: Request[Any], root: str, account: str | None, observers: Instrument | None) -> Activity:
-    """Begin the activity of a call, and return it."""
-    definition = request.definition
-    return Activity(
-        kind="call",
-        operation=definition.name,
-        instruments=instruments(observers),
-        call_id=new_call_id(),
-        account=account,
-        parent=PARENT.get(),
-        method=definition.method,
-        path=request.path,
-        root=root,
-        template=None if definition.name == "request" else definition.path,
-    ).begin()
-
-
-def instruments(observers: Instrument | None) -> tuple[Instrument, ...]:
-    """Return the instruments that are notified of an activity which begins now."""
-    return followers() if observers is None else (*followers(), observers)
+    def close(self) -> asyncio.Event | None:
+        """End all calls but those of the current task, and return the event that is set once they have ended, if any."""
+        self.is_closed, self._open_on = True, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._loop is None or not self.is_on_own_loop:
+            return None
+        mine = asyncio.current_task()
+        others = [context for context in self._under_way if context.task is not mine]
+        for context in self._under_way:
+            context.may_send = False
+        for context in others:
+            context.interrupt("closed")
+        if not others or len(others) < len(self._under_way):
+            return None
+        self._drained = self._drained or asyncio.Event()
+        return self._drained

@@ -6,46 +6,57 @@ import asyncio
 import time
 import weakref
 from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import quote_plus, urlencode
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import attrs
 
 from boardclient._activities import PARENT, SOURCES, Activity, Instrument
-from boardclient._pipeline._calls import ConnectionSlots, instruments
-from boardclient._pipeline._in_flight import InFlightCalls
+from boardclient._pipeline._calls import ConnectionSlots, InFlightCalls
 from boardclient._responses import Response, response_of
 from boardclient._statuses import status_of
-from boardclient._transport import RawResponse, Settings, TransportResult
+from boardclient._transport import RawResponse, Settings, TransportResult, check_proxy, check_root, check_url, host_of
 from boardclient._transport._pool import Pool
-from boardclient._urls import check_proxy, check_root, check_url, host_of
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
-
-if TYPE_CHECKING:
-    from boardclient._stats import SessionStats
+from boardclient.logs import followers
 
 T = TypeVar("T")
 
 
-class _Form:
-    """A form that a credential provider sends, as errors name it. They do not show its URL."""
+@attrs.frozen(kw_only=True)
+class SessionStats:
+    """The numbers of a session and its views since it was created.
 
-    line = "POST"
+    Args:
+        calls: How many calls have sent a request.
+        attempts: How many requests were sent or attempted for them.
+        retries: How many of these repeat one that failed.
+        renewals: How often credentials were renewed.
+        in_flight: How many calls are running.
+        pool_open: How many connections are open.
+        pool_idle: How many open connections no request uses.
+        pool_waiting: How many requests wait for a connection.
+        max_connections: The most connections at a time.
+        pace: The requests per second that the session's `Pace` allows. None without a `Pace`, and while it limits no rate.
+        transport: What sends the requests: "DirectTransport" or "ClientSessionTransport".
+    """
 
-
-_FORM: Final = _Form()
-
-
-def _encoded(fields: Mapping[str, str]) -> bytes:
-    """Return the body of a form."""
-    try:
-        return urlencode(fields, quote_via=quote_plus).encode()
-    except UnicodeEncodeError:
-        del fields  # the frame stays in the error's traceback, and so would what the error of the codec holds
-    raise ValueError("the form can't be sent: a field holds a lone surrogate")
+    calls: int
+    attempts: int
+    retries: int
+    renewals: int
+    in_flight: int
+    pool_open: int
+    pool_idle: int
+    pool_waiting: int
+    max_connections: int
+    pace: float | None
+    transport: str
 
 
 class SessionCore:
-    """What a session and its views share: the pool and the calls in flight. Owned by the session."""
+    """What a session and its views share: the pool and the calls in flight."""
 
     def __init__(self, base_url: str, settings: Settings, pool: Pool, timeout: float | None) -> None:
         self.base_url = check_root(base_url, "base_url", allow_insecure=settings.allow_insecure)
@@ -66,7 +77,7 @@ class SessionCore:
         self._background: set[asyncio.Task[Any]] = set()
 
     def count_renewal(self, renewed: Credentials) -> bool:
-        """Count a renewal, and return True. Return False if another call that shared it was faster."""
+        """Count a renewal, and return whether this call is the first that has its credentials."""
         if renewed in self._renewed:
             return False
         self._renewed.add(renewed)
@@ -76,7 +87,6 @@ class SessionCore:
     def stats(self) -> SessionStats:
         """Return the counts of the session and its views, and their connections."""
         from boardclient._pace import Pace  # most sessions have none: importing it takes a tenth of the package's time
-        from boardclient._stats import SessionStats
 
         attempts = self.pool.sent - self.forms
         pool_open, idle, waiting = self.pool.connections
@@ -106,11 +116,7 @@ class SessionCore:
         return checked
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run work of a credential provider in a task, which closing cancels.
-
-        Raises:
-            SessionClosedError: the session is closed.
-        """
+        """Run work of a credential provider in a task, which closing cancels."""
         if self.in_flight.is_closed:
             work.close()
             raise SessionClosedError("the session is closed")
@@ -128,17 +134,16 @@ class SessionCore:
             TransportError: no response was received.
             DeadlineError: the deadline passed.
             SessionClosedError: the session is closed, or was closed meanwhile.
-            ValueError: requests may not be sent to the URL, or a field can't be sent.
+            ValueError: requests may not be sent to the URL.
         """
-        body = b""
         error: BaseException
         try:
             target = self.check_url(url, "the URL of the form")
-            body = _encoded(fields)
-            context = self.in_flight.begin(_FORM, timeout)
+            context = self.in_flight.begin(None, timeout)
         except BaseException:
-            del fields, body  # the frame stays in the error's traceback, and must not hold credentials
+            del fields  # the frame stays in the error's traceback, and must not hold credentials
             raise
+        body = urlencode(fields, errors="surrogatepass").encode()
         context.started = time.time()
         self.forms += 1
         activity = _begin_form(target, self.observers)
@@ -164,7 +169,7 @@ class SessionCore:
             del error, activity  # the error would be in a reference cycle with this frame
 
     async def aclose(self) -> None:
-        """End the calls in flight and close the pool. Calling it again does nothing."""
+        """End the calls in flight and close the pool, once."""
         drained = self.in_flight.close()
         if not self.in_flight.is_on_own_loop:
             self.pool.abandon()
@@ -188,7 +193,7 @@ def _begin_form(url: str, observers: Instrument | None) -> Activity:
     return Activity(
         kind="attempt",
         operation="token exchange",
-        instruments=instruments(observers) if parent is None else parent.instruments,
+        instruments=followers(observers) if parent is None else parent.instruments,
         call_id="" if parent is None else parent.call_id,
         account=None if parent is None else parent.account,
         parent=parent,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from boardclient._activities import guarded, log_failure
 from boardclient.credentials import CredentialObserver, CredentialProvider, Credentials, Exchange
@@ -20,50 +19,15 @@ from boardclient.errors import AuthenticationError, CredentialError
 if TYPE_CHECKING:
     from boardclient._pace import Limiter
 
-_raised: Final[weakref.WeakSet[CredentialError]] = weakref.WeakSet()
-"""Providers' errors that a call has already raised."""
-
-
-class AttemptLimiter(Protocol):
-    """What a call asks of a limiter. Leaving it and `report` raise no errors."""
-
-    def must_be_entered(self) -> bool:
-        """Return True if attempts must enter it now. If not, only failures are reported to it."""
-        ...
-
-    @property
-    def is_reporting(self) -> bool:
-        """Whether `report` does something."""
-        ...
-
-    def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Receive the result of an attempt."""
-        ...
-
-    async def __aenter__(self) -> None: ...
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
 
 class GuardedLimiter:
-    """Wraps an application's limiter. Errors on leaving it and in its `report` are logged."""
+    """Wraps an application's limiter, and logs what it raises on leaving and in its `report`."""
 
     def __init__(self, limiter: Limiter) -> None:
         if not hasattr(type(limiter), "__aenter__"):
             raise TypeError(f"limiter must be an async context manager, such as Pace(), not {type(limiter).__name__}")
         self._limiter = limiter
         self._report = getattr(limiter, "report", None)
-
-    def must_be_entered(self) -> bool:
-        """Return True."""
-        return True
-
-    @property
-    def is_reporting(self) -> bool:
-        """Whether the limiter has a `report` method."""
-        return self._report is not None
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
         """Pass the result of an attempt to the limiter's `report`, if it has one."""
@@ -90,7 +54,7 @@ class GuardedLimiter:
 
 
 class GuardedProvider:
-    """Wraps a credential provider. Errors of its optional methods are logged. Owned by a `Pipeline`."""
+    """Wraps a credential provider, and logs what its optional methods raise."""
 
     def __init__(self, provider: CredentialProvider, exchange: Exchange) -> None:
         if isinstance(provider, type):
@@ -104,11 +68,7 @@ class GuardedProvider:
         """The credentials that the service accepted last."""
 
     def current(self) -> Credentials | None:
-        """Return the credentials if they are available without waiting, otherwise None.
-
-        Raises:
-            CredentialError: the provider returned something else.
-        """
+        """Return the credentials if they are available without waiting, otherwise None."""
         try:
             given = self._optional.current()
         except (Exception, asyncio.CancelledError):  # a plain function can't be cancelled
@@ -125,7 +85,7 @@ class GuardedProvider:
     async def obtain(
         self, line: str, rejected: Credentials | None, is_cancelled: Callable[[], bool]
     ) -> Credentials | CredentialError:
-        """Ask the provider for credentials, other than the rejected ones if any. `is_cancelled` tells of the call."""
+        """Ask the provider for credentials, other than the rejected ones if any."""
         try:
             exchange = self._exchange
             given = await (self._provider.acquire(exchange) if rejected is None else self._provider.renew(rejected, exchange))
@@ -164,14 +124,7 @@ class GuardedProvider:
 
 
 def _own_error(error: CredentialError) -> CredentialError:
-    """Return a provider's error, or a copy if another call has raised it, since each call writes its history into its error."""
-    if error not in _raised:
-        _raised.add(error)
-        return error.with_traceback(None)
-    try:
-        copied = copy.copy(error)
-        copied.message, copied.effect, copied.attempts = str(error), error.effect, ()
-    except Exception:  # a subclass that can't be copied
-        copied = CredentialError(f"the provider raised {type(error).__name__}")
-    copied.__cause__ = error.__cause__
-    return copied
+    """Return a copy of a provider's error, which calls may share: each call writes its history into its own."""
+    own = copy.copy(error)
+    own.message, own.attempts, own.__cause__ = str(error), (), error.__cause__
+    return own

@@ -15,12 +15,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from boardclient import retry as _retry
-from boardclient._activities import INSTALLED, PARENT, Observers, checked_observers
+from boardclient._activities import INSTALLED, PARENT, Activity, Observers, checked_observers, new_call_id
 from boardclient._operations import AT_ONCE_BYTES, Request, error_of, unreadable
-from boardclient._pipeline._calls import CallOptions, ConnectionSlots, begin_call
+from boardclient._pipeline._calls import CallContext, CallOptions
 from boardclient._pipeline._core import SessionCore
-from boardclient._pipeline._guards import AttemptLimiter, GuardedLimiter, GuardedProvider
-from boardclient._pipeline._in_flight import CallContext
+from boardclient._pipeline._guards import GuardedLimiter, GuardedProvider
 from boardclient._redaction import ShownRequest
 from boardclient._statuses import SUCCESSES, is_throttling
 from boardclient._transport import RawResponse, TransportResult
@@ -34,7 +33,7 @@ from boardclient.errors import (
     Effect,
     SessionClosedError,
 )
-from boardclient.logs import is_info_logged
+from boardclient.logs import followers, is_info_logged
 from boardclient.models import check_seconds
 
 if TYPE_CHECKING:
@@ -46,10 +45,7 @@ _logger: Final = logging.getLogger("boardclient")
 
 
 class Pipeline:
-    """Makes the calls of a session or view, with its credentials, policy and limiter.
-
-    Owned by the session or view. It is the `CallRunner` that resources and bulk runs use.
-    """
+    """Makes the calls of a session or view, for resources and bulk runs, with its credentials, policy and limiter."""
 
     def __init__(
         self,
@@ -65,6 +61,8 @@ class Pipeline:
         if timeout is not None and not check_seconds(timeout, "timeout", "a number of seconds or None") > 0:
             raise ValueError("timeout must be more than 0 seconds, or None")
         self.provider = provider
+        self.max_connections: Final = core.pool.max_connections
+        self.slots: Final = core.slots
         self.policy = policy
         self.timeout = timeout
         self.limiter = limiter
@@ -88,14 +86,10 @@ class Pipeline:
     # --- a call, from its beginning to its end
 
     async def call(self, request: Request[T], options: CallOptions | None = None) -> T:
-        """Make one call within its deadline, and return its value.
-
-        Raises:
-            BoardClientError: the call failed; its `attempts` have the history.
-        """
+        """Make one call within its deadline, and return its value or raise the error that has its history."""
         context = self._in_flight.begin(request, self.timeout, options)
         if self.observers or INSTALLED or is_info_logged():
-            context.activity, context.is_recorded = begin_call(request, self._root, self._account, self.follower), True
+            context.activity, context.is_recorded = self._activity_of(request), True
         outcome: Any = None
         error: BaseException | None = None
         try:
@@ -118,7 +112,8 @@ class Pipeline:
         if error is None:
             if context.attempts and options is not None:
                 options.history.extend(context.attempts)
-            return cast("T", outcome)
+            value: T = outcome
+            return value
         context.release()  # this frame stays with the error
         try:
             raise error
@@ -153,6 +148,22 @@ class Pipeline:
             context.activity.effect, error.call_id = error.effect, context.activity.call_id
         return error
 
+    def _activity_of(self, request: Request[Any]) -> Activity:
+        """Begin the activity of a call."""
+        definition = request.definition
+        return Activity(
+            kind="call",
+            operation=definition.name,
+            instruments=followers(self.follower),
+            call_id=new_call_id(),
+            account=self._account,
+            parent=PARENT.get(),
+            method=definition.method,
+            path=request.path,
+            root=self._root,
+            template=None if definition.name == "request" else definition.path,
+        ).begin()
+
     # --- an attempt: credentials, limiter, send, interpret
 
     def _attempt(
@@ -160,12 +171,12 @@ class Pipeline:
     ) -> Coroutine[Any, Any, T | BoardClientError]:
         """Send the request once, at once if it need not wait for anything."""
         limiter = context.options.limiter or self._limiter
-        if credentials is None or (limiter is not None and limiter.must_be_entered()):
+        if credentials is None or limiter is not None:
             return self._attempt_after_waiting(request, context, credentials, limiter)
         return self._send(request, context, credentials)
 
     async def _attempt_after_waiting(
-        self, request: Request[T], context: CallContext, credentials: Credentials | None, limiter: AttemptLimiter | None
+        self, request: Request[T], context: CallContext, credentials: Credentials | None, limiter: GuardedLimiter | None
     ) -> T | BoardClientError:
         """Wait for credentials and for the limiter, then send the request once."""
         while True:
@@ -174,19 +185,19 @@ class Pipeline:
                 if isinstance(obtained, CredentialError):
                     return obtained
                 credentials = obtained
-            if limiter is None or not limiter.must_be_entered():
+            if limiter is None:
                 return await self._send(request, context, credentials)
             outcome: T | BoardClientError | None = None
             is_sent = False
             self._in_flight.suspend(context)
-            context.waits_for = _waiting_for_limiter
+            context.waits_for = "the limiter"
             try:
                 async with limiter:
                     self._in_flight.resume(context)
                     context.waits_for = None
                     if context.is_cancelled() and context.may_send:  # the limiter swallowed the caller's cancellation
                         raise asyncio.CancelledError
-                    context.is_recorded |= limiter.is_reporting
+                    context.is_recorded = True
                     if self._provider.is_outdated(credentials):  # they may have been refused in the meantime
                         credentials = self._provider.current()
                         continue
@@ -330,7 +341,7 @@ class Pipeline:
         if remaining is not None and not seconds < remaining:  # NaN passes no deadline
             raise _beyond_deadline(context, seconds, max(0.0, remaining))
         context.note_pause(seconds)
-        context.waits_for = _waiting_for_pause
+        context.waits_for = "the pause before the next attempt"
         self._core.retries += 1
         if (call := context.activity) is not None:
             from boardclient.events import RetryScheduled  # for calls that are followed
@@ -340,10 +351,7 @@ class Pipeline:
     # --- what bulk runs need of a session
 
     def withdraw(self, options: Collection[CallOptions]) -> None:
-        """Withdraw the calls with these options that have not been sent.
-
-        They wait for the limiter, for a pause or for a connection.
-        """
+        """Withdraw the calls with these options that still wait for the limiter, a pause or a connection."""
         self._in_flight.withdraw(options)
 
     def notify(self, event: Event) -> None:
@@ -354,16 +362,6 @@ class Pipeline:
     def is_observed(self) -> bool:
         """Whether the session has observers."""
         return bool(self.observers)
-
-    @property
-    def max_connections(self) -> int:
-        """How many requests can be in flight at a time."""
-        return self._core.slots.number
-
-    @property
-    def slots(self) -> ConnectionSlots:
-        """The connection slots that bulk runs share."""
-        return self._core.slots
 
     @property
     def identity(self) -> Mapping[str, str]:
@@ -392,14 +390,6 @@ def _is_left_to_run(request: Request[Any], context: CallContext, outcome: object
 
 def _nothing() -> None:
     """Do nothing after a success: there is no policy."""
-
-
-def _waiting_for_limiter() -> str:
-    return "the limiter"
-
-
-def _waiting_for_pause() -> str:
-    return "the pause before the next attempt"
 
 
 def _beyond_deadline(context: CallContext, pause: float, remaining: float) -> BoardClientError:

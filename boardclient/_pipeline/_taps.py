@@ -1,68 +1,56 @@
-"""Hooks through which recorders and replays get the requests of all pools.
+"""The hook through which recorders get the requests of all pools.
 
-`testing`, which must not import the transport, imports them from here. While no tap is open, requests bypass this module.
+`testing`, which must not import the transport, imports it from here. While no tap is open, requests bypass this module.
 """
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Final, TypeAlias
 
 import attrs
 
-from boardclient._transport import Progress, RawResponse, Settings, TransportFailure, TransportResult
-from boardclient._transport._pool import Pool
+from boardclient._transport import Progress, RawResponse, TransportFailure, TransportResult
+from boardclient._transport._pool import RELAYS, Pool
 
-__all__ = ["Go", "PoolRequest", "RawResponse", "Tap", "TransportFailure", "TransportResult", "close_tap", "open_tap"]
+__all__ = ["Exchange", "RawResponse", "Tap", "TransportFailure", "close_tap", "open_tap"]
 
 
-@attrs.frozen(kw_only=True)
-class PoolRequest:
-    """One request as a pool gets it: signed, with its credentials.
-
-    Args:
-        pool: the pool, which a session shares with its views.
-        settings: how the pool's requests leave.
-        progress: how far the request is.
-        headers: what is sent with this request only.
-    """
+@attrs.define(kw_only=True, eq=False, repr=False)
+class Exchange:
+    """One request as it is sent, with its credentials, and its outcome: None in flight and after a cancellation."""
 
     pool: Pool
-    settings: Settings = attrs.field(repr=False)
     method: str
-    url: str = attrs.field(repr=False)
-    body: bytes | None = attrs.field(repr=False)
+    url: str
+    body: bytes | None
     content_type: str
-    progress: Progress
-    headers: Mapping[str, str] = attrs.field(repr=False)
+    started: float
+    seconds: float = 0.0
+    outcome: TransportResult | None = None
 
 
-Go: TypeAlias = Callable[[PoolRequest], Awaitable[TransportResult]]
-Tap: TypeAlias = Callable[[PoolRequest, Go], Awaitable[TransportResult]]
-"""Gets each request of every pool, and the function that sends it. It must raise nothing but a cancellation."""
+Tap: TypeAlias = Callable[[Exchange], object]
+"""Gets each request of every pool when it is sent. It must not raise."""
 
 _taps: Final[list[Tap]] = []
-_lock: Final = threading.Lock()
 
 
 def open_tap(tap: Tap) -> None:
-    """Have the requests of all pools pass through a tap until it is closed."""
-    with _lock:
-        _taps.append(tap)
-        Pool.relay = staticmethod(_send_through_taps)
+    """Have a tap get the requests of all pools until it is closed."""
+    _taps.append(tap)
+    RELAYS[:] = [_send_with_taps]
 
 
 def close_tap(tap: Tap) -> None:
-    """Close a tap that is open. Requests in flight still pass through it."""
-    with _lock:
-        _taps.remove(tap)
-        if not _taps:
-            Pool.relay = None
+    """Close a tap that is open."""
+    _taps.remove(tap)
+    if not _taps:
+        RELAYS.clear()
 
 
-def _send_through_taps(
+def _send_with_taps(
     pool: Pool,
     method: str,
     url: str,
@@ -71,30 +59,17 @@ def _send_through_taps(
     content_type: str,
     headers: Mapping[str, str] | None,
 ) -> Awaitable[TransportResult]:
-    go: Go = _go_on
-    for tap in _taps:
-        go = partial(tap, go=go)  # type: ignore[call-arg]  # -- a tap's parameters have no names for type checkers
-    return go(
-        PoolRequest(
-            pool=pool,
-            settings=pool.settings,
-            method=method,
-            url=url,
-            body=body,
-            content_type=content_type,
-            progress=progress,
-            headers=headers or {},
-        )
-    )
+    exchange = Exchange(pool=pool, method=method, url=url, body=body, content_type=content_type, started=time.time())
+    for tap in [*_taps]:
+        tap(exchange)
+    return _observed(exchange, pool.send(method, url, body, progress, content_type, headers=headers, is_relayed=True))
 
 
-def _go_on(request: PoolRequest) -> Awaitable[TransportResult]:
-    return request.pool.send(
-        request.method,
-        request.url,
-        request.body,
-        request.progress,
-        request.content_type,
-        headers=request.headers or None,
-        is_relayed=True,
-    )
+async def _observed(exchange: Exchange, sent: Awaitable[TransportResult]) -> TransportResult:
+    # The frame of a cancelled call is in its traceback: it holds the exchange, which shows nothing, and no credential.
+    began = time.perf_counter()
+    try:
+        exchange.outcome = outcome = await sent
+    finally:
+        exchange.seconds = time.perf_counter() - began
+    return outcome

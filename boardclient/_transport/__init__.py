@@ -7,12 +7,30 @@ always works, and `DirectTransport` over the same connections, which costs less 
 
 from boardclient._transport._values import (
     FRAMING,
+    GuardedProgress,
     Progress,
     RawResponse,
     Settings,
     TransportFailure,
     TransportResult,
     check_headers,
+    check_proxy,
+    check_root,
+    check_url,
+    host_of,
 )
 
-__all__ = ["FRAMING", "Progress", "RawResponse", "Settings", "TransportFailure", "TransportResult", "check_headers"]
+__all__ = [
+    "FRAMING",
+    "GuardedProgress",
+    "Progress",
+    "RawResponse",
+    "Settings",
+    "TransportFailure",
+    "TransportResult",
+    "check_headers",
+    "check_proxy",
+    "check_root",
+    "check_url",
+    "host_of",
+]

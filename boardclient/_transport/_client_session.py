@@ -8,10 +8,10 @@ of our own they see neither credentials nor the body of a request, and of a resp
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import io
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
@@ -24,9 +24,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from boardclient._redaction import redacted
-from boardclient._transport._connections import NO_TIMEOUT, PROGRESS, Protocol
+from boardclient._transport._connections import NO_TIMEOUT, PROGRESS
 from boardclient._transport._failures import failure_of
-from boardclient._transport._reading import ReceivedContent, read_whole
+from boardclient._transport._reading import read_whole
 from boardclient._transport._values import (
     LARGE_BODY_BYTES,
     Progress,
@@ -39,7 +39,6 @@ from boardclient._transport._values import (
 from boardclient.errors import Effect
 
 if TYPE_CHECKING:
-    from aiohttp.abc import AbstractStreamWriter
     from aiohttp.connector import Connection
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
@@ -51,13 +50,10 @@ _REPLACED: Final = frozenset({"Content-Encoding", "Content-Length", "Transfer-En
 _REPEATED: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """Methods of requests that aiohttp repeats by itself when a kept-alive connection breaks. On an application's session this can't
 be turned off: https://github.com/aio-libs/aiohttp/issues/10790."""
-_WATCH_SECONDS: Final = 0.5
-_PIECE_BYTES: Final = 2**16
 
 SESSION_CLASS: Final = vars(aiohttp.ClientSession)
 """The class's namespace. Wrappers found here can be compared by identity, while attribute access may bind a new object each time.
-
-If `__init__` has changed, new sessions have other trace configs."""
+"""
 
 _logger: Final = logging.getLogger("boardclient.transport")
 
@@ -89,7 +85,6 @@ class ClientSessionTransport:
         """Send one request once, and return its response or the failure."""
         if self._http.closed:
             return TransportFailure("connect", Effect.NOT_SENT, "no connection: the ClientSession is closed")
-        progress.stage = "handed"
         is_shown = self._is_lent or is_mocked()
         sent = self._headers.copy(None if body is None else content_type, headers)
         outgoing = None
@@ -99,6 +94,7 @@ class ClientSessionTransport:
         tokens = PROGRESS.set(progress), OUTGOING.set(outgoing)
         outcome: TransportResult
         try:
+            progress.stage = "handed"
             async with self._http.request(
                 method,
                 URL(url, encoded=True) if is_shown else shown_url(url),
@@ -126,39 +122,11 @@ class ClientSessionTransport:
         content: Any = response.content
         if not isinstance(content, aiohttp.StreamReader) or content.at_eof():
             # A recorder such as vcrpy has already read the body, or replays one.
-            return await read_whole(response.status, response.headers, ReceivedContent(await response.read()), self._limit)
-        with _watched(response):
-            outcome = await read_whole(response.status, response.headers, content, self._limit)
+            content = _stream(await response.read(), asyncio.get_running_loop())
+        outcome = await read_whole(response.status, response.headers, content, self._limit)
         if not content.is_eof():
             response.close()
         return outcome
-
-
-@contextlib.contextmanager
-def _watched(response: aiohttp.ClientResponse) -> Iterator[None]:
-    """End the reading of a body if its connection fails, on an application's session.
-
-    aiohttp's reader would wait forever (see `Protocol`, which does not need this). The session may have any connector, so only
-    those attributes of its connection are used that all of aiohttp's have.
-    """
-    content, connection = response.content, response.connection
-    protocol = None if connection is None else connection.protocol
-    if content.is_eof() or isinstance(protocol, Protocol) or not isinstance(protocol, ResponseHandler):
-        yield
-        return
-    watch = asyncio.get_running_loop().create_task(_end_with_connection(content, protocol))
-    try:
-        yield
-    finally:
-        watch.cancel()
-
-
-async def _end_with_connection(content: aiohttp.StreamReader, protocol: ResponseHandler) -> None:
-    # A connection that is closing may still end the body in order, so that `is_connected` says too little.
-    while protocol.exception() is None and protocol.transport is not None:  # noqa: ASYNC110 -- aiohttp has no signal for it
-        await asyncio.sleep(_WATCH_SECONDS)
-    if not content.is_eof():
-        content.set_exception(aiohttp.ClientPayloadError("the connection failed within the body"))
 
 
 # --- what is sent
@@ -191,10 +159,7 @@ OUTGOING: Final[ContextVar[Outgoing | None]] = ContextVar("boardclient_outgoing"
 
 
 class OutgoingRequest(aiohttp.ClientRequest):
-    """A request that gets its credentials below `ClientSession`.
-
-    Whatever wraps or traces the session sees neither credentials nor the body.
-    """
+    """A request that gets its credentials and body below `ClientSession`, where nothing that wraps or traces it sees them."""
 
     def __init__(self, method: str, url: URL, *, headers: CIMultiDict[str], **options: Any) -> None:
         if (outgoing := OUTGOING.get()) is not None:  # what instruments have added and can be sent is sent
@@ -204,7 +169,7 @@ class OutgoingRequest(aiohttp.ClientRequest):
         super().__init__(method, url, headers=headers, **options)
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        """Write the request with its real URL and body. The response gets the shown URL."""
+        """Write the request with its real URL and body, and give the response the shown URL."""
         if (progress := PROGRESS.get()) is not None:
             progress.stage = "send"
         outgoing = OUTGOING.get()
@@ -229,24 +194,9 @@ class OutgoingRequest(aiohttp.ClientRequest):
         return aiohttp.RequestInfo(shown, self.method, CIMultiDictProxy(self.headers), shown)
 
 
-class _LargeBody(aiohttp.BytesPayload):
-    """A body that is sent in pieces, and as soon as there is a connection. aiohttp first reads a piece of a file in a thread."""
-
-    def __init__(self, body: bytes) -> None:
-        aiohttp.Payload.__init__(self, body)  # BytesPayload's own warns of large bodies, since it writes them at once
-        self._size = len(body)
-
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Write the body."""
-        view = memoryview(self._value)
-        for start in range(0, len(view), _PIECE_BYTES):
-            await writer.write(view[start : start + _PIECE_BYTES])
-            await asyncio.sleep(0)  # a response that comes meanwhile is read before the next piece fails to be written
-
-
-def payload_of(body: bytes | None) -> bytes | aiohttp.Payload | None:
-    """Return a body in the form in which it is passed to aiohttp."""
-    return body if body is None or len(body) <= LARGE_BODY_BYTES else _LargeBody(body)
+def payload_of(body: bytes | None) -> bytes | io.BytesIO | None:
+    """Return a body in the form in which it is passed to aiohttp, which warns of large bytes."""
+    return body if body is None or len(body) <= LARGE_BODY_BYTES else io.BytesIO(body)
 
 
 # --- which instruments there are
@@ -270,10 +220,7 @@ def is_wrapped() -> bool:
 
 
 def is_mocked() -> bool:
-    """Return True if they were patched with `unittest.mock`, as aioresponses does.
-
-    A mock stands in for the service, so it receives the credentials and the body.
-    """
+    """Return True if they were patched with `unittest.mock`, which stands in for the service and gets what it would get."""
     return hasattr(SESSION_CLASS["_request"], "mock") or hasattr(SESSION_CLASS["request"], "mock")
 
 
@@ -286,32 +233,11 @@ def shown_url(url: str) -> URL:
     return URL(address, encoded=True)
 
 
-class GuardedTraces:
-    """A trace config, or a signal of one. What its handlers raise is logged, and ends no call."""
-
-    def __init__(self, guarded: Any) -> None:
-        self._guarded = guarded
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._guarded, name)
-        return GuardedTraces(value) if name.lstrip("_").startswith("on_") else value
-
-    async def send(self, *values: object) -> None:
-        """Send a signal."""
-        try:
-            await self._guarded.send(*values)
-        except Exception:
-            _logger.warning("a trace config failed", exc_info=True)
-
-
 # --- what instruments see of a response
 
 
 class ShownResponse(aiohttp.ClientResponse):
-    """A response that is read before `ClientSession` returns it to instruments.
-
-    They see what is left without credentials. `ClientSessionTransport` takes the response as it was from `Outgoing`.
-    """
+    """A response that is read before `ClientSession` returns it to instruments, which see it without credentials."""
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         """Read the head, and the body where instruments may read it."""
@@ -330,8 +256,7 @@ class ShownResponse(aiohttp.ClientResponse):
         try:
             await super().start(connection)
             progress.stage = "receive"
-            with _watched(self):
-                received = await read_whole(self.status, self.headers, self.content, limit)
+            received = await read_whole(self.status, self.headers, self.content, limit)
         except Exception as error:  # whatever it is, it may print what the service sent
             return failure_of(error, progress.stage)
         if not self.content.is_eof():
@@ -389,8 +314,8 @@ def _decoded(text: str) -> Any:
 
 
 def shown_headers(headers: Mapping[str, str], secrets: list[str]) -> CIMultiDict[str]:
-    """Return headers with `***` in place of the secrets."""
-    return CIMultiDict((name, shown_text(value, secrets)) for name, value in headers.items())
+    """Return headers with `***` in place of the secrets, in names too."""
+    return CIMultiDict((shown_text(name, secrets), shown_text(value, secrets)) for name, value in headers.items())
 
 
 def shown_text(text: str, secrets: list[str]) -> str:
@@ -403,10 +328,7 @@ def shown_text(text: str, secrets: list[str]) -> str:
 def shown_response(
     headers: Mapping[str, str], body: bytes, secrets: list[str], *, is_token: bool
 ) -> tuple[CIMultiDict[str], bytes]:
-    """Return the headers and the decoded body of a response without secrets.
-
-    In the response to a token exchange (`is_token`) all texts are replaced.
-    """
+    """Return the headers and the decoded body of a response without secrets, and of a token without all its texts."""
     if is_token:
         value = _decoded(body.decode("utf-8", "replace"))
         found: list[str] = []

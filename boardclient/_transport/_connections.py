@@ -84,7 +84,7 @@ class ConnectionQueue:
         return len(self._waiting)
 
     async def wait(self, traces: Sequence[Trace] = ()) -> None:
-        """Wait for a free connection. The caller acquires it without waiting for anything else."""
+        """Wait for a free connection, which the caller acquires at once."""
         entry = asyncio.get_running_loop().create_future()
         self._waiting[entry] = None
         self.limit = 0
@@ -119,7 +119,7 @@ class ConnectionQueue:
 
 
 class Connector(aiohttp.TCPConnector):
-    """Provides the connections of a pool to both transports, and checks them. Owned by its `Pool`."""
+    """Provides the connections of a pool to both transports, and checks them."""
 
     def __init__(self, limit: int, ssl: SSLContext | bool | aiohttp.Fingerprint) -> None:
         self._process = os.getpid()
@@ -143,11 +143,7 @@ class Connector(aiohttp.TCPConnector):
         return await self._connect(req, traces, timeout)
 
     async def _connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
-        """Return a connection that may be new. The caller has waited in the queue.
-
-        Raises:
-            aiohttp.ClientConnectionError: there is none, or it has ended, or the peer sent something to no request.
-        """
+        """Return a connection, which may be new, after the caller has waited in the queue."""
         connection = await super().connect(req, traces, timeout)
         protocol = cast("Protocol", connection.protocol)
         if not protocol.can_be_written():
@@ -156,17 +152,13 @@ class Connector(aiohttp.TCPConnector):
         return connection
 
     def _release_waiter(self) -> None:
-        """Resume requests that wait. aiohttp calls this whenever a connection is no longer in use."""
+        """Resume requests that wait, whenever aiohttp releases a connection."""
         if not self.queue.limit:
             self.queue.resume()
         super()._release_waiter()
 
     def take(self, key: ConnectionKey) -> Any:
-        """Acquire the next idle connection, and return its protocol. The caller has waited in the queue.
-
-        This is what `connect` does for an idle connection that can be used, for a third of the cost. If there is none, return
-        None: `acquire` then finds a connection.
-        """
+        """Acquire the next idle connection that can be used, as `connect` does for three times the cost, or return None."""
         idle = self._conns.get(key)
         if not idle:
             return None
@@ -178,14 +170,14 @@ class Connector(aiohttp.TCPConnector):
         return protocol
 
     async def acquire(self, request: ClientRequest) -> Any:
-        """Acquire a connection, which may be a new one, and return its protocol. The caller has waited in the queue."""
+        """Acquire a connection, which may be a new one, and return its protocol."""
         connection = await self._connect(request, [], NO_TIMEOUT)
         protocol: Any = connection.protocol
         connection._protocol = None  # else the connection would be closed with this object
         return protocol
 
     def _release(self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False) -> None:
-        """Keep a connection, or close it. What comes from now on belongs to no request, and goes into its `_tail`."""
+        """Keep a connection, or close it, and take what comes from now on for the response to no request."""
         protocol._parser = None
         super()._release(key, protocol, should_close=should_close)
 
@@ -217,7 +209,7 @@ _USED: Final = {
 
 
 def missing_parts(connector: aiohttp.TCPConnector) -> list[str]:
-    """Return the names of what this aiohttp lacks. Without them requests take `ClientSession`."""
+    """Return the names of what this aiohttp lacks, without which requests take `ClientSession`."""
     loop = asyncio.get_running_loop()
     handler = ResponseHandler(loop)
     objects = (connector, handler, aiohttp.StreamReader(handler, _BUFFER_BYTES, loop=loop))
@@ -234,10 +226,6 @@ def missing_parts(connector: aiohttp.TCPConnector) -> list[str]:
     return names
 
 
-class NothingSentError(aiohttp.ClientOSError):
-    """The system refused a request before it took a byte of it."""
-
-
 class Protocol(ResponseHandler):
     """Parses the responses of one connection. Owned by its connector.
 
@@ -250,38 +238,33 @@ class Protocol(ResponseHandler):
     - A complete response is used whatever follows it in its packet: some services send a body with 204, or more bytes than the
       Content-Length says. aiohttp's parser drops the response with the rest.
     - If writing the request fails because the peer closed the connection, a response that it sent before is still read.
-    - If the system refuses the request, nothing was sent: the response ends with `NothingSentError`.
     - Closing does not wait for the peer. A graceful TLS shutdown takes up to 30 s (`ssl_shutdown_timeout` in
       https://docs.python.org/3/library/asyncio-eventloop.html), and the unsent rest of an ended call must not be sent.
     """
 
-    _unread: Callable[[int], list[tuple[int, int]]]
-    """Return the poll events of input that was not read yet: bytes, or an end of file. The argument is how long to wait."""
-    _ends: int = ~0
-    """The poll events after which no request may be written."""
-    _packet = b""
-    """The packet that is being parsed."""
-    has_refused: Callable[[], bool]
-    """Return True right after a write if the connection ended meanwhile."""
-    is_refused = False
-    """Whether the connection ended while a request was written."""
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        # All attributes from the start: instances that get more later no longer share their keys, and are slower to read.
+        self._unread: Callable[[int], list[tuple[int, int]]] = _no_input
+        """Return the poll events of input that was not read yet: bytes, or an end of file. The argument is how long to wait."""
+        self._ends = ~0
+        """The poll events after which no request may be written."""
+        self._packet = b""
+        """The packet that is being parsed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
         super().connection_made(transport)
-        self.has_refused = _refusal_check(transport, self._loop)
         self._unread = _input_check(transport)
         if transport.get_extra_info("ssl_object") is not None:
             self._ends = _ENDS_OVER_TLS
 
     def write(self, wire: bytes) -> None:
-        """Write a request, and parse what comes from now on as its response. The body is not decoded here."""
+        """Write a request, and parse what comes from now on as its response."""
         transport: Any = self.transport
         self._skip_payload = False
         self._parser = _new_parser(self, self._loop)
         transport.write(wire)
-        if self.has_refused():
-            self.is_refused = True
 
     def data_received(self, data: bytes) -> None:
         """Parse the next bytes."""
@@ -290,7 +273,7 @@ class Protocol(ResponseHandler):
         self._packet = b""
 
     def is_connected(self) -> bool:
-        """Return True if a request can be written. The pool asks before it reuses a connection."""
+        """Return True if a request can be written to an idle connection."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return False
@@ -310,7 +293,7 @@ class Protocol(ResponseHandler):
         return bool(self._tail or ((found := self._unread(0)) and found[0][1] & self._ends))
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Read on after a pause. aiohttp calls this at the end of each body, also if nothing was paused."""
+        """Read on after a pause, which aiohttp asks for at the end of each body, also if nothing was paused."""
         if resume_parser or self._reading_paused:
             super().resume_reading(resume_parser)
 
@@ -323,21 +306,15 @@ class Protocol(ResponseHandler):
             if transport is not None:
                 transport.abort()  # while it closes, TLS would pass on more bytes, which fail too
             self._read_before_junk()
-        if self.is_refused and cause and isinstance(cause[0], ConnectionError):  # other errors may follow a part that was sent
-            exc = NothingSentError(*cause[0].args)
         elif isinstance(exc, OSError):  # aiohttp's writer of large bodies reports here that it can't write
             self._read_rest()
         super().set_exception(exc, *cause)
         self._end_body()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End the response and the body.
-
-        A body without a length is complete only if the connection was closed without an error.
-        """
+        """End the response and the body, which without a length is complete only if there was no error."""
         if exc is not None:
-            if not self.is_refused:
-                self._read_rest()
+            self._read_rest()
             self._end_body()
         super().connection_lost(exc)
 
@@ -369,7 +346,7 @@ class Protocol(ResponseHandler):
             body.set_exception(aiohttp.ClientPayloadError("the connection failed within the body"))
 
     def _read_rest(self) -> None:
-        """Read the bytes that the socket still holds, though it can't be written to. TLS can't be read here."""
+        """Read the bytes that the socket still holds, though it can't be written to, unless they are TLS."""
         transport = self.transport
         if transport is None or not _HAS_POLL or transport.get_extra_info("ssl_object") is not None:
             return
@@ -379,7 +356,7 @@ class Protocol(ResponseHandler):
                 self.data_received(data)
 
     def close(self) -> None:
-        """Close at once. TLS sends its close_notify alert if nothing else waits to be written."""
+        """Close at once, with TLS's close_notify alert if nothing else waits to be written."""
         transport = self.transport
         # Closing a TLS transport twice takes its connection from it: nothing could abort that any more
         # (https://github.com/python/cpython/blob/v3.13.0/Lib/asyncio/sslproto.py#L107).
@@ -388,24 +365,15 @@ class Protocol(ResponseHandler):
         self.abort()
 
 
+def _no_input(_: int) -> list[tuple[int, int]]:
+    return []
+
+
 def _input_check(transport: asyncio.BaseTransport) -> Callable[[int], list[tuple[int, int]]]:
-    """Return a function that asks the system for input of a connection. It takes less than a microsecond."""
+    """Return a function that asks the system for input of a connection, in less than a microsecond."""
     socket = transport.get_extra_info("socket")
     if socket is None or not _HAS_POLL:  # Windows has no poll
-        return lambda _: []
+        return _no_input
     unread = select.poll()
     unread.register(socket.fileno(), _ENDS)
     return unread.poll
-
-
-def _refusal_check(transport: asyncio.BaseTransport, loop: asyncio.AbstractEventLoop) -> Callable[[], bool]:
-    """Return a function that is true if the connection ended while it was written to.
-
-    asyncio sends at once if its buffer is empty, and closes the transport if the system refuses
-    (https://github.com/python/cpython/blob/v3.13.0/Lib/asyncio/selector_events.py#L1065). A TLS transport learns of this later,
-    so the one below it is asked. Other event loops may have sent a part before they close a transport: there it is never true.
-    """
-    if not isinstance(loop, asyncio.SelectorEventLoop):
-        return bool
-    below: asyncio.BaseTransport | None = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
-    return (below or transport).is_closing

@@ -51,10 +51,7 @@ def serves(headers: Mapping[str, str]) -> bool:
 
 
 class Prototype(aiohttp.ClientRequest):
-    """The common part of the requests with one method and content type to one origin.
-
-    The connector gets it in place of each request.
-    """
+    """The common part of the requests with one method and content type to one origin, which the connector gets for each."""
 
     def __init__(self, method: str, origin: str, headers: CIMultiDict[str], has_body: bool) -> None:
         super().__init__(method, URL(origin, encoded=True), headers=headers)
@@ -72,7 +69,7 @@ class Prototype(aiohttp.ClientRequest):
 
 
 class DirectTransport:
-    """Sends requests over the connections of a pool of our own. Owned by its `Pool`."""
+    """Sends requests over the connections of a pool of our own."""
 
     def __init__(self, connector: Connector, headers: RequestHeaders, limit: int) -> None:
         self._connector = connector
@@ -88,10 +85,7 @@ class DirectTransport:
     def plan(
         self, method: str, url: str, body: bytes | None, content_type: str, headers: Mapping[str, str] | None = None
     ) -> tuple[Prototype, bytes] | None:
-        """Return the prototype to connect with and the bytes to write.
-
-        Return None for a request that needs `ClientSessionTransport`.
-        """
+        """Return the prototype to connect with and the bytes to write, or None if `ClientSessionTransport` is needed."""
         key = (method, url, None if body is None else content_type)
         prepared = self._heads.get(key) or self._head(*key)
         if prepared is None:
@@ -109,10 +103,7 @@ class DirectTransport:
         return prototype, b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
     def _head(self, method: str, url: str, content_type: str | None) -> tuple[Prototype, bytes] | None:
-        """Return the head of the requests for a URL.
-
-        It is cached unless the URL has a query, which may hold credentials.
-        """
+        """Return the head of the requests for a URL, cached unless a query may hold credentials."""
         start = url.find("/", 8)  # after "https://"
         if _PLAIN_TARGET.fullmatch(url, start) is None:
             return None
@@ -182,7 +173,7 @@ class DirectTransport:
 
 
 def _keep(kept: dict[K, V], key: K, value: V) -> None:
-    """Cache a value for the next requests. The cache is bounded, since paths hold ever new identifiers."""
+    """Cache a value for the next requests, with a bound since paths hold ever new identifiers."""
     if len(kept) >= _MOST_KEPT:
         kept.clear()
     kept[key] = value
@@ -199,7 +190,7 @@ class Writes:
         self._waiting: list[tuple[Protocol, bytes, Progress]] = []
 
     def add(self, protocol: Protocol, wire: bytes, progress: Progress) -> None:
-        """Write a request in the next iteration. Its stage is "write" until then."""
+        """Write a request in the next iteration, until which its stage is "write"."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
         progress.stage = "write"
@@ -214,17 +205,14 @@ class Writes:
             if protocol.has_ended():  # nothing is sent: the call ends with NOT_SENT
                 transport.abort()
                 continue
-            progress.stage = "send"
             try:
+                progress.stage = "send"
                 protocol.write(wire)
-            except Exception:  # a foreign transport may raise: the other requests must still be written
+            except Exception:  # a guarded request, or a foreign transport: the other requests must still be written
                 transport.abort()
 
 
 def is_given_up(protocol: Protocol) -> bool:
-    """Return True if the task that waits for the response was cancelled.
-
-    The task itself runs only in the next iteration.
-    """
+    """Return True if the task that waits for the response was cancelled, though it has not run since."""
     waiter = protocol._waiter
     return waiter is not None and waiter.cancelled()

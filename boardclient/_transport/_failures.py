@@ -11,7 +11,6 @@ from typing import Final
 import aiohttp
 import aiohttp.http
 
-from boardclient._transport._connections import NothingSentError
 from boardclient._transport._reading import DecodingError
 from boardclient._transport._values import TransportFailure
 from boardclient.errors import Effect
@@ -22,7 +21,6 @@ _UNSENT_ERRORS: Final = (
     aiohttp.ServerFingerprintMismatch,
     aiohttp.ClientHttpProxyError,
     aiohttp.InvalidURL,
-    NothingSentError,
 )
 _WHY: Final[tuple[tuple[type[Exception], str], ...]] = (
     (aiohttp.ClientConnectorCertificateError, "the certificate was refused"),
@@ -50,10 +48,7 @@ _WRAPPED_TIMES: Final = 4
 
 
 def failure_of(error: Exception, stage: str, *, may_be_second: bool = False) -> TransportFailure:
-    """Return the failure that an exception means at a stage of the request.
-
-    `may_be_second` says that aiohttp may have sent the request before, on a kept-alive connection that then broke.
-    """
+    """Return the failure that an exception means at a stage of a request, which aiohttp may have sent before."""
     why = _words_for(error)
     if (stage in {"connect", "write"} or isinstance(error, _UNSENT_ERRORS)) and not may_be_second:
         return TransportFailure("connect", Effect.NOT_SENT, f"no connection: {why}")
@@ -80,7 +75,7 @@ def _words_for(error: Exception) -> str:
 
 
 def _tls_error_in(error: BaseException | None) -> ssl.SSLError | None:
-    """Return the TLS error that aiohttp wrapped, or None. Its number is OpenSSL's, not the system's."""
+    """Return the TLS error that aiohttp wrapped, or None."""
     for _ in range(_WRAPPED_TIMES):  # aiohttp's TLS errors are subclasses of SSLError as well
         if isinstance(error, ssl.SSLError) and not isinstance(error, aiohttp.ClientError):
             return error

@@ -7,14 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Final, cast
 
 import aiohttp
-import attrs
 
 from boardclient._transport._client_session import (
     OWN_INNER_REQUEST,
     OWN_REQUEST,
     SESSION_CLASS,
     ClientSessionTransport,
-    GuardedTraces,
     OutgoingRequest,
     ShownResponse,
 )
@@ -25,23 +23,15 @@ from boardclient._transport._values import Progress, RequestHeaders, Settings, T
 _logger: Final = logging.getLogger("boardclient.transport")
 
 
-@attrs.frozen(eq=False)
-class _Transports:
-    """The transports over one `ClientSession`. `made_by` is the `ClientSession.__init__` that made it."""
-
-    http: aiohttp.ClientSession
-    general: ClientSessionTransport
-    direct: DirectTransport | None
-    made_by: object
+RELAYS: Final[list[Callable[..., Awaitable[TransportResult]]]] = []
+"""What the requests of all pools pass through while `testing` records them. It calls `send` with `is_relayed`."""
 
 
 class Pool:
-    """The connections of a session. It closes them, unless they are those of an application's `ClientSession`."""
+    """The connections of a session, which closes them unless they are those of an application's `ClientSession`."""
 
     _may_be_direct: ClassVar[bool] = True
     """Whether `DirectTransport` may be used. Tests and benchmarks turn it off."""
-    relay: ClassVar[Callable[..., Awaitable[TransportResult]] | None] = None
-    """What the requests of all pools pass through: the recorders and replays of `testing`. It calls `send` with `is_relayed`."""
 
     def __init__(self, settings: Settings, lent: aiohttp.ClientSession | None = None) -> None:
         if not isinstance(lent, aiohttp.ClientSession | None):
@@ -52,10 +42,12 @@ class Pool:
         """How many requests were sent or attempted."""
         self._connector: aiohttp.TCPConnector | None = None
         self._sessions: list[aiohttp.ClientSession] = []
-        self._usual: _Transports | None = None
-        self._unproxied: _Transports | None = None
+        self._general: ClientSessionTransport | None = None
+        self._unproxied: ClientSessionTransport | None = None
+        self._direct: DirectTransport | None = None
+        self._made_by: object = None
+        """The `ClientSession.__init__` that made the sessions."""
         self._headers: Final = RequestHeaders(settings)
-        self._avoids_proxy = settings.trust_env and not settings.allow_insecure and lent is None
 
     @property
     def is_lent(self) -> bool:
@@ -78,44 +70,54 @@ class Pool:
         `headers` are sent with this request only, and replace the session's own of the same name. After a cancellation,
         `progress` says how far the request got.
         """
-        if self.relay is not None and not is_relayed:
-            return self.relay(self, method, url, body, progress, content_type, headers)
+        if RELAYS and not is_relayed:
+            return RELAYS[0](self, method, url, body, progress, content_type, headers)
         self.sent += 1
-        transports = self._usual
-        if transports is None or transports.made_by is not SESSION_CLASS["__init__"]:
-            transports = self._open()
-        if self._avoids_proxy and url.startswith("http:") and self._unproxied is not None:
-            transports = self._unproxied
-        direct = transports.direct
-        is_own = SESSION_CLASS["_request"] is OWN_INNER_REQUEST and SESSION_CLASS["request"] is OWN_REQUEST
-        if direct is not None and self._may_be_direct and is_own:
+        if self._made_by is not SESSION_CLASS["__init__"]:
+            self._open()
+        direct = self._direct
+        if direct is not None and SESSION_CLASS["_request"] is OWN_INNER_REQUEST and SESSION_CLASS["request"] is OWN_REQUEST:
             plan = direct.plan(method, url, body, content_type, headers)
             if plan is not None:
                 return direct.round_trip(plan[0], plan[1], progress)
-        return transports.general.round_trip(method, url, body, progress, content_type, headers)
+        general = self._unproxied if self._unproxied is not None and url.startswith("http:") else self._general
+        return cast("ClientSessionTransport", general).round_trip(method, url, body, progress, content_type, headers)
 
-    def _open(self) -> _Transports:
-        """Make the transports. After `ClientSession` was patched, make new ones.
-
-        The connections are kept.
-        """
-        if self._avoids_proxy:
-            self._unproxied = self._transports(trust_env=False)
-        self._usual = self._transports(trust_env=self.settings.trust_env)
+    def _open(self) -> None:
+        """Make the transports, with the first request and once an instrument has replaced `ClientSession.__init__`."""
+        settings, trusts = self.settings, self.settings.trust_env
+        self._made_by, self._direct = SESSION_CLASS["__init__"], None
+        if self._lent is None:
+            connector = self._connector = self._connector or _connector(settings)
+            http = self._session(connector, trust_env=trusts)
+            if trusts and not settings.allow_insecure:  # else a proxy of the environment would get what is not encrypted
+                unproxied = self._session(connector, trust_env=False)
+                self._unproxied = ClientSessionTransport(unproxied, self._headers, settings.max_answer_bytes, is_lent=False)
+            if self._may_be_direct and isinstance(connector, Connector) and _is_plain(http) and serves(self._headers.copy(None)):
+                self._direct = DirectTransport(connector, self._headers, settings.max_answer_bytes)
+        else:
+            http = self._lent
+        self._general = ClientSessionTransport(http, self._headers, settings.max_answer_bytes, is_lent=self.is_lent)
         _logger.debug("requests take %s", self.transport_name)
-        return self._usual
 
-    def _transports(self, *, trust_env: bool) -> _Transports:
-        limit = self.settings.max_answer_bytes
-        http, direct = self._lent, None
-        if http is None:
-            connector = self._connector = self._connector or _connector(self.settings)
-            http = _own_session(connector, trust_env=trust_env, proxy=self.settings.proxy)
-            self._sessions.append(http)
-            if isinstance(connector, Connector) and _is_plain(http) and serves(self._headers.copy(None)):
-                direct = DirectTransport(connector, self._headers, limit)
-        general = ClientSessionTransport(http, self._headers, limit, is_lent=self.is_lent)
-        return _Transports(http, general, direct, SESSION_CLASS["__init__"])
+    def _session(self, connector: aiohttp.TCPConnector, *, trust_env: bool) -> aiohttp.ClientSession:
+        http = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            request_class=OutgoingRequest,
+            response_class=ShownResponse,
+            timeout=NO_TIMEOUT,
+            trust_env=trust_env,
+            proxy=self.settings.proxy,
+            max_line_size=FIELD_BYTES,
+            max_field_size=FIELD_BYTES,
+            max_headers=MOST_FIELDS,
+        )
+        # Only the caller's policy may repeat requests. aiohttp would repeat GET, PUT and DELETE when a kept-alive connection
+        # breaks (https://github.com/aio-libs/aiohttp/issues/10790).
+        http._retry_connection = False
+        self._sessions.append(http)
+        return http
 
     @property
     def max_connections(self) -> int:
@@ -140,25 +142,20 @@ class Pool:
             await http.close()
 
     def abandon(self) -> None:
-        """Forget the connections without closing them.
-
-        They belong to another event loop or process.
-        """
+        """Forget the connections without closing them, since they belong to another event loop or process."""
         if self._connector is not None:
             self._connector._closed = True  # its connections are not closed
         self._forget()
 
     def _forget(self) -> list[aiohttp.ClientSession]:
         sessions, self._sessions = self._sessions, []
-        self._connector = self._usual = self._unproxied = None
+        self._connector = self._general = self._unproxied = self._direct = self._made_by = None
         return sessions
 
     @property
     def transport_name(self) -> str:
         """The name of the transport that requests take now."""
-        usual = self._usual
-        is_direct = usual is not None and usual.direct is not None and self._may_be_direct
-        return DirectTransport.__name__ if is_direct else ClientSessionTransport.__name__
+        return ClientSessionTransport.__name__ if self._direct is None else DirectTransport.__name__
 
     def __repr__(self) -> str:
         if self.is_lent:
@@ -185,23 +182,3 @@ def _is_plain(http: aiohttp.ClientSession) -> bool:
         and not (http._middlewares or http.headers or http._default_auth or http.trace_configs)
         and (http._request_class, http._response_class) == (OutgoingRequest, ShownResponse)
     )
-
-
-def _own_session(connector: aiohttp.TCPConnector, *, trust_env: bool, proxy: str | None) -> aiohttp.ClientSession:
-    http = aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        request_class=OutgoingRequest,
-        response_class=ShownResponse,
-        timeout=NO_TIMEOUT,
-        trust_env=trust_env,
-        proxy=proxy,
-        max_line_size=FIELD_BYTES,
-        max_field_size=FIELD_BYTES,
-        max_headers=MOST_FIELDS,
-    )
-    # Only the caller's policy may repeat requests. aiohttp would repeat GET, PUT and DELETE when a kept-alive connection breaks
-    # (https://github.com/aio-libs/aiohttp/issues/10790).
-    http._retry_connection = False
-    http._trace_configs = [cast("aiohttp.TraceConfig", GuardedTraces(config)) for config in http.trace_configs]
-    return http

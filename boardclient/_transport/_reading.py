@@ -36,48 +36,25 @@ class Content(Protocol):
         ...
 
 
-class ReceivedContent:
-    """A body that was already received."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    async def readany(self) -> bytes:
-        """Return the body."""
-        return self._body
-
-    def at_eof(self) -> bool:
-        """Return True: it is read once."""
-        return True
-
-
 async def read_whole(status: int, headers: MultiMapping[str], content: Content, limit: int) -> TransportResult:
-    """Read and decode a body of at most `limit` bytes, counted after decoding.
-
-    A success with a larger body is a `TransportFailure`. A status that is no success is a response whatever its body is: of one
-    that is too large, damaged or breaks off, the beginning is returned. `content` is not read to its end then.
-
-    Raises:
-        aiohttp.ClientError: the body of a success ended early.
-        DecodingError: the body of a success is damaged.
-    """
+    """Read and decode a body of at most `limit` bytes, and of a status that is no success the part that can be read."""
     is_success = 200 <= status < 300
     chunks: list[bytes] = []
     size = 0
     try:
-        decoders = _decoders_of(headers)
+        decoder = _decoder_of(headers)
         is_first = True
         while size <= limit and (is_first or not content.at_eof()):
             is_first = False
             raw = await content.readany()
-            for piece in _decoded(decoders, raw):
+            for piece in [raw] if decoder is None else decoder.feed(raw):
                 chunks.append(piece)
                 size += len(piece)
                 if size > limit:
                     break
-                if decoders and len(piece) > len(raw):
+                if len(piece) > len(raw):
                     await asyncio.sleep(0)  # other tasks run while a body decodes to much more
-        if size <= limit and not all(decoder.is_complete for decoder in decoders):
+        if size <= limit and not (decoder is None or decoder.is_complete):
             raise DecodingError
     except Exception:
         if is_success:
@@ -90,7 +67,7 @@ async def read_whole(status: int, headers: MultiMapping[str], content: Content, 
 
 
 class _Decoder:
-    """Decodes one content coding of one body. Owned by its reader."""
+    """Decodes one content coding of one body."""
 
     def __init__(self, new_member: Callable[[bytes], Any]) -> None:
         self._new_member = new_member
@@ -119,20 +96,8 @@ class _Decoder:
         return self._member is None or bool(self._member.eof)
 
 
-def _decoded(decoders: list[_Decoder], data: bytes) -> Iterator[bytes]:
-    """Yield the pieces that bytes of a body decode to."""
-    if not decoders:
-        yield data
-        return
-    for piece in decoders[0].feed(data):
-        yield from _decoded(decoders[1:], piece)
-
-
 def _inflate(first: bytes) -> Any:
-    """Return a decompressor of `deflate`, with or without zlib's header.
-
-    Some senders omit it: https://www.rfc-editor.org/rfc/rfc9110#section-8.4.1.2.
-    """
+    """Return a decompressor of `deflate`, whose zlib header some senders omit (RFC 9110, section 8.4.1.2)."""
     is_zlib = first[0] & 0xF == zlib.DEFLATED
     return zlib.decompressobj(zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
 
@@ -144,15 +109,7 @@ def _gunzip(_: bytes) -> Any:
 _CODINGS: Final[dict[str, Callable[[bytes], Any]]] = {"gzip": _gunzip, "x-gzip": _gunzip, "deflate": _inflate}
 
 
-_MOST_CODINGS: Final = 4
-
-
-def _decoders_of(headers: MultiMapping[str]) -> list[_Decoder]:
-    """Return the decoders of a body, the last coding first. A body with an unknown coding stays as it is."""
-    if "Content-Encoding" not in headers:
-        return []
-    named = ",".join(headers.getall("Content-Encoding")).lower().split(",")
-    codings = [coding for coding in map(str.strip, named) if coding not in {"", "identity"}]
-    if len(codings) > _MOST_CODINGS or not all(coding in _CODINGS for coding in codings):
-        return []
-    return [_Decoder(_CODINGS[coding]) for coding in reversed(codings)]
+def _decoder_of(headers: MultiMapping[str]) -> _Decoder | None:
+    """Return the decoder of a body, or None if it stays as it is."""
+    coding = _CODINGS.get(headers.get("Content-Encoding", "").strip().lower())
+    return None if coding is None else _Decoder(coding)

@@ -1,13 +1,15 @@
-"""The values at the border of the transport: settings, progress and results. No I/O."""
+"""The values at the border of the transport: settings, addresses, progress and results. No I/O."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 import attrs
 from multidict import CIMultiDict
+from yarl import URL
 
 from boardclient._version import __version__
 from boardclient.errors import Effect, Phase
@@ -19,12 +21,14 @@ if TYPE_CHECKING:
 
 _FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """The name of a header (RFC 9110, section 5.1)."""
-_BODY_LENGTH: Final = frozenset({"content-length", "transfer-encoding"})
-"""The headers that say where a body ends (RFC 9112, section 6)."""
+_REFUSED: Final = frozenset({"content-length", "expect", "transfer-encoding"})
+"""The headers that say where a body ends and when it is sent (RFC 9112, section 6, and RFC 9110, section 10.1.1)."""
 
 _FIELD_VALUE: Final = re.compile(r"[!-~](?:[ !-~]*[!-~])?", re.ASCII)
 """The value of a header, printable ASCII only (RFC 9110, section 5.5)."""
-FRAMING: Final = frozenset({"connection", "content-length", "cookie", "te", "trailer", "transfer-encoding", "upgrade"})
+_HOST: Final = re.compile(r"[0-9A-Za-z._~!$&'()*+,;=:%-]+")
+"""An encoded host, IPv6 addresses included (RFC 3986, section 3.2.2)."""
+FRAMING: Final = frozenset({"connection", "content-length", "cookie", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
 """Headers that change how a message is framed, or that aiohttp treats in its own way."""
 LARGE_BODY_BYTES: Final = 2**20
 """Larger bodies are passed to aiohttp, which sends them in pieces and with flow control."""
@@ -34,10 +38,7 @@ Stage = Literal["idle", "handed", "connect", "write", "send", "receive"]
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """The settings of a session's transport, for the service and the token exchange.
-
-    `AsyncSession` documents them.
-    """
+    """The settings of a session's transport, which `AsyncSession` documents."""
 
     max_connections: int = 100
     trust_env: bool = False
@@ -61,18 +62,13 @@ class Settings:
                 raise TypeError(f"{name} must be a whole number, not {type(limit).__name__}")
             if limit < 1:
                 raise ValueError("max_connections and max_answer_bytes must be at least 1")
-        check_headers(self.headers, "headers", _BODY_LENGTH)
+        check_headers(self.headers, "headers", _REFUSED)
         if not (isinstance(self.user_agent, str) and self.user_agent.isprintable()):
             raise ValueError("user_agent must be a printable string")
 
 
 def check_headers(headers: Mapping[str, str], what: str, refused: frozenset[str]) -> Mapping[str, str]:
-    """Return a copy of headers that can be sent. Errors call them `what`.
-
-    Raises:
-        TypeError: they are no mapping.
-        ValueError: one can't be sent, or its lower-case name is among those that are refused.
-    """
+    """Return a copy of headers, or raise a TypeError or ValueError that calls them `what` if they can't be sent."""
     if not isinstance(headers, Mapping):
         raise TypeError(f"{what} must be a mapping of strings, not {type(headers).__name__}")
     for name, value in headers.items():
@@ -94,8 +90,66 @@ def _check_ssl(value: object) -> None:
         raise TypeError(f"ssl must be an SSLContext, an aiohttp.Fingerprint, a bool or None, not {type(value).__name__}")
 
 
+def check_url(url: object, name: str, *, allow_insecure: bool) -> str:
+    """Return the absolute URL, percent-encoded, or raise a ValueError that shows nothing of it but its `name`."""
+    parsed = _parsed(url)
+    if parsed is None or not _has_host(parsed):
+        given = "" if isinstance(url, str) else f", not {type(url).__name__}"
+        raise ValueError(f"{name} must be an absolute http or https URL, such as https://board.example{given}")
+    if parsed.user is not None or parsed.password is not None or parsed.query_string or parsed.fragment:
+        raise ValueError(f"{name} must hold no user, password, query or fragment")
+    if parsed.scheme == "http" and not allow_insecure and not _is_loopback(parsed):
+        raise ValueError(f"{name} is plain http, which sends credentials unencrypted: use https or allow_insecure=True")
+    return str(parsed)
+
+
+def check_root(url: object, name: str, *, allow_insecure: bool) -> str:
+    """Return the URL that paths are appended to, which may not end in "/1" (interface 9)."""
+    root = check_url(url, name, allow_insecure=allow_insecure).rstrip("/")
+    if root.endswith("/1"):
+        raise ValueError(f'{name} must not end in "/1": the paths of the service start with it')
+    return root
+
+
+def check_proxy(proxy: object, root: str, *, allow_insecure: bool) -> None:
+    """Raise a ValueError, which does not show it, if a proxy is no URL or would get credentials of plain http."""
+    if proxy is None:
+        return
+    parsed = _parsed(proxy)
+    if parsed is None or not _has_host(parsed):
+        raise ValueError("proxy must be an http or https URL, such as http://proxy.example:3128")
+    if not (allow_insecure or root.startswith("https:") or _is_loopback(parsed)):
+        raise ValueError("proxy would be sent the credentials of plain http unencrypted: use https or allow_insecure=True")
+
+
+def host_of(url: str) -> str:
+    """Return the host of a checked URL, with its port if it has one."""
+    return url.partition("://")[2].partition("/")[0]
+
+
+def _parsed(url: object) -> URL | None:
+    try:
+        return URL(url) if isinstance(url, str | URL) and str(url).isprintable() else None
+    except ValueError:
+        return None
+
+
+def _has_host(url: URL) -> bool:
+    """Return whether it is an http or https URL with a host."""
+    return url.scheme in {"http", "https"} and _HOST.fullmatch(url.raw_host or "") is not None
+
+
+def _is_loopback(url: URL) -> bool:
+    if url.host == "localhost":
+        return True
+    try:
+        return ip_address(url.host or "").is_loopback
+    except ValueError:
+        return False
+
+
 class RequestHeaders:
-    """The headers of a session's requests, prepared once for each content type. Owned by a `Pool`."""
+    """The headers of a session's requests, prepared once for each content type."""
 
     def __init__(self, settings: Settings) -> None:
         agent = " ".join(filter(None, (f"boardclient/{__version__}", settings.user_agent)))
@@ -103,11 +157,7 @@ class RequestHeaders:
         self._prepared: Final[dict[str | None, CIMultiDict[str]]] = {None: with_fields(bare, settings.headers)}
 
     def copy(self, content_type: str | None, extra: Mapping[str, str] | None = None) -> CIMultiDict[str]:
-        """Return the headers of one request. `extra` replaces those of the same name.
-
-        `content_type` is None for requests without a body. Each request gets its own mapping, because instruments such as ddtrace
-        and elastic-apm write into it.
-        """
+        """Return the headers of one request, a mapping of its own since instruments write into it."""
         prepared = self._prepared.get(content_type)
         if prepared is None:
             prepared = self._prepared[content_type] = self._prepared[None].copy()
@@ -116,20 +166,14 @@ class RequestHeaders:
 
 
 def with_fields(headers: CIMultiDict[str], fields: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return headers with further fields. Each is there once, also if names differ in their case only."""
+    """Return headers with further fields, each there once, also if names differ in their case only."""
     for name, value in fields.items():
-        is_continue = name.lower() == "expect" and value.lower() == "100-continue"
-        # The space, which HTTP ignores, keeps aiohttp from waiting until the service asks for the body. Few services do, and a
-        # client need not wait: https://www.rfc-editor.org/rfc/rfc9110#section-10.1.1
-        headers[name] = f" {value}" if is_continue else value
+        headers[name] = value
     return headers
 
 
 def can_add(headers: CIMultiDict[str], name: str, value: str) -> bool:
-    """Return True if an instrument may add a header.
-
-    It is well-formed, frames no message, and is not there already.
-    """
+    """Return True if an instrument may add a header: it is well-formed, frames nothing, and is not there already."""
     is_well_formed = _FIELD_NAME.fullmatch(name) is not None and _FIELD_VALUE.fullmatch(value) is not None
     return is_well_formed and name not in headers and name.lower() not in FRAMING
 
@@ -150,6 +194,26 @@ class Progress:
     def effect_under_way(self) -> Effect:
         """What the request may have done if it ends here."""
         return Effect.NOT_SENT if self.stage in {"idle", "connect", "write"} else Effect.UNKNOWN
+
+
+class GuardedProgress(Progress):
+    """How far a request is that may be written only while a function says so. It is asked right before."""
+
+    def __init__(self, may_send: Callable[[], bool]) -> None:
+        self._may_send = may_send
+        self._stage: Stage = "idle"
+
+    @property
+    def stage(self) -> Stage:
+        """How far the request is."""
+        return self._stage
+
+    @stage.setter
+    def stage(self, stage: Stage) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] -- it is checked when it is written
+        if stage in {"handed", "send"} and not self._may_send():
+            self._stage = "connect"  # nothing was sent
+            raise ConnectionError("the request may not be sent any more")
+        self._stage = stage
 
 
 @attrs.define
