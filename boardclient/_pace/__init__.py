@@ -1,7 +1,6 @@
 """Limiters: their protocols, and `Pace`, which finds a service's limit."""
 
-from boardclient._pace._growth import Growth
-from boardclient._pace._limiter import Limiter, ReportingLimiter
+from boardclient._pace._limiter import LONGEST_WAIT_SECONDS, Limiter, ReportingLimiter
 from boardclient._pace._pace import Pace
 
-__all__ = ["Growth", "Limiter", "Pace", "ReportingLimiter"]
+__all__ = ["LONGEST_WAIT_SECONDS", "Limiter", "Pace", "ReportingLimiter"]

@@ -8,10 +8,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from boardclient._pace._evidence import PacedAttempt
-from boardclient._pace._phases import HIGHEST, LOWEST, Open
-from boardclient._pace._search import Search
-from boardclient._pace._timing import Latency, Schedule
+from boardclient._pace._search import HIGHEST, LOWEST, Open, Search
+from boardclient._pace._timing import Latency, PacedAttempt, Schedule
 from boardclient._statuses import status_of
 from boardclient.errors import Effect
 
@@ -52,15 +50,23 @@ class Controller:
         """The time until which no attempt starts, because of refusals."""
         return self._schedule.held_until
 
-    def take_over(self, sent: int, began: float, now: float, retry_after: float | None) -> None:
+    def take_over(self, sent: int, began: float, now: float, retry_after: float | None, seconds: float | None = None) -> None:
         """Take over attempts that were not limited until their first refusal.
 
-        `sent` is the number of attempts that have ended, and `began` the time at which the first one started.
+        `sent` is the number of attempts that have ended, `began` the time at which the first one started, and `seconds` how long
+        attempts take at least, if that is known.
         """
+        self._latency.base = seconds
         self._search.serial = sent
         self._search.evidence.begin(0, began)
         self._search.note_refusal(PacedAttempt(sent, now, self.rate), now, retry_after)
         self._apply(now)
+
+    def add_earlier(self, sent: int, refused: int) -> None:
+        """Count attempts that were not limited, and of which nothing was known at the first refusal."""
+        if self.limit is None:
+            self._search.serial += sent
+            self._search.evidence.refused += refused
 
     # --- starts and ends
 
@@ -120,7 +126,7 @@ class Controller:
             search.phase.note_accepted(self._most)
             self.places = int(search.phase.places)
         if attempt.serial > self._latency.since:
-            delivered = self._latency.note(now, seconds, drifts=search.aim < HIGHEST)
+            delivered = self._latency.note(now, seconds)
             if delivered is not None:
                 self._end_round(now, delivered)
 
@@ -147,7 +153,6 @@ class Controller:
         if not self._schedule.was_late and search.block is None and not is_draining and search.aim < HIGHEST:
             search.grow(now, step, self.in_flight)
         self._schedule.was_late = False
-        search.evidence.note_start(search.serial, now)
         self._apply(now)
 
     def _apply(self, now: float) -> None:

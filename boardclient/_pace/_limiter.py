@@ -1,9 +1,12 @@
-"""The protocols of limiters."""
+"""The protocols of limiters, and how long they wait."""
 
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Final, Protocol
+
+LONGEST_WAIT_SECONDS: Final = 300.0
+"""The longest time that a `Retry-After` is waited for. A bulk run that is asked to wait longer ends."""
 
 
 class Limiter(AbstractAsyncContextManager[object, "bool | None"], Protocol):

@@ -6,20 +6,27 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from boardclient._pace._controller import Controller
-from boardclient._pace._evidence import PacedAttempt
-from boardclient._pace._phases import HIGHEST, LOWEST
+from boardclient._pace._search import HIGHEST, LOWEST
+from boardclient._pace._timing import PacedAttempt
+from boardclient._redaction import takes_secrets
+
+if TYPE_CHECKING:
+    from boardclient._pace._shared import SharedController
 
 _Waiter = asyncio.Future[PacedAttempt]
 
 
+@takes_secrets  # a URL with a password is refused
 class Pace:
     """A limiter that finds a service's limit by itself, and stays just below it.
 
@@ -37,21 +44,35 @@ class Pace:
         start_rate: The initial rate in starts per second, which doubles every 0.6 s until the first refusal. None, the default,
             limits only the attempts in flight until then.
         max_in_flight: The largest number of attempts in flight. 1000 by default.
+        shared: The path of a SQLite file, or `postgresql://…` without a password, through which the paces of several processes
+            are one. It needs the extra `workers`, and may be the ledger of `boardclient.distributed`. None, the default: the
+            pace is this process's alone.
+        account: What the paces that are one have in common, if processes use several credentials. "" by default.
         clock: A monotonic function that returns seconds. `time.monotonic` by default.
 
     Raises:
-        ValueError: `start_rate` or `max_in_flight` is out of range.
+        ValueError: `start_rate` or `max_in_flight` is out of range, or `shared` can't be used.
+        JournalError: the file of `shared` is on a network file system. `async with` raises it if the database can't be reached at
+            first. Later, attempts wait until it can.
     """
 
     def __init__(
-        self, *, start_rate: float | None = None, max_in_flight: int = 1000, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        start_rate: float | None = None,
+        max_in_flight: int = 1000,
+        shared: str | os.PathLike[str] | None = None,
+        account: str = "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if start_rate is not None and not LOWEST <= start_rate <= HIGHEST:
             raise ValueError(f"start_rate must be from {LOWEST:g} to {HIGHEST:g} starts per second")
         if not isinstance(max_in_flight, int) or isinstance(max_in_flight, bool) or max_in_flight < 1:
             raise ValueError("max_in_flight must be a whole number of at least 1")
         self._clock = clock
-        self._controller = Controller(start_rate, max_in_flight)
+        self._controller: Controller | SharedController = Controller(start_rate, max_in_flight)
+        if shared is not None:
+            self._controller = self._share(shared, account, start_rate, max_in_flight)
         self._held: dict[asyncio.Task[Any] | None, PacedAttempt] = {}
         self._waiters: deque[_Waiter] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,9 +101,23 @@ class Pace:
             clock: A monotonic clock in seconds.
         """
         pace = cls(max_in_flight=workers, clock=clock)
-        pace._controller = Controller(None, workers, places=places or workers)
-        pace._controller.take_over(sent, began, clock(), retry_after)
+        pace._controller = controller = Controller(None, workers, places=places or workers)
+        controller.take_over(sent, began, clock(), retry_after)
         return pace
+
+    def _share(self, place: str | os.PathLike[str], account: str, rate: float | None, most: int) -> SharedController:
+        from boardclient._pace._shared import SharedController  # it needs the extra `workers`
+
+        return SharedController(
+            place,
+            account,
+            rate,
+            most,
+            clock=self._clock,
+            waiting=lambda: len(self._waiters),
+            wake=self._grant_permits,
+            fail=self._fail,
+        )
 
     # --- what it found
 
@@ -111,10 +146,10 @@ class Pace:
         return self._controller.places
 
     @property
-    def held_until(self) -> float | None:
-        """The time on the clock until which refusals hold all attempts, or None."""
-        until = self._controller.held_until
-        return until if until > self._clock() else None
+    def held_seconds(self) -> float | None:
+        """The seconds for which refusals still hold all attempts, or None."""
+        seconds = self._controller.held_until - self._clock()
+        return seconds if seconds > 0 else None
 
     def __repr__(self) -> str:
         rate = "" if self.rate is None else f"{self.rate:.3g}/s, "
@@ -206,6 +241,12 @@ class Pace:
         self._due = due
         if due < math.inf and self._loop is not None:
             self._timer = self._loop.call_later(due - now, self._on_timer)
+
+    def _fail(self, error: Exception) -> None:
+        """End the wait of all attempts."""
+        for waiter in self._waiters:
+            if not waiter.done():  # pragma: no branch -- one that was cancelled, and has not left the queue yet
+                waiter.set_exception(copy.copy(error))
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -1,4 +1,4 @@
-"""The search for a service's limit, phase after phase. No I/O, no clock, no asyncio.
+"""The search for a service's limit. No I/O, no clock, no asyncio.
 
 The model is an account that fills at the rate of the limit, and from which each accepted request takes one. A token bucket is
 such an account, and a fixed window is one that is filled all at once. A refusal shows that the account is empty. So the attempts
@@ -10,53 +10,286 @@ in docs/design/pace.md.
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections import deque
+from typing import Final, NamedTuple, TypeAlias
 
-from boardclient._pace._evidence import Evidence, PacedAttempt, Usual, judge
-from boardclient._pace._phases import (
-    HIGHEST,
-    Approach,
-    Block,
-    Climb,
-    Open,
-    Phase,
-    Settle,
-    Steady,
-    Trial,
-    bounded,
-    cruise,
-    settling,
-)
-from boardclient._pace._timing import LONGEST_HOLD, Schedule
+import attrs
 
+from boardclient._pace._limiter import LONGEST_WAIT_SECONDS
+from boardclient._pace._timing import PacedAttempt, Schedule
+
+LOWEST: Final = 0.05
+HIGHEST: Final = 1e5
+"""The lowest and highest rate in starts per second. The highest means that the rate is not limited."""
+
+# growth
+_DOUBLING: Final = math.log(2) / 0.6
+"""The growth per second from a given start rate until the first refusal: it doubles in 0.6 s."""
+_GROWTH: Final = 1 / 16
+"""By how much the attempts in flight may grow with each accepted one. At the first refusal, at most the initial number and 6 in
+100 of the accepted attempts are refused."""
+_CRUISE: Final = 0.98
+_PROBE: Final = 1.08
+_RAMP: Final = 0.018
+"""The rate between two probes and the highest one of a probe, as parts of the limit, and how much of it a probe adds per second:
+little, while a bucket's saved tokens may explain that it is accepted."""
+_SPARSE: Final = 165.0
+"""How many attempts must be accepted for each refused one before the next probe."""
+_PROBE_SECONDS: Final = 5.0
+"""About how many seconds a probe lasts until it is refused."""
+_CONFIRMING: Final = 24.0
+"""How many attempts at a new limit precede its first probe: each higher rate costs refusals."""
+_FOR_EACH: Final = 0.015
+"""The largest growth for each attempt. At one attempt per second, refusals would otherwise come after few attempts."""
+
+_CLIMB: Final = 0.12
+"""The growth per second at first where the limit is known to be higher."""
+
+# refusals
 _PAUSE: Final = 0.15
 """The seconds without a start after a refusal. A small excess leaves about that much of a window."""
 _LONGEST_PAUSE: Final = 30.0
 """The most seconds between two attempts that ask whether a block is over, without a longer `Retry-After`."""
+_LONG_PAUSE: Final = 10.0
+"""The seconds from which a `Retry-After` says nothing of the limit: how much would have been accepted meanwhile is unknown."""
 _KEPT: Final = 0.9
-"""The part of the rate that is kept after an isolated refusal, and after an outage."""
+"""The part of the rate that is kept after an isolated refusal."""
 _AFTER_OUTAGE: Final = 0.95
 """The part of the rate that is kept after an outage, from which it grows again."""
 _BELOW: Final = 0.99
 """A refusal below this part of a confirmed limit is unexpected."""
-_SAME: Final = 0.07
-"""Measurements that differ by less than this part agree. Two in a row are no coincidence."""
-_MANY: Final = 40
-"""The number of accepted attempts from which the saved tokens of a bucket hardly count, and one measurement is enough."""
+_COUNT: Final = 8
+"""The least number of accepted attempts for a measurement."""
+
+# refusals that have another cause than the rate
 _ROUGH: Final = 8.0
 """Up to this limit, in requests per second, the first measurement is too rough to contradict anything."""
-_LEAST_SHARE: Final = 0.01
-"""The smallest share that a trial looks for: a smaller one would take too many attempts."""
-_BELIEF: Final = 0.5
-"""The part of a usual share that is still believed after refusals that it does not explain."""
-_MOST_SHARE: Final = 0.3
-"""Isolated refusals that are more frequent than this have to do with the rate."""
-_TRIED: Final = 0.8
-"""The rate of a trial, as a part of the one before."""
 _APART: Final = 4
 """Refusals that are fewer attempts apart are not isolated."""
 _CLOSE: Final = 60
 """The number of attempts within which three isolated refusals begin a trial."""
+_TRIED: Final = 0.8
+"""The rate of a trial, as a part of the one before."""
+_LEAST_SHARE: Final = 0.01
+"""The smallest share that a trial looks for: a smaller one would take too many attempts."""
+_MOST_USUAL: Final = 0.15
+"""A larger share of refusals is never usual."""
+_ENOUGH: Final = 8
+_LEAST: Final = 16
+_MOST: Final = 300
+"""How many refusals, and how many attempts at least and at most, a trial takes: two shares differ by chance."""
+_BELIEF: Final = 0.5
+"""The part of a usual share that is still believed after refusals that it does not explain."""
+_ROUND: Final = 60
+"""After how many usual refusals their share is measured again."""
+_CHANCE: Final = 1e-4
+"""A number of refusals in a row that is less likely than this by chance ends a usual share."""
+
+
+# --- phases: what is known of the limit, and how the rate grows without refusals
+
+
+def _climb(rate: float, speed: float, step: float) -> float:
+    """Return a rate after exponential growth for `step` seconds."""
+    return min(HIGHEST, rate * math.exp(min(3.0, speed * step)))
+
+
+@attrs.define
+class Open:
+    """Nothing was refused yet. Only the attempts in flight are limited, unless a start rate was given."""
+
+    places: float
+    speed: float = _DOUBLING
+
+    def grow(self, rate: float, step: float) -> float:
+        """Return the rate after `step` seconds."""
+        grown = _climb(rate, self.speed, step)
+        self.speed = min(_DOUBLING, self.speed + 0.05 * step)
+        return grown
+
+    def note_accepted(self, most: int) -> None:
+        """Allow a little more in flight."""
+        self.places = min(float(most), self.places + _GROWTH)
+
+
+@attrs.define
+class Approach:
+    """The limit is known roughly, or has risen: grow until refused again, and ever faster above the refused rate.
+
+    The first measurement may include the saved tokens of a bucket, or a part of a window.
+    """
+
+    speed: float
+    refused_rate: float = 0.0
+    patience: float = 0.0
+
+    def grow(self, rate: float, step: float) -> float:
+        """Return the rate after `step` seconds."""
+        self.patience -= step
+        if self.patience > 0:
+            return rate
+        if rate > self.refused_rate:
+            self.speed += 0.05 * step
+            return _climb(rate, self.speed, step)
+        return _climb(rate, min(self.speed, _FOR_EACH * rate), step)
+
+
+@attrs.define
+class Steady:
+    """The limit is known. Stay below it, and probe slightly above it from time to time.
+
+    The more refusals the last probe met, the later the next one. A new limit is probed soon.
+    """
+
+    limit: float
+    is_new: bool = False
+    refused: int = 1
+    progress: float = 0.0
+
+    def grow(self, rate: float, step: float) -> float:
+        """Return the rate after `step` seconds."""
+        self.progress += step
+        patience = min(60.0, max(8.0, _SPARSE * self.refused / self.limit - _PROBE_SECONDS))
+        if self.is_new:
+            patience = 1.5 if self.limit > 2.3 else _CONFIRMING / self.limit
+        return min(HIGHEST, self.limit * min(_PROBE, _CRUISE + _RAMP * max(0.0, self.progress - patience)))
+
+
+@attrs.define
+class Trial:
+    """Several refusals were isolated. Send less than was accepted: what is still refused has another cause than the rate.
+
+    `origin`, `limit` and `aim` are what they were before, `accepted` the rate that was accepted, and `share` the part that was
+    refused.
+    """
+
+    origin: Phase
+    limit: float | None
+    aim: float
+    accepted: float
+    share: float
+    serial: int
+    refused: int = 0
+
+    def grow(self, rate: float, step: float) -> float:
+        """Return the unchanged rate."""
+        return rate
+
+    def remaining(self, serial: int) -> float | None:
+        """Return the part that is still refused, None if more attempts are needed."""
+        count = serial - self.serial
+        if self.refused < _ENOUGH and count < min(_MOST, max(_LEAST, _ENOUGH / self.share)):
+            return None
+        return min(_MOST_USUAL, self.refused / count) if self.refused > 1 else 0.0
+
+
+Phase: TypeAlias = Open | Approach | Steady | Trial
+
+
+@attrs.define
+class Block:
+    """A time in which attempts are refused and no later one has been accepted.
+
+    `asks` is True once attempts are made one at a time to see whether the block is over. `limit` is the limit that was assumed
+    before, and `rate` the refused one.
+    """
+
+    origin: Phase
+    serial: int
+    since: float
+    limit: float | None
+    rate: float
+    asks: bool
+    is_outage: bool
+    """Whether an attempt was refused with 503, which is no sign of a limit on the number of requests."""
+    before: int
+    """How many attempts had been refused until it began."""
+    is_unexpected: bool = False
+    """Whether the refused rate is below a limit that was confirmed."""
+    refused: int = 1
+    accepted: int = 0
+    """The accepted attempts that were in flight together with the first refused one, and started after it."""
+    retry_at: float = -math.inf
+    """The time until which the block lasts according to its last `Retry-After`, which is in whole seconds."""
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether hardly any other attempt was refused together with the first one."""
+        return (self.limit is None or not self.asks) and self.refused <= 1 + self.accepted // 4
+
+
+# --- what was accepted and refused
+
+
+class Mark(NamedTuple):
+    """A moment at which the service was exhausted: the last attempt before it, and how many had been refused."""
+
+    serial: int
+    moment: float
+    refused: int
+
+
+class Evidence:
+    """When the service was exhausted, because of a limit. Owned by a `Search`."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self.begin(0, 0.0)
+
+    def begin(self, serial: int, now: float) -> None:
+        """Begin the measurement: with the first start, or after a time in which nothing was accepted."""
+        self._begun = self.anchor = Mark(serial, now, self.refused)
+        self._blocks: deque[Mark] = deque(maxlen=8)
+
+    def note_refused(self, serial: int, started_at: float, *, is_usual: bool) -> None:
+        """Record a refused attempt. A usual refusal does not show that the limit was reached."""
+        self.refused += 1
+        if not is_usual and serial > self.anchor.serial:
+            self.anchor = Mark(serial, started_at, self.refused)
+
+    def end_block(self, serial: int, moment: float) -> None:
+        """Record when the service was exhausted. `serial` is the number of the last attempt before that."""
+        self.anchor = Mark(serial, moment, self.refused)
+        self._blocks.append(self.anchor)
+
+    def anchor_before(self, serial: int) -> Mark:
+        """Return the last exhaustion since which enough was accepted, or the first one."""
+        blocks = self._blocks
+        return next((mark for mark in reversed(blocks) if serial - mark.serial >= _COUNT), blocks[0] if blocks else self._begun)
+
+
+class Usual:
+    """The share of attempts that is refused at any rate. Owned by a `Search`."""
+
+    def __init__(self) -> None:
+        self.share = 0.0
+        self._serial = self._refused = self._streak = 0
+
+    def begin(self, share: float, serial: int) -> None:
+        """Begin a round after an attempt."""
+        self.share = share if share > 0.003 else 0.0
+        self._serial, self._refused, self._streak = serial, 0, 0
+
+    def note_accepted(self, serial: int) -> bool:
+        """Note an accepted attempt. Return True at the end of a round, when the share has to be measured again."""
+        self._streak = 0
+        return self.share > 0 and (serial - self._serial) * self.share >= _ROUND
+
+    def share_of_round(self, serial: int) -> float:
+        """Return the share that was refused in the round."""
+        return self._refused / max(1, serial - self._serial)
+
+    def explains(self, serial: int) -> bool:
+        """Return whether one more refusal, of this attempt, is usual."""
+        if not self.share:
+            return False
+        self._refused += 1
+        self._streak += 1
+        expected = self.share * max(0, serial - self._serial)
+        return self.share**self._streak > _CHANCE and self._refused <= 1 + expected + 3 * math.sqrt(expected)
+
+
+# --- the search
 
 
 class Search:
@@ -70,13 +303,11 @@ class Search:
         self.phase: Phase = Open(places)
         self.block: Block | None = None
         self.evidence = Evidence()
-        self.usual = Usual()
+        self._usual = Usual()
         self._schedule = schedule
         self._first_places = places
         self._lowered = 0
         """The number of the last attempt that was started before the rate was last lowered."""
-        self._unblocked_at = -math.inf
-        self._pause = _PAUSE
         self._doubts: list[Block] = []
         """The last isolated refusals in a row."""
 
@@ -85,7 +316,7 @@ class Search:
         phase = self.phase
         self.aim = phase.grow(self.aim, step)
         if isinstance(phase, Steady) and self.aim > phase.limit and self._is_risen(phase.limit, now, in_flight):
-            self.phase = Climb()
+            self.phase = Approach(_CLIMB)
 
     def _is_risen(self, limit: float, now: float, in_flight: int) -> bool:
         """Return True if more was accepted than the limit and all saved tokens allow."""
@@ -94,7 +325,7 @@ class Search:
         savings = limit * (now - anchor.moment) - accepted
         if savings > limit:
             # The size of an account is limited, so a long rest does not fill it forever.
-            self.evidence.last_refused = anchor._replace(moment=now - (limit + accepted) / limit)
+            self.evidence.anchor = anchor._replace(moment=now - (limit + accepted) / limit)
         return savings < -max(2.0, 0.03 * limit)
 
     def note_accepted(self, attempt: PacedAttempt, now: float, in_flight: int) -> None:
@@ -102,22 +333,31 @@ class Search:
         block = self.block
         if block is None:
             if isinstance(self.phase, Trial):
-                self.phase.streak = 0
-                self._judge_trial(self.phase, attempt, now)
-            elif self.usual.note_accepted(attempt.serial):
-                self._verify(attempt.serial, now)
+                self._judge_trial(self.phase, attempt)
+            elif self._usual.note_accepted(attempt.serial):
+                self._verify(attempt.serial)
         elif attempt.serial > self._lowered:
-            self._unblock(block, attempt, now)
+            self._unblock(block, attempt)
         elif attempt.serial > block.serial:
             block.accepted += 1
             if block.limit is not None and block.is_isolated and block.accepted > min(4, in_flight // 4):
-                self._end_early(block, attempt, now)
+                # Attempts that were started in the block are accepted: it ends early.
+                self._schedule.release(now)
+                self._keep(_KEPT * block.rate)
+                self._unblock(block, attempt)
 
     def _set_limit(self, limit: float) -> float:
         """Set the limit, and aim just below it. Return it within its bounds."""
-        self.limit = limit = bounded(limit)
-        self.aim = cruise(limit)
+        self.limit = limit = min(HIGHEST, max(LOWEST, limit))
+        self.aim = _CRUISE * limit
         return limit
+
+    def _keep(self, limit: float) -> None:
+        """Keep at least this limit, since a single refusal says little."""
+        if self.limit is not None and self.limit < limit:
+            limit = self._set_limit(limit)
+            if isinstance(self.phase, Steady):
+                self.phase.limit = limit
 
     # --- refusals
 
@@ -128,151 +368,101 @@ class Search:
         """
         block, phase = self.block, self.phase
         is_late = attempt.serial <= self._lowered
-        is_usual = block is None and not is_late and (isinstance(phase, Trial) or self.usual.explains(attempt.serial))
+        is_usual = block is None and not is_late and (isinstance(phase, Trial) or self._usual.explains(attempt.serial))
         self.evidence.note_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
         is_outage = not is_throttling and retry_after is None
-        if block is not None and is_outage:
-            block.is_outage = True
-        if is_late:
-            if block is not None:
-                block.refused += 1
-            elif isinstance(phase, Steady):
+        if block is not None:
+            block.is_outage = block.is_outage or is_outage
+            block.refused += 1
+            if not is_late:
+                self._prolong(block, now, retry_after)
+        elif is_late:
+            if isinstance(phase, Steady):
                 phase.refused += 1
-        elif block is not None:
-            self._prolong(block, attempt, now, retry_after)
         elif isinstance(phase, Trial):
             phase.refused += 1
-            phase.streak += 1
-            self._judge_trial(phase, attempt, now)
+            self._judge_trial(phase, attempt)
         elif not is_usual:
             self._begin_block(attempt, now, is_outage=is_outage)
 
     def _begin_block(self, attempt: PacedAttempt, now: float, *, is_outage: bool) -> None:
-        evidence, phase = self.evidence, self.phase
-        rate = evidence.recent_rate(attempt.serial, attempt.started_at, attempt.rate, self._unblocked_at)
-        anchor = evidence.anchor_before(attempt.serial)
-        count = attempt.serial - anchor.serial - (evidence.refused - anchor.refused)
-        seconds = attempt.started_at - anchor.moment
-        measured = count / (1 - self.usual.share) / seconds if seconds > 0 else HIGHEST
-        is_open = self.limit is None
+        known, phase, rate = self.limit, self.phase, attempt.rate
+        measured, count = self._measure(attempt.serial, attempt.started_at)
         self.block = Block(
-            phase,
-            attempt.serial,
-            attempt.started_at,
-            self.limit,
-            rate,
-            asks=is_open,
-            is_outage=is_outage,
-            aim=attempt.rate,
+            phase, attempt.serial, attempt.started_at, known, rate, known is None, is_outage, self.evidence.refused
         )
         self._lowered = self.serial
-        if self.limit is not None:
-            is_known = isinstance(phase, Steady) or (isinstance(phase, Settle) and self.limit > _ROUGH)
-            self.block.is_unexpected = is_known and rate < _BELOW * self.limit
-            self._lower(phase, self.limit, rate, measured, count, seconds)
-        self._pause = max(_PAUSE, 0.95 * self._pause)
-        self._schedule.hold(now + min(_LONGEST_PAUSE, max(self._pause, 1.1 / (self.limit or HIGHEST))))
+        if known is not None:
+            self.block.is_unexpected = isinstance(phase, Steady) and rate < _BELOW * known
+            self._lower(phase, known, rate, measured, count)
+        self._schedule.hold(now + min(_LONGEST_PAUSE, max(_PAUSE, 1.1 / (self.limit or HIGHEST))))
 
-    def _lower(self, phase: Phase, known: float, rate: float, measured: float, count: int, seconds: float) -> None:
+    def _measure(self, serial: int, until: float) -> tuple[float, int]:
+        """Return the accepted attempts per second until a moment, and their number. The last attempt is not one of them."""
+        anchor = self.evidence.anchor_before(serial)
+        count = max(0, serial - anchor.serial - (self.evidence.refused - anchor.refused))
+        return count / (1 - self._usual.share) / max(1e-3, until - anchor.moment), count
+
+    def _lower(self, phase: Phase, known: float, rate: float, measured: float, count: int) -> None:
         """Set the limit between the accepted and the refused rate since the last refusal."""
-        is_sure = isinstance(phase, Settle | Steady)
-        is_near = is_sure and rate <= 1.12 * known
-        is_repeated = isinstance(phase, Approach) and count < _MANY and abs(measured - phase.measured) < _SAME * measured
-        limit, is_agreed = judge(known, rate, measured, count, seconds, is_near=is_near, is_repeated=is_repeated)
+        is_agreed = count >= 5 and 0.9 * measured <= rate <= 1.25 * measured
+        limit = min(rate, (measured + rate) / 2 if is_agreed else math.sqrt(measured * rate))
+        is_sure = isinstance(phase, Steady)
         if is_sure and rate <= known:
             limit = min(limit, 0.98 * rate)  # it was refused below the known limit
         limit = self._set_limit(limit)
-        if not is_agreed:
-            self.phase = Approach(rate, min(0.4, max(0.03, math.log(rate / limit) / 4)), measured=measured)
-        elif is_sure and limit > 0.9 * known:
-            self.phase = Steady(limit, 1)
+        if is_agreed:
+            self.phase = Steady(limit, is_new=not (is_sure and limit > 0.9 * known))
         else:
-            self.phase = Settle(settling(limit))
+            self.phase = Approach(min(0.4, max(0.03, math.log(rate / limit) / 4)), rate)
 
-    def _prolong(self, block: Block, attempt: PacedAttempt, now: float, retry_after: float | None) -> None:
+    def _prolong(self, block: Block, now: float, retry_after: float | None) -> None:
         """Hold all attempts, then make one at a time to see whether the block is over."""
-        block.refused += 1
-        if not block.asks:
-            self._pause = min(0.6, 1.5 * self._pause)
         block.asks = True
         self._lowered = self.serial
         if retry_after is None:
-            self._schedule.hold(now + min(_LONGEST_PAUSE, max(_PAUSE, 0.35 * (now - block.since))))
+            seconds = min(_LONGEST_PAUSE, max(_PAUSE, 0.35 * (now - block.since)))
         else:
-            seconds = min(max(0.0, retry_after), LONGEST_HOLD)
-            block.retry_at = attempt.started_at + seconds
-            self._schedule.hold(now + seconds)
+            seconds = min(LONGEST_WAIT_SECONDS, max(0.0, retry_after))
+            block.retry_at = now + seconds
+        self._schedule.hold(now + seconds)
 
-    def _unblock(self, block: Block, attempt: PacedAttempt, now: float) -> None:
+    def _unblock(self, block: Block, attempt: PacedAttempt) -> None:
         """End a block: the service accepts again. What it accepted until then is measured as well."""
-        evidence = self.evidence
-        anchor = evidence.anchor_before(attempt.serial)
-        low, high = max(evidence.anchor.moment, block.retry_at - 1.0), attempt.started_at
-        end = (low + high) / 2 if block.asks else evidence.anchor.moment
-        count = attempt.serial - 1 - anchor.serial - (evidence.refused - anchor.refused)
-        measured = max(0, count) / (1 - self.usual.share) / max(1e-3, end - anchor.moment)
+        evidence, anchor = self.evidence, self.evidence.anchor
+        end = anchor.moment
+        if block.asks and block.retry_at <= block.since + _LONG_PAUSE:
+            end = (max(end, block.retry_at - 1.0) + attempt.started_at) / 2
+        measured, count = self._measure(attempt.serial - 1, end)
         self.block = None
-        self._unblocked_at = attempt.started_at
-        self.usual.begin(_BELIEF * self.usual.share, self.serial)
+        self._usual.begin(_BELIEF * self._usual.share, self.serial)
         if not block.is_isolated:
             self._doubts.clear()
-        if not block.asks and block.refused == 1 and isinstance(self.phase, Approach | Settle | Steady):
-            self._keep(min(block.refused_rate, 0.98 * self.evidence.delivered(block.serial, block.since)))
         if block.is_isolated and self._doubt(block):
             pass
+        elif block.limit is None and not count:  # nothing was accepted before
+            evidence.begin(attempt.serial - 1, attempt.started_at)
+            self.phase = Open(self._first_places)
+            return
         elif block.limit is None:
-            self._open_block_ended(block, attempt, measured, count, end)
-        elif block.asks and isinstance(self.phase, Approach | Settle):
-            self._refine(block, measured, count, end - anchor.moment)
+            seconds = end - block.since
+            if block.is_outage:
+                measured, _ = self._measure(block.serial, block.since)
+            limit = self._set_limit(measured)
+            self.phase = Approach(min(0.06, 0.25 / max(1.0, seconds)), 1.3 * limit, 2 * seconds)
+        elif block.asks and isinstance(self.phase, Approach):
+            # A few say little: one long pause between them would else end the run.
+            limit = measured if count >= _COUNT else min(block.rate, max(block.rate / 4, math.sqrt(measured * block.rate)))
+            limit = self._set_limit(limit)
+            self.phase = Approach(max(0.03, math.log(max(1.0, block.rate / limit)) / 8), block.rate, 2 * (end - block.since))
         elif isinstance(self.phase, Steady):
             self.phase.refused = block.refused
         if block.is_outage and block.limit is not None:
-            self._keep(_AFTER_OUTAGE * block.aim)
-            self.phase = Climb()
-        since = end if block.retry_at == -math.inf else low
-        evidence.end_block(attempt.serial - 1 if block.asks else evidence.anchor.serial, end, since)
-
-    def _end_early(self, block: Block, attempt: PacedAttempt, now: float) -> None:
-        """End a block early, as attempts that were started in it are accepted."""
-        self._schedule.release(now)
-        if isinstance(block.origin, Approach) and block.accepted >= 3:
-            block.is_unexpected = True
-        self._keep(_KEPT * block.refused_rate)
-        self._unblock(block, attempt, now)
-
-    def _keep(self, limit: float) -> None:
-        """Keep at least this limit, since a single refusal says little."""
-        if self.limit is not None and self.limit < limit:
-            limit = self._set_limit(limit)
-            if isinstance(self.phase, Steady):
-                self.phase.limit = limit
-
-    def _open_block_ended(self, block: Block, attempt: PacedAttempt, measured: float, count: int, end: float) -> None:
-        """Set the first limit after the first block, if anything was accepted before it."""
-        if count <= 0:
-            self.evidence.begin(attempt.serial - 1, attempt.started_at)
-            self.phase = Open(self._first_places)
-            return
-        seconds = end - block.since
-        if block.is_outage:
-            measured = count / max(1e-3, block.since - self.evidence.begun.moment)
-        limit = self._set_limit(measured)
-        if block.has_long_pause:
-            self.phase = Climb()
-        else:
-            self.phase = Approach(1.3 * limit, min(0.06, 0.25 / max(1.0, seconds)), 2 * seconds)
-
-    def _refine(self, block: Block, measured: float, count: int, period: float) -> None:
-        rate = block.refused_rate
-        # A few say little: one long pause between them would else end the run.
-        limit = measured if count >= 8 else min(rate, max(rate / 4, (measured * measured * rate) ** (1 / 3)))
-        limit = self._set_limit(limit)
-        if block.has_long_pause and rate > 1.35 * measured:
-            self.phase = Climb()
-        elif count >= 8 and rate < 1.35 * measured:
-            self.phase = Settle(max(1.5, 1.2 * period))
-        else:
-            self.phase = Approach(rate, max(0.03, math.log(max(1.0, rate / limit)) / 8), 1.2 * period)
+            self._keep(_AFTER_OUTAGE * block.rate)
+            self.phase = Approach(_CLIMB)
+        elif block.retry_at > block.since + _LONG_PAUSE and isinstance(self.phase, Approach):
+            self.phase = Approach(_CLIMB)
+        evidence.end_block(attempt.serial - 1 if block.asks else anchor.serial, end)
 
     # --- refusals that may have another cause than the rate
 
@@ -289,15 +479,15 @@ class Search:
         is_rough = block.limit is not None and block.limit < _ROUGH and not all(doubt.is_unexpected for doubt in doubts)
         if block.limit is None and block.accepted < 3 * block.refused:
             return False
-        share = 2 / max(1, block.serial - first.serial)
-        if len(doubts) > 2 and not is_rough and share < _MOST_SHARE:
+        if len(doubts) > 2 and not is_rough:
             self._doubts = []
-            accepted = (block.serial - first.serial - 2) / max(1e-3, block.since - first.since)
-            aim = HIGHEST if first.limit is None else first.refused_rate
-            self._begin_trial(accepted, share, first.origin, first.limit, aim)
+            sent, refused = block.serial - first.serial, block.before - first.before
+            accepted = (sent - refused) / max(1e-3, block.since - first.since)
+            self._begin_trial(
+                accepted, refused / max(1, sent), first.origin, first.limit, HIGHEST if first.limit is None else first.rate
+            )
         elif block.limit is None:
-            self.limit, self.phase = block.limit, block.origin
-            self.aim = HIGHEST
+            self.limit, self.phase, self.aim = None, block.origin, HIGHEST
         else:
             return block.is_unexpected
         return True
@@ -306,32 +496,25 @@ class Search:
         """Send less than was accepted, which a limit does not refuse."""
         self._lowered = self.serial
         self.phase = Trial(origin, limit, aim, accepted, share, self.serial)
-        self.aim = bounded(_TRIED * accepted)
+        self.aim = min(HIGHEST, max(LOWEST, _TRIED * accepted))
 
-    def _verify(self, serial: int, now: float) -> None:
+    def _verify(self, serial: int) -> None:
         """Measure the usual share again, since it may have been wrong, or has changed."""
-        share = max(_LEAST_SHARE, self.usual.share_of_round(serial))
-        accepted = self.evidence.delivered(self.serial, now) or self.aim
-        self._begin_trial(accepted, share, self.phase, self.limit, self.aim)
+        share = max(_LEAST_SHARE, self._usual.share_of_round(serial))
+        self._begin_trial(self.aim, share, self.phase, self.limit, self.aim)
 
-    def _judge_trial(self, trial: Trial, attempt: PacedAttempt, now: float) -> None:
+    def _judge_trial(self, trial: Trial, attempt: PacedAttempt) -> None:
         """End a trial once it has a result."""
         if attempt.serial <= trial.serial:
-            return
-        if trial.streak > 2:
-            self.usual.begin(0.0, self.serial)
-            self.phase = Open(self._first_places) if trial.limit is None else Approach(self.aim, 0.03)
-            self._begin_block(attempt, now, is_outage=False)
             return
         remaining = trial.remaining(attempt.serial)
         if remaining is None:
             return
-        was_usual = self.usual.share > 0
-        self.usual.begin(remaining, self.serial)
+        was_usual = self._usual.share > 0
+        self._usual.begin(remaining, self.serial)
         if remaining > trial.share / 4:
             self.limit, self.aim = trial.limit, trial.aim
-            self.phase = trial.origin if was_usual or trial.limit is None else Climb()
+            self.phase = trial.origin if was_usual or trial.limit is None else Approach(_CLIMB)
         else:
             self._lowered = self.serial
-            limit = self._set_limit(trial.accepted / (1 - remaining))
-            self.phase = Settle(settling(limit))
+            self.phase = Steady(self._set_limit(trial.accepted / (1 - remaining)), is_new=True)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-LONGEST_HOLD: Final = 86_400.0
-"""The most seconds for which a `Retry-After` may hold all attempts."""
 _SLACK: Final = 0.01
 """How many seconds of a late start are made up for, since timers are coarse."""
 _SAMPLES: Final = 16
@@ -23,6 +21,19 @@ _PATIENCE: Final = 3.0
 _HEADROOM: Final = 1.75
 """How many attempts may be in flight, as a multiple of what the rate needs without a queue. It allows for varying latencies."""
 _SPARE: Final = 4
+
+
+class PacedAttempt:
+    """An attempt that was started. Owned by the task that started it, until its end."""
+
+    __slots__ = ("outer", "rate", "serial", "started_at")
+
+    def __init__(self, serial: int, started_at: float, rate: float) -> None:
+        self.serial = serial
+        self.started_at = started_at
+        self.rate = rate
+        self.outer: PacedAttempt | None = None
+        """The attempt of the same task that encloses this one, if the pace is entered twice."""
 
 
 class Schedule:
@@ -103,12 +114,8 @@ class Latency:
         self._started_at = self.closes_at = now
         self._noted_at = -math.inf
 
-    def note(self, now: float, seconds: float, *, drifts: bool) -> float | None:
-        """Note a response. At the end of a round, return the responses per second, otherwise None.
-
-        With `drifts`, the usual time follows responses that become a little slower. While the number of attempts in flight grows,
-        a queue would cause that.
-        """
+    def note(self, now: float, seconds: float) -> float | None:
+        """Note a response. At the end of a round, return the responses per second, otherwise None."""
         if not 0 <= seconds <= _LONGEST:
             return None
         since_last = now - self._noted_at
@@ -118,9 +125,9 @@ class Latency:
         self._noted_at = now
         self.total += seconds
         self.count += 1
-        return self._close(now, drifts=drifts) if self.count >= _SAMPLES and now >= self.closes_at else None
+        return self._close(now) if self.count >= _SAMPLES and now >= self.closes_at else None
 
-    def _close(self, now: float, *, drifts: bool) -> float:
+    def _close(self, now: float) -> float:
         mean = self.total / self.count
         delivered = self.count / max(1e-3, now - self._started_at)
         base = self.base
@@ -129,7 +136,6 @@ class Latency:
             self.base = mean if base is None or self._is_new_base else (base + mean) / 2
             self._is_new_base, self._slow_since = False, None
         elif mean < _QUEUED * base + 0.005:
-            self.base = base + (mean - base) / 16 if drifts else base
             self._slow_since = None
         elif self._slow_since is None:
             self._slow_since = now

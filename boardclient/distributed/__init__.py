@@ -8,7 +8,30 @@
 It needs the extra `workers`. docs/distributed.md is its guide.
 """
 
-from boardclient.distributed._jobs import Job, PartStatus, drain, import_part, import_part_now, plan, report, results, status
+from boardclient.distributed._jobs import (
+    Job,
+    PartStatus,
+    drain,
+    import_part,
+    import_part_now,
+    plan,
+    report,
+    reports,
+    results,
+    status,
+)
 from boardclient.distributed._token_store import SqlTokenStore
 
-__all__ = ["Job", "PartStatus", "SqlTokenStore", "drain", "import_part", "import_part_now", "plan", "report", "results", "status"]
+__all__ = [
+    "Job",
+    "PartStatus",
+    "SqlTokenStore",
+    "drain",
+    "import_part",
+    "import_part_now",
+    "plan",
+    "report",
+    "reports",
+    "results",
+    "status",
+]

@@ -10,6 +10,7 @@ import secrets
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence, Sized
 from datetime import datetime
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -17,12 +18,17 @@ import attrs
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from boardclient._database import Database, checked_place
+from boardclient._environment import optional, required
+from boardclient._pace import Pace
 from boardclient.bulk import BulkAudit, BulkReport, BulkRun, CardResult, digest, journal_identity
 from boardclient.bulk._options import make_options
-from boardclient.distributed._database import Database, checked_place, events, jobs, parts
+from boardclient.credentials._oauth import OAuthCredentials
 from boardclient.distributed._lease import Lease, LeaseLostError, claim, worker_name
 from boardclient.distributed._parts import CLOSING, PartLedger, State, dump_drafts, dump_ids, load_drafts, read_states
-from boardclient.errors import BoardClientError, Effect, JournalError
+from boardclient.distributed._tables import events, jobs, parts
+from boardclient.distributed._token_store import SqlTokenStore
+from boardclient.errors import BoardClientError, ConsentRequired, Effect, JournalError
 from boardclient.events import BulkProgress
 from boardclient.models import Card, CardDraft, utc_timestamp
 from boardclient.session import AsyncSession
@@ -37,7 +43,7 @@ _POLL_SECONDS: Final = 0.5
 
 @attrs.frozen(kw_only=True)
 class Job:
-    """A job that was planned. It can be pickled, and holds no credential.
+    """A job that was planned. It can be pickled or passed as `attrs.asdict(job)`, and holds no credential.
 
     Attributes:
         ledger: The path of the ledger's file, or its URL.
@@ -47,15 +53,17 @@ class Job:
         rows: The number of rows.
         already: How many of them had a card when the job was planned.
         since: The last event in the ledger at that time.
+        account: The account that creates the cards, None for that of the environment.
     """
 
     ledger: str
     name: str
     board_id: str
-    parts: tuple[int, ...]
+    parts: tuple[int, ...] = attrs.field(converter=tuple)
     rows: int
     already: int = 0
     since: int = 0
+    account: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -64,13 +72,15 @@ class PartStatus:
 
     Attributes:
         part: The number of the part.
-        state: "open", "held" by a worker, or "done".
+        job: The name of its job.
+        state: "open", "held" by a worker, "consent" if it waits until the account's user signs in, or "done".
         owner: The worker that holds it, or held it last.
         rows: How many rows it has.
         done, failed, in_doubt: How many of them exist, were not created, or may exist.
         seconds, rate: How long its runs took, and how many cards they made in a second.
     """
 
+    job: str
     part: int
     state: str
     owner: str | None
@@ -88,6 +98,7 @@ async def plan(
     ledger: str | os.PathLike[str],
     *,
     name: str | None = None,
+    account: str | None = None,
     parts: int | None = None,
     marker: bool = False,
     settle: float | None = None,
@@ -100,7 +111,9 @@ async def plan(
         rows: The cards to create, in an order that stays. They are read once, and stored.
         board_id: The board of all rows.
         ledger: The path of a file for the workers of one host, or `postgresql://…` without a password (PGPASSWORD gives it).
-        name: The name of the job in the ledger. By default it is made from the board.
+        name: The name of the job in the ledger. By default it is made from the board and the account.
+        account: The account that creates the cards, None for that of the environment. A ledger holds any number of jobs: one for
+            each board and account.
         parts: How many parts to make. By default each has 5,000 rows.
         marker: As in `create_many`.
         settle: As in `create_many`.
@@ -110,7 +123,7 @@ async def plan(
         JournalError: the ledger can't be used, or has other rows under this name.
     """
     place = checked_place(ledger)
-    job = name or f"board {board_id}"
+    job = name or f"board {board_id}" + (f", account {account}" if account else "")
     if parts is not None and parts < 1:
         raise ValueError("parts must be at least 1")
     size = _PART_ROWS if parts is None or not isinstance(rows, Sized) else max(1, -(-len(rows) // parts))
@@ -121,14 +134,16 @@ async def plan(
             options = json.dumps({"marker": marker, "settle": settle})
             found = await _store(connection, job, rows, size, is_new=known is None)
             if known is None:
-                values = {"job": job, "digest": found, "board_id": board_id, "options": options, "facts": "{}"}
+                values = {"job": job, "digest": found, "board_id": board_id, "options": options}
                 await connection.execute(jobs.insert().values(**values, secret=secrets.token_bytes(32), is_draining=False))
             elif tuple(known) != (found, options):
                 raise JournalError(f"the ledger {place} has a job {job!r} with other rows or options: give this one another name")
             else:
                 await connection.execute(jobs.update().where(jobs.c.job == job).values(is_draining=False))
         states = await read_states(database, job)
-        return await _opened_again(database, Job(ledger=place, name=job, board_id=board_id, parts=(), rows=0), states)
+        return await _opened_again(
+            database, Job(ledger=place, name=job, board_id=board_id, parts=(), rows=0, account=account), states
+        )
 
 
 async def _store(connection: AsyncConnection, job: str, rows: Iterable[CardDraft], size: int, *, is_new: bool) -> str:
@@ -209,13 +224,17 @@ async def import_part(
     Args:
         job: The job, as `plan` returned it.
         part: One of `job.parts`.
-        session: The session to use. By default one is made by `AsyncSession.from_env()`, so that no credential travels.
+        session: The session to use. By default one is made by `AsyncSession.from_env()`, so that no credential travels. For a job
+            with an account it signs with the token that `SqlTokenStore` has for it in the ledger's database, and renews it as
+            `BOARDCLIENT_CLIENT_ID` and the other variables of `SignIn.from_env` say. If it has no limiter, all workers with this
+            account share one pace.
         concurrency: As in `create_many`.
         lease: The seconds after which the part of a worker that has died is taken over.
         on_progress: Called with the progress of the part.
 
     Raises:
         JournalError: the ledger can't be used, or belongs to another service or account.
+        ConsentRequired: the account's user has to sign in. The part is given back, and another call resumes it.
         BoardClientError: the run of the part ended early. Another call resumes it.
     """
     owner = worker_name()
@@ -223,7 +242,11 @@ async def import_part(
         database = await opened.enter_async_context(_opened(job.ledger))
         await database.check()
         if session is None:
-            session = await opened.enter_async_context(AsyncSession.from_env())
+            session = await opened.enter_async_context(AsyncSession.from_env(_credentials(job)))
+        if session.cards._runner.limiter is None:
+            pace = Pace(shared=job.ledger, account=json.dumps(dict(session.identity), sort_keys=True))
+            session = session.with_options(limiter=pace)
+        opened.push_async_exit(partial(_park, database, job))
         options = await _prepare(database, job, session)
         for number in dict.fromkeys((part, CLOSING)):
             while await _is_open(database, job.name, number):
@@ -235,6 +258,23 @@ async def import_part(
                     await _run(database, job, held, session, {**options, "concurrency": concurrency}, on_progress)
                 if held.is_draining:
                     return
+
+
+def _credentials(job: Job) -> OAuthCredentials | None:
+    if job.account is None:
+        return None
+    names = ("client_id", "client_secret", "redirect_uri", "auth_url")
+    values: dict[str, Any] = {name: required(f"BOARDCLIENT_{name.upper()}") for name in names}
+    store = SqlTokenStore(job.ledger)
+    return OAuthCredentials(**values, key=optional("BOARDCLIENT_KEY"), store=store, account=job.account)
+
+
+async def _park(database: Database, job: Job, kind: object, error: BaseException | None, trace: object) -> None:
+    """Note that all parts of a job wait for its user. The next call that runs one opens it."""
+    if isinstance(error, ConsentRequired):
+        waiting = (parts.c.job == job.name) & (parts.c.state == "open") & (parts.c.lease_until < database.clock)
+        async with database.begin() as connection:
+            await connection.execute(parts.update().where(waiting).values(state="consent"))
 
 
 def import_part_now(job: Job, part: int, **options: Any) -> None:
@@ -272,7 +312,7 @@ async def _is_open(database: Database, job: str, part: int) -> bool:
     if part not in found:
         raise JournalError(f"the job {job!r} has no part {part}")
     others = [state for number, state in found.items() if number != CLOSING]
-    return found[part] == "open" and (part != CLOSING or "open" not in others)
+    return found[part] != "done" and (part != CLOSING or {*others} <= {"done"})
 
 
 async def _run(
@@ -304,10 +344,20 @@ async def _run(
             unknown="reconcile" if lease.part == CLOSING else "report",
             **options,
         )
-        run = BulkRun(session.cards._runner, drafts, attrs.evolve(checked, ledger=ledger), [on_progress] if on_progress else [])
+        parked: list[BulkProgress] = []
+
+        def park(progress: BulkProgress) -> None:
+            if progress.waiting_for == "consent" and not parked:
+                parked.append(progress)
+                run.stop()
+
+        listeners = [park] if on_progress is None else [park, on_progress]
+        run = BulkRun(session.cards._runner, drafts, attrs.evolve(checked, ledger=ledger), listeners)
         ledger.on_drain = run.stop
         async with run:
             await run.wait()
+            if parked:
+                raise ConsentRequired(f"the account of {job.name} has to sign in", job.account or "")
             if not lease.is_draining:
                 state = "open" if kept else "done"
                 await ledger.finish(run.report, _dump_audit(run.report), state=state)
@@ -352,7 +402,10 @@ async def report(ledger: Job | str | os.PathLike[str], *, name: str | None = Non
     Raises:
         JournalError: the ledger can't be read, or has no such job.
     """
-    async with _of(ledger, name) as (database, job):
+    async with _of(ledger, name) as (database, names):
+        if len(names) != 1:
+            raise JournalError(f"the ledger {database.where} has the jobs {', '.join(map(repr, names))}: name one of them")
+        job = names[0]
         states = await read_states(database, job)
         async with database.begin() as connection:
             sums = sa.select(*(sa.func.coalesce(sa.func.sum(column), 0) for column in (parts.c.requests, parts.c.rejected)))
@@ -377,22 +430,34 @@ async def report(ledger: Job | str | os.PathLike[str], *, name: str | None = Non
     )
 
 
+async def reports(ledger: str | os.PathLike[str]) -> dict[str, BulkReport]:
+    """Return the report of each job of a ledger, by their names: one baseline and one audit for each board and account.
+
+    Raises:
+        JournalError: the ledger can't be read.
+    """
+    async with _of(ledger, None) as (_, names):
+        return {name: await report(ledger, name=name) for name in names}
+
+
 async def status(ledger: str | os.PathLike[str], *, name: str | None = None) -> list[PartStatus]:
-    """Return how far each part of a job is, and who holds it.
+    """Return how far each part of a job is, or of all jobs of the ledger, and who holds it.
 
     Raises:
         JournalError: the ledger can't be read, or has no such job.
     """
-    async with _of(ledger, name) as (database, job):
-        states = await read_states(database, job)
+    async with _of(ledger, name) as (database, names):
+        states = {job: await read_states(database, job) for job in names}
         async with database.begin() as connection:
             is_held = (parts.c.lease_until > database.clock).label("is_held")
-            found = (await connection.execute(sa.select(parts, is_held).where(parts.c.job == job).order_by(parts.c.first))).all()
+            wanted = sa.select(parts, is_held).where(parts.c.job.in_(names)).order_by(parts.c.job, parts.c.first)
+            found = (await connection.execute(wanted)).all()
     result: list[PartStatus] = []
     for part in found:
-        counts = Counter(states.get(seq, ("",))[0] for seq in _numbers(part.first, part.size))
+        counts = Counter(states[part.job].get(seq, ("",))[0] for seq in _numbers(part.first, part.size))
         result.append(
             PartStatus(
+                job=part.job,
                 part=part.part,
                 state="held" if part.state == "open" and part.is_held else part.state,
                 owner=part.owner,
@@ -408,20 +473,20 @@ async def status(ledger: str | os.PathLike[str], *, name: str | None = None) -> 
 
 
 async def drain(ledger: str | os.PathLike[str], *, name: str | None = None) -> None:
-    """Let the workers of a job end once their requests are completed.
+    """Let the workers of a job, or of all jobs of the ledger, end once their requests are completed.
 
-    `plan` opens the job again.
+    `plan` opens a job again.
 
     Raises:
         JournalError: the ledger can't be written, or has no such job.
     """
-    async with _of(ledger, name) as (database, job), database.begin() as connection:
-        await connection.execute(jobs.update().where(jobs.c.job == job).values(is_draining=True))
+    async with _of(ledger, name) as (database, names), database.begin() as connection:
+        await connection.execute(jobs.update().where(jobs.c.job.in_(names)).values(is_draining=True))
 
 
 @contextlib.asynccontextmanager
-async def _of(ledger: Job | str | os.PathLike[str], name: str | None) -> AsyncGenerator[tuple[Database, str], None]:
-    """Open a ledger, and find a job in it."""
+async def _of(ledger: Job | str | os.PathLike[str], name: str | None) -> AsyncGenerator[tuple[Database, list[str]], None]:
+    """Open a ledger, and find a job in it, or all."""
     if isinstance(ledger, Job):
         name, ledger = ledger.name, ledger.ledger
     place = checked_place(ledger)
@@ -431,11 +496,9 @@ async def _of(ledger: Job | str | os.PathLike[str], name: str | None) -> AsyncGe
         await database.check()
         async with database.begin() as connection:
             names = list((await connection.execute(sa.select(jobs.c.job))).scalars())
-        if name is None and len(names) == 1:
-            name = names[0]
-        if name is None or name not in names:
-            raise JournalError(f"the ledger {place} has the jobs {', '.join(map(repr, names)) or 'none'}: name one of them")
-        yield database, name
+        if name is not None and name not in names:
+            raise JournalError(f"the ledger {place} has no job {name!r}, but {', '.join(map(repr, names)) or 'none'}")
+        yield database, names if name is None else [name]
 
 
 def _exists(place: str) -> bool:

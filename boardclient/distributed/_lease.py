@@ -17,7 +17,8 @@ import attrs
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from boardclient.distributed._database import Database, jobs, parts
+from boardclient._database import Database
+from boardclient.distributed._tables import jobs, parts
 from boardclient.errors import JournalError
 
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -56,13 +57,17 @@ class Lease:
     is_draining: bool = False
     _is_lost: bool = False
 
+    def is_held(self) -> bool:
+        """Return False if another worker may have taken over."""
+        return not self._is_lost and _now() < self.deadline
+
     def check(self) -> None:
         """Check that a request may begin now.
 
         Raises:
             LeaseLostError: it may not: another worker may have taken over.
         """
-        if self._is_lost or _now() >= self.deadline:
+        if not self.is_held():
             raise self._lost()
 
     def _lost(self) -> LeaseLostError:
@@ -93,8 +98,8 @@ async def claim(database: Database, job: str, part: int, owner: str, seconds: fl
     async with database.begin() as connection:
         epoch = await connection.scalar(
             parts.update()
-            .where(parts.c.job == job, parts.c.part == part, parts.c.state == "open", free)
-            .values(epoch=parts.c.epoch + 1, owner=owner, lease_until=database.clock + seconds)
+            .where(parts.c.job == job, parts.c.part == part, parts.c.state != "done", free)
+            .values(state="open", epoch=parts.c.epoch + 1, owner=owner, lease_until=database.clock + seconds)
             .returning(parts.c.epoch)
         )
     return None if epoch is None else Lease(job, part, epoch, owner, seconds, began + seconds * (1 - _MARGIN))

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from boardclient._database import Database
 from boardclient._statuses import is_final
 from boardclient.bulk import IdSet
 from boardclient.bulk._ledger import Doubt
 from boardclient.bulk._life import Row
 from boardclient.bulk._results import ResultState
-from boardclient.distributed._database import Database, events, jobs, parts
 from boardclient.distributed._lease import Heartbeat, Lease
+from boardclient.distributed._tables import events, jobs, parts
 from boardclient.errors import BoardClientError
 from boardclient.models import Card, CardDraft, utc_timestamp
 
@@ -90,7 +91,8 @@ class PartLedger:
         self.entries = entries
         """The rows of the input, with their numbers in the job."""
         self.secret = b""
-        self.facts: dict[str, str] = {}
+        self.seen = IdSet()
+        self.may_send = lease.is_held
         self.on_drain: Callable[[], object] = lambda: None
         self._database = database
         self._lease = lease
@@ -105,8 +107,7 @@ class PartLedger:
     async def load(self) -> None:
         """Read what the whole job knows."""
         async with self._database.begin() as connection:
-            found = (await connection.execute(sa.select(jobs.c.secret, jobs.c.facts).where(jobs.c.job == self._lease.job))).one()
-        self.secret, self.facts = found.secret, json.loads(found.facts)
+            self.secret = (await connection.execute(sa.select(jobs.c.secret).where(jobs.c.job == self._lease.job))).scalar_one()
 
     async def admit(self, rows: Sequence[Row]) -> None:
         """Log the rows to be sent, and set on the others what became of them.
@@ -164,11 +165,6 @@ class PartLedger:
             await connection.execute(
                 jobs.update().where(jobs.c.job == self._lease.job, jobs.c.baseline.is_(None)).values(baseline=dump_ids(ids))
             )
-
-    async def set_fact(self, name: str, value: str) -> None:
-        """Keep a text for later runs, in place of an earlier one of this name."""
-        self.facts[name] = value
-        await self._write(changes={"facts": json.dumps(self.facts)})
 
     async def confirmed(self) -> IdSet:
         """Return the identifiers of the cards that belong to rows of the job."""

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from boardclient._database import Database, metadata
+from boardclient._redaction import raises_without_frames, takes_secrets
 from boardclient.credentials._file_store import _from_row, _to_row
-from boardclient.credentials._stores import AccountRecord, AccountStore, Change, T
-from boardclient.distributed._database import Database, metadata
+from boardclient.credentials._stores import AccountStore, Change, T
 from boardclient.errors import CredentialError, JournalError
 
 _tokens: Final = sa.Table(
@@ -32,6 +33,7 @@ _EMPTY: Final = sa.text(
 )
 
 
+@takes_secrets  # a URL with a password is refused
 class SqlTokenStore(AccountStore):
     """Keep tokens in a database, for all processes and hosts that reach it. There is one renewal per account for all of them.
 
@@ -50,14 +52,9 @@ class SqlTokenStore(AccountStore):
         self._database = Database(url, keeps_connections=False)
         self._is_ready = False
 
-    async def _look(self, account: str) -> AccountRecord:
-        return await self._change(account, lambda known, now: (known, known))
-
+    @raises_without_frames
     async def _change(self, account: str, change: Change[T]) -> T:
-        try:
-            outcome = await self._step(account, change)
-        finally:
-            del change  # it may hold a token
+        outcome = await self._step(account, change)
         if isinstance(outcome, CredentialError):
             raise outcome
         return outcome

@@ -30,7 +30,7 @@ class Server:
         user = "postgres" if os.geteuid() == 0 else None
         options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c log_min_messages=fatal"
         line = [str(self.programs / "pg_ctl"), "-D", str(self.folder / "data"), "-l", str(self.folder / "log"), "-o", options]
-        line += ["-w", *words]
+        line += ["-w", "-t", "300", *words]
         subprocess.run(line, check=True, user=user, stdout=subprocess.DEVNULL, cwd=self.folder)
 
     def restart(self) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pickle
+import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -83,7 +84,7 @@ async def test_an_import_by_the_workers_of_a_cluster(world: World, tmp_path: Pat
     assert (code, out.splitlines()[0], len(out.splitlines())) == (0, "120 of 120 done, 0 failed, 0 in doubt", 5)
     _, out, _ = await world.boardclient("ledger", "status", "--ledger", ledger, "--json", "done")
     assert json.loads(out) == {"done": 120}
-    for words, said in ((["--json"], '{"draining": true}'), ([], "the workers end")):
+    for words, said in ((["--json"], '{"draining": true}'), ([], "draining\ttrue")):
         code, out, _ = await world.boardclient("ledger", "drain", "--ledger", ledger, *words)
         assert code == 0
         assert said in out
@@ -128,6 +129,40 @@ async def test_workers_and_the_coordinator_are_killed(world: World, tmp_path: Pa
             coordinator.kill()
     assert out.decode() == "300 True 0\n", err.decode()
     assert world.service.token.encode() not in err
+    assert await world.cards() == Counter(f"card {n}" for n in range(300))
+
+
+async def test_the_scheduler_of_a_cluster_is_killed(world: World, tmp_path: Path) -> None:
+    """The run ends with an error. With another scheduler, the same program resumes it."""
+    world.service.latency = 0.02
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    address = f"tcp://127.0.0.1:{port}"
+    line = [str(Path(__file__).with_name("dask_run.py")), world.board_id, world.list_id, str(tmp_path / "ledger"), "300", address]
+    worker = ["-m", "distributed.cli.dask_worker", address, "--no-nanny", "--no-dashboard", "--nthreads", "1"]
+    worker += ["--host", "127.0.0.1", "--local-directory", str(tmp_path)]
+    running: list[asyncio.subprocess.Process] = []
+    try:
+        async with asyncio.timeout(SECONDS):
+            for is_killed in (True, False):
+                options = ["--host", "127.0.0.1", "--port", port, "--no-dashboard"]
+                scheduler = await world.start("-m", "distributed.cli.dask_scheduler", *options)
+                running += [scheduler, await world.start(*worker), await world.start(*worker)]
+                coordinator = await world.start(*line)
+                running.append(coordinator)
+                while is_killed and len(world.service.calls_of("cards.create")) < 100:
+                    await asyncio.sleep(0.05)
+                if is_killed:
+                    scheduler.kill()
+                out, err = await coordinator.communicate()
+                assert (coordinator.returncode == 0) is not is_killed, err.decode()
+    finally:
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.communicate()
+    assert out.decode() == "300 True 0\n", err.decode()
     assert await world.cards() == Counter(f"card {n}" for n in range(300))
 
 

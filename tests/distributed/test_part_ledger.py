@@ -8,19 +8,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from boardclient import Card, CardDraft, JournalError
+from boardclient._database import Database
+from boardclient._operations import ADD_CARD, draft_fields
+from boardclient._pipeline._calls import CallOptions
 from boardclient.bulk import BulkAudit, BulkReport
 from boardclient.bulk._life import Row
 from boardclient.distributed import _lease, plan, report
 from boardclient.distributed import _parts as part_ledgers
-from boardclient.distributed._database import Database
 from boardclient.distributed._jobs import _dump_audit
 from boardclient.distributed._lease import Lease, LeaseLostError, claim, worker_name
 from boardclient.distributed._parts import CLOSING, PartLedger, read_states
-from boardclient.errors import BoardClientError
+from boardclient.errors import BoardClientError, Effect
 from boardclient.integrations.dask import DaskRun
+from boardclient.testing import BoardService
 
 DRAFTS = [CardDraft(f"card {n}", "l1") for n in range(20)]
 
@@ -50,7 +54,7 @@ def rows(count: int) -> list[Row]:
 
 
 async def test_records_are_there_for_the_next_holder(database: Database) -> None:
-    """Outcomes, facts and the first baseline stay; a part that was given back can be taken at once by its owner."""
+    """Outcomes and the first baseline stay; a part that was given back can be taken at once by its owner."""
     first = await opened(database, await held(database))
     given = rows(4)
     await first.admit(given)
@@ -62,7 +66,6 @@ async def test_records_are_there_for_the_next_holder(database: Database) -> None
     assert await first.baseline() is None
     for ids in (["b1"], ["b2"]):
         await first.set_baseline(ids)
-    await first.set_fact("name", "value")
     await first.note_resembling({})
     assert await first.find_confirmed(lambda card_id: True, 5) == {"c0"}
     assert "c0" in await first.confirmed()
@@ -76,7 +79,7 @@ async def test_records_are_there_for_the_next_holder(database: Database) -> None
     second.add_outcome(again[0], "already", Card("c0"))
     found = await second.baseline()
     assert found is not None
-    assert ("b1" in found, "b2" in found, second.facts) == (True, False, {"name": "value"})
+    assert ("b1" in found, "b2" in found) == (True, False)
     await second.aclose()
 
 
@@ -158,3 +161,19 @@ async def test_a_database_that_can_not_be_used_is_named() -> None:
     """The message has no password, which the URL can't hold."""
     with pytest.raises(JournalError, match=r"the ledger postgresql://nobody@127.0.0.1:1/x can't be used"):
         await plan(DRAFTS, "b1", "postgresql://nobody@127.0.0.1:1/x")
+
+
+@pytest.mark.parametrize("is_lent", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_request_on_its_way_is_not_written_once_the_lease_has_ended(count: int, is_lent: bool) -> None:
+    """It may have waited for a connection. The service sees nothing of it, and the others are written."""
+    async with BoardService() as service, aiohttp.ClientSession() as http:
+        to_do = service.seed({"To Do": []}).lists["To Do"]
+        async with service.session(http=http) if is_lent else service.session() as session:
+            request = ADD_CARD.request_with(draft_fields(CardDraft("Card", to_do), ""), list_id=to_do, due=None)
+            options = [CallOptions(is_of_run=True, may_send=lambda: False) for _ in range(count)] + [CallOptions(is_of_run=True)]
+            calls = (session.cards._runner.call(request, option) for option in options)
+            *refused, card = await asyncio.gather(*calls, return_exceptions=True)
+            assert [getattr(error, "effect", None) for error in refused] == [Effect.NOT_SENT] * count
+            assert isinstance(card, Card)
+            assert len(service.calls_of("cards.create")) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from boardclient import (
     CredentialError,
     EncryptedTokenStore,
     OAuthCredentials,
+    Pace,
     Token,
     TokenStore,
 )
@@ -104,6 +106,19 @@ async def test_an_error_of_the_database_holds_no_token(tmp_path: Path) -> None:
     shown = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
     assert "very-secret" not in shown
     assert repr(store) == f"SqlTokenStore('{tmp_path / 'tokens'}')"
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:very-secret@h/x", "postgresql://h/x?password=very-secret", "postgresql://h/x?sslPassword=very-secret"]
+)
+@pytest.mark.parametrize("make", [SqlTokenStore, lambda url: Pace(shared=url)])
+def test_a_url_with_a_password_is_refused(make: Callable[[str], object], url: str) -> None:
+    """The password is neither in the message nor in a frame of the package."""
+    with pytest.raises(ValueError, match="can't hold a password") as caught:
+        make(url)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__) if frame.f_globals["__name__"] != __name__]
+    assert frames
+    assert "very-secret" not in str([caught.value, *(frame.f_locals for frame in frames)])
 
 
 async def test_a_damaged_row_is_reported(tmp_path: Path) -> None:

@@ -19,10 +19,22 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from boardclient import AsyncSession, CardDraft, JournalError
-from boardclient.distributed import Job, drain, import_part, import_part_now, plan, report, results, status
+from boardclient import AsyncSession, CardDraft, ConsentRequired, JournalError, Pace, _database
+from boardclient._database import Database
+from boardclient.credentials import Credentials, Exchange
+from boardclient.distributed import (
+    Job,
+    SqlTokenStore,
+    drain,
+    import_part,
+    import_part_now,
+    plan,
+    report,
+    reports,
+    results,
+    status,
+)
 from boardclient.distributed import _lease as leases
-from boardclient.distributed._database import Database
 from boardclient.testing import BoardService, faults
 
 if TYPE_CHECKING:
@@ -118,6 +130,8 @@ async def test_small_jobs_and_no_rows(board: Board) -> None:
         assert (await report(job)).created == count
     with pytest.raises(JournalError, match="name one of them"):
         await report(board.ledger)
+    with pytest.raises(JournalError, match="has no job 'job 4'"):
+        await status(board.ledger, name="job 4")
     assert (await report(board.ledger, name="job 3")).created == 3
 
 
@@ -159,13 +173,12 @@ async def test_what_does_not_fit_the_ledger_is_refused(board: Board, tmp_path: P
         await board.run(again)
         with pytest.raises(JournalError, match="belongs to another import"):
             await import_part(job, 0, session=session)
+    await import_part(job, 0, session=board.session.with_options(limiter=Pace()))  # its own in place of the shared one
 
 
 async def test_a_ledger_of_another_format_is_refused(board: Board) -> None:
     """Old and new code can't write one ledger."""
     import sqlalchemy as sa
-
-    from boardclient.distributed import _database
 
     job = await board.plan(board.drafts(3))
     database = _database.Database(board.ledger)
@@ -208,29 +221,55 @@ async def test_a_run_that_ends_early_leaves_a_part_that_resumes(board: Board) ->
     assert await board.cards() == Counter(draft.name for draft in drafts)
 
 
-async def test_a_worker_whose_event_loop_stands_still_loses_its_part(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The heartbeat gives up, and the worker sends nothing when it continues after its lease."""
-    job = await board.plan(board.drafts(60), parts=1)
-    lease_lost: list[BaseException] = []
+@attrs.define
+class Renewing:
+    """Credentials whose first token is refused. During the renewal something happens to the worker."""
+
+    good: Credentials
+    during: Callable[[], object]
+
+    async def acquire(self, exchange: Exchange) -> Credentials:
+        return Credentials("refused", None)
+
+    async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
+        self.during()
+        return self.good
+
+
+@pytest.mark.parametrize("is_renewing", [False, True])
+async def test_a_worker_that_was_suspended_sends_nothing(
+    board: Board, monkeypatch: pytest.MonkeyPatch, is_renewing: bool
+) -> None:
+    """Neither the next row nor, after a renewal, the same one again. The part is taken over, here by the same worker."""
+    job, service = await board.plan(board.drafts(60), parts=1), board.service
+    now, behind = leases._now, [0.0]
+    monkeypatch.setattr(leases, "_now", lambda: now() + behind[0])
+    lost: list[int] = []
     check = leases.Lease.check
 
     def checked(self: leases.Lease) -> None:
         try:
             check(self)
-        except JournalError as error:
-            lease_lost.append(error)
+        except JournalError:
+            lost.append(sum(call.status == 200 for call in service.calls_of("cards.create")))
+            behind[0] = 0.0
             raise
 
+    def suspend() -> None:
+        behind[0] = 5.0 if not lost and service.calls_of("cards.create") else 0.0
+
     monkeypatch.setattr(leases.Lease, "check", checked)
-    running = asyncio.ensure_future(board.run(job, lease=1.0, concurrency=1))
-    while len(board.service.calls_of("cards.create")) < 5:
+    session = board.session
+    if is_renewing:
+        session = session.with_credentials(Renewing(Credentials(service.token, service.key), suspend))
+        session = session.with_options(retry=None)
+    running = asyncio.ensure_future(board.run(job, session=session, lease=1.0, concurrency=1))
+    while not is_renewing and len(service.calls_of("cards.create")) < 5:
         await asyncio.sleep(0)
-    now = leases._now
-    monkeypatch.setattr(leases, "_now", lambda: now() + 5)  # as after a suspension
-    while not lease_lost:
-        await asyncio.sleep(0)
-    monkeypatch.setattr(leases, "_now", now)
-    await asyncio.wait_for(running, 30)
+    sent = sum(call.status == 200 for call in service.calls_of("cards.create"))
+    suspend()
+    await asyncio.wait_for(running, 60)
+    assert sent <= lost[0] <= sent + (not is_renewing)  # one may have been on its way
     assert await board.cards() == Counter(f"card {n}" for n in range(60))
 
 
@@ -335,6 +374,54 @@ class Campaign:
         assert (found.audit.lost, found.audit.duplicated, found.audit.unexpected) == (0, (), ())
 
 
+@pytest.mark.parametrize("ledger", ["file"], indirect=True)
+async def test_a_disk_that_is_full(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent that was not logged. With room the same job resumes, and what was not written is settled."""
+    drafts = board.drafts(600)
+    job = await board.plan(drafts, parts=2)
+    configure = _database.Database._configure
+
+    def small(self: Database, connection: Any, record: object) -> None:
+        configure(self, connection, record)
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + 3}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_database.Database, "_configure", small)
+        with pytest.raises(JournalError, match="database or disk is full"):
+            await board.run(job)
+    sent = len(await board.cards())
+    assert 0 < sent < 600
+    job = await board.plan(drafts, parts=2)
+    await asyncio.wait_for(board.run(job), 60)
+    assert await board.cards() == Counter(draft.name for draft in drafts)
+    found = await report(job)
+    assert (found.created + found.already, found.unknown) == (600, 0)
+
+
+async def test_a_token_that_expires_every_300_requests(board: Board) -> None:
+    """Workers with a store in the ledger's database renew it once for all of them."""
+    service = board.service
+    job = await board.plan(board.drafts(700))
+
+    async def work(part: int) -> None:
+        """Be a host of its own, with credentials and connections of its own."""
+        credentials = service.oauth_credentials(store=SqlTokenStore(board.ledger))
+        async with service.session(credentials) as session:
+            await board.run(attrs.evolve(job, parts=(part,)), session=session)
+
+    running = asyncio.gather(*(work(part) for part in job.parts))
+    for expiries in (1, 2):
+        while len(service.calls_of("cards.create")) < 300 * expiries:
+            await asyncio.sleep(0)
+        service.rules.expire_tokens()
+    await asyncio.wait_for(running, 60)
+    async with service.session(service.oauth_credentials(store=SqlTokenStore(board.ledger))) as session:
+        cards = await attrs.evolve(board, session=session).cards()
+    assert cards == Counter(f"card {n}" for n in range(700))
+    assert len(service.calls_of("token.exchange")) == 1 + 2  # the first token, and one for each expiry
+
+
 @pytest.mark.parametrize("board", [0.02], indirect=True)
 @pytest.mark.parametrize("ledger", ["postgresql"], indirect=True)
 async def test_a_database_that_is_killed_and_started_again(board: Board, postgresql: Server) -> None:
@@ -388,3 +475,38 @@ async def test_workers_that_are_suspended_for_longer_than_their_lease(board: Boa
     campaign = Campaign(board, job, random.Random(seed), lease=1.2, concurrency=4)
     await campaign.run(3, [campaign.suspend] * 3)
     await campaign.check()
+
+
+async def test_boards_and_accounts_of_one_ledger(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An account whose user has to sign in parks its parts, others continue, and each board has an audit of its own."""
+    service = board.service
+    for name, value in service.environment.items():
+        monkeypatch.setenv(name, value)
+    other = service.seed({"To Do": []}, "Other")
+    ada = await board.plan(board.drafts(30), account="ada")
+    others = [CardDraft(f"card {n}", other.lists["To Do"]) for n in range(20)]
+    bob = await plan(others, other.id, board.ledger, account="bob", parts=2, settle=0.3)
+    store = SqlTokenStore(board.ledger)
+    await service.oauth_credentials(store=store, account="ada").exchange_code(service.new_code(), board.session)
+
+    async def run(job: Job) -> list[object]:
+        calls = (import_part(job, part, lease=3.0) for part in job.parts)
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    ended = await asyncio.gather(run(ada), run(bob))
+    assert ended[0] == [None] * len(ada.parts)
+    assert {type(error) for error in ended[1]} == {ConsentRequired}
+    states = {(part.job, part.state) for part in await status(board.ledger)}
+    assert states == {(ada.name, "done"), (bob.name, "consent")}
+    service.faults.add(faults.status(401), "cards.create", call=range(35, 400))  # the next token is good for a few cards only
+    for is_good in (False, True):
+        await service.oauth_credentials(store=store, account="bob").exchange_code(service.new_code(), board.session)
+        assert any(isinstance(error, ConsentRequired) for error in await run(bob)) is not is_good
+        assert ("consent" in {part.state for part in await status(board.ledger, name=bob.name)}) is not is_good
+        service.faults.clear()
+    found = await reports(board.ledger)
+    assert {name: (each.created, each.audit is not None and each.audit.lost == 0) for name, each in found.items()} == {
+        ada.name: (30, True),
+        bob.name: (20, True),
+    }
+    assert len(await board.session.boards.cards(other.id)) == 20

@@ -1,6 +1,6 @@
-"""The tables of a ledger, and its connections: SQLAlchemy Core for a SQLite file and for PostgreSQL.
+"""Databases that processes share: a SQLite file or PostgreSQL, by SQLAlchemy Core.
 
-Nothing here knows what a row or a run is.
+Nothing here knows what is in the tables.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
-from boardclient._optional_imports import requires_extra
-from boardclient.bulk._journal_file import find_location
+from boardclient._environment import requires_extra
+from boardclient._locations import find_location
 from boardclient.errors import JournalError
 
-with requires_extra("workers", "boardclient.distributed"):
+with requires_extra("workers", "a shared database"):
     import sqlalchemy as sa
     from sqlalchemy.event import listen
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -22,52 +22,10 @@ with requires_extra("workers", "boardclient.distributed"):
 
 FORMAT: Final = 1
 metadata: Final = sa.MetaData()
-_Id: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself
+"""The tables of all modules that were imported."""
+Id: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself
 
 formats: Final = sa.Table("boardclient_format", metadata, sa.Column("format", sa.Integer, primary_key=True))
-jobs: Final = sa.Table(
-    "boardclient_jobs",
-    metadata,
-    sa.Column("job", sa.Text, primary_key=True),
-    sa.Column("digest", sa.Text, nullable=False),
-    sa.Column("board_id", sa.Text, nullable=False),
-    sa.Column("options", sa.Text, nullable=False),
-    sa.Column("secret", sa.LargeBinary, nullable=False),
-    sa.Column("identity", sa.Text),
-    sa.Column("baseline", sa.LargeBinary),
-    sa.Column("facts", sa.Text, nullable=False),
-    sa.Column("audit", sa.Text),
-    sa.Column("is_draining", sa.Boolean, nullable=False),
-)
-# A row per part, never one per card. `rows` are the drafts. Only the holder of the current epoch may write.
-parts: Final = sa.Table(
-    "boardclient_parts",
-    metadata,
-    sa.Column("job", sa.Text, primary_key=True),
-    sa.Column("part", sa.Integer, primary_key=True),
-    sa.Column("first", sa.BigInteger, nullable=False),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("rows", sa.LargeBinary, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("epoch", sa.Integer, nullable=False),
-    sa.Column("owner", sa.Text),
-    sa.Column("lease_until", sa.Float, nullable=False),
-    sa.Column("requests", sa.BigInteger, nullable=False),
-    sa.Column("rejected", sa.BigInteger, nullable=False),
-    sa.Column("seconds", sa.Float, nullable=False),
-)
-# Append only: what became of rows, and then which rows may be sent from now on.
-events: Final = sa.Table(
-    "boardclient_events",
-    metadata,
-    sa.Column("id", _Id, primary_key=True, autoincrement=True),
-    sa.Column("job", sa.Text, nullable=False),
-    sa.Column("part", sa.Integer, nullable=False),
-    sa.Column("epoch", sa.Integer, nullable=False),
-    sa.Column("outcomes", sa.Text, nullable=False),
-    sa.Column("sent", sa.Text, nullable=False),
-    sa.Index("boardclient_events_of_part", "job", "part", "id"),
-)
 
 
 class Database:
@@ -75,22 +33,26 @@ class Database:
 
     Args:
         where: The path of a SQLite file, or `postgresql://…` without a password, which libpq's PGPASSWORD or password file gives.
+        is_durable: Whether the end of a transaction waits for the disk.
 
     Raises:
         ValueError: the URL can't be used, or holds a password.
         JournalError: the file is on a network file system.
     """
 
-    def __init__(self, where: str | os.PathLike[str], *, keeps_connections: bool = True) -> None:
+    def __init__(self, where: str | os.PathLike[str], *, keeps_connections: bool = True, is_durable: bool = True) -> None:
         self.where = checked_place(where)
         self.is_file = "://" not in self.where
         url = f"sqlite+aiosqlite:///{self.where}" if self.is_file else f"postgresql+asyncpg://{self.where.partition('://')[2]}"
         options: dict[str, Any] = {"connect_args": {"timeout": 30.0}} if self.is_file else {"pool_pre_ping": True, "pool_size": 2}
         if not keeps_connections:
             options = {"connect_args": options.get("connect_args", {}), "poolclass": sa.NullPool}
+        self._synchronous = "FULL" if is_durable else "NORMAL"
+        if not is_durable and not self.is_file:
+            options["connect_args"] = {"server_settings": {"synchronous_commit": "off"}}
         self._engine = create_async_engine(url, **options)
         if self.is_file:
-            listen(self._engine.sync_engine, "connect", _configure)
+            listen(self._engine.sync_engine, "connect", self._configure)
             listen(self._engine.sync_engine, "begin", _begin)
         # Read by the server: the clocks of workers differ.
         self.clock: sa.ColumnElement[float] = sa.literal_column(
@@ -147,6 +109,11 @@ class Database:
         """Close the connections."""
         await self._engine.dispose()
 
+    def _configure(self, connection: Any, _: object) -> None:
+        connection.isolation_level = None  # transactions begin with `_begin`, not with the first change
+        for pragma in (f"synchronous = {self._synchronous}", "journal_mode = WAL", "busy_timeout = 30000"):
+            connection.execute(f"PRAGMA {pragma}")
+
 
 def checked_place(where: str | os.PathLike[str]) -> str:
     """Return the absolute path of a file, or a URL without a password."""
@@ -156,17 +123,11 @@ def checked_place(where: str | os.PathLike[str]) -> str:
     url = sa.make_url(place)
     if url.get_backend_name() != "postgresql":
         raise ValueError("a ledger is the path of a file, or postgresql://…")
-    if url.password is not None:
+    if url.password is not None or any("password" in name.lower() for name in url.query):
         raise ValueError(
             "a ledger's URL can't hold a password, since URLs show up in logs: set PGPASSWORD or use a password file"
         )
     return place
-
-
-def _configure(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # transactions begin with `_begin`, not with the first change
-    for pragma in ("synchronous = FULL", "journal_mode = WAL", "busy_timeout = 30000"):
-        connection.execute(f"PRAGMA {pragma}")
 
 
 def _begin(connection: sa.Connection) -> None:

@@ -1,0 +1,406 @@
+"""One pace for all processes that use the same credentials, through a database.
+
+One `Controller` searches for the limit. The database holds it: each process asks it for starts a moment ahead, and tells it the
+results of earlier ones. Until a first refusal nothing is asked for, and each process grows from its part of the first burst.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+import math
+import os
+import pickle
+import secrets
+import zlib
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, Final, NamedTuple
+
+import attrs
+import sqlalchemy as sa
+
+from boardclient._database import Database, checked_place, metadata
+from boardclient._pace._controller import Controller
+from boardclient._pace._timing import PacedAttempt
+from boardclient._statuses import status_of
+from boardclient._version import __version__
+from boardclient.errors import JournalError
+
+_AHEAD: Final = 0.2
+"""How many seconds ahead starts are granted to two processes, longer to more of them. A process asks twice in that time."""
+_LEASE: Final = 5.0
+"""The seconds after which a process that is not heard of counts as dead."""
+_REST: Final = 1.0
+"""The seconds between two exchanges of a process that has nothing to ask or tell."""
+_FIRST_PLACES: Final = 16
+_MOST: Final = 10**6
+"""The most attempts of a group in flight. Each process has a bound of its own."""
+
+_log: Final = logging.getLogger("boardclient")
+_paces: Final = sa.Table(
+    "boardclient_paces",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("state", sa.LargeBinary),
+)
+_EMPTY: Final = sa.text("INSERT INTO boardclient_paces (name, version) VALUES (:name, '') ON CONFLICT DO NOTHING")
+
+Result = tuple[int | None, float | None, float]
+"""Status, Retry-After and duration of an attempt."""
+
+
+@attrs.define
+class _Member:
+    """A process, and the attempts that were granted to it and have not ended."""
+
+    seen_at: float
+    attempts: dict[int, PacedAttempt] = attrs.field(factory=dict)
+
+
+@attrs.define
+class Message:
+    """What a process tells and asks. `held` are the attempts that it still has."""
+
+    started: int = 0
+    """How many attempts it started without asking, since the last message."""
+    refused: int = 0
+    """How many of those were refused."""
+    retry_after: float | None = None
+    ended: dict[int, Result | None] = attrs.field(factory=dict)
+    held: set[int] = attrs.field(factory=set)
+    wanted: int = 0
+
+
+class Answer(NamedTuple):
+    """What a process may start, and what was found: `controller` is None until a refusal."""
+
+    granted: list[PacedAttempt]
+    now: float
+    members: int
+    controller: Controller | None
+    ahead: float
+
+
+@attrs.define
+class Group:
+    """The processes that share a pace, and their controller. The database holds it, on whose clock all times are."""
+
+    moment: float = 0.0
+    """The time until which starts are granted. The controller lives in it: a pause begins after the last granted start."""
+    ahead: float = _AHEAD
+    began: float = 0.0
+    started: int = 0
+    controller: Controller | None = None
+    members: dict[str, _Member] = attrs.field(factory=dict)
+
+    def exchange(self, name: str, now: float, message: Message) -> Answer:
+        """Take the message of a process, and grant it its share of the starts that are due soon."""
+        for other in [other for other, member in self.members.items() if now - member.seen_at > _LEASE]:
+            self._end(self.members.pop(other), Message())
+        if not self.members:
+            self.began, self.started = now, 0
+        member = self.members.setdefault(name, _Member(now))
+        member.seen_at = now
+        self.started += message.started
+        self.ahead = _AHEAD * max(1.0, math.sqrt(len(self.members) / 2))
+        self.moment = max(self.moment, now + self.ahead)
+        controller = self.controller
+        if controller is None and message.refused:
+            controller = self.controller = Controller(None, _MOST)
+            controller.take_over(self.started, self.began, now, message.retry_after, 2 * self.ahead)
+        elif controller is not None:
+            controller.add_earlier(message.started, message.refused)
+        granted: list[PacedAttempt] = []
+        if controller is not None:
+            self._end(member, message)
+            share = math.ceil(min(controller.rate * self.ahead, controller.places) / len(self.members))
+            while len(granted) < min(share, message.wanted) and (due := controller.next_start()) <= self.moment:
+                granted.append(controller.start(max(now, due)))
+            member.attempts.update((attempt.serial, attempt) for attempt in granted)
+        return Answer(granted, now, len(self.members), controller, self.ahead)
+
+    def _end(self, member: _Member, message: Message) -> None:
+        """End the attempts that a process no longer has."""
+        controller = self.controller
+        for serial, attempt in [*member.attempts.items()]:
+            assert controller is not None  # noqa: S101 -- it granted them
+            if serial in message.held:
+                continue
+            del member.attempts[serial]
+            if serial not in message.ended:
+                controller.cancel(attempt)
+                continue
+            result = message.ended[serial]
+            if result is not None:
+                status, retry_after, seconds = result
+                # An attempt takes as long as the controller has to wait for its result.
+                controller.report(attempt, self.moment, status, retry_after, seconds + 2 * self.ahead)
+            controller.end(attempt)
+
+
+class _Loader(pickle.Unpickler):
+    """Loads the classes of the controller and nothing else, since a pickle of other objects can run code."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        if (module_name, global_name) == ("collections", "deque"):
+            return deque
+        if module_name.startswith("boardclient._pace.") and "." not in global_name:
+            found = super().find_class(module_name, global_name)
+            if isinstance(found, type) and found.__module__ == module_name:
+                return found
+        raise pickle.UnpicklingError(f"{module_name}.{global_name} is not part of a pace")
+
+
+def dump(group: Group) -> bytes:
+    """Return a group as it is stored."""
+    return zlib.compress(pickle.dumps(group, 5), 1)
+
+
+def load(stored: bytes) -> Group:
+    """Return a group that was stored.
+
+    Raises:
+        Exception: it is damaged.
+    """
+    group = _Loader(io.BytesIO(zlib.decompress(stored))).load()
+    if not isinstance(group, Group):
+        raise pickle.UnpicklingError(f"{type(group).__name__} is not part of a pace")
+    return group
+
+
+class Store:
+    """The row of a group in a database, for one event loop."""
+
+    def __init__(self, place: str | os.PathLike[str], name: str) -> None:
+        self._database = Database(place, is_durable=False)
+        self._row = _paces.c.name == name
+        self._name = name
+        self._is_ready = False
+
+    async def exchange(self, name: str, message: Message) -> Answer:
+        """Pass a message to the group, and store what it did to it.
+
+        Raises:
+            JournalError: the database can't be used.
+        """
+        if not self._is_ready:
+            await self._database.create()
+        async with self._database.begin() as connection:
+            if not self._is_ready:
+                await connection.execute(_EMPTY, {"name": self._name})
+            row = (await connection.execute(sa.select(_paces.c.version, _paces.c.state).where(self._row).with_for_update())).one()
+            now = float(await connection.scalar(sa.select(self._database.clock)) or 0.0)
+            group = Group()
+            if row.version == __version__:
+                with contextlib.suppress(Exception):  # it is damaged: begin anew
+                    group = load(row.state)
+            answer = group.exchange(name, now, message)
+            values = {"version": __version__, "state": dump(group)}
+            await connection.execute(_paces.update().where(self._row).values(values))
+        self._is_ready = True
+        return answer
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._database.aclose()
+
+
+class SharedController:
+    """Decides when the attempts of this process may start, as a `Controller` does. Owned by a `Pace`.
+
+    It exchanges messages with its group while attempts wait or are in flight. `waiting` returns how many wait, `wake` lets those
+    start that may, and `fail` ends the wait of all.
+    """
+
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        group: str,
+        start_rate: float | None,
+        most: int,
+        *,
+        clock: Callable[[], float],
+        waiting: Callable[[], int],
+        wake: Callable[[], object],
+        fail: Callable[[Exception], object],
+    ) -> None:
+        checked_place(place)
+        self._place, self._group = place, group
+        self._start_rate, self._most = start_rate, most
+        self._clock, self._waiting, self._wake, self._fail = clock, waiting, wake, fail
+        self._name = secrets.token_hex(8)
+        self._own = Controller(start_rate, most)
+        """Decides until the group's first refusal."""
+        self._found: Controller | None = None
+        """The group's, as it was at the last exchange."""
+        self._offset = 0.0
+        """What has to be added to the database's time to get this process's."""
+        self._granted: deque[PacedAttempt] = deque()
+        self._held: dict[int, PacedAttempt] = {}
+        self._results: dict[int, Result] = {}
+        self._ended: dict[int, Result | None] = {}
+        self._started = self._refused = self._used = 0
+        """Since then: attempts that `_own` started, how many of these were refused, and granted ones that were started."""
+        self._retry_after: float | None = None
+        self._is_known = False
+        self._asked_at = -math.inf
+        self._ahead = _AHEAD
+        self._task: asyncio.Task[None] | None = None
+        self._changed, self._hurry = asyncio.Event(), asyncio.Event()
+
+    # --- as a controller
+
+    @property
+    def _shown(self) -> Controller:
+        return self._found or self._own
+
+    @property
+    def rate(self) -> float:
+        """The rate of the whole group."""
+        return self._shown.rate
+
+    @property
+    def limit(self) -> float | None:
+        """The service's limit in requests per second, or None if it is not known yet."""
+        return self._shown.limit
+
+    @property
+    def places(self) -> int:
+        """How many attempts of the whole group may be in flight now."""
+        return self._shown.places
+
+    @property
+    def in_flight(self) -> int:
+        """The number of attempts of this process in flight."""
+        return self._own.in_flight + len(self._held)
+
+    @property
+    def held_until(self) -> float:
+        """The time until which no attempt starts, because of refusals."""
+        return self._own.held_until if self._found is None else self._found.held_until + self._offset
+
+    def next_start(self) -> float:
+        """Return the time at which an attempt may start. It is infinite until the group has granted one."""
+        if self.in_flight >= self._most:
+            return math.inf
+        if self._granted:
+            return self._granted[0].started_at + self._offset
+        if self._is_known and self._found is None:
+            return self._own.next_start()
+        self._ask()
+        return math.inf
+
+    def start(self, now: float) -> PacedAttempt:
+        """Start an attempt. The time of `next_start` must have passed."""
+        if not self._granted:
+            self._started += 1
+            self._begin()
+            return self._own.start(now)
+        attempt = self._granted.popleft()
+        self._held[attempt.serial] = attempt
+        self._used += 1
+        return attempt
+
+    def end(self, attempt: PacedAttempt) -> None:
+        """Note that an attempt has ended."""
+        if self._is_own(attempt):
+            self._own.end(attempt)
+            return
+        del self._held[attempt.serial]
+        self._ended[attempt.serial] = self._results.pop(attempt.serial, None)
+        self._ask()
+
+    def cancel(self, attempt: PacedAttempt) -> None:
+        """Undo the start of an attempt that was never made."""
+        if self._is_own(attempt):
+            self._started -= 1
+            self._own.cancel(attempt)
+        else:
+            del self._held[attempt.serial]
+
+    def report(self, attempt: PacedAttempt, now: float, status: int | None, retry_after: float | None, seconds: float) -> None:
+        """Note the result of an attempt, and tell the group of a refusal at once."""
+        result = (status, retry_after, seconds)
+        is_refused = status is not None and status_of(status).is_throttling
+        if self._is_own(attempt):
+            self._own.report(attempt, now, *result)
+            if is_refused:
+                self._refused, self._retry_after = self._refused + 1, retry_after
+        else:
+            self._results[attempt.serial] = result
+        if is_refused:
+            self._hurry.set()
+            self._ask()
+
+    def _is_own(self, attempt: PacedAttempt) -> bool:
+        return self._held.get(attempt.serial) is not attempt
+
+    # --- exchanges
+
+    def _ask(self) -> None:
+        """Exchange messages soon."""
+        self._begin()
+        self._changed.set()
+
+    def _begin(self) -> None:
+        """Exchange messages from now on, if this process does not yet."""
+        loop = asyncio.get_running_loop()
+        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
+            self._changed, self._hurry = asyncio.Event(), asyncio.Event()
+            self._task = loop.create_task(self._follow(), name="boardclient shared pace", context=Context())
+
+    @property
+    def _is_needed(self) -> bool:
+        return bool(self._waiting() or self.in_flight or self._ended or self._started or self._granted)
+
+    async def _follow(self) -> None:
+        """Exchange messages as long as the pace is used."""
+        is_down = False
+        async with contextlib.aclosing(Store(self._place, self._group)) as store:
+            while self._is_needed:  # pragma: no branch -- coverage loses track of a frame that waits for greenlets
+                self._changed.clear()
+                self._hurry.clear()
+                try:
+                    await self._exchange(store)
+                    is_down = False
+                except JournalError as error:
+                    if not self._is_known:  # it may never work
+                        self._fail(error)
+                        break
+                    level = logging.DEBUG if is_down else logging.WARNING
+                    _log.log(level, "%s. Attempts wait until it can be used again", error)
+                    is_down = True
+                self._wake()
+                await _wait(self._changed, _REST)
+                await _wait(self._hurry, self._asked_at + self._ahead / 2 - self._clock())
+            self._task = None  # while this one closes the store, another one can be begun
+
+    async def _exchange(self, store: Store) -> None:
+        now = self._clock()
+        while self._granted and self._granted[0].started_at + self._offset < now - self._ahead:
+            self._granted.popleft()  # nothing waited for it
+        wanted = max(0, self._waiting() + 2 * self._used - len(self._granted))
+        held = {*self._held, *(attempt.serial for attempt in self._granted)}
+        message = Message(self._started, self._refused, self._retry_after, dict(self._ended), held, wanted)
+        self._asked_at, self._used = now, 0
+        answer = await store.exchange(self._name, message)
+        for serial in message.ended:
+            del self._ended[serial]
+        self._started -= message.started
+        self._refused -= message.refused
+        if not self._is_known and answer.controller is None:
+            self._own = Controller(self._start_rate, self._most, max(1, _FIRST_PLACES // answer.members))
+        self._is_known, self._found, self._ahead = True, answer.controller, answer.ahead
+        self._offset = self._clock() - answer.now
+        self._granted.extend(answer.granted)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(0.0, seconds)):
+            await event.wait()

@@ -1,0 +1,201 @@
+"""Processes with the same credentials share a pace through a database."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import pickle
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pace_simulation import Bucket, Service, SlidingWindow, Window, served
+
+from boardclient import JournalError, Pace
+from boardclient._pace import _shared
+from boardclient.testing import BoardService, faults
+
+WORKER = """
+import asyncio, sys
+from boardclient import ApiError, AsyncSession, Pace
+
+async def main(shared, list_id):
+    async with AsyncSession.from_env(limiter=Pace(shared=shared), retry=None) as session:
+        async def work():
+            while True:
+                try:
+                    await session.cards.create(name="card", list_id=list_id)
+                except ApiError:
+                    pass
+        await asyncio.gather(*(work() for _ in range(8)))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+class Memory:
+    """The row of a group, without a database. A process that has died hangs in it."""
+
+    stored: bytes | None = None
+    dies: tuple[float, ...] = ()
+
+    def __init__(self, place: str, name: str) -> None:
+        self._end = self.dies[int(place.rpartition(" ")[2])]
+
+    async def exchange(self, name: str, message: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._end:
+            await asyncio.sleep(math.inf)
+        await asyncio.sleep(0.003)
+        group = _shared.Group() if self.stored is None else _shared.load(self.stored)
+        answer = group.exchange(name, 1e9 + loop.time(), message)
+        Memory.stored = _shared.dump(group)
+        await asyncio.sleep(0.002)
+        return answer
+
+    async def aclose(self) -> None:
+        pass
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Memory]]:
+    monkeypatch.setattr(_shared, "Store", Memory)
+    yield Memory
+    Memory.stored = None
+
+
+@pytest.mark.parametrize(
+    ("service", "limit"),
+    [(Bucket(20), 20), (Bucket(100, burst=0.1), 100), (Window(100), 100), (SlidingWindow(20), 20), (Bucket(100), 100)],
+)
+def test_eight_processes_find_a_limit_and_use_it(memory: type[Memory], service: Service, limit: int) -> None:
+    """After 15 s at least 90 in 100 of it, with at most 2 in 100 refused, also when three of them have died."""
+    memory.dies = (25.0, 26.0, 27.0, *[math.inf] * 5)
+    outcome = served(service, 50.0, workers=40, shared=memory.dies)
+    assert outcome.accepted(15, 25) >= 0.9 * limit
+    assert outcome.accepted(25, 50) >= 0.9 * limit
+    assert outcome.refused(15, 50) <= 0.02
+
+
+async def test_processes_share_a_pace_and_continue_when_one_is_killed(ledger: str) -> None:
+    """Hardly anything is refused, and what the dead one did not use, the others do."""
+    async with BoardService() as service, service.session() as session:
+        board = await session.boards.create("Board")
+        to_do = await session.lists.create("To Do", board_id=board.id)
+        service.faults.rate_limit = faults.rate_limit(40, burst=40)
+        line = [sys.executable, "-c", WORKER, ledger, to_do.id]
+        workers = [subprocess.Popen(line, env={**os.environ, **service.environment}) for _ in range(3)]
+
+        async def until(accepted: int) -> None:
+            async with asyncio.timeout(90):
+                while sum(call.status == 200 for call in service.calls_of("cards.create")) < accepted:
+                    await asyncio.sleep(0.05)
+
+        try:
+            await until(300)
+            workers[0].kill()
+            await until(700)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        calls = service.calls_of("cards.create")
+        assert sum(call.status == 429 for call in calls) <= 0.15 * len(calls)
+
+
+async def test_a_database_that_is_not_there_is_named_and_one_that_is_gone_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only what never worked raises."""
+    pace = Pace(shared="postgresql://postgres@127.0.0.1:1/none")
+    with pytest.raises(JournalError, match=r"postgresql://postgres@127\.0\.0\.1:1/none can't be used"):
+        async with pace:
+            pass
+    with pytest.raises(ValueError, match="can't hold a password"):
+        Pace(shared="postgresql://user:secret@host/db")
+
+    pace = Pace(shared=tmp_path / "paces")
+    failures = [JournalError("the disk is full")] * 3
+    exchange = _shared.Store.exchange
+
+    async def failing(self: _shared.Store, name: str, message: Any) -> Any:
+        if pace.in_flight and failures:
+            raise failures.pop()
+        return await exchange(self, name, message)
+
+    monkeypatch.setattr(_shared.Store, "exchange", failing)
+    async with asyncio.timeout(60):
+        async with pace:
+            pace.report(429, 0.0, 0.1)  # which is sent at once
+            while failures:
+                await asyncio.sleep(0.05)
+        for _ in range(3):
+            async with pace:
+                pace.report(200, None, 0.1)
+    assert [record.message for record in caplog.records] == ["the disk is full. Attempts wait until it can be used again"]
+
+
+def test_a_limit_stays_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process begins with it. Each account has its own, and what another version has stored is not used."""
+
+    def limit(*statuses: int, account: str = "") -> float | None:
+        async def use() -> float | None:
+            pace = Pace(shared=tmp_path / "paces", account=account)
+            for status in statuses:
+                async with pace:
+                    pace.report(status, None, 0.01)
+            assert f"limit about {pace.limit:.3g}/s" in repr(pace) if pace.limit else "no limit met" in repr(pace)
+            return pace.limit
+
+        return asyncio.run(use())
+
+    found = limit(200, 200, 429, 200, 200)
+    assert found is not None
+    assert limit(200) == pytest.approx(found, rel=0.5)
+    assert limit(200, account="another") is None
+    monkeypatch.setattr(_shared, "__version__", "0.0.0")
+    assert limit(200) is None
+
+
+@pytest.mark.parametrize("is_limited", [False, True])
+async def test_a_start_that_is_cancelled_is_given_back(tmp_path: Path, is_limited: bool) -> None:
+    """It is no attempt in flight, of which there are never more than allowed."""
+    pace = Pace(shared=tmp_path / "paces", max_in_flight=1)
+    if is_limited:
+        async with pace:
+            pace.report(429, 0.0, 0.01)
+    inner: Any = pace
+    grant = inner._grant_permits
+
+    async def enter() -> None:
+        async with pace:
+            assert pace.in_flight == 1
+
+    def grant_and_cancel() -> None:
+        grant()
+        if pace.in_flight:
+            task.cancel()
+
+    async with asyncio.timeout(60):
+        inner._grant_permits = inner._controller._wake = grant_and_cancel
+        task = asyncio.create_task(enter())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        inner._grant_permits = inner._controller._wake = grant
+        assert pace.in_flight == 0
+        await asyncio.gather(*(enter() for _ in range(5)))
+        assert not pace.held_seconds
+        await inner._controller._task  # what was granted and not used is given back
+
+
+def test_only_the_classes_of_a_pace_are_loaded() -> None:
+    """Code can't be run by writing to the database."""
+    for value in (os.system, subprocess.Popen, Bucket(1), _shared.dump, 7):
+        with pytest.raises(pickle.UnpicklingError, match="is not part of a pace"):
+            _shared.load(zlib.compress(pickle.dumps(value)))
+    assert _shared.load(_shared.dump(_shared.Group())) == _shared.Group()
