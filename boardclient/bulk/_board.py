@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
-from typing import Final, Protocol, TypeVar
-
-import attrs
+from typing import Final, TypeVar
 
 from boardclient import _operations as operations
 from boardclient._operations import Request
-from boardclient._pipeline._calls import CallOptions, CallRunner
+from boardclient._pipeline._calls import CallOptions
+from boardclient._pipeline._pipeline import Pipeline
 from boardclient._statuses import ends_run
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._listing import IdSet, Listing
-from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, SharedLimiter
+from boardclient.bulk._listing import IdSet, Listing, Missing
+from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold
 from boardclient.errors import (
     ApiError,
     BoardClientError,
@@ -42,14 +41,6 @@ _MOST_ASKED: Final = 100
 """How many missing cards are read, each time the board is read."""
 
 
-class Reader(Protocol):
-    """Reads the board for a run."""
-
-    async def read(self, request: Request[T], take: Callable[[T], Awaitable[R]]) -> R:
-        """Make the call, and return what `take` makes of its value."""
-        ...
-
-
 class PatientReader:
     """Makes calls that are safe to repeat. Owned by a run.
 
@@ -57,9 +48,8 @@ class PatientReader:
     includes responses that can't be decoded, such as the page of a proxy or half a body, since `take` is repeated with it.
     """
 
-    def __init__(self, caller: CallRunner, limiter: SharedLimiter | None, hold: Hold) -> None:
+    def __init__(self, caller: Pipeline, hold: Hold) -> None:
         self._caller = caller
-        self._limiter = limiter
         self._hold = hold
         self._loop = asyncio.get_running_loop()
         self._has_read = False
@@ -74,9 +64,11 @@ class PatientReader:
         while True:
             await self._hold.acquire()
             try:
-                options = CallOptions(self._limiter, is_of_run=True, waits_count=False)
+                options = CallOptions(is_of_run=True, waits_count=False)
                 value = await take(await self._caller.call(request, options))
             except BoardClientError as error:
+                if _is_no_card(error, request):
+                    raise  # what was asked, and neither a failure of the service nor a sign that it accepts requests
                 self._hold.note_failure(error, failures=1)
                 wait = getattr(error, "retry_after", None) or pause
                 if not self._may_pass(error, request, self._loop.time() + wait - began):
@@ -97,7 +89,7 @@ class PatientReader:
         if isinstance(error, ConsentRequired):
             return True
         is_of_card = request.operation == operations.READ_CARD.name
-        if ends_run(error) or (is_of_card and isinstance(error, NotFoundError)):
+        if ends_run(error):
             return False
         is_answer = isinstance(error, ApiError | DecodeError) and not isinstance(error, ServerError | RateLimitError)
         if not self._has_read or is_of_card:
@@ -107,21 +99,6 @@ class PatientReader:
         return seconds < (PATIENCE_SECONDS if isinstance(error, RateLimitError) else patience)
 
 
-@attrs.frozen
-class Missing:
-    """How many confirmed cards a listing lacks.
-
-    Attributes:
-        deleted: Those that are deleted.
-        hidden: Those that exist, or may.
-        is_incomplete: Whether one of them may be on the board, in a list that is open. So the listing may be cut off.
-    """
-
-    deleted: int = 0
-    hidden: int = 0
-    is_incomplete: bool = False
-
-
 class RunBoard:
     """Reads the board of a run. Owned by a reconciler.
 
@@ -129,7 +106,7 @@ class RunBoard:
     missing from the listing.
     """
 
-    def __init__(self, reader: Reader, board_id: str | None, ledger: Ledger, settle_seconds: float) -> None:
+    def __init__(self, reader: PatientReader, board_id: str | None, ledger: Ledger, settle_seconds: float) -> None:
         self.board_id = board_id
         self.lists: frozenset[str] | None = None
         """Its lists, None if they are not known."""
@@ -197,10 +174,9 @@ class RunBoard:
         return await self._reader.read(operations.CARDS_IN_SLICES.request(self.board_id or ""), take)
 
     async def look_for_missing(self, listing: Listing, known: Iterable[str]) -> Missing:
-        """Read some of the confirmed cards that a listing lacks.
+        """Read confirmed cards that a listing lacks, until one shows that the listing is incomplete.
 
-        It ends with one that shows that the listing is incomplete. The rest are taken to be like them. `known` are identifiers of
-        confirmed cards of this run.
+        `known` are identifiers of confirmed cards of this run.
 
         Raises:
             BoardClientError: an error that ends the run.
@@ -208,11 +184,12 @@ class RunBoard:
         if not listing.missing:
             return Missing()
         unlisted = {card_id for card_id in known if listing.lacks(card_id)}
-        if not unlisted:  # their rows are not in the input
-            unlisted = await self._ledger.find_confirmed(listing.lacks, _MOST_ASKED)
-        is_incomplete = not unlisted or await self._is_one_there(sorted(unlisted - self._deleted - self._moved)[:_MOST_ASKED])
-        deleted = len(unlisted & self._deleted) if is_incomplete or unlisted & self._moved else listing.missing
-        return Missing(deleted, listing.missing - deleted, is_incomplete)
+        if len(unlisted) < listing.missing:
+            unlisted |= await self._ledger.find_confirmed(listing.lacks, _MOST_ASKED)
+        is_there = await self._is_one_there(sorted(unlisted - self._deleted - self._moved)[:_MOST_ASKED])
+        deleted = len(unlisted & self._deleted)
+        is_unexplained = len(unlisted) < min(listing.missing, _MOST_ASKED)
+        return Missing(deleted, listing.missing - deleted, is_incomplete=is_there or is_unexplained)
 
     async def _is_one_there(self, card_ids: Sequence[str]) -> bool:
         """Return True if a card may be on the board, in a list that is open."""
@@ -243,6 +220,11 @@ class RunBoard:
         if self.open_lists is not None and card.list_id is not None and card.list_id not in self.open_lists:
             self._moved.add(card_id)
         return False
+
+
+def _is_no_card(error: BoardClientError, request: Request[T]) -> bool:
+    """Return True if the service responds that there is no such card."""
+    return isinstance(error, NotFoundError) and request.operation == operations.READ_CARD.name
 
 
 async def _itself(value: T) -> T:

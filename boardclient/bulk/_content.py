@@ -89,38 +89,29 @@ class EqualCards:
 
     def __init__(self, cards: Iterable[Card], shown: Container[str] | None = None) -> None:
         self._cards = [card for card in cards if card.name is not None]
-        shown = shown_fields(self._cards) if shown is None else shown
-        self._shows_list, self._shows_desc, self._shows_due = (field in shown for field in FIELDS[1:])
-        self._indexes: dict[tuple[bool, bool], dict[Hashable, list[Card]]] = {}
+        self._shown = shown_fields(self._cards) if shown is None else shown
+        self._indexes: dict[tuple[str, ...], dict[Hashable, list[Card]]] = {}
 
     def to(self, row: Content) -> Sequence[Card]:
         """Return the cards that equal a row."""
         if not self._cards:
             return ()
-        by_desc = row.desc is not None and self._shows_desc
-        by_due = row.due is not None and self._shows_due
-        index = self._indexes.get((by_desc, by_due))
-        if index is None:
-            index = self._indexes[by_desc, by_due] = self._index(by_desc=by_desc, by_due=by_due)
-        key = (
-            row.name,
-            row.list_id if self._shows_list else None,
-            row.desc if by_desc else None,
-            row.due if by_due else None,
-        )
-        return index.get(key, ())
+        fields = tuple(field for field in FIELDS if field in self._shown and getattr(row, field) is not None)
+        if fields not in self._indexes:
+            index = self._indexes[fields] = {}
+            for card in self._cards:
+                index.setdefault(_values(_content_of(card), fields), []).append(card)
+        return self._indexes[fields].get(_values(row, fields), ())
 
-    def _index(self, *, by_desc: bool, by_due: bool) -> dict[Hashable, list[Card]]:
-        index: dict[Hashable, list[Card]] = {}
-        for card in self._cards:
-            key = (
-                normal(card.name or ""),
-                card.list_id if self._shows_list else None,
-                normal(card.desc or "") if by_desc else None,
-                _whole_seconds(card.due) if by_due and card.due is not None else None,
-            )
-            index.setdefault(key, []).append(card)
-        return index
+
+def _content_of(card: Card) -> Content:
+    """Return what a card shows, in the form in which it is compared."""
+    due = None if card.due is None else _whole_seconds(card.due)
+    return Content(normal(card.name or ""), card.list_id or "", normal(card.desc or ""), due)
+
+
+def _values(content: Content, fields: Iterable[str]) -> Hashable:
+    return tuple([getattr(content, field) for field in fields])
 
 
 def digest(draft: CardDraft) -> bytes:

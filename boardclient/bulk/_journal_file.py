@@ -19,21 +19,21 @@ from typing import Final, NamedTuple, Self
 
 import attrs
 
+from boardclient._locations import find_location
 from boardclient.errors import JournalError
 
 APPLICATION_ID: Final = 0x62634A4C
 """Identifies SQLite files of this package: "bcJL" (https://www.sqlite.org/pragma.html#pragma_application_id)."""
 FORMAT: Final = 4
 _PAGE_BYTES: Final = 4096
+_BOOT: Path = Path("/proc/sys/kernel/random/boot_id")
 _LOCK_SECONDS: Final = 30.0
 """How long a commit waits for readers to release their locks."""
 
-# A row in `rows` is in doubt until `outcomes` has it: no row is rewritten when a card is created. `keys` finds a row by its key.
-# It lags behind `rows`: `indexed` in `meta` is the last row that it has.
+# A row in `rows` is in doubt until `outcomes` has it: no row is rewritten when a card is created.
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE rows (seq INTEGER PRIMARY KEY, key NOT NULL, content TEXT NOT NULL, run INTEGER NOT NULL);
-CREATE TABLE keys (key PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE rows (seq INTEGER PRIMARY KEY, key NOT NULL UNIQUE, content TEXT NOT NULL, run INTEGER NOT NULL);
 CREATE TABLE outcomes (
   seq INTEGER PRIMARY KEY,
   state TEXT NOT NULL CHECK (state IN ('done', 'failed', 'waiting', 'unknown', 'undone')),
@@ -41,73 +41,28 @@ CREATE TABLE outcomes (
 );
 CREATE TABLE resembling (seq INTEGER PRIMARY KEY, cards TEXT NOT NULL);
 CREATE TABLE baseline (card_id TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-_NOT_RELEASED: Final = (
-    "INSERT OR IGNORE INTO outcomes (seq, state, detail) SELECT seq, 'waiting', 'logged, and not sent: the run was killed'"
-    " FROM rows WHERE seq > ?"
-)
+_UNSENT: Final = "INSERT OR IGNORE INTO outcomes (seq, state, detail) SELECT seq, 'waiting', 'not sent' FROM rows WHERE seq > ?"
 
 
 @attrs.frozen(kw_only=True)
 class Meta:
     """The metadata of a journal. `baseline` is the number of cards before the first row, None if they were not read.
 
-    `inode` and `path` name the file that the last run has used.
+    `inode` and `path` name the file that the last run has used. `total` is the number of rows in its input, None if not known.
     """
 
     identity: dict[str, str]
     secret: bytes = attrs.field(repr=False)
     created_at: datetime
     runs: int
-    indexed: int
     baseline: int | None
     inode: int
     path: str
+    total: int | None = None
 
 
 # --- reading a file
-
-
-def find_location(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a journal without links.
-
-    Raises:
-        JournalError: its folder does not exist or is on a network file system.
-    """
-    given = Path(path)
-    try:
-        given.parent.resolve(strict=True)
-        found = given.resolve()
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
-        raise JournalError(f"the folder of the journal {given} can't be used ({error}): create it first") from error
-    kind = _file_system(found.parent)
-    if kind in _REMOTE:
-        raise JournalError(
-            f"{found} is on a network file system ({kind}), where locks are not reliable: put the journal on a local disk"
-        )
-    return found
-
-
-_REMOTE: Final = frozenset(
-    {"9p", "afs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "gfs2", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "smb3"}
-    | {"vboxsf", "virtiofs"}
-)
-_MOUNTS: Path = Path("/proc/self/mountinfo")
-
-
-def _file_system(folder: Path) -> str | None:
-    """Return the type of a folder's file system, None if it is not known.
-
-    The format is described at https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html.
-    """
-    device = folder.stat().st_dev
-    try:
-        lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    of_device = (line.partition(" - ")[2] for line in lines if f" {os.major(device)}:{os.minor(device)} " in line)
-    return next((kind.split(" ")[0] for kind in of_device), None)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -257,7 +212,7 @@ def _name(secret: bytes) -> str:
 def _boot() -> str:
     """Return the identifier of this boot (proc_sys_kernel(5)), "-" if there is none."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return _BOOT.read_text(encoding="ascii").strip()
     except OSError:
         return "-"
 
@@ -308,22 +263,25 @@ class JournalFile:
             connection = opened.enter_context(contextlib.closing(connect(target)))
             meta = read_meta(connection, target)
             if identity is not None:
-                check_identity(target, meta.identity, identity)
+                _check_identity(target, meta.identity, identity)
             mark = lock.read(meta.secret)
             _check(connection, target, meta, mark)
             _make_durable(connection)
             journal = cls(target, connection, lock, meta)
             if mark is not None and mark.is_sure and mark.run == meta.runs:
                 with journal.transaction():
-                    connection.execute(_NOT_RELEASED, (mark.released,))
+                    journal.note_unsent(mark.released)
             journal._opened = opened.pop_all()
             return journal
 
     @property
     def last(self) -> int:
         """The number of the last row that was logged, or 0."""
-        (last,) = self.connection.execute("SELECT coalesce(max(seq), 0) FROM rows").fetchone()
-        return int(last)
+        return _last(self.connection)
+
+    def note_unsent(self, released: int) -> None:
+        """Record within a transaction that no row above a number was sent."""
+        self.connection.execute(_UNSENT, (released,))
 
     def set_meta(self, name: str, value: object) -> None:
         """Set a value of the metadata, within a transaction."""
@@ -377,7 +335,6 @@ def _create(path: Path, identity: Mapping[str, str], lock: RunLock) -> None:
         "secret": secrets.token_bytes(32),
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "runs": 0,
-        "indexed": 0,
         "baseline": None,
     }
     try:
@@ -406,19 +363,19 @@ def _check(connection: sqlite3.Connection, path: Path, meta: Meta, mark: RunMark
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         raise _damage(path, verdict.splitlines()[-1])
-    counts = "SELECT (SELECT count(*) FROM rows), coalesce(max(seq), 0), (SELECT count(*) FROM keys) FROM rows"
-    rows, last, keys = connection.execute(counts).fetchone()
-    (cards,) = connection.execute("SELECT count(*) FROM baseline").fetchone()
-    if rows != last or keys != meta.indexed or cards < (meta.baseline or 0):
-        raise _damage(path, "rows are missing")
     original = Path(meta.path)
     if original != path and original.exists() and original.stat().st_ino == meta.inode != path.stat().st_ino:
         raise JournalError(f"{path} is a copy of {original}, which knows what was sent since: use the original, or remove it")
-    if mark is not None and (mark.run, mark.released) > (meta.runs, last):
+    if mark is not None and (mark.run, mark.released) > (meta.runs, _last(connection)):
         raise JournalError(
             f"{path} is an older copy: a run has used a newer one here, and its rows would be sent again."
             f" Put the newer one back; or remove {path.name}-lock to use this one all the same"
         )
+
+
+def _last(connection: sqlite3.Connection) -> int:
+    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM rows").fetchone()
+    return int(last)
 
 
 def _make_durable(connection: sqlite3.Connection) -> None:
@@ -429,12 +386,8 @@ def _make_durable(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = TRUNCATE")
 
 
-def check_identity(path: Path, made_for: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Check that the journal belongs to this service, account and board.
-
-    Raises:
-        JournalError: it belongs to others. The message names the differences.
-    """
+def _check_identity(path: Path, made_for: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Check that the journal belongs to this service, account and board."""
     others = [name for name in {**made_for, **given} if made_for.get(name) != given.get(name)]
     if others:
         differences = ", ".join(f"{name} {made_for.get(name)!r} (now {given.get(name)!r})" for name in others)

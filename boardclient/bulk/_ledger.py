@@ -48,8 +48,16 @@ class Ledger(Protocol):
         """Whether no row was ever logged."""
         ...
 
+    seen: IdSet
+    """The identifiers that responses to this run have named, and those of cards that it knows. The engine adds them."""
+
     async def admit(self, rows: Sequence[Row]) -> None:
         """Decide what to do with rows, and set it on them. Those to be sent are logged on return."""
+        ...
+
+    @property
+    def may_send(self) -> Callable[[], bool] | None:
+        """Asked right before each request is written. None if nothing can prevent it."""
         ...
 
     released: int
@@ -79,15 +87,6 @@ class Ledger(Protocol):
         """Keep the identifiers of the cards that existed before the first row."""
         ...
 
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """What was learned until now, as texts by name."""
-        ...
-
-    async def set_fact(self, name: str, value: str) -> None:
-        """Keep a text for later runs, in place of an earlier one of this name."""
-        ...
-
     async def confirmed(self) -> IdSet:
         """Return the identifiers of the cards that are known to belong to rows. Its `repeated` counts those named twice."""
         ...
@@ -110,13 +109,13 @@ class MemoryLedger:
 
     batch = 0
     is_new = True
+    may_send = None
 
     def __init__(self) -> None:
         self.secret = secrets.token_bytes(16)
         self.released = sys.maxsize
-        self._confirmed = IdSet()
+        self.seen = IdSet()
         self._baseline: IdSet | None = None
-        self.facts: dict[str, str] = {}
 
     async def admit(self, rows: Sequence[Row]) -> None:
         """Leave all rows to be sent."""
@@ -125,9 +124,7 @@ class MemoryLedger:
         """Do nothing: no later run needs it."""
 
     def add_outcome(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
-        """Remember the card, whose identifier another response may name again."""
-        if card is not None:
-            self._confirmed.add(card.id)
+        """Do nothing: no later run needs it."""
 
     def withdraw(self, rows: Iterable[Row]) -> None:
         """Do nothing: nothing was logged."""
@@ -143,13 +140,9 @@ class MemoryLedger:
         """Remember the cards that existed before the first row."""
         self._baseline = IdSet(ids)
 
-    async def set_fact(self, name: str, value: str) -> None:
-        """Keep a text, in place of an earlier one of this name."""
-        self.facts[name] = value
-
     async def confirmed(self) -> IdSet:
         """Return the identifiers of the cards that are known to belong to rows."""
-        return self._confirmed
+        return self.seen
 
     async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
         """Return nothing: only hashes are kept."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
@@ -45,7 +46,7 @@ Event: TypeAlias = Literal[
 ]  # fmt: skip
 
 Reaction: TypeAlias = Literal[
-    "nothing", "queue", "queue first", "pause", "hold back", "keep", "withdraw",
+    "nothing", "queue", "queue first", "keep back", "pause", "set aside", "withdraw",
     "created", "already", "found", "failed", "unknown",
 ]  # fmt: skip
 """What the engine does about an event. The last five are results."""
@@ -54,13 +55,12 @@ Step: TypeAlias = "tuple[State, Reaction]"
 Life: TypeAlias = Mapping[tuple[State, Event], Step]
 
 MOST_SENDS: Final = 5
-"""How often a row is sent at most if the effect is unknown each time."""
+"""How often a row of unknown effect is sent at most."""
 MOST_REFUSALS: Final = 3
 """How often a row is sent at most that is refused during outages."""
 
 _EVERY_LIFE: Final[Life] = {
     # from the input, by what the journal and the board say
-    ("new", "admitted"): ("ready", "queue"),
     ("new", "known"): ("ended", "already"),
     ("new", "unsendable"): ("ended", "failed"),
     # its first request, and those after which nothing of it exists
@@ -69,7 +69,7 @@ _EVERY_LIFE: Final[Life] = {
     ("sent", "created"): ("ended", "created"),
     ("sent", "put off"): ("ready", "pause"),
     ("sent", "waited too long"): ("ended", "failed"),
-    ("sent", "refused"): ("refused", "hold back"),
+    ("sent", "refused"): ("refused", "set aside"),
     ("sent", "refused too often"): ("ended", "failed"),
     # whose fault a refusal is
     ("refused", "taken"): ("sent", "nothing"),
@@ -82,11 +82,13 @@ _EVERY_LIFE: Final[Life] = {
 }
 _DOUBTS: Final[Mapping[Unknown, Life]] = {
     "report": {
+        ("new", "admitted"): ("ready", "queue"),
         ("new", "in doubt"): ("ended", "unknown"),
         ("sent", "lost"): ("ended", "unknown"),
         ("sent", "lost too often"): ("ended", "unknown"),
     },
     "resend": {
+        ("new", "admitted"): ("ready", "queue"),
         ("new", "in doubt"): ("again", "queue"),
         ("sent", "lost"): ("again", "pause"),
         ("again", "taken"): ("resent", "nothing"),
@@ -102,22 +104,23 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
         ("resent", "lost too often"): ("ended", "unknown"),
     },
     "reconcile": {
-        ("new", "in doubt"): ("doubted", "keep"),
-        ("sent", "lost"): ("doubted", "keep"),
-        ("sent", "lost too often"): ("doubted", "keep"),
+        ("new", "admitted"): ("ready", "keep back"),
+        ("new", "in doubt"): ("doubted", "set aside"),
+        ("sent", "lost"): ("doubted", "set aside"),
+        ("sent", "lost too often"): ("doubted", "set aside"),
         ("doubted", "stopped"): ("ended", "unknown"),
         ("open", "given up"): ("ended", "unknown"),
         ("open", "stopped"): ("ended", "unknown"),
         ("doubted", "found"): ("ended", "found"),
-        ("doubted", "absent"): ("ready", "queue first"),
+        ("doubted", "absent"): ("ready", "keep back"),
         ("doubted", "absent too often"): ("ended", "failed"),
         ("doubted", "not told"): ("ended", "unknown"),
-        ("doubted", "not listed"): ("open", "keep"),
+        ("doubted", "not listed"): ("open", "set aside"),
         ("open", "found"): ("ended", "found"),
-        ("open", "absent"): ("ready", "queue first"),
+        ("open", "absent"): ("ready", "keep back"),
         ("open", "absent too often"): ("ended", "failed"),
         ("open", "not told"): ("ended", "unknown"),
-        ("open", "not listed"): ("open", "keep"),
+        ("open", "not listed"): ("open", "set aside"),
     },
 }
 LIVES: Final[Mapping[Unknown, Life]] = {unknown: {**_EVERY_LIFE, **_DOUBTS[unknown]} for unknown in get_args(Unknown)}
@@ -144,18 +147,20 @@ class Row:
     """The marker in its card's description, once it was made."""
     doubted_at: float = 0.0
     """When its effect became unknown in this run, on the loop's clock."""
+    names_known = False
+    """Whether a response named a card that was known already: a service may give identifiers again."""
     absent_at: Extent | None = None
     """How many cards a listing showed that lacked its card, since it was last sent."""
-    was_kept = False
-    """Whether it was kept back, and may be sent now."""
     sent_as = 0
     """The number of its last request among those of the run."""
+    sends = 0
+    """How often this run has sent it without learning what became of it."""
     refusals = 0
     """How often it was refused."""
     put_off = 0
     """How often it was put off because it was refused with 429 or could not be sent."""
-    put_off_at: float | None = None
-    """When it was first put off, on the loop's clock."""
+    put_off_at = math.inf
+    """When it was first put off, on the loop's clock. Infinity if it was not."""
 
     def __init__(self, index: int, draft: object) -> None:
         if not isinstance(draft, CardDraft):
@@ -164,8 +169,6 @@ class Row:
         self.draft = draft
         self.seq = index
         """The number of the row in the ledger."""
-        self.sends = 0
-        """How often this run has sent it."""
 
     @property
     def key(self) -> RowKey:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Iterable
-from itertools import groupby
 from typing import NamedTuple
 
 import attrs
 
-from boardclient.bulk._content import FIELDS
+from boardclient.bulk._content import FIELDS, shown_fields
 from boardclient.models import Card
 
 
@@ -25,81 +23,66 @@ class Extent(NamedTuple):
     of_list: int
 
 
-class IdSet:
-    """A set of identifiers that takes eight bytes each, for millions of them.
+class Missing(NamedTuple):
+    """How many confirmed cards a listing lacks.
 
-    It keeps hashes, which differ between processes, so it must not be stored.
+    `deleted` are those that are deleted, `hidden` those that exist, or may. `is_incomplete` says that one of them may be on the
+    board, in a list that is open, so that the listing may be cut off.
+    """
+
+    deleted: int = 0
+    hidden: int = 0
+    is_incomplete: bool = False
+
+
+class IdSet:
+    """A set of identifiers, for millions of them: it keeps hashes in an open table, 12 to 24 bytes each.
+
+    Hashes differ between processes, so it must not be stored.
     """
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
-        self._hashes = array("q", map(hash, ids))
-        self._is_sorted = False
-        self._repeated = 0
-
-    def add(self, identifier: str) -> None:
-        """Add an identifier."""
-        self._hashes.append(hash(identifier))
-        self._is_sorted = False
-
-    def __len__(self) -> int:
-        self._sort()
-        return len(self._hashes)
-
-    def _sort(self) -> None:
-        if not self._is_sorted:
-            added = len(self._hashes)
-            self._hashes = array("q", (value for value, _ in groupby(sorted(self._hashes))))
-            self._repeated += added - len(self._hashes)
-            self._is_sorted = True
-
-    @property
-    def repeated(self) -> int:
-        """How often an identifier was added that the set had already."""
-        self._sort()
-        return self._repeated
-
-    def find(self, identifier: str) -> int | None:
-        """Return the position of an identifier, or None if the set does not hold it."""
-        self._sort()
-        wanted = hash(identifier)
-        place = bisect_left(self._hashes, wanted)
-        return place if place < len(self._hashes) and self._hashes[place] == wanted else None
-
-    def __contains__(self, identifier: str) -> bool:
-        return self.find(identifier) is not None
-
-
-class SeenIds:
-    """Identifiers that were seen, for millions of them: it keeps hashes in an open table, 12 to 24 bytes each."""
-
-    def __init__(self) -> None:
         self._table = array("q", bytes(8 * 64))
         self._number = 0
+        self.repeated = sum(not self.add(identifier) for identifier in ids)
+        """How many of `ids` were given before."""
 
     def add(self, identifier: str) -> bool:
-        """Add an identifier. Return False if it was seen before."""
-        table = self._table
-        if not _place(table, hash(identifier) or 1):
-            return False
+        """Add an identifier. Return False if the set had it."""
+        # As `_place`, whose call would be a third of the time.
+        table, value = self._table, hash(identifier) or 1
+        mask = len(table) - 1
+        place = value & mask
+        while found := table[place]:
+            if found == value:
+                return False
+            place = (place + 1) & mask
+        table[place] = value
         self._number += 1
-        if 3 * self._number > 2 * len(table):
-            self._table = array("q", bytes(2 * table.itemsize * len(table)))
-            for seen in table:
-                if seen:
-                    _place(self._table, seen)
+        if 3 * self._number > 2 * mask:
+            self._grow()
         return True
 
+    def _grow(self) -> None:
+        """Move all numbers to a table twice as long."""
+        before, self._table = self._table, array("q", bytes(2 * 8 * len(self._table)))
+        for value in filter(None, before):
+            self._table[_place(self._table, value)] = value
 
-def _place(table: array[int], value: int) -> bool:
-    """Put a number other than 0 into an open table, and return False if it is there already."""
+    def __contains__(self, identifier: str) -> bool:
+        return bool(self._table[_place(self._table, hash(identifier) or 1)])
+
+    def __len__(self) -> int:
+        return self._number
+
+
+def _place(table: array[int], value: int) -> int:
+    """Return the place of a number other than 0 in an open table, or the free one that it would get."""
     mask = len(table) - 1
     place = value & mask
-    while (found := table[place]) != value:
-        if not found:
-            table[place] = value
-            return True
+    while (found := table[place]) and found != value:
         place = (place + 1) & mask
-    return False
+    return place
 
 
 class Listing:
@@ -111,64 +94,53 @@ class Listing:
 
     def __init__(self, baseline: IdSet | None, confirmed: IdSet, samples: Container[str] = ()) -> None:
         self.has_baseline = baseline is not None
-        self._baseline = IdSet() if baseline is None else baseline
-        self._confirmed = confirmed
-        self._wanted = samples
-        self._seen_baseline = bytearray(len(self._baseline))
-        self._seen_confirmed = bytearray(len(confirmed))
-        self._by_list: Counter[str] = Counter()
-        self._confirmed_hashes = array("q")
-        self._others: dict[str, Card] = {}
         self.count = 0
         """How many cards are listed."""
+        self.confirmed = 0
+        """How many confirmed cards are listed."""
         self.reused = confirmed.repeated
         """How many rows were confirmed with a card that is another row's, or that existed before the run and is listed."""
+        self.unaccounted: list[Card] = []
+        """The cards that are neither in the baseline nor confirmed."""
         self.samples: dict[str, Card] = {}
         """The listed cards that were asked for as samples, by identifier."""
         self.fields: set[str] = set()
         """The fields that at least one card shows."""
+        self._baseline = IdSet() if baseline is None else baseline
+        self._all_confirmed = confirmed
+        self._wanted = samples
+        self._seen = IdSet()
+        self._by_list: Counter[str] = Counter()
+        self._looks = array("q")
+        """What the confirmed cards look like."""
 
     def add(self, card: Card) -> None:
         """Take note of a card of the board; a listing may show a card twice."""
+        if not self._seen.add(card.id):
+            return
+        self.count += 1
+        if card.list_id is not None:
+            self._by_list[card.list_id] += 1
         if len(self.fields) < len(FIELDS):
-            self.fields.update(field for field in FIELDS if getattr(card, field) is not None)
-        if (place := self._confirmed.find(card.id)) is not None:
-            is_new = not self._seen_confirmed[place]
-            self._seen_confirmed[place] = 1
-            self.reused += is_new and card.id in self._baseline
-            self._confirmed_hashes.append(_look(card))
+            self.fields |= shown_fields([card])
+        was_there = card.id in self._baseline
+        if card.id in self._all_confirmed:
+            self.confirmed += 1
+            self.reused += was_there
+            self._looks.append(_look(card))
             if card.id in self._wanted:
                 self.samples[card.id] = attrs.evolve(card, extra={})
-        elif (place := self._baseline.find(card.id)) is not None:
-            is_new = not self._seen_baseline[place]
-            self._seen_baseline[place] = 1
-        else:
-            is_new = card.id not in self._others
-            self._others[card.id] = attrs.evolve(card, extra={})
-        if is_new:
-            self.count += 1
-            if card.list_id is not None:
-                self._by_list[card.list_id] += 1
-
-    @property
-    def unaccounted(self) -> list[Card]:
-        """The cards that are neither in the baseline nor confirmed."""
-        return [*self._others.values()]
-
-    @property
-    def confirmed(self) -> int:
-        """How many confirmed cards are listed."""
-        return sum(self._seen_confirmed)
+        elif not was_there:
+            self.unaccounted.append(attrs.evolve(card, extra={}))
 
     def lacks(self, card_id: str) -> bool:
         """Return True for a confirmed card that is not listed."""
-        place = self._confirmed.find(card_id)
-        return place is not None and not self._seen_confirmed[place]
+        return card_id in self._all_confirmed and card_id not in self._seen
 
     @property
     def missing(self) -> int:
         """How many confirmed cards are not listed."""
-        return len(self._seen_confirmed) - self.confirmed
+        return len(self._all_confirmed) - self.confirmed
 
     def extent(self, list_id: str) -> Extent:
         """Return how many cards are listed, and how many of them in a list."""
@@ -186,9 +158,8 @@ class Listing:
 
         Cards without names look like no other.
         """
-        looks = {card.id: _look(card) for card in self._others.values() if card.name is not None}
-        wanted = set(looks.values())
-        counts = Counter(look for look in self._confirmed_hashes if look in wanted) if wanted else Counter[int]()
+        looks = {card.id: _look(card) for card in self.unaccounted if card.name is not None}
+        counts = Counter(filter(set(looks.values()).__contains__, self._looks))
         return {card_id: counts[look] for card_id, look in looks.items() if look in counts}
 
 

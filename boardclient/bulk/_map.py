@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from boardclient._pace import Pace
-from boardclient._pipeline._calls import CallRunner
+from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._source import open_source
 from boardclient.errors import ApiError
 
@@ -34,18 +34,8 @@ class MapResult(Generic[T, R]):
     error: Exception | None = None
 
 
-def check_concurrency(concurrency: int | None) -> None:
-    """Check a number of calls at a time.
-
-    Raises:
-        ValueError: it is not a whole number of at least 1, or None.
-    """
-    if concurrency is not None and (not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1):
-        raise ValueError("concurrency must be a whole number of at least 1, or None")
-
-
 async def map_calls(
-    caller: CallRunner,
+    caller: Pipeline,
     function: Callable[[T], Awaitable[R]],
     items: Iterable[T] | AsyncIterable[T],
     concurrency: int | None,
@@ -70,8 +60,9 @@ async def map_calls(
     async def run() -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(workers):
-                    group.create_task(work())
+                tasks = [group.create_task(work()) for _ in range(workers)]
+            if any(task.cancelled() for task in tasks):  # a task group says nothing of it
+                raise RuntimeError("a call was cancelled by something other than its map, which has no result for it")
         finally:
             over.append(True)
             if results.empty():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import hmac
 import html
 import re
-import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from boardclient.bulk._content import Content, digest
@@ -20,22 +18,22 @@ Marking: TypeAlias = bool | Callable[[CardDraft], str] | None
 """The option `marker`: a function of the caller that makes them, True for secret ones, otherwise there are none."""
 
 _TOKEN: Final = re.compile(r"[^\s\[\]]+")
-_SECRET: Final = re.compile(r"bc[a-z2-7]{16}")
-_WORD: Final = re.compile(r"[^\W_]+")
-_PIECE: Final = 6
-"""How many characters of a secret marker show whose card it is. Equal pieces of two markers are one in a billion."""
-_END: Final = 100
-"""In how many letters, digits or words at each end of a description parts of markers are looked for."""
+_LETTERS: Final = "bcdfghjklmnpqrst"
+"""The letters of secret markers, of which each stands for four bits."""
+_SECRET: Final = re.compile(f"bc[{_LETTERS}]{{16}}")
+
+
+_FROM_HEX: Final = str.maketrans("0123456789abcdef", _LETTERS)
 
 
 def secret_marker(secret: bytes, seq: int) -> str:
-    """Return the marker of a row, 18 letters and digits.
+    """Return the marker of a row, 18 letters.
 
-    It can't be guessed without the secret, and is the same in each run with one journal. It has no punctuation, which services
-    escape, trim and reformat.
+    It can't be guessed without the secret, and is the same in each run with one journal. All have the same shape, and none has
+    punctuation, digits or vowels: a service or an automation that changes such texts changes each marker or none.
     """
-    code = hmac.digest(secret, str(seq).encode(), "sha256")
-    return "bc" + base64.b32encode(code[:10]).decode().lower()
+    code = hmac.digest(secret, str(seq).encode(), "sha256")[:8].hex()
+    return "bc" + code.translate(_FROM_HEX)
 
 
 def check_marker(text: object) -> str:
@@ -155,33 +153,3 @@ class RowMarkers:
             else:
                 unclear.update(dict.fromkeys(places[marker], given))
         return found, unclear
-
-    def match_remains(self, rows: Mapping[int, Row], cards: Collection[Card]) -> dict[int, list[Card]]:
-        """Return the cards, by the place of the row, that show a part of its marker.
-
-        They may also show it joined with other text. Services mask numbers, and put other characters between words.
-        """
-        places: defaultdict[str, list[int]] = defaultdict(list)
-        lengths: set[int] = set()
-        for place, row in rows.items() if cards and self.are_used else ():
-            units = self._units(self.of(row) or "")
-            length = _PIECE if self.are_secret else len(units)
-            lengths.add(length)
-            for piece in _pieces(units, {length}):
-                places[piece].append(place)
-        found: defaultdict[int, list[Card]] = defaultdict(list)
-        for card in cards if places else ():
-            units = self._units(card.desc or "")
-            shown = _pieces(units[:_END], lengths) | _pieces(units[-_END:], lengths)
-            for place in {place for piece in shown & places.keys() for place in places[piece]}:
-                found[place].append(card)
-        return found
-
-    def _units(self, text: str) -> Sequence[str]:
-        """Return the parts of a text: characters if markers are secret, or words."""
-        text = unicodedata.normalize("NFKC", html.unescape(text)).casefold()
-        return "".join(filter(str.isalnum, text)) if self.are_secret else _WORD.findall(text)
-
-
-def _pieces(units: Sequence[str], lengths: Iterable[int]) -> set[str]:
-    return {" ".join(units[start : start + length]) for length in lengths for start in range(len(units) - length + 1) if length}

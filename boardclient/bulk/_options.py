@@ -9,7 +9,7 @@ from typing import Final, cast, get_args
 
 import attrs
 
-from boardclient._pipeline._calls import CallRunner
+from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._life import Unknown
 from boardclient.bulk._markers import Marking
@@ -44,7 +44,7 @@ class BulkOptions:
 
 
 def make_options(
-    caller: CallRunner,
+    caller: Pipeline,
     drafts: object,
     *,
     concurrency: int | None,
@@ -62,8 +62,7 @@ def make_options(
     """
     if not isinstance(drafts, Iterable | AsyncIterable):
         raise TypeError("drafts must be an iterable or asynchronous iterable of CardDraft")
-    if concurrency is not None and (not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1):
-        raise ValueError("concurrency must be a whole number of at least 1, or None")
+    check_concurrency(concurrency)
     if board_id is not None:
         check_identifier(board_id, "board_id")
     if journal is not None and not isinstance(journal, str | os.PathLike):
@@ -83,6 +82,16 @@ def make_options(
         settle_seconds=settle,
         workers=concurrency or caller.max_connections,
     )
+
+
+def check_concurrency(concurrency: int | None) -> None:
+    """Check a number of calls at a time.
+
+    Raises:
+        ValueError: it is not a whole number of at least 1, or None.
+    """
+    if concurrency is not None and (not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1):
+        raise ValueError("concurrency must be a whole number of at least 1, or None")
 
 
 def _marking(marker: Marking) -> Marking:

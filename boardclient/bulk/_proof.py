@@ -1,4 +1,4 @@
-"""Which card is whose: what equality proves about rows in doubt. No I/O.
+"""What equality and markers prove about the cards of a listing. No I/O.
 
 The rules are in docs/design/proof.md.
 """
@@ -6,18 +6,21 @@ The rules are in docs/design/proof.md.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
 from boardclient.bulk._content import Content, EqualCards, normal
 from boardclient.bulk._life import Row
-from boardclient.bulk._listing import Listing
+from boardclient.bulk._listing import Listing, Missing
 from boardclient.bulk._markers import RowMarkers
+from boardclient.bulk._results import BulkAudit
 from boardclient.models import Card
 
 _SAMPLES: Final = 32
 """How many of the first and of the last rows of each list are kept as samples."""
+_NAMED: Final = 1000
+"""The largest number of cards in each tuple of an audit."""
 
 
 class Claim(NamedTuple):
@@ -29,35 +32,31 @@ class Claim(NamedTuple):
 
 
 def find_equal(
-    claims: Sequence[Claim], cards: EqualCards, listed_in: Mapping[str, int]
+    claims: Mapping[int, Claim], cards: EqualCards, listed_in: Mapping[str, int]
 ) -> tuple[dict[int, Card], dict[int, list[Card]]]:
-    """Return the card of each row, by its place, that can be no other's.
+    """Return the card of each row, by its place, that equals what was sent and can be no other's.
 
-    It equals what was sent. The second result are the cards that equal rows of which more than one row or card may be meant. Rows
+    The second result are the cards that equal rows of which more than one row or card may be meant. Rows
     that are the same share equal cards, as long as there are no more cards than rows. `listed_in` says in which reading of
     the board each card was listed first: a card belongs to no row that was sent later.
     """
     groups: defaultdict[Content, list[int]] = defaultdict(list)
-    for place, claim in enumerate(claims):
+    for place, claim in claims.items():
         groups[claim.content].append(place)
     equal: dict[Content, list[Card]] = {}
-    claimed: Counter[str] = Counter()
     for content, places in groups.items():
         since = min(claims[place].since for place in places)
         equal[content] = [card for card in cards.to(content) if listed_in[card.id] > since]
-        claimed.update(card.id for card in equal[content])
+    claimed = Counter(card.id for some in equal.values() for card in some)
     found: dict[int, Card] = {}
     unclear: dict[int, list[Card]] = {}
     for content, places in groups.items():
         shared = equal[content]
         are_same = len({claims[place].digest for place in places}) == 1
-        if not (are_same and len(shared) <= len(places) and all(claimed[card.id] == 1 for card in shared)):
+        if are_same and len(shared) <= len(places) and all(claimed[card.id] == 1 for card in shared):
+            found.update(zip(places, shared, strict=False))
+        else:
             unclear.update(dict.fromkeys(places, shared))
-            continue
-        shared = sorted(shared, key=lambda card: listed_in[card.id])
-        for place in sorted(places, key=lambda place: -claims[place].since):
-            if shared and listed_in[shared[-1].id] > claims[place].since:
-                found[place] = shared.pop()
     return found, unclear
 
 
@@ -87,89 +86,119 @@ class Evidence:
     """What the samples of a listing show about the lists to which they were sent."""
 
     def __init__(self, samples: Samples, listing: Listing, markers: RowMarkers) -> None:
-        self._lists: set[str] = set()
-        """The lists of which samples are listed."""
+        self._lists: dict[str, int] = {}
+        """The lists of which samples are listed, with the number of the last request among these."""
         self._equal: set[str] = set()
         """Those of which a sample equals what was sent."""
-        self._renamed: set[str] = set()
-        """Those of which a sample has another name than was sent."""
-        is_marked = markers.are_used
+        self.shows_names = True
+        """Whether the names of all samples are shown as they were sent."""
+        self.is_marked = markers.are_used
+        """Whether each sample shows its own marker."""
         for card_id, row in samples:
             card = listing.samples.get(card_id)
             if card is None:
                 continue
             content = markers.content(row)
-            self._lists.add(content.list_id)
+            self._lists[content.list_id] = max(row.sent_as, self._lists.get(content.list_id, 0))
             if EqualCards([card], listing.fields).to(content):
                 self._equal.add(content.list_id)
-            if normal(card.name or "") != content.name:
-                self._renamed.add(content.list_id)
-            is_marked = is_marked and markers.is_shown(row, card)
-        self._is_marked = is_marked
+            self.shows_names = self.shows_names and normal(card.name or "") == content.name
+            self.is_marked = self.is_marked and markers.is_shown(row, card)
 
-    def has_sample(self, list_id: str) -> bool:
-        """Return True if a card that was sent to this list is listed."""
-        return list_id in self._lists
-
-    def shows_markers(self, list_id: str) -> bool:
-        """Return True if each sample shows its own marker, one of this list too."""
-        return self._is_marked and self.has_sample(list_id)
-
-    def shows_names(self, list_id: str) -> bool:
-        """Return True if the names of all samples of this list are shown as they were sent."""
-        return list_id not in self._renamed
+    def has_later_sample(self, row: Row) -> bool:
+        """Return True if a card is listed that was sent to a row's list after the row."""
+        return self._lists.get(row.draft.list_id, 0) > row.sent_as
 
     def shows_as_sent(self, list_id: str | None) -> bool:
-        """Return False if every sample of this list differs from what was sent.
+        """Return False if every sample of this list differs from what was sent: equal cards belong to others then.
 
-        Equal cards belong to others then. None means any list.
+        None means any list.
         """
         if list_id is None:
             return bool(self._equal or not self._lists)
-        return list_id in self._equal or not self.has_sample(list_id)
+        return list_id in self._equal or list_id not in self._lists
+
+    def shows_markers(self, list_id: str) -> bool:
+        """Return True if each sample shows its own marker, one of this list too."""
+        return self.is_marked and list_id in self._lists
 
 
 class Suspects:
-    """The cards that may belong to rows without one. Owned by one reading.
-
-    No row is known to have created them. Those that can't belong to a row were listed before it was sent, or show no marker where
-    every sample shows its own.
-    """
+    """The cards that may belong to rows without one: no row is known to have created them. Owned by one reading."""
 
     def __init__(self, cards: Sequence[Card], listed_in: Mapping[str, int], evidence: Evidence) -> None:
+        self._cards = cards
+        self._described = [card for card in cards if card.desc]
+        self._named: defaultdict[str, list[Card]] = defaultdict(list)
+        for card in self._described:
+            self._named[normal(card.name or "")].append(card)
         self._listed_in = listed_in
         self._evidence = evidence
         self._later: dict[tuple[int, bool], Sequence[Card]] = {}
-        self.cards = cards
-        self._named: defaultdict[str, list[Card]] = defaultdict(list)
-        for card in cards:
-            self._named[normal(card.name or "")].append(card)
 
-    def of(self, row: Content, since: int, likely: Sequence[Card], own_desc: str | None) -> Sequence[Card]:
-        """Return the cards that may belong to a row, those in `likely` before others.
+    def of(self, row: Content, since: int, own_desc: str | None) -> Sequence[Card]:
+        """Return the cards that may belong to a row, which was last sent after `since` readings.
 
-        The row was last sent after `since` readings. People may have replaced a marker by another description than the row's own.
-        Then the card has the row's name, or a name that shows nothing.
+        Where every sample shows its marker, people may have replaced the row's by a description. Such a card has another one than
+        `own_desc`, and the row's name, or a name that shows nothing.
         """
-        extra, some = [*likely], self._listed_after(since, are_described=False)
-        if self._evidence.shows_markers(row.list_id):
-            own = normal(own_desc or "")
-            extra += [card for card in self._named.get(row.name, ()) if card.desc and normal(card.desc) != own]
-            some = [] if self._evidence.shows_names(row.list_id) else self._listed_after(since, are_described=True)
-        before = {card.id: card for card in extra if self._listed_in[card.id] > since}
-        return [*before.values(), *(card for card in some if card.id not in before)] if before else some
+        if not self._evidence.shows_markers(row.list_id):
+            return self._listed_after(since, are_described=False)
+        if not self._evidence.shows_names:
+            return self._listed_after(since, are_described=True)
+        own = normal(own_desc or "")
+        return [
+            card for card in self._named.get(row.name, ()) if self._listed_in[card.id] > since and normal(card.desc or "") != own
+        ]
 
     def _listed_after(self, since: int, *, are_described: bool) -> Sequence[Card]:
         """Return the same list each time, since many rows have it."""
         if (since, are_described) not in self._later:
-            self._later[since, are_described] = [
-                card for card in self.cards if self._listed_in[card.id] > since and (card.desc or not are_described)
-            ]
+            cards = self._described if are_described else self._cards
+            self._later[since, are_described] = [card for card in cards if self._listed_in[card.id] > since]
         return self._later[since, are_described]
 
 
-def words(cards: Sequence[Card]) -> str:
-    """Return the ids of cards for a message, the first of many."""
-    some = ", ".join(card.id for card in cards[:5])
-    more = f" and {len(cards) - 5:,} more" if len(cards) > 5 else ""
-    return f"the card {some}" if len(cards) == 1 else f"the cards {some}{more}"
+def make_audit(
+    unknown: Sequence[Row],
+    named: Collection[str],
+    samples: Samples,
+    listing: Listing,
+    missing: Missing,
+    evidence: Evidence,
+    markers: RowMarkers,
+    *,
+    recovered: int,
+) -> BulkAudit:
+    """Compare a listing with what is known of the rows. `named` are the cards that the errors of unknown rows name."""
+    others = listing.unaccounted
+    # Without a baseline, it is not known which cards existed before, unless they show a marker.
+    equal = EqualCards(others if listing.has_baseline else [], listing.fields)
+
+    def cards_of(rows: Iterable[Row]) -> set[str]:
+        return {card.id for row in rows for card in equal.to(markers.content(row))}
+
+    second = markers.cards_of_rows(others) | cards_of(row for _, row in samples)
+    # If many confirmed cards look like a card, looks say nothing, unless cards are shown as they were sent.
+    copies = listing.copies() if listing.has_baseline else {}
+    second |= {
+        card.id
+        for card in others
+        if card.id not in named and (copies.get(card.id) == 1 or (card.id in copies and evidence.shows_as_sent(card.list_id)))
+    }
+    possible = cards_of(unknown) | markers.cards_of(unknown, others)
+    second -= possible
+    duplicated = [card for card in others if card.id in second]
+    unexpected = [card for card in others if card.id not in second] if listing.has_baseline else []
+    resembling = [card for card in chain(unexpected, duplicated) if card.id in possible or card.id in named]
+    return BulkAudit(
+        confirmed=listing.confirmed,
+        recovered=recovered,
+        lost=missing.deleted,
+        hidden=missing.hidden,
+        reused=listing.reused,
+        duplicated=tuple(duplicated[:_NAMED]),
+        unexpected=tuple(unexpected[:_NAMED]),
+        resembling=tuple(resembling[:_NAMED]),
+        unproven=tuple(row.draft for row in unknown[:_NAMED]),
+    )

@@ -6,22 +6,24 @@ import asyncio
 import copy
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Final, Literal, Protocol, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import attrs
 
 from boardclient._statuses import status_of
 from boardclient.errors import Attempt, BoardClientError, Effect
 from boardclient.events import BulkPhase, BulkProgress, WaitReason
-from boardclient.models import Card, CardDraft, WeaklyReferenceable, constructor_of
+from boardclient.models import Card, CardDraft, WeaklyReferenceable, constructor_of, html_table
 
 ResultState: TypeAlias = Literal["created", "already", "failed", "unknown"]
 
 Listener: TypeAlias = Callable[[BulkProgress], object]
 
+_END_OF_CALENDAR: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 _SHOWN_PROBLEMS: Final = 3
+_PROBLEMS_IN_TABLE: Final = 20
 _MOST_PROBLEMS: Final = 1000
 
 
@@ -45,10 +47,9 @@ class CardResult(WeaklyReferenceable):
     state: ResultState = "created"
 
 
-ResultValues: TypeAlias = tuple[int, CardDraft, "Card | None", "BoardClientError | None", ResultState]
-"""The values of a `CardResult`, which is made when it is taken: `BulkRun.wait` takes none."""
-
-make_result: Final[Callable[[*ResultValues], CardResult]] = constructor_of(CardResult)
+make_result: Final[Callable[[int, CardDraft, Card | None, BoardClientError | None, ResultState], CardResult]] = constructor_of(
+    CardResult
+)
 """Makes a result faster than the class."""
 
 
@@ -68,8 +69,8 @@ class BulkAudit:
         duplicated: Second cards of rows: they show the marker of a row that has a card, or equal what was sent for it. A card of
             others that equals a row is among them. Markers tell it apart.
         unexpected: Other cards that belong to no known row and did not exist before the run. Those of others are no fault.
-        resembling: Those of `duplicated` and `unexpected` that may belong to a row that is unknown, whose error names them, or to
-            one that was refused.
+        resembling: Those of `duplicated` and `unexpected` that may belong to a row that is unknown. Its error names them, or they
+            equal it and were listed only at the end.
         unproven: The drafts of the rows that stayed unknown.
     """
 
@@ -138,6 +139,13 @@ class BulkReport:
                 error.add_note(f"{_row_name(result)}: {result.draft.name!a:.80}")
             raise ExceptionGroup(self.problem_summary, errors)
 
+    def _repr_html_(self) -> str:
+        """Return a table of the counts and the first problems, for notebooks."""
+        values: dict[str, object] = {state: getattr(self, state) for state in get_args(ResultState)}
+        values |= {"seconds": f"{self.seconds:.1f}", "cards per second": f"{self.rate:.0f}", "requests": self.requests}
+        values |= {_row_name(result): f"{result.state}: {result.error}" for result in self.problems[:_PROBLEMS_IN_TABLE]}
+        return html_table("BulkReport", values)
+
     @property
     def problem_summary(self) -> str:
         """The number of rows that failed or are unknown, and the first of them with their reasons, as a text."""
@@ -161,12 +169,12 @@ class Results:
     """
 
     def __init__(self, taken: Callable[[], object]) -> None:
-        self.untaken: deque[ResultValues] = deque()
+        self.untaken: deque[CardResult] = deque()
         self._taken = taken
         self._changed = asyncio.Event()
         self._is_closed = False
 
-    def put(self, result: ResultValues) -> None:
+    def put(self, result: CardResult) -> None:
         """Add a result."""
         if not self.untaken:
             self._changed.set()
@@ -188,13 +196,13 @@ class Results:
 
     def take(self) -> CardResult:
         """Remove and return the oldest result. The queue must not be empty."""
-        values = self.untaken.popleft()
+        result = self.untaken.popleft()
         self._taken()
-        return make_result(*values)
+        return result
 
     def take_all(self) -> list[CardResult]:
         """Remove and return all results."""
-        results = [make_result(*values) for values in self.untaken]
+        results = [*self.untaken]
         self.discard_all()
         return results
 
@@ -204,35 +212,38 @@ class Results:
         self._taken()
 
 
-class ProgressSource(Protocol):
-    """What the progress of a run asks of its engine."""
+class Moment(NamedTuple):
+    """What a run does at a moment. The defaults are those of a run that was not opened."""
 
-    in_flight: int
-    phase: BulkPhase
-    wait_ends_at: datetime | None
-
-    @property
-    def in_doubt(self) -> int:
-        """The number of rows in doubt."""
-        ...
-
-    @property
-    def waiting_for(self) -> WaitReason | None:
-        """What the run waits for, or None."""
-        ...
+    in_flight: int = 0
+    in_doubt: int = 0
+    waiting_for: WaitReason | None = None
+    held_seconds: float | None = None
+    """For how long no request is started because of refusals."""
 
 
 class Tally:
-    """The counts of a run, which owns them, from which its report and its progress are made."""
+    """What a run tells of itself: counts, phases, its first error. Owned by the run.
 
-    def __init__(self, total: int | None) -> None:
+    Its report and its progress are made from it. `note` passes words to the instruments that follow the run.
+    """
+
+    def __init__(self, total: int | None, listeners: Sequence[Listener]) -> None:
+        self.listeners = listeners
+        self.note: Callable[[str], object] = str
         self.requests = 0
         """How many requests to create cards were sent."""
+        self.error: BaseException | None = None
+        """The first error that ended the run early."""
         self.audit: BulkAudit | None = None
         self.audit_error: BoardClientError | None = None
         """Why the board could not be read at the end."""
         self.problems: list[CardResult] = []
         """The first results that are failed or unknown."""
+        self.phase: BulkPhase = "creating"
+        self.announced: WaitReason | None = None
+        """What the run waited for when listeners were notified last."""
+        self._phase_ends_at: datetime | None = None
         self._rejected = 0
         self._total = total
         self._states: dict[ResultState, int] = dict.fromkeys(get_args(ResultState), 0)
@@ -242,13 +253,12 @@ class Tally:
         """Start measuring the time of the run."""
         self._started = self._ended = time.monotonic()
 
-    def add_result(self, values: ResultValues) -> None:
+    def add_result(self, result: CardResult) -> None:
         """Count a result."""
-        state = values[4]
-        self._states[state] += 1
+        self._states[result.state] += 1
         self._ended = time.monotonic()
-        if values[3] is not None and len(self.problems) < _MOST_PROBLEMS:
-            self.problems.append(make_result(*values))
+        if result.error is not None and len(self.problems) < _MOST_PROBLEMS:
+            self.problems.append(result)
 
     def add_attempts(self, attempts: Iterable[Attempt]) -> None:
         """Count the attempts that were sent."""
@@ -276,9 +286,28 @@ class Tally:
             audit_error=self.audit_error,
         )
 
-    def progress(self, engine: ProgressSource | None) -> BulkProgress:
-        """How far the run is. `engine` is None before it is opened."""
-        seconds, states, in_flight = self._ended - self._started, self._states, 0 if engine is None else engine.in_flight
+    def begin_phase(self, phase: BulkPhase, words: str | None, seconds: float | None) -> None:
+        """Note what the run does from now on, and for how long if it waits."""
+        self.phase, self._phase_ends_at = phase, None if seconds is None else moment_in(seconds)
+        if words is not None:
+            self.note(words)
+
+    def notify(self, now: Moment) -> BaseException | None:
+        """Notify the listeners. Return what one of them raised."""
+        self.announced = now.waiting_for
+        try:
+            for listener in self.listeners:
+                listener(self.progress(now))
+        except asyncio.CancelledError:  # a plain function can't be cancelled, so the function itself raised this
+            return RuntimeError("on_progress raised CancelledError")
+        except BaseException as error:  # it ends the run and is raised to its owner
+            return error
+        return None
+
+    def progress(self, now: Moment) -> BulkProgress:
+        """How far the run is."""
+        seconds, states = self._ended - self._started, self._states
+        is_held = now.waiting_for == "retry-after" and now.held_seconds is not None
         return BulkProgress(
             done=sum(states.values()),
             created=states["created"],
@@ -288,15 +317,15 @@ class Tally:
             rate=states["created"] / seconds if seconds else 0.0,
             seconds=seconds,
             total=self._total,
-            requests=self.requests + in_flight,
-            in_flight=in_flight,
-            in_doubt=0 if engine is None else engine.in_doubt,
-            phase="creating" if engine is None else engine.phase,
-            waiting_for=None if engine is None else engine.waiting_for,
-            wait_ends_at=None if engine is None else engine.wait_ends_at,
+            requests=self.requests + now.in_flight,
+            in_flight=now.in_flight,
+            in_doubt=now.in_doubt,
+            phase=self.phase,
+            waiting_for=now.waiting_for,
+            wait_ends_at=moment_in(now.held_seconds or 0.0) if is_held else self._phase_ends_at,
         )
 
 
 def moment_in(seconds: float) -> datetime:
-    """Return the date-time in so many seconds."""
-    return datetime.fromtimestamp(time.time() + seconds, UTC)
+    """Return the date-time in so many seconds, or the end of the calendar if it is later."""
+    return datetime.fromtimestamp(min(time.time() + seconds, _END_OF_CALENDAR), UTC)

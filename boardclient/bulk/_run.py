@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from boardclient._activities import PARENT, Activity
-from boardclient._pipeline._calls import CallRunner
+from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._engine import Engine
-from boardclient.bulk._journal import JournalLedger
+from boardclient.bulk._journal_ledger import JournalLedger
 from boardclient.bulk._ledger import Ledger, MemoryLedger, to_the_end
 from boardclient.bulk._life import Row
 from boardclient.bulk._options import BulkOptions, journal_identity
-from boardclient.bulk._results import BulkReport, CardResult, Listener, Tally
+from boardclient.bulk._results import BulkReport, CardResult, Listener, Moment, Tally
 from boardclient.bulk._source import open_source
 from boardclient.events import BulkProgress
 from boardclient.logs import followers
@@ -42,7 +42,7 @@ class BulkRun:
 
     def __init__(
         self,
-        caller: CallRunner,
+        caller: Pipeline,
         drafts: Iterable[CardDraft] | AsyncIterable[CardDraft],
         options: BulkOptions,
         listeners: Sequence[Listener],
@@ -52,12 +52,9 @@ class BulkRun:
         self._caller = caller
         self._drafts = drafts
         self._options = options
-        self._listeners = tuple(listeners)
-        self._tally = Tally(len(drafts) if isinstance(drafts, Sized) else None)
-        self._life: Literal["new", "open", "left"] = "new"
+        self._tally = Tally(len(drafts) if isinstance(drafts, Sized) else None, tuple(listeners))
+        self._stage: Literal["new", "open", "left"] = "new"
         self._is_stopped = False
-        self._error: BaseException | None = None
-        """The first error that ended the run early."""
         self._engine: Engine | None = None
 
     async def __aenter__(self) -> Self:
@@ -68,28 +65,22 @@ class BulkRun:
             BoardClientError: the board could not be read. Nothing was sent.
             RuntimeError: the run was entered before.
         """
-        if self._life != "new":
+        if self._stage != "new":
             raise RuntimeError("a BulkRun can be used only once: call create_many again")
-        self._life = "open"
+        self._stage = "open"
         activity = Activity(kind="run", operation="cards.create_many", instruments=followers(), parent=PARENT.get())
         # One context for all tasks of the run: a context variable can be reset only in the context in which it was set.
         context = contextvars.copy_context()
+        self._tally.note = activity.note
         context.run(lambda: PARENT.set(activity.begin()))
         try:
             ledger = await self._open_ledger()
             try:
-                engine = self._engine = Engine(
-                    self._caller,
-                    open_source(self._drafts, Row),
-                    self._options,
-                    self._listeners,
-                    ledger=ledger,
-                    tally=self._tally,
-                    ended=self._note_error,
-                )
+                source = open_source(self._drafts, Row)
+                engine = self._engine = Engine(self._caller, source, self._options, ledger=ledger, tally=self._tally)
                 if self._is_stopped:
                     engine.halt()
-                conductor = await engine.open(context, activity.note)
+                conductor = await engine.open(context)
             except BaseException:
                 await to_the_end(asyncio.create_task(ledger.aclose()))
                 raise
@@ -107,20 +98,18 @@ class BulkRun:
         if options.journal is None:
             return MemoryLedger()
         identity = journal_identity(self._caller.identity, options.board_id, options.marker)
-        return await JournalLedger.open(options.journal, identity, options.batch)
+        total = len(self._drafts) if isinstance(self._drafts, Sized) else None
+        return await JournalLedger.open(options.journal, identity, options.batch, total)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        engine, self._life = self._running(), "left"
+        engine, self._stage = self._running(), "left"
         await engine.aclose()
-
-    def _note_error(self, error: BaseException | None) -> None:
-        self._error = self._error or error
 
     def _end(self, activity: Activity) -> None:
         activity.counts = self._tally.counts
-        activity.end(self._error)
+        activity.end(self._tally.error)
         if self._tally.problems:
             _logger.warning("cards.create_many: %s", self.report.problem_summary)
 
@@ -154,7 +143,7 @@ class BulkRun:
             Exception: any error that the input, a marker, a limiter or `on_progress` raises.
             RuntimeError: the block was left.
         """
-        if self._life == "new":
+        if self._stage == "new":
             async with self:
                 return await self.wait()
         while await self._more():
@@ -170,12 +159,12 @@ class BulkRun:
         if await self._running().results.wait():
             return True
         self._running()
-        if self._error is not None:
-            raise self._error
+        if self._tally.error is not None:
+            raise self._tally.error
         return False
 
     def _running(self) -> Engine:
-        if self._engine is None or self._life != "open":
+        if self._engine is None or self._stage != "open":
             raise RuntimeError("use a BulkRun within its `async with` block, or await its wait() without one")
         return self._engine
 
@@ -187,11 +176,11 @@ class BulkRun:
     @property
     def progress(self) -> BulkProgress:
         """How far the run is, and why it waits, if it does."""
-        return self._tally.progress(self._engine)
+        return self._tally.progress(Moment() if self._engine is None else self._engine.moment)
 
     def __repr__(self) -> str:
         progress = self.progress
-        state = progress.status if self._life == "open" else self._life
+        state = progress.status if self._stage == "open" else self._stage
         of = "" if progress.total is None else f" of {progress.total}"
         problems = "".join(
             f", {number} {name}" for name, number in (("failed", progress.failed), ("unknown", progress.unknown)) if number

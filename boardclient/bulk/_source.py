@@ -38,30 +38,23 @@ class SyncSource(Generic[T]):
         self._run = copy_context().run
         self._error: BaseException | None = None
 
-    def next_at_once(self) -> T | None:
-        """Return the next item, or None at the end.
+    async def take(self, most: int) -> list[T]:
+        """Return the next items, none at the end. An error of the input is raised after the items before it.
 
         Raises:
             RuntimeError: the input raised CancelledError, GeneratorExit or StopAsyncIteration.
             Exception: any other error that the input raises.
         """
-        try:
-            return self._run(next, self._made, None)
-        except _CONTROL_EXCEPTIONS as error:
-            raise _runtime_error_of(error) from error
-
-    async def take(self, most: int) -> list[T]:
-        """Return the next items, none at the end. An error of the input is raised after the items before it."""
-        if self._error is not None:
-            raise self._error
         made: list[T] = []
         try:
-            while len(made) < most and (item := self.next_at_once()) is not None:
+            while len(made) < most and self._error is None and (item := self._run(next, self._made, None)) is not None:
                 made.append(item)
+        except _CONTROL_EXCEPTIONS as error:
+            self._error = _runtime_error_of(error)
         except BaseException as error:
-            if not made:
-                raise
             self._error = error
+        if self._error is not None and not made:
+            raise self._error
         return made
 
     def give_up(self) -> None:
@@ -172,7 +165,6 @@ class AsyncSource(Generic[T]):
         except _CONTROL_EXCEPTIONS as error:
             if not self._is_closing:
                 self._error = _runtime_error_of(error)
-                self._error.__cause__ = error
         except BaseException as error:
             self._error = error
             if not isinstance(error, Exception):
@@ -214,6 +206,8 @@ class AsyncSource(Generic[T]):
 
 
 def _runtime_error_of(error: BaseException) -> RuntimeError:
-    if isinstance(error, asyncio.CancelledError):
-        return RuntimeError("the input was cancelled by something other than its run")
-    return RuntimeError(f"the input raised {type(error).__name__}")
+    is_cancelled = isinstance(error, asyncio.CancelledError)
+    why = "was cancelled by something other than its run" if is_cancelled else f"raised {type(error).__name__}"
+    raised = RuntimeError(f"the input {why}")
+    raised.__cause__ = error
+    return raised

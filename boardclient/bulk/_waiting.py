@@ -6,21 +6,23 @@ Each wait is bounded, but for consent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from boardclient._pace import Growth, Limiter, Pace
-from boardclient._pipeline._calls import CallWithdrawn, ConnectionSlots, FifoSemaphore
+from boardclient._pace import LONGEST_WAIT_SECONDS, Limiter, Pace
+from boardclient._pipeline._calls import CallWithdrawn, FifoSemaphore
 from boardclient._pipeline._guards import GuardedLimiter
+from boardclient._pipeline._pipeline import Pipeline
 from boardclient._statuses import ends_run, is_throttling
 from boardclient.bulk._life import Row
 from boardclient.errors import ApiError, BoardClientError, ConsentRequired, Effect
 
 HoldReason: TypeAlias = Literal["outage", "consent"]
 
-PATIENCE_SECONDS: Final = 300.0
+PATIENCE_SECONDS: Final = LONGEST_WAIT_SECONDS
 """How long a run is held by requests that can't be sent, and how long a row or a read may be refused with 429."""
 _REFUSED_PATIENCE_SECONDS: Final = 60.0
 """How long refusals hold a run."""
@@ -40,6 +42,11 @@ _FIRST_PUT_OFF_SECONDS: Final = 0.05
 """The pause before a row that could not be sent is tried again. It doubles each time, up to 128 times its length."""
 _MOST_PUT_OFF: Final = 20
 """How often a row may be put off while others are accepted, before the time since it was first put off counts."""
+_FIRST_WORKERS: Final = 32
+"""How many requests a run sends at a time at first. With 16, each cost this process a sixth more at a fast service."""
+_FASTER: Final = 1.05
+"""The number doubles when the rate has risen by this factor, measured over at least as many requests."""
+_SHORTEST_ROUND_SECONDS: Final = 0.02
 _QUEUED_SECONDS: Final = 0.02
 """Attempts that a shared pace will start within this time wait in its queue, the others in the run's own."""
 
@@ -70,6 +77,7 @@ class Hold:
         self._pause = _FIRST_PAUSE_SECONDS
         self._longest_pause = _LONGEST_PAUSE_SECONDS
         self._tries: set[object] = set()
+        """The tasks whose requests are tried."""
         self._timer: asyncio.TimerHandle | None = None
         self._moved = asyncio.Event()
 
@@ -96,7 +104,7 @@ class Hold:
             return True
         if is_throttling(error):
             self._note_contact(is_disturbed=True)
-            return False
+            return True
         self._failures += 1
         if error.effect is not Effect.NOT_SENT and self._failures < failures:
             return True
@@ -114,27 +122,27 @@ class Hold:
         found = patience.get(error.effect, _UNKNOWN_PATIENCE_SECONDS)
         return found if self._has_contact else min(found, self._first_patience)
 
-    def may_send(self, request: object) -> bool:
-        """Return True if a request may be sent: there is no hold, or it is one that is tried."""
-        return self.reason is None or request in self._tries
+    def may_send(self) -> bool:
+        """Return True if the current task may send a request: there is no hold, or its request is one that is tried."""
+        return self.reason is None or asyncio.current_task() in self._tries
 
-    def try_one(self, request: object) -> None:
-        """Let a request be tried during the hold. Another is due after a pause, whatever becomes of it."""
-        self._tries.add(request)
+    def try_one(self) -> None:
+        """Let the current task try a request during the hold. Another is due after a pause, whatever becomes of it."""
+        self._tries.add(asyncio.current_task())
         self._schedule()
 
     async def acquire(self) -> None:
         """Wait until the current task may send."""
-        while not self.may_send(asyncio.current_task()):
+        while not self.may_send():
             if self.is_due:
-                self.try_one(asyncio.current_task())
+                self.try_one()
             else:
                 self._moved.clear()
                 await self._moved.wait()
 
-    def release(self, request: object = None) -> None:
-        """Note that a request, or the one of the current task, has ended."""
-        self._tries.discard(request or asyncio.current_task())
+    def release(self) -> None:
+        """Note that the request of the current task has ended."""
+        self._tries.discard(asyncio.current_task())
 
     def end(self) -> None:
         """End the hold, and let all requests be sent."""
@@ -151,16 +159,16 @@ class Hold:
         """Begin a hold, or change the reason of the current one."""
         if self.reason == reason:
             return
-        if self.reason is None:
-            self._schedule(reason)
-        self.reason = reason
+        before, self.reason = self.reason, reason
+        if before is None:
+            self._schedule()
         self._move()
 
-    def _schedule(self, reason: HoldReason | None = None) -> None:
+    def _schedule(self) -> None:
         """Let one request be tried after a pause, which doubles with each try in an outage."""
         self.is_due = False
         pause = _CONSENT_PAUSE_SECONDS
-        if (reason or self.reason) == "outage":
+        if self.reason == "outage":
             pause, self._pause = min(self._pause, self._longest_pause), min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
         self._timer = self._loop.call_later(pause, self._on_timer)
 
@@ -173,17 +181,21 @@ class Hold:
         self._changed()
 
 
+def retry_after_of(error: BoardClientError) -> float | None:
+    """Return the seconds for which the service asked to wait, or None."""
+    return error.retry_after if isinstance(error, ApiError) else None
+
+
 def pause_before(row: Row, failure: BoardClientError, hold: Hold) -> float | None:
     """Return the seconds until a row is sent again that was refused with 429 or not sent. None if that took too long."""
     now = asyncio.get_running_loop().time()
-    if row.put_off_at is None:
-        row.put_off_at = now
+    row.put_off_at = min(row.put_off_at, now)
     row.put_off += 1
     if hold.reason == "consent":
         return 0.0
     if hold.reason == "outage":  # its end is the run's affair
         return _FIRST_PUT_OFF_SECONDS * 2.0 ** min(row.put_off - 1, 7)
-    pause = (failure.retry_after or 0.0) if isinstance(failure, ApiError) else 0.0
+    pause = retry_after_of(failure) or 0.0
     # At a slow service any row may be refused for long. It is the row itself only if it is refused again and again.
     is_unlucky = row.put_off < _MOST_PUT_OFF
     since = max(row.put_off_at, hold.accepted_at) if is_unlucky else row.put_off_at
@@ -191,144 +203,114 @@ def pause_before(row: Row, failure: BoardClientError, hold: Hold) -> float | Non
 
 
 class Turns:
-    """The run's own pace, and the connections that it shares with other runs, which rows wait for. Owned by the run.
+    """What the requests of a run share with each other and with the session: paces, connections, the limiter. Owned by the run.
 
-    A run has no pace until it is first refused with 429. If it `grows`, it has fewer workers at first, and more while that makes
-    it faster. Waiting here does not count towards a deadline.
+    A run has no pace of its own until it is first refused with 429. If it `grows`, it has few workers at first, and twice as many
+    each time that makes it faster. Other calls use the session's limiter as well, so no more requests of a run wait in it than it
+    is about to serve. The others wait in `queue`.
     """
 
-    def __init__(self, workers: int, slots: ConnectionSlots, *, makes_pace: bool, grows: bool) -> None:
+    def __init__(self, caller: Pipeline, workers: int, hold: Hold, *, grows: bool) -> None:
+        limiter = caller.limiter
         self.pace: Pace | None = None
+        self.slots = caller.slots
+        self.limiter = None if limiter is None else GuardedLimiter(limiter)
+        self.queue = FifoSemaphore(lambda: _most_queued(limiter))
+        self.hold = hold
+        self.waiting = 0
+        """How many requests wait for their turns."""
+        self._session_pace = limiter if isinstance(limiter, Pace) else None
         self._workers = workers
-        self._growth = Growth(workers) if grows and makes_pace else None
-        self._slots = slots
-        self._makes_pace = makes_pace
+        self._places = min(_FIRST_WORKERS, workers) if grows and self._session_pace is None else workers
+        self._best_rate = 0.0
+        self._round: tuple[int, float] | None = None
+        """How many requests had ended when the rate was last measured, and when."""
         self._clock = asyncio.get_running_loop().time
         self._began = self._clock()
 
     @property
     def must_wait(self) -> bool:
-        """Whether a row may have to wait."""
-        return self.pace is not None or self._slots.wanted > self._slots.number
+        """Whether a request may have to wait."""
+        return self.pace is not None or self.limiter is not None or self.slots.wanted > self.slots.number
+
+    @property
+    def held_seconds(self) -> float | None:
+        """For how long no request is started because of refusals, or None if some are."""
+        pace = self.pace or self._session_pace
+        return None if pace is None else pace.held_seconds
 
     def places(self, ended: int) -> int:
         """Return how many workers the run needs after so many requests. With a pace it needs all, and the pace decides."""
-        if self.pace is not None or self._growth is None:
+        if self.pace is not None or self._places == self._workers:
             return self._workers
-        return self._growth.look(self._clock(), ended)
+        now = self._clock()
+        before, since = self._round = self._round or (ended, now)
+        if ended - before >= self._places and now - since >= _SHORTEST_ROUND_SECONDS:
+            self._round, rate = (ended, now), (ended - before) / (now - since)
+            if rate >= _FASTER * self._best_rate:
+                self._best_rate, self._places = rate, min(self._workers, 2 * self._places)
+        return self._places
 
-    async def enter(self) -> Turn:
-        """Wait for the pace and a connection. The request ends with `Turn.leave`."""
-        pace = self.pace
-        if pace is not None:
-            await pace.__aenter__()
-        if self._slots.wanted <= self._slots.number:
-            return Turn(pace, None, self._clock)
-        try:
-            await self._slots.enter()
-        except BaseException:
-            if pace is not None:
-                await pace.__aexit__(None, None, None)
-            raise
-        return Turn(pace, self._slots, self._clock)
-
-    def note_refusal(self, sent: int, retry_after: float | None) -> None:
-        """Note a 429 of a run that has no pace, after so many requests. From now on it has one."""
-        if self.pace is None and self._makes_pace:
+    def note_refusal(self, sent: int, refusal: BoardClientError) -> None:
+        """Note a 429 after so many requests. From now on the run has a pace, unless the session has one."""
+        if self.pace is None and self._session_pace is None:
             self.pace = Pace.after_refusal(
                 self._workers,
                 places=self.places(sent),
                 sent=sent,
                 began=self._began,
-                retry_after=retry_after,
+                retry_after=retry_after_of(refusal),
                 clock=self._clock,
             )
 
 
 class Turn:
-    """What a row waited for, until its request has ended. It belongs to the task that entered it."""
+    """Where a request waits for a permit of the run, as the limiter of its call. `begin` is called when it has one."""
 
-    __slots__ = ("_clock", "_pace", "_slots", "_started")
-
-    def __init__(self, pace: Pace | None, slots: ConnectionSlots | None, clock: Callable[[], float]) -> None:
-        self._pace = pace
-        self._slots = slots
-        self._clock = clock
-        self._started = clock()
-
-    async def leave(self, failure: BoardClientError | None) -> None:
-        """End the turn after a request, which failed or not."""
-        if self._pace is not None:
-            if failure is None:
-                self._pace.report(200, None, self._clock() - self._started)
-            elif failure.effect is not Effect.NOT_SENT:
-                status = failure.status if isinstance(failure, ApiError) else None
-                asked = failure.retry_after if isinstance(failure, ApiError) and is_throttling(failure) else None
-                self._pace.report(status, asked, failure.attempts[-1].seconds if failure.attempts else 0.0)
-        await self.give_back()
-
-    async def give_back(self) -> None:
-        """End the turn without a request."""
-        if self._slots is not None:
-            self._slots.leave()
-        if self._pace is not None:
-            await self._pace.__aexit__(None, None, None)
-
-
-class SharedLimiter:
-    """The session's limiter, as the requests of a run enter it. One for each worker.
-
-    Other calls of the session use it as well, so no more requests of a run wait in its queue than it is about to serve. The
-    others wait in `queue`, which the workers of a run share.
-    """
-
-    def __init__(self, limiter: Limiter, queue: FifoSemaphore, hold: Hold | None = None) -> None:
-        self._limiter = GuardedLimiter(limiter)
-        self._queue = queue
-        self._hold = hold
-        self.row: object = None
-        """What is sent now. If a hold begins while it waits here, it is withdrawn."""
-
-    @property
-    def is_reporting(self) -> bool:
-        """Whether the limiter has a `report` method."""
-        return self._limiter.is_reporting
-
-    def must_be_entered(self) -> bool:
-        """Return True."""
-        return True
+    def __init__(self, turns: Turns, begin: Callable[[], object]) -> None:
+        self._turns = turns
+        self._begin = begin
+        self._pace: Pace | None = None
+        self._entered = contextlib.AsyncExitStack()
 
     def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
-        """Pass the result of an attempt to the limiter."""
-        self._limiter.report(status, retry_after, seconds)
+        """Pass the result of an attempt to the run's pace and the session's limiter."""
+        if self._pace is not None:
+            self._pace.report(status, retry_after, seconds)
+        if self._turns.limiter is not None:
+            self._turns.limiter.report(status, retry_after, seconds)
 
     async def __aenter__(self) -> None:
-        await self._queue.enter()
+        turns = self._turns
+        turns.waiting += 1
         try:
-            await self._limiter.__aenter__()
+            async with contextlib.AsyncExitStack() as entered:
+                if turns.pace is not None:
+                    self._pace = await entered.enter_async_context(turns.pace)
+                if turns.slots.wanted > turns.slots.number:
+                    await turns.slots.enter()
+                    entered.callback(turns.slots.leave)
+                if turns.limiter is not None:
+                    await turns.queue.enter()
+                    try:
+                        await entered.enter_async_context(turns.limiter)
+                    finally:
+                        turns.queue.leave()
+                if not turns.hold.may_send():
+                    raise CallWithdrawn("the run was held while the request waited for its turn", Effect.NOT_SENT)
+                self._begin()
+                self._entered = entered.pop_all()
         finally:
-            self._queue.leave()
-        if self._hold is not None and not self._hold.may_send(self.row):
-            await self._limiter.__aexit__(None, None, None)
-            raise CallWithdrawn("the run was held while the request waited for the limiter", Effect.NOT_SENT)
+            turns.waiting -= 1
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._limiter.__aexit__(exc_type, exc, traceback)
+        self._pace = None
+        await self._entered.__aexit__(exc_type, exc, traceback)
 
 
-def queue_before(limiter: Limiter) -> FifoSemaphore:
-    """Return the queue of a run before a limiter of its session."""
-
-    def most() -> int:
-        if not isinstance(limiter, Pace):
-            return 1
-        return limiter.workers if limiter.rate is None else 1 + int(limiter.rate * _QUEUED_SECONDS)
-
-    return FifoSemaphore(most)
-
-
-def is_held(*limiters: Any) -> bool:
-    """Return True if a pace starts no request because the service asked for a pause."""
-    return any(getattr(limiter, "held_until", None) is not None for limiter in limiters)
+def _most_queued(limiter: Limiter | None) -> int:
+    if not isinstance(limiter, Pace):
+        return 1
+    return limiter.workers if limiter.rate is None else 1 + int(limiter.rate * _QUEUED_SECONDS)

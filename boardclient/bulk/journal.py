@@ -17,9 +17,10 @@ from typing import Final, TypeAlias, get_args
 
 import attrs
 
+from boardclient._locations import find_location
 from boardclient.bulk._content import Content
-from boardclient.bulk._journal import RunFile, named, read_content
-from boardclient.bulk._journal_file import JournalFile, Meta, check_identity, connect, find_location, read_meta, translated
+from boardclient.bulk._journal_file import JournalFile, Meta, connect, read_meta, translated
+from boardclient.bulk._journal_ledger import RunFile, named, read_content
 from boardclient.bulk._life import RowAction, RowKey, RowState
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier
@@ -35,7 +36,6 @@ __all__ = [
     "RowState",
     "UnknownRow",
     "adopt",
-    "check_identity",
     "note_undone",
     "read_journal",
     "read_rows",
@@ -67,6 +67,7 @@ class JournalSummary:
         created_at: When it was created, in UTC.
         runs: The number of runs that have opened it.
         counts: The number of rows in each state.
+        total: The number of rows in the input of the last run, None if it has no length. Rows are logged as they are sent.
     """
 
     path: Path
@@ -74,6 +75,7 @@ class JournalSummary:
     created_at: datetime
     runs: int
     counts: dict[RowState, int]
+    total: int | None = None
 
     @property
     def rows(self) -> int:
@@ -89,7 +91,7 @@ class JournalRow:
         seq: The number of the row, from 1, in the order of logging.
         key: The draft's reference, or its position in the input, from 0.
         content: What was sent, in the form in which it is compared, without a marker.
-        run: The number of the run that logged it last, from 1.
+        run: The number of the run that logged it last, from 1. 0 if none did: its card was on the board before (`adopt`).
         state: "logged" until the outcome is known, then "done", "failed", "waiting" (not sent), "unknown" or "undone".
         detail: The card's id if it is "done" or "undone", otherwise the reason, or None if there is none.
     """
@@ -142,7 +144,9 @@ def read_journal(path: str | os.PathLike[str]) -> JournalSummary:
         counts.update(connection.execute("SELECT state, count(*) FROM outcomes GROUP BY state").fetchall())
         (rows,) = connection.execute("SELECT count(*) FROM rows").fetchone()
         counts["logged"] = rows - sum(counts.values())
-    return JournalSummary(path=target, identity=meta.identity, created_at=meta.created_at, runs=meta.runs, counts=counts)
+    return JournalSummary(
+        path=target, identity=meta.identity, created_at=meta.created_at, runs=meta.runs, counts=counts, total=meta.total
+    )
 
 
 def read_rows(path: str | os.PathLike[str], *states: RowState) -> Generator[JournalRow, None, None]:
@@ -252,7 +256,7 @@ Rehearsal: TypeAlias = Callable[[Sequence[tuple[RowKey, CardDraft]]], list[tuple
 def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iterator[Rehearsal]:
     """Give a function that decides about rows as a run would, and changes nothing.
 
-    It works on a copy of the journal in memory. For rows that a run would refuse it raises a `JournalError`. It may be called
+    It works on a temporary copy of the journal. For rows that a run would refuse it raises a `JournalError`. It may be called
     again, with other rows.
 
     Args:
@@ -263,7 +267,7 @@ def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iter
         JournalError: the journal is in use or can't be read, or belongs to another import.
     """
     with (
-        contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy,
+        contextlib.closing(sqlite3.connect("", isolation_level=None)) as copy,  # in memory, and on disk where it grows
         contextlib.closing(JournalFile.open(path, identity)) as journal,
     ):
         with journal.guarded():
@@ -273,6 +277,8 @@ def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iter
 
 def adopt(path: str | os.PathLike[str], identity: Mapping[str, str], rows: Sequence[tuple[RowKey, CardDraft, str]]) -> None:
     """Note that rows have cards which were on the board before. Runs report them as "already". The journal may be new.
+
+    Their `run` is 0, since no run created these cards.
 
     Args:
         path: The path of the journal. No run may be using it.
@@ -286,7 +292,7 @@ def adopt(path: str | os.PathLike[str], identity: Mapping[str, str], rows: Seque
     with contextlib.closing(file.file):
         decisions = file.admit([(key, draft) for key, draft, _ in rows])
         pairs = zip(decisions, rows, strict=True)
-        file.record([(seq, "done", card_id) for (seq, action, _), (_, _, card_id) in pairs if action == "send"])
+        file.record_adopted([(seq, "done", card_id) for (seq, action, _), (_, _, card_id) in pairs if action == "send"])
 
 
 def _row_of(connection: sqlite3.Connection, card_id: str) -> RowKey | None:

@@ -22,8 +22,6 @@ from boardclient import (
     RateLimitError,
     TransportError,
 )
-from boardclient._operations import Request
-from boardclient._pipeline._calls import CallOptions
 from boardclient.bulk.journal import read_rows
 from boardclient.models import BoardList
 from boardclient.testing import BoardService, faults
@@ -125,8 +123,8 @@ class Memory(Core):
 
     max_connections = 4
 
-    def __init__(self, moments: Moments | None = None, seconds: float | None = None) -> None:
-        super().__init__()
+    def __init__(self, moments: Moments | None = None, seconds: float | None = None, timeout: float | None = None) -> None:
+        super().__init__(timeout)
         self.cards: list[Card] = []
         self.script: dict[str, list[BaseException | str]] = {}
         self.sent: list[tuple[str, float]] = []
@@ -136,7 +134,7 @@ class Memory(Core):
         self.unreadable: BoardClientError | None = None
         self.made = 0
 
-    async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+    async def call(self, request: Any) -> Any:
         await asyncio.sleep(0)
         if request.operation == "boards.lists":
             return [BoardList("list")]

@@ -1,19 +1,24 @@
 """What a bulk run needs of a session, without sockets: the base of the fakes of these tests, and the simplest of them."""
 
 import asyncio
+import copy
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from boardclient import (
+    ApiError,
+    AsyncSession,
+    BoardClientError,
     BulkProgress,
     BulkRun,
     Card,
     CardDraft,
+    StaticCredentials,
 )
-from boardclient._operations import Request
-from boardclient._pipeline._calls import CallOptions, ConnectionSlots
-from boardclient.bulk._options import make_options
+from boardclient._transport import RawResponse
 
 
 def drafts(list_id: str, number: int, note: Callable[[int], object] = lambda index: None) -> Iterator[CardDraft]:
@@ -56,36 +61,63 @@ class Closing:
             self.is_closed = True
 
 
+class _Session(AsyncSession):
+    """A session that needs no closing: it has no connections."""
+
+    def __del__(self) -> None: ...
+
+
 class Core:
-    """What a bulk run needs of a session; a subclass adds `call`."""
+    """A session on a service in memory; a subclass adds `call`, which returns the value of a request or raises its error."""
 
     max_connections = 16
-    limiter: object = None
-    is_observed = False
-    identity: Mapping[str, str] = {}
 
-    def __init__(self, timeout: float | None = 30.0) -> None:
-        self.timeout = timeout
-        self.slots = ConnectionSlots(self.max_connections)
+    def __init__(self, timeout: float | None = 30.0, **options: Any) -> None:
+        credentials = StaticCredentials(token="token", key="key")
+        self.session = _Session(
+            credentials,
+            base_url="https://board.example",
+            timeout=timeout,
+            max_connections=self.max_connections,
+            **{"retry": None, **options},
+        )
+        self.pipeline: Any = self.session._pipeline
+        self.pipeline._send = self._send
 
-    def notify(self, event: object) -> None: ...
-
-    def withdraw(self, options: Collection[CallOptions]) -> None: ...
-
-    async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+    async def call(self, request: Any) -> Any:
         raise NotImplementedError
 
+    async def _send(self, request: Any, context: Any, credentials: Any) -> Any:
+        """Do what the pipeline does with a response, without one."""
+        context.credentials, context.started, context.progress.stage = credentials, time.time(), "send"
+        response: Any = RawResponse(200, {}, b"")
+        try:
+            outcome = await self.call(request)
+        except BoardClientError as error:
+            outcome = copy.copy(error)
+            response = RawResponse(error.status, {}, b"") if isinstance(error, ApiError) else SimpleNamespace(effect=error.effect)
+        except Exception:
+            context.progress.stage = "idle"  # as where a limiter raises it
+            raise
+        context.progress.stage = "idle"
+        is_failed = isinstance(outcome, BoardClientError)
+        return self.pipeline._recorded(context, response, outcome) if is_failed or context.is_recorded else outcome
+
     def open_run(self, source: Any, *listeners: Callable[[BulkProgress], object], **options: Any) -> BulkRun:
-        """Return a run as `create_many` does; options have its defaults."""
-        given = {"concurrency": None, "journal": None, "board_id": None, "unknown": None, "marker": None, "settle": None}
-        return BulkRun(self, source, make_options(self, source, **{**given, **options}), [*listeners])
+        """Return a run that tells listeners of its progress."""
+
+        def tell(progress: BulkProgress) -> None:
+            for listener in listeners:
+                listener(progress)
+
+        return self.session.cards.create_many(source, on_progress=tell if listeners else None, **options)
 
 
 class Service(Core):
     """A service in memory, for what needs no socket: it creates a card when the test says so, and counts."""
 
-    def __init__(self, *, waits: bool = False) -> None:
-        super().__init__()
+    def __init__(self, *, waits: bool = False, **options: Any) -> None:
+        super().__init__(**options)
         self.waits = waits
         self.running = self.most = 0
         self.begun: list[str] = []
@@ -94,7 +126,7 @@ class Service(Core):
         self.errors: dict[str, BaseException] = {}
         self.reported: list[BulkProgress] = []
 
-    async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+    async def call(self, request: Any) -> Any:
         name = json.loads(request.body or b"")["name"]
         self.begun.append(name)
         self.running += 1

@@ -14,6 +14,7 @@ from boardclient import (
     BulkProgress,
     CardDraft,
     CredentialError,
+    RateLimitError,
     SessionClosedError,
     StaticCredentials,
 )
@@ -65,41 +66,6 @@ async def test_closed_session_ends_the_run(service: BoardService, list_id: str) 
             async for result in run:
                 states.append(result.state)
     assert sorted(states) == ["created", "created", "unknown", "unknown", "unknown", "unknown"]
-
-
-@pytest.mark.parametrize("concurrency", [1, 4])
-@pytest.mark.parametrize("asynchronous", [False, True])
-async def test_faulty_draft_ends_the_run(concurrency: int, asynchronous: bool, session: AsyncSession, list_id: str) -> None:
-    """A draft that is not a CardDraft is a TypeError with its position, after the results of the drafts before it."""
-    rows: list[Any] = [*drafts(list_id, 6), "no draft", *drafts(list_id, 6)]
-
-    async def source() -> AsyncIterator[CardDraft]:
-        for row in rows:
-            yield row
-
-    seen = []
-    async with session.cards.create_many(source() if asynchronous else rows, concurrency=concurrency) as run:
-        with pytest.raises(TypeError, match="draft 6 must be a CardDraft, not str"):
-            async for result in run:
-                seen.append(result.index)
-    assert sorted(seen) == list(range(6))
-
-
-@pytest.mark.parametrize("concurrency", [1, 4])
-async def test_failing_input_ends_the_run(concurrency: int, session: AsyncSession, list_id: str) -> None:
-    """What the input raises is raised from the iteration, after the results of the drafts before it."""
-
-    def source() -> Iterator[CardDraft]:
-        yield from drafts(list_id, 9)
-        raise OSError("the disk is gone")
-
-    seen = []
-    async with session.cards.create_many(source(), concurrency=concurrency) as run:
-        with pytest.raises(OSError, match="the disk is gone"):
-            async for result in run:
-                seen.append(result.index)
-    assert sorted(seen) == list(range(9))
-    assert run.report.created == 9
 
 
 async def test_fatal_error_stops_an_input_that_waits() -> None:
@@ -176,10 +142,15 @@ class Quit(BaseException):
 
 
 class QuittingLimiter:
-    """A limiter that can't be entered."""
+    """A limiter that can't be entered more often than so many times."""
+
+    def __init__(self, times: int = 0) -> None:
+        self.times = times
 
     async def __aenter__(self) -> None:
-        raise Quit
+        self.times -= 1
+        if self.times < 0:
+            raise Quit
 
     async def __aexit__(self, *arguments: object) -> None: ...
 
@@ -215,6 +186,32 @@ async def test_whatever_the_application_raises_ends_the_run(
             async with asyncio.timeout(60):
                 await run.wait()
     assert session.stats().in_flight == 0
+
+
+@pytest.mark.parametrize("place", ["marker", "limiter"])
+async def test_a_row_that_was_not_sent_is_sent_by_the_next_run(
+    place: str, session: AsyncSession, list_id: str, path: Path
+) -> None:
+    """A run that ends before a row's request knows that the row was not sent, and so does its journal."""
+    options: list[dict[str, Any]] = [{}, {}]
+    if place == "marker":
+        options = [{"marker": quit_now}, {"marker": lambda draft: draft.name.replace(" ", "-")}]
+    view = session.with_options(limiter=QuittingLimiter(2)) if place == "limiter" else session
+    async with view.cards.create_many(drafts(list_id, 5), concurrency=1, journal=path, **options[0]) as run:
+        with pytest.raises(Quit):
+            await run.wait()
+    report = await session.cards.create_many(drafts(list_id, 5), concurrency=1, journal=path, **options[1]).wait()
+    assert (report.created + report.already, report.unknown) == (5, 0)
+
+
+async def test_a_retry_after_beyond_the_calendar(service: BoardService, session: AsyncSession, list_id: str, path: Path) -> None:
+    """A run can't wait for it, and ends with the error of the service. The next one sends the row."""
+    service.faults.add(faults.status(429, {"Retry-After": "999999999999"}), "cards.create", call=2)
+    async with session.cards.create_many(drafts(list_id, 3), concurrency=1, journal=path) as run:
+        with pytest.raises(RateLimitError, match="accepts requests again at 9999-"):
+            await run.wait()
+    report = await session.cards.create_many(drafts(list_id, 3), concurrency=1, journal=path).wait()
+    assert (report.created, report.already) == (2, 1)
 
 
 async def test_a_listener_that_raises_a_cancellation_is_named() -> None:

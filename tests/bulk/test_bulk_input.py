@@ -1,294 +1,406 @@
-"""The input of a bulk run: numbered, lazy, a few rows at a time. Its errors come after its rows, and generators are closed."""
+"""The input of a bulk run: read lazily and once. Its errors come after its rows, and generators run as they expect."""
 
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
 
 import pytest
+from bulk_service import Service, let_run
 from hypothesis import given
 from hypothesis import strategies as st
-from input_helpers import KINDS, Slow, draft, every_kind, given_as, indices
+from virtual_loop import virtually
 
-from boardclient import CardDraft
-from boardclient.bulk._life import Row
-from boardclient.bulk._source import open_source
+from boardclient import BulkRun, CardDraft
+
+
+def draft(index: int) -> CardDraft:
+    return CardDraft(f"card {index}", "list")
+
+
+class Input:
+    """Rows in each form that an input may have. An exception among them is raised. `pulled` counts those that were asked for."""
+
+    def __init__(self, *rows: object) -> None:
+        self.rows = rows
+        self.pulled = self.closed = 0
+        self.may_go_on = asyncio.Event()
+        """Waited for by `slow` after each row."""
+
+    def _next(self, row: object) -> Any:
+        self.pulled += 1
+        if isinstance(row, BaseException):
+            raise row
+        return row
+
+    def generator(self) -> Iterator[Any]:
+        try:
+            for row in self.rows:
+                yield self._next(row)
+        finally:
+            self.closed += 1
+
+    async def agenerator(self) -> AsyncIterator[Any]:
+        try:
+            for row in self.rows:
+                await asyncio.sleep(0)
+                yield self._next(row)
+        finally:
+            await asyncio.sleep(0)
+            self.closed += 1
+
+    async def slow(self) -> AsyncIterator[Any]:
+        async with contextlib.aclosing(self.agenerator()) as rows:  # type: ignore[type-var]  # -- it is a generator
+            async for row in rows:
+                yield row
+                await self.may_go_on.wait()
+
+    def iterator(self) -> Any:
+        outer = self
+
+        class Rows:
+            index = -1
+
+            def __iter__(self) -> Any:
+                return self
+
+            def __next__(self) -> Any:
+                self.index += 1
+                if self.index == len(outer.rows):
+                    raise StopIteration
+                return outer._next(outer.rows[self.index])
+
+        return Rows()
+
+    def aiterator(self) -> Any:
+        rows = self.iterator()
+
+        class Rows:
+            def __aiter__(self) -> Any:
+                return self
+
+            async def __anext__(self) -> Any:
+                try:
+                    return next(rows)
+                except StopIteration:
+                    raise StopAsyncIteration from None
+
+        return Rows()
+
+
+KINDS: dict[str, Callable[[Input], Any]] = {
+    "generator": Input.generator,
+    "asynchronous generator": Input.agenerator,
+    "iterator": Input.iterator,
+    "asynchronous iterator": Input.aiterator,
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+generators = pytest.mark.parametrize("kind", ["generator", "asynchronous generator"])
+
+
+async def outcome(run: BulkRun) -> tuple[list[int], BaseException | None]:
+    """Return the rows that have results, and what the run raises."""
+    indices = []
+    try:
+        async with run:
+            async for result in run:
+                indices.append(result.index)
+    except Exception as error:
+        return sorted(indices), error
+    return sorted(indices), None
+
+
+@given(number=st.integers(0, 70), workers=st.integers(1, 9), kind=st.sampled_from(sorted(KINDS)))
+def test_every_row_is_sent_once_and_in_order(number: int, workers: int, kind: str) -> None:
+    """Whatever the form of the input and the number of workers, also if there is no row."""
+
+    async def run() -> None:
+        service, source = Service(), Input(*map(draft, range(number)))
+        assert await outcome(service.run(KINDS[kind](source), workers)) == ([*range(number)], None)
+        assert service.begun == [f"card {index}" for index in range(number)]
+        assert source.pulled == number
+
+    asyncio.run(run())
 
 
 @every_kind
-async def test_rows_come_in_batches(kind: str) -> None:
-    """A batch has as many rows as requested, numbered on; the last has the rest, and then there are none."""
-    given, source = given_as(kind, [draft(index) for index in range(7)])
-    batches = [indices(await source.take(most)) for most in (3, 1, 2, 5, 5, 5)]
-    assert batches == [[0, 1, 2], [3], [4, 5], [6], [], []]
-    assert given.pulled == list(range(7))
+@pytest.mark.parametrize("number", [0, 2, 20])
+async def test_an_error_comes_after_the_rows_before_it(kind: str, number: int) -> None:
+    """The rows before an error are created, then it is raised. Nothing is asked for after it."""
+    source = Input(*map(draft, range(number)), OSError("the disk is gone"), draft(number))
+    indices, error = await outcome(Service().run(KINDS[kind](source), 3))
+    assert (indices, str(error)) == ([*range(number)], "the disk is gone")
+    assert source.pulled == number + 1
 
 
 @every_kind
-async def test_the_input_is_read_only_as_far_as_needed(kind: str) -> None:
-    """The input is not touched before the first row is wanted, and not beyond those that are."""
-    given, source = given_as(kind, [draft(index) for index in range(100)])
-    assert given.pulled == []
-    await source.take(4)
-    await source.take(1)
-    await asyncio.sleep(0)
-    assert given.pulled == [0, 1, 2, 3, 4]
-
-
-@every_kind
-async def test_an_empty_input(kind: str) -> None:
-    """No drafts give no rows."""
-    _, source = given_as(kind, [])
-    assert await source.take(3) == []
-    await source.aclose()
-
-
-@every_kind
-async def test_an_error_comes_after_the_rows_before_it(kind: str) -> None:
-    """The rows before an error are returned first; then the error is raised, each time."""
-    _, source = given_as(kind, [draft(0), draft(1), OSError("the disk is gone")])
-    assert indices(await source.take(5)) == [0, 1]
-    for _ in range(2):
-        with pytest.raises(OSError, match="the disk is gone"):
-            await source.take(5)
-
-
-@every_kind
-async def test_an_error_at_once(kind: str) -> None:
-    """An input that fails at its first row raises at once."""
-    _, source = given_as(kind, [OSError("no such file")])
-    with pytest.raises(OSError, match="no such file"):
-        await source.take(2)
-
-
-@every_kind
-@pytest.mark.parametrize("wrong", ["text", 3, ("name", "list"), {"name": "a"}])
+@pytest.mark.parametrize("wrong", ["text", 3, None, ("name", "list"), {"name": "a"}])
 async def test_a_wrong_type_names_its_place(kind: str, wrong: object) -> None:
-    """A draft that is not a CardDraft is a TypeError with its position and type, after the rows before it."""
-    _, source = given_as(kind, [draft(0), draft(1), wrong, draft(3)])
-    assert indices(await source.take(4)) == [0, 1]
-    with pytest.raises(TypeError, match=rf"draft 2 must be a CardDraft, not {type(wrong).__name__}"):
-        await source.take(4)
+    """A draft that is not a CardDraft is a TypeError with its position and type, after the rows before it. None is no end."""
+    indices, error = await outcome(Service().run(KINDS[kind](Input(draft(0), draft(1), wrong, draft(3))), 4))
+    assert indices == [0, 1]
+    assert isinstance(error, TypeError)
+    assert str(error) == f"draft 2 must be a CardDraft, not {type(wrong).__name__}"
 
 
-@pytest.mark.parametrize("kind", ["generator", "iterable"])
-async def test_none_is_a_wrong_type(kind: str) -> None:
-    """None among the drafts is no end of the input."""
-    _, source = given_as(kind, [draft(0), None, draft(2)])
-    assert indices(await source.take(4)) == [0]
-    with pytest.raises(TypeError, match="draft 1 must be a CardDraft, not NoneType"):
-        await source.take(4)
+@every_kind
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, StopAsyncIteration])
+async def test_an_odd_exception_is_an_error(kind: str, error: type[BaseException]) -> None:
+    """What would end a task or a loop in silence is a RuntimeError, after the rows before it."""
+    indices, raised = await outcome(Service().run(KINDS[kind](Input(draft(0), draft(1), error())), 1))
+    if kind == "asynchronous iterator" and error is StopAsyncIteration:  # the usual end of one
+        assert (indices, raised) == ([0, 1], None)
+    else:
+        assert indices == [0, 1]
+        assert isinstance(raised, RuntimeError)
+        assert isinstance(raised.__cause__, error | RuntimeError)  # generators turn a stop into a RuntimeError
 
 
-@pytest.mark.parametrize("kind", ["asynchronous generator", "asynchronous iterable"])
-async def test_none_of_an_asynchronous_input_is_a_wrong_type(kind: str) -> None:
-    """None among the drafts is no end of an asynchronous input either."""
-    _, source = given_as(kind, [draft(0), None, draft(2)])
-    assert indices(await source.take(1)) == [0]
-    with pytest.raises(TypeError, match="draft 1 must be a CardDraft, not NoneType"):
-        await source.take(4)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@generators
+def test_an_exit_of_an_input_leaves_the_loop(kind: str, error: type[BaseException]) -> None:
+    """KeyboardInterrupt and SystemExit end the program, and do not stay in a task."""
+
+    async def run() -> None:
+        await Service().run(KINDS[kind](Input(draft(0), error())), 1).wait()
+
+    with pytest.raises(error):
+        asyncio.run(run())
 
 
-@pytest.mark.parametrize("kind", ["generator", "asynchronous generator"])
+@generators
 async def test_generators_are_closed(kind: str) -> None:
-    """A generator that was begun is closed once, and gives nothing afterwards."""
-    given, source = given_as(kind, [draft(index) for index in range(9)])
-    await source.take(2)
-    assert given.closed == 0
-    await source.aclose()
-    assert given.closed == 1
-    assert await source.take(2) == []
-
-
-@pytest.mark.parametrize("kind", ["generator", "asynchronous generator"])
-async def test_generators_never_begun_are_closed(kind: str) -> None:
-    """A generator that was never iterated runs none of its code, and can't be started afterwards."""
-    given, source = given_as(kind, [draft(0)])
-    await source.aclose()
-    assert (given.pulled, given.closed) == ([], 0)
-    assert await source.take(1) == []
+    """A generator that was begun is closed when the run is left. One that was not begun runs none of its code."""
+    source, service = Input(*map(draft, range(99))), Service()
+    async with service.run(KINDS[kind](source), 1) as run:
+        await anext(run)
+        assert source.closed == 0
+    assert source.closed == 1
+    source = Input(draft(0))
+    stopped = service.run(KINDS[kind](source), 1)
+    stopped.stop()
+    assert (await stopped.wait()).created == 0
+    assert (source.pulled, source.closed) == (0, 0)
 
 
 async def test_other_inputs_are_left_alone() -> None:
-    """A run does not close a list."""
-    source = open_source([draft(0)], Row)
-    await source.take(1)
-    await source.aclose()
-    assert await source.take(1) == []
-
-
-class Unbegun:
-    """An asynchronous input that is no generator."""
-
-    def __aiter__(self) -> AsyncIterator[CardDraft]:
-        raise AssertionError("it was begun")
-
-
-async def test_an_input_that_was_not_begun_is_not_begun_to_be_closed() -> None:
-    """An iterable has nothing to close before its first row."""
-    source = open_source(Unbegun(), Row)
-    await source.aclose()
-    assert await source.take(1) == []
-
-
-async def test_a_generator_that_ends_when_it_is_cancelled_has_ended() -> None:
-    """A cancellation by others between two rows may be the generator's end; the rows before it are kept."""
-
-    async def drafts() -> AsyncIterator[CardDraft]:
-        with contextlib.suppress(asyncio.CancelledError):
-            yield draft(0)
-
-    source = open_source(drafts(), Row)
-    before = asyncio.all_tasks()
-    assert indices(await source.take(1)) == [0]
-    (task,) = asyncio.all_tasks() - before
-    task.cancel()
-    assert await source.take(1) == []
-    await source.aclose()
-
-
-async def test_a_slow_input_gives_the_rows_that_are_ready() -> None:
-    """One waits for the first row only; what comes later is the next batch's, in order, nothing lost or twice."""
-    slow = Slow()
-    source = open_source(slow.drafts(), Row)
-    slow.put(draft(0), draft(1))
-    assert indices(await source.take(5)) == [0, 1]
-    taking = asyncio.create_task(source.take(5))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert not taking.done()
-    slow.put(draft(2))
-    assert indices(await taking) == [2]
-    slow.put(draft(3), draft(4), draft(5))
-    assert indices(await source.take(2)) == [3, 4]
-    slow.put(None)
-    assert indices(await source.take(5)) == [5]
-    assert await source.take(5) == []
-
-
-async def test_an_error_of_a_slow_input() -> None:
-    """An error of a step that was begun ahead is raised to the task that asks next."""
-    slow = Slow()
-    source = open_source(slow.drafts(), Row)
-    slow.put(draft(0))
-    assert indices(await source.take(5)) == [0]
-    slow.put(OSError("gone"))
-    with pytest.raises(OSError, match="gone"):
-        await source.take(5)
-    assert slow.closed
-
-
-async def test_an_error_of_a_slow_input_behind_a_row() -> None:
-    """An error right behind a row waits until the row was taken."""
-    slow = Slow()
-    source = open_source(slow.drafts(), Row)
-    slow.put(draft(0), OSError("gone"))
-    assert indices(await source.take(5)) == [0]
-    with pytest.raises(OSError, match="gone"):
-        await source.take(5)
-
-
-async def test_closing_with_a_step_pending() -> None:
-    """A step that was begun ahead is no obstacle to closing the generator."""
-    slow = Slow()
-    source = open_source(slow.drafts(), Row)
-    slow.put(draft(0))
-    assert indices(await source.take(2)) == [0]
-    await source.aclose()
-    assert slow.closed
-
-
-async def test_closing_after_a_step_failed_leaves_no_complaint() -> None:
-    """A run that is left before it came to an error of its input does not need to know of it."""
-    complaints: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-    slow = Slow()
-    source = open_source(slow.drafts(), Row)
-    slow.put(draft(0))
-    assert indices(await source.take(2)) == [0]
-    slow.put(OSError("gone"))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    await source.aclose()
-    del source
-    gc.collect()
-    assert complaints == []
-
-
-async def test_cancelled_while_waiting_for_a_row() -> None:
-    """Cancelling the consumer while the input waits cancels the step, and the generator can be closed."""
-    slow = Slow()
-    source = open_source(slow.drafts(), Row)
-    for begin in ([draft(0)], []):
-        slow.put(*begin)
-        if begin:
-            assert indices(await source.take(2)) == [0]
-    taking = asyncio.create_task(source.take(2))
-    await asyncio.sleep(0)
-    taking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await taking
-    await source.aclose()
-    assert slow.closed
-
-
-async def test_an_asynchronous_iterator_of_its_own_is_not_closed() -> None:
-    """An asynchronous input that is not a generator is not closed."""
-
-    class Rows:
-        closed = False
-
-        def __aiter__(self) -> "Rows":
-            return self
-
-        async def __anext__(self) -> CardDraft:
-            return draft(0)
-
-        async def aclose(self) -> None:
-            self.closed = True
-
-    rows = Rows()
-    source = open_source(rows, Row)
-    assert indices(await source.take(3)) == [0, 1, 2]
-    await source.aclose()
-    assert not rows.closed
-
-
-@given(
-    number=st.integers(0, 30), sizes=st.lists(st.integers(1, 9), min_size=35, max_size=35), kind=st.sampled_from(sorted(KINDS))
-)
-def test_every_row_once_and_in_order(number: int, sizes: list[int], kind: str) -> None:
-    """Whatever the sizes of the batches, each draft is one row with its number."""
-
-    async def run() -> list[Row]:
-        _, source = given_as(kind, [draft(index) for index in range(number)])
-        return [row for size in sizes for row in await source.take(size)]
-
-    rows = asyncio.run(run())
-    assert indices(rows) == list(range(number))
-    assert [row.draft for row in rows] == [draft(index) for index in range(number)]
-
-
-def test_a_row_is_known_by_its_reference_or_its_number() -> None:
-    """The reference counts where there is one, an empty one too; a new row is to be sent."""
-    assert Row(3, draft(0)).key == 3
-    assert Row(3, draft(0, "r")).key == "r"
-    assert Row(3, draft(0, "")).key == ""
-    row = Row(4, draft(0))
-    assert (row.seq, row.action, row.sends, row.is_earlier) == (4, "send", 0, False)
-
-
-async def test_the_iterator_is_made_with_the_first_row() -> None:
-    """What opens a file in its `__iter__` does so when the first row is wanted, once."""
-    asked = []
+    """A run closes no iterator of an application, and iterates over it no earlier than it needs rows."""
+    begun = []
 
     class Rows:
         def __iter__(self) -> Iterator[CardDraft]:
-            asked.append(True)
+            begun.append(True)
             return iter([draft(0), draft(1)])
 
-    source = open_source(Rows(), Row)
-    assert asked == []
-    await source.take(1)
-    await source.take(1)
-    assert asked == [True]
+        async def aclose(self) -> None:
+            raise AssertionError("it was closed")
+
+    run = Service().run(Rows(), 1)
+    assert begun == []
+    assert await outcome(run) == ([0, 1], None)
+    assert begun == [True]
+
+
+async def test_an_asynchronous_input_that_was_not_begun_is_not_begun_to_be_closed() -> None:
+    """An iterable has nothing to close before its first row."""
+
+    class Unbegun:
+        def __aiter__(self) -> AsyncIterator[CardDraft]:
+            raise AssertionError("it was begun")
+
+    run = Service().run(Unbegun(), 1)
+    run.stop()
+    assert await outcome(run) == ([], None)
+
+
+async def test_a_slow_input_holds_up_no_row_that_it_has_yielded() -> None:
+    """A row is sent when it comes, without waiting for the next. Leaving the run ends the step that is running."""
+    source = Input(*map(draft, range(3)))
+    async with Service().run(source.slow(), 4) as run:
+        assert (await anext(run)).index == 0
+        await let_run()
+        assert (source.pulled, run.progress.done) == (1, 1)
+        source.may_go_on.set()
+        assert (await anext(run)).index == 1
+        source.may_go_on.clear()
+    assert source.closed == 1
+
+
+async def test_an_error_of_an_input_after_the_run_was_left_is_no_complaint() -> None:
+    """A run that was left before it came to an error of its input does not log it."""
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    source = Input(draft(0), OSError("gone"))
+    async with Service(waits=True).run(source.agenerator(), 1):
+        await let_run()
+    gc.collect()
+    assert (complaints, source.pulled) == ([], 2)
+
+
+# --- one task for an asynchronous input
+
+
+async def test_one_task_runs_an_asynchronous_input() -> None:
+    """One task runs all steps and the cleanup of an input, with its context variables, also where the run is left early."""
+    seen = set()
+    variable: ContextVar[str] = ContextVar("variable", default="nothing")
+
+    async def drafts() -> AsyncIterator[CardDraft]:
+        variable.set("mine")
+        try:
+            for index in range(99):
+                seen.add((asyncio.current_task(), variable.get()))
+                await asyncio.sleep(0)
+                yield draft(index)
+        finally:
+            await asyncio.sleep(0)
+            seen.add((asyncio.current_task(), variable.get()))
+
+    async with Service().run(drafts(), 3) as run:
+        await anext(run)
+    assert [value for _, value in seen] == ["mine"]
+
+
+async def test_a_synchronous_input_keeps_its_context_variables() -> None:
+    """The context variables of a synchronous input are the same at each step, and those of others remain as they are."""
+    variable: ContextVar[int] = ContextVar("variable", default=0)
+
+    def drafts() -> Iterator[CardDraft]:
+        for index in range(50):
+            assert variable.get() == index
+            variable.set(index + 1)
+            yield draft(index)
+
+    assert await outcome(Service().run(drafts(), 3)) == ([*range(50)], None)
+    assert variable.get() == 0
+
+
+@virtually
+async def test_timeouts_of_an_input_are_its_own() -> None:
+    """`asyncio.timeout` in a generator ends its block, even between two rows. One that is not caught is an error of the input."""
+
+    async def drafts() -> AsyncIterator[CardDraft]:
+        for index in range(3):
+            try:
+                async with asyncio.timeout(10.0):
+                    if index:
+                        yield draft(10 * index)
+                    await asyncio.Event().wait()
+            except TimeoutError:
+                yield draft(index)
+        async with asyncio.timeout(0.0):
+            await asyncio.Event().wait()
+
+    indices, error = await outcome(Service().run(drafts(), 1))
+    assert indices == [0, 1, 2, 3, 4]
+    assert isinstance(error, TimeoutError)
+
+
+@virtually
+async def test_a_timeout_that_passes_while_no_row_is_wanted() -> None:
+    """The generator gets it at once: what it yields then is the next row, and where it ends, the input ends."""
+
+    async def drafts() -> AsyncIterator[CardDraft]:
+        for index in range(0, 200, 2):
+            try:
+                async with asyncio.timeout(10.0):
+                    yield draft(index)
+            except TimeoutError:
+                yield draft(index + 1)
+
+    service = Service(waits=True)
+    async with service.run(drafts(), 1) as run:
+        await asyncio.sleep(60.0)
+        service.may_end.set()
+        names = [result.draft.name async for result in run]
+    assert names == sorted(set(names), key=lambda name: int(name.removeprefix("card ")))
+    assert "card 198" in names
+    assert len(names) > 100
+
+
+class Endless:
+    """An asynchronous input without an end, which knows the task that runs it. `ends` if it ends with its cancellation."""
+
+    task: Any = None
+
+    def __init__(self, *, ends: bool) -> None:
+        self.ends = ends
+        self.index = -1
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> CardDraft:
+        self.task = asyncio.current_task()
+        self.index += 1
+        return draft(self.index)
+
+    async def generator(self, *, waits: bool) -> AsyncIterator[CardDraft]:
+        with contextlib.suppress(asyncio.CancelledError) if self.ends else contextlib.nullcontext():
+            async for row in self:
+                yield row
+                if waits:
+                    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("how", ["between two rows", "within a step", "an iterator"])
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_cancelled_input_ends_nothing_in_silence(how: str, ends: bool) -> None:
+    """A cancellation by others is a RuntimeError of the run, or the end of a generator that ends with it."""
+    source, service = Endless(ends=ends), Service(waits=True)
+    rows = source if how == "an iterator" else source.generator(waits=how == "within a step")
+    async with service.run(rows, 1) as run:
+        await let_run()
+        source.task.cancel()
+        await let_run()
+        service.may_end.set()
+        is_end = ends and how != "an iterator"
+        with contextlib.nullcontext() if is_end else pytest.raises(RuntimeError, match="cancelled by something other"):
+            await run.wait()
+    assert run.report.created == len(service.begun) > 0
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), asyncio.CancelledError()])
+async def test_a_cleanup_that_fails_is_raised(error: BaseException) -> None:
+    """What the cleanup of a generator raises is raised when the run is left. A cancellation of its own is an error."""
+
+    async def drafts() -> AsyncIterator[CardDraft]:
+        try:
+            while True:
+                yield draft(0)
+        finally:
+            raise error
+
+    with pytest.raises((OSError, RuntimeError)):
+        async with Service().run(drafts(), 1) as run:
+            await anext(run)
+
+
+async def test_a_cancellation_while_an_input_is_closed_is_passed_on() -> None:
+    """A cleanup that hangs is cancelled with the task that leaves the run. What it swallows is cancelled again."""
+    ends = []
+
+    async def drafts() -> AsyncIterator[CardDraft]:
+        try:
+            while True:
+                yield draft(0)
+        finally:
+            for _ in range(2):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+                ends.append(True)
+
+    async def leave() -> None:
+        async with Service().run(drafts(), 1) as run:
+            await anext(run)
+
+    leaving = asyncio.create_task(leave())
+    for _ in range(2):
+        await let_run()
+        assert not leaving.done()
+        leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert len(ends) == 2

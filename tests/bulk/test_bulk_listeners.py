@@ -3,21 +3,15 @@
 import asyncio
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from bulk_helpers import LOST, Memory, Moments, World, kept
-from bulk_service import Service
-from virtual_loop import Clock
 
 from boardclient import (
     BulkProgress,
     CardDraft,
-    JournalError,
 )
-from boardclient.bulk import _results
-from boardclient.bulk._journal import RunFile
 from boardclient.testing import faults
 
 
@@ -60,22 +54,6 @@ async def test_a_failing_listener_ends_a_run_that_sends_nothing(how: str, moment
                 await run.wait()
 
 
-async def test_no_row_is_read_after_a_listener_failed_for_an_unsendable_row(moments: Moments) -> None:
-    """A sender that reads rows of a wrong list after a card of its own ends at the first one that a listener refuses."""
-
-    def fail(progress: BulkProgress) -> None:
-        if progress.failed:
-            raise ZeroDivisionError
-
-    memory = Memory(moments)
-    drafts = [*(CardDraft(name, "list") for name in "abcd"), *(CardDraft(name, "another") for name in "efghijkl")]
-    async with memory.run(drafts, fail, concurrency=4) as run:
-        with pytest.raises(ZeroDivisionError):
-            await run.wait()
-    assert run.report.failed < 3
-    assert {card.name for card in memory.cards} <= {*"abcd"}
-
-
 async def test_a_failing_listener_loses_no_card_that_was_sent(moments: Moments, path: Path) -> None:
     """Cards that are in flight when it fails have their results, and are on record; the first error is raised."""
 
@@ -113,26 +91,6 @@ async def test_a_failing_listener_loses_no_card_in_doubt(moments: Moments) -> No
     assert sorted(seen) == ["a", "b", "c", "d"] == sorted(name for name, _ in memory.sent)
 
 
-async def test_a_journal_that_fails_while_cards_are_settled_ends_the_run(
-    moments: Moments, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The card in doubt is unknown and is not sent again; the error of the journal is raised."""
-
-    def failing(*arguments: Any) -> Any:
-        raise JournalError("disk I/O error")
-
-    memory = Memory(moments)
-    memory.script = {"b": [LOST]}
-    seen = {}
-    with monkeypatch.context() as patch, pytest.raises(JournalError, match="disk I/O error"):
-        async with memory.run("ab", journal=path) as run:
-            patch.setattr(RunFile, "ids", failing)
-            async for result in run:
-                seen[result.draft.name] = result.state
-    assert seen == {"a": "created", "b": "unknown"}
-    assert len(memory.times("b")) == 1
-
-
 @pytest.mark.parametrize("marker", [None, True])
 async def test_nothing_secret_is_in_the_journal(world: World, marker: Any) -> None:
     """Neither key nor token is in the file or beside it, during the run or after, whatever the service responds."""
@@ -160,17 +118,6 @@ async def test_a_journal_may_be_named_by_a_string(world: World) -> None:
     """A path is a string or a Path."""
     await world.finish(world.drafts(0), journal=str(world.path))
     assert (await world.finish(world.drafts(0)))[0] == {"0": "already"}
-
-
-async def test_the_time_of_a_run_begins_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time between the call of `create_many` and the block does not count, so that the rate is that of the run."""
-    clock = Clock()
-    monkeypatch.setattr(_results, "time", SimpleNamespace(monotonic=clock))
-    run = Service().run([CardDraft("a", "list")])
-    clock.advance(100.0)
-    async with run:
-        clock.advance(1.0)
-        assert (await run.wait()).seconds == 1.0
 
 
 async def test_listeners_see_when_the_wait_for_the_board_is_over(moments: Moments) -> None:

@@ -28,8 +28,6 @@ from boardclient import (
     ServerError,
     TransportError,
 )
-from boardclient._operations import Request
-from boardclient._pipeline._calls import CallOptions
 from boardclient.models import BoardList
 from boardclient.testing import BoardService
 
@@ -75,7 +73,7 @@ class Service(Core):
         self.reported: list[BulkProgress] = []
         self.reasons: list[tuple[str | None, float]] = []
 
-    async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+    async def call(self, request: Any) -> Any:
         await asyncio.sleep(0.01)
         now = asyncio.get_running_loop().time()
         if self.down_at <= now < self.up_at:
@@ -164,11 +162,11 @@ async def test_rows_that_are_refused_themselves_fail() -> None:
     """However many there are side by side: others are accepted between them."""
 
     class Choosy(Service):
-        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+        async def call(self, request: Any) -> Any:
             if json.loads(request.body or b"")["name"] in bad:
                 await asyncio.sleep(0.01)
                 raise missing()
-            return await super().call(request, options)
+            return await super().call(request)
 
     for bad in ({"card 7"}, {f"card {number}" for number in range(100, 130)}, {f"card {number}" for number in range(197, 200)}):
         service = Choosy(down_at=math.inf)
@@ -184,7 +182,7 @@ class SlowService(Service):
     accepts_at = 0.0
     refused_row: str | None = None
 
-    async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+    async def call(self, request: Any) -> Any:
         now = asyncio.get_running_loop().time()
         if request.operation == "cards.create":
             if now < self.accepts_at:
@@ -192,7 +190,7 @@ class SlowService(Service):
             if json.loads(request.body or b"")["name"] == self.refused_row:
                 raise RateLimitError("429", 429, retry_after=20.0)
             self.accepts_at = now + 10.0
-        return await super().call(request, options)
+        return await super().call(request)
 
 
 @virtually
@@ -266,9 +264,9 @@ async def test_the_only_row_is_tried_for_longer_than_the_pause() -> None:
     """A hold ends with the row that is tried, though another became due meanwhile and there is none."""
 
     class Slow(Service):
-        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+        async def call(self, request: Any) -> Any:
             await asyncio.sleep(0.5)
-            return await super().call(request, options)
+            return await super().call(request)
 
     service = Slow(down_at=0.0, down_for=1.0)
     assert (await service.run(1).wait()).created == 1
@@ -378,11 +376,11 @@ async def test_a_try_that_hangs_does_not_stop_the_others() -> None:
     """The next row is tried after its pause, whatever becomes of the last try."""
 
     class Hanging(Service):
-        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+        async def call(self, request: Any) -> Any:
             if len(self.tried) == 4:
                 self.tried.append(0.0)
                 await asyncio.Event().wait()
-            return await super().call(request, options)
+            return await super().call(request)
 
     service = Hanging(down_at=0.0, down_for=0.05)
     async with asyncio.timeout(60), service.run(20) as run:

@@ -1,16 +1,14 @@
 """Rows that get a 429: when they are sent again, and when they fail."""
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
 from bulk_helpers import REFUSED, Memory, Moments, World, kept
 
-from boardclient import BoardList, CardDraft, NotFoundError, Pace, RateLimitError
-from boardclient._operations import Request
-from boardclient._pipeline._calls import CallOptions
+from boardclient import BulkProgress, CardDraft, NotFoundError, Pace, RateLimitError
 from boardclient.bulk.journal import read_journal
 from boardclient.testing import faults
 
@@ -33,14 +31,35 @@ async def test_refused_cards_are_sent_before_others(moments: Moments, path: Path
     assert [name for name, _ in memory.sent] == [*"aaabcdefgh"]
 
 
-async def test_the_next_run_sends_a_card_whose_retry_after_was_too_long(moments: Moments, path: Path) -> None:
-    """A card with a Retry-After of an hour fails at once, and the next run with the journal sends it."""
-    memory = Memory(moments)
-    memory.script = {"b": [RateLimitError("429", 429, retry_after=3600.0)]}
-    assert [result.state for result in await memory.results("abc", journal=path)] == ["created", "failed", "created"]
-    assert read_journal(path).counts["waiting"] == 1
-    again = {result.draft.name: result.state for result in await memory.results("abc", journal=path)}
-    assert again == {"a": "already", "b": "created", "c": "already"}
+@pytest.mark.parametrize("number", [1, 3])
+async def test_a_pause_that_is_too_long_ends_the_run(moments: Moments, path: Path, number: int) -> None:
+    """A Retry-After of an hour ends the run, which says when to come back. The next run sends all cards that were not created."""
+    memory, began = Memory(moments), moments.now
+    memory.script = {name: [RateLimitError("429", 429, retry_after=3600.0)] for name in "bcd"[:number]}
+    with pytest.raises(RateLimitError, match=r"the service accepts requests again at 20\d\d-.*left to the next"):
+        async with memory.run("abcdefgh", journal=path, concurrency=None) as run:
+            assert {result.state async for result in run} <= {"created"}
+    assert moments.now < began + 10.0
+    created = {card.name for card in memory.cards}
+    assert (run.report.failed, run.report.unknown, run.report.created) == (0, 0, len(created))
+    assert read_journal(path).counts["waiting"] == 8 - len(created)
+    again = {result.draft.name: result.state for result in await memory.results("abcdefgh", journal=path)}
+    assert again == {name: "already" if name in created else "created" for name in "abcdefgh"}
+
+
+async def test_a_pause_is_shown_with_its_end(moments: Moments) -> None:
+    """While refusals hold all cards, the progress says until when."""
+    memory, shown = Memory(moments, seconds=0.0), list[BulkProgress]()
+    memory.script = {name: [RateLimitError("429", 429, retry_after=200.0)] for name in "abcdefgh"}
+    run = memory.run("abcdefgh", shown.append, board_id=None, concurrency=None)
+    assert (await run.wait()).created == 8
+    held = [progress for progress in shown if progress.waiting_for == "retry-after"]
+    assert held
+    for progress in held:
+        assert progress.wait_ends_at is not None
+        seconds = (progress.wait_ends_at - datetime.now(UTC)).total_seconds()
+        assert 0.0 < seconds <= 200.0
+        assert progress.status.endswith(", as the service asks")
 
 
 async def test_a_card_that_is_refused_for_too_long_fails(moments: Moments) -> None:
@@ -146,20 +165,3 @@ async def test_a_marker_that_raises_ends_a_run_that_has_a_pace(moments: Moments)
     memory.script = {"a": [RateLimitError("429", 429)]}
     with pytest.raises(LookupError, match="no marker"):
         await memory.results("abc", marker=mark)
-
-
-class _ManyLists(Memory):
-    """A board with more lists than a run keeps rows back in."""
-
-    async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
-        if request.operation == "boards.lists":
-            return [BoardList(f"list {number}") for number in range(70)]
-        return await super().call(request, options)
-
-
-async def test_rows_of_many_lists_are_all_created(moments: Moments) -> None:
-    """Each exists once, however many lists there are."""
-    memory = _ManyLists(moments, seconds=0.0)
-    results = await memory.results([CardDraft(f"row {number}", f"list {number % 70}") for number in range(140)])
-    assert {result.state for result in results} == {"created"}
-    assert memory.made == 140

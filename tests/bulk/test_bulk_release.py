@@ -1,4 +1,4 @@
-"""A run that ends gives its journal back, also when it is cancelled."""
+"""How a run ends inside: its journal is given back or fails, its input, its clock and its instruments."""
 
 import asyncio
 import json
@@ -6,20 +6,23 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bulk_helpers import LOST, Memory, World, names
-from bulk_service import let_run
+from bulk_helpers import LOST, Memory, Moments, World, kept, names
+from bulk_service import Service, drafts, let_run
+from virtual_loop import Clock
 
 from boardclient import (
     CardDraft,
     JournalError,
+    logs,
 )
-from boardclient._operations import Request
-from boardclient._pipeline._calls import CallOptions
-from boardclient.bulk._journal import JournalLedger, RunFile
+from boardclient._activities import Activity, Instrument
+from boardclient.bulk import _results
 from boardclient.bulk._journal_file import JournalFile, RunLock
+from boardclient.bulk._journal_ledger import JournalLedger, RunFile
 from boardclient.bulk._life import Row
 
 
@@ -142,10 +145,10 @@ async def test_each_row_is_released_before_its_first_request(path: Path, monkeyp
         marks.append(seq)
 
     class Watching(Memory):
-        async def call(self, request: Request[Any], options: CallOptions | None = None) -> Any:
+        async def call(self, request: Any) -> Any:
             if request.operation == "cards.create":
                 assert int(json.loads(request.body or b"")["name"]) <= marks[-1]
-            return await super().call(request, options)
+            return await super().call(request)
 
     monkeypatch.setattr(RunLock, "release_to", note)
     memory = Watching()
@@ -155,3 +158,91 @@ async def test_each_row_is_released_before_its_first_request(path: Path, monkeyp
     assert (marks[0], marks[-1]) == (0, 40)
     assert all(0 < later - mark <= 16 for mark, later in pairwise(marks))
     assert len(memory.sent) == 41
+
+
+async def test_a_journal_that_is_full_ends_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No card is sent that is not in the journal; the error is raised after the last result; another run resumes."""
+    admit, calls = RunFile.admit, []
+
+    def failing(self: RunFile, *arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) > 3:
+            raise JournalError("the disk is full: make room and run again")
+        return admit(self, *arguments)
+
+    drafts = world.drafts(*range(900))
+    seen = []
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFile, "admit", failing)
+        async with world.run(drafts) as run:
+            with pytest.raises(JournalError, match="the disk is full"):
+                async for result in run:
+                    seen.append(result.state)
+    assert seen == ["created"] * len(world.sent)
+    assert 0 < len(seen) < 900
+    assert {state for state, _ in kept(world.path).values()} <= {"done", "waiting", "logged"}  # a note may be lost, no row
+    _, report = await world.finish(drafts)
+    assert report.already == len(seen)
+    assert world.there == names(range(900))
+
+
+async def test_notes_that_cannot_be_written_are_an_error_at_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The results are returned; leaving the block reports that the next run will find rows in doubt, which it resolves."""
+
+    def failing(self: JournalFile, *arguments: Any) -> Any:
+        raise JournalError("the disk is full")
+
+    drafts = world.drafts(0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalFile, "note_unsent", failing)
+        with pytest.raises(JournalError, match="the disk is full"):
+            await world.finish(drafts)
+    states, _ = await world.finish(drafts)
+    assert states == {"0": "already", "1": "already"}
+    world.service.assert_no_duplicates()
+
+
+async def test_a_journal_that_fails_while_cards_are_settled_ends_the_run(
+    moments: Moments, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card in doubt is unknown and is not sent again; the error of the journal is raised."""
+
+    def failing(*arguments: Any) -> Any:
+        raise JournalError("disk I/O error")
+
+    memory = Memory(moments)
+    memory.script = {"b": [LOST]}
+    seen = {}
+    with monkeypatch.context() as patch, pytest.raises(JournalError, match="disk I/O error"):
+        async with memory.run("ab", journal=path) as run:
+            patch.setattr(RunFile, "ids", failing)
+            async for result in run:
+                seen[result.draft.name] = result.state
+    assert seen == {"a": "created", "b": "unknown"}
+    assert len(memory.times("b")) == 1
+
+
+async def test_the_time_of_a_run_begins_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time between the call of `create_many` and the block does not count, so that the rate is that of the run."""
+    clock = Clock()
+    monkeypatch.setattr(_results, "time", SimpleNamespace(monotonic=clock))
+    run = Service().run([CardDraft("a", "list")])
+    clock.advance(100.0)
+    async with run:
+        clock.advance(1.0)
+        assert (await run.wait()).seconds == 1.0
+
+
+async def test_leaving_early_is_no_failure_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instruments see that a run which was left while cards were in flight ended without an error."""
+    ended: list[BaseException | None] = []
+
+    class Noting(Instrument):
+        def end(self, activity: Activity) -> None:
+            ended.append(activity.error)
+
+    monkeypatch.setattr(logs, "INSTALLED", [Noting()])
+    async with Service(waits=True).run(drafts("list", 10), 3):
+        await let_run()
+    await let_run()
+    assert ended == [None]

@@ -102,16 +102,16 @@ async def test_rows_in_doubt_of_an_earlier_run_are_sent_again(world: World) -> N
 
 
 async def test_reported_rows_may_be_reconciled_later(world: World) -> None:
-    """A run can reconcile what the last one reported, if the journal was begun with a baseline. A new card proves absence."""
+    """A run can reconcile what the last one reported, if the journal was begun with a baseline. New cards prove absence."""
     drafts = world.drafts(*range(4))
     await world.leave_in_doubt(drafts)
     states, _ = await world.finish(drafts, unknown="report")
     assert states == {"0": "unknown", "1": "unknown", "2": "created", "3": "created"}
     states, _ = await world.finish(drafts)
     assert states == {"0": "already", "1": "unknown", "2": "already", "3": "already"}  # no card is left that could prove it
-    states, _ = await world.finish([*drafts, *world.drafts(4)])
-    assert states == {"0": "already", "1": "created", "2": "already", "3": "already", "4": "created"}
-    assert world.there == names(range(5))
+    states, _ = await world.finish([*drafts, *world.drafts(4, 5)])
+    assert states == {"0": "already", "1": "created", "2": "already", "3": "already", "4": "created", "5": "created"}
+    assert world.there == names(range(6))
 
 
 async def test_a_journal_begun_without_a_baseline_stays_unknown(world: World) -> None:
@@ -270,8 +270,8 @@ async def test_identifiers_that_utf_8_cannot_encode_are_kept(world: World) -> No
     before = '{"id":"\\ud800","name":"Before","desc":""}'
     stranger = '{"id":"\\udc00","name":"\\udc00","desc":""}'
     faults_of = world.service.faults
-    faults_of.add(faults.ForeignBody(f"[{before}]".encode()), "boards.cards", call=1)
-    faults_of.add(faults.ForeignBody(f"[{before},{stranger}]".encode()), "boards.cards")
+    faults_of.add(faults.foreign_body(f"[{before}]".encode()), "boards.cards", call=1)
+    faults_of.add(faults.foreign_body(f"[{before},{stranger}]".encode()), "boards.cards")
     faults_of.add(faults.Drop(commit=True), "cards.create", call=1)
     for _ in range(2):
         states, report = await world.finish(world.drafts(0))

@@ -133,3 +133,21 @@ async def test_an_input_that_raises_ends_the_iteration(session: AsyncSession) ->
     with pytest.raises(ValueError, match="concurrency"):
         session.map(call, [], 0)
     assert [result async for result in session.map(call, [])] == []
+
+
+async def test_a_call_that_cancels_its_task_is_not_lost_silently(session: AsyncSession) -> None:
+    """The other items have results, and the iteration ends with an error that says so."""
+
+    async def call(item: int) -> int:
+        if item == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+        return item
+
+    seen = []
+    with pytest.raises(RuntimeError, match="cancelled by something other than its map"):
+        async for result in session.map(call, range(5), 2):
+            seen.append(result.value)
+    assert seen == [0, 2, 3, 4]

@@ -24,13 +24,13 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 import attrs
 from checker import Evidence, Findings, Process, check
-from kinds import ABLATIONS, KINDS, SERVICES, Kind, every, make_rows
+from kinds import ABLATIONS, KINDS, Kind, every, make_rows
 from storm import Storm
 
 from boardclient.testing import BoardService, faults
 
 T = TypeVar("T")
-_ALL = {**KINDS, **ABLATIONS, **SERVICES}
+_ALL = {**KINDS, **ABLATIONS}
 _CODES = 80
 
 
@@ -228,7 +228,6 @@ class Run:
                 processes=self._processes,
                 is_marked=bool(self.kind.marker),
                 may_end=self.kind.may_end,
-                is_listed_whole=self.kind.cap is None,
             )
         )
         calls = self._service.calls_of("cards.create")
@@ -262,12 +261,7 @@ def _wire(row: Mapping[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def running(kind: Kind, rows: int, seed: int, scale: Scale) -> Iterator[Run]:
     """Set up a service and an import into it."""
-
-    def shape(operation: str, body: Any) -> Any:
-        body = kind.shows.shape(operation, body)
-        return body[-kind.cap :] if operation == "boards.cards" and kind.cap is not None else body
-
-    with tempfile.TemporaryDirectory(prefix="campaign-") as folder, BoardService(shape=shape) as service:
+    with tempfile.TemporaryDirectory(prefix="campaign-") as folder, BoardService() as service:
         yield Run(kind, rows, seed, scale, Path(folder), service)
 
 
@@ -297,7 +291,7 @@ def _kill_at_random(kind: Kind, rows: int, seed: int, scale: Scale, importer: Im
                 break
         else:
             run.finish(importer)
-        if kind.is_sound and kind.unknown is None and kind.cap is None and run.is_open:
+        if kind.is_sound and kind.unknown is None and run.is_open:
             run.again += 1
             run.finish(importer)
         return run.check()
@@ -305,18 +299,8 @@ def _kill_at_random(kind: Kind, rows: int, seed: int, scale: Scale, importer: Im
 
 # --- crash points
 
-THRESHOLD_POINTS = (
-    "log:before",
-    "log:inside",
-    "log:after",
-    "send:before",
-    "send:under-way",
-    "send:answered",
-    "confirm:before",
-    "confirm:inside",
-    "confirm:after",
-)
-READING_POINTS = ("settle:before", "settle:read", "settle:after", "audit:before", "audit:after")
+SEND_POINTS = ("send:before", "send:under-way", "send:answered")
+READ_POINTS = ("read:before", "read:answered")
 PLACES = ("first", "middle", "last")
 _CONCURRENCY = 4
 _POINTS = Kind(script=every(dropped_before=11, dropped_after=7, bad_gateway=13), concurrency=(_CONCURRENCY,))
@@ -338,18 +322,20 @@ SMALL: Mapping[str, Kind] = {
 def crash_at(point: str, place: str, rows: int, seed: int, scale: Scale, importer: Importer, kind: Kind = _POINTS) -> Findings:
     """Run an import that dies at a point, and then to its end.
 
-    A point in a reading is met by the second process, after the first died amid a batch that it had logged.
+    A reading is that before the first row, or the n-th of the second process, after the first died in the middle of its rows.
     """
     return as_assumed(lambda scale: _crash_at(point, place, rows, seed, scale, importer, kind), scale)
 
 
 def _crash_at(point: str, place: str, rows: int, seed: int, scale: Scale, importer: Importer, kind: Kind) -> Findings:
-    threshold = threshold_of(place, rows)
-    deaths: list[Death] = [(point, threshold)]
-    if point in READING_POINTS:
-        deaths = [("send:before", threshold), (point, 1)]
-    elif point.startswith(("baseline", "journal")):
+    threshold, deaths = rows, list[Death]()
+    if point in SEND_POINTS:
+        threshold = threshold_of(place, rows)
+        deaths = [(point, threshold)]
+    elif place == "baseline":
         deaths = [(point, 1)]
+    else:
+        deaths = [("send:before", rows // 2), (point, int(place))]
     with running(kind, rows, seed, scale) as run:
         if point == "send:under-way":  # no answer comes to the last of those that are sent
             run.storm.script = lambda post: "hanging" if post > threshold - _CONCURRENCY else None
@@ -377,23 +363,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=[*_ALL], action="append")
-    parser.add_argument("--services", action="store_true", help="services that show cards in other ways")
     parser.add_argument("--delay", type=float, default=0.15, help="the longest delay of a commit, in seconds")
     parser.add_argument("--settle", type=float, default=0.6)
     parser.add_argument("--longest", type=float, default=1.2, help="the latest kill, in seconds")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=60.0, help="when to begin no further run")
     given = parser.parse_args(arguments)
-    names = given.kind or list(SERVICES if given.services else KINDS)
+    names = given.kind or list(KINDS)
     scale = Scale(delay=given.delay, settle=given.settle)
     sums: dict[str, Findings] = {name: Findings() for name in names}
     is_bad = False
 
-    until = time.monotonic() + 60 * given.minutes
-
     def one(number: int, importer: Importer) -> tuple[str, int, Findings, float]:
-        if time.monotonic() > until:
-            return names[0], 0, Findings(), 0.0
         name, seed, begun = names[number % len(names)], given.seed + number, time.monotonic()
         found = kill_at_random(_ALL[name], given.rows, seed, scale, importer, given.longest)
         return name, seed, found, time.monotonic() - begun

@@ -2,8 +2,7 @@
 
 `python importer.py` reads one order (JSON) per line, forks a process for each, kills that one with SIGKILL after
 `kill_after` seconds where the order says so, and answers with its exit status. A forked process has everything imported, so that
-most of its life is the import itself. Where an order names a crash point, the functions of the package are wrapped in the forked
-process, which kills itself there.
+most of its life is the import itself. Where an order names a crash point, the forked process kills itself there.
 """
 
 from __future__ import annotations
@@ -20,33 +19,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import boardclient.bulk._journal_file as journal_file
 from boardclient import AsyncSession, AuthorizationRequest, CardDraft, OAuthCredentials
 from boardclient._transport._pool import Pool
-from boardclient.bulk._journal import RunFile
-from boardclient.bulk._reconciler import Reconciler
 
 _SUMS = ("created", "already", "failed", "unknown", "requests", "rejected")
 LONGEST_SECONDS = 300.0
 """How long a process may take before it counts as hanging."""
-
-
-class Crash:
-    """Kills the process once so many rows (or calls) have come past a point."""
-
-    def __init__(self, threshold: int) -> None:
-        self._left = threshold
-
-    def pass_by(self, count: int = 1) -> None:
-        """Count rows, and end the process at the requested one."""
-        self._left -= count
-        if count and self._left <= 0:
-            die()
-
-    def is_next(self) -> bool:
-        """Count one, and return True if it is the requested one."""
-        self._left -= 1
-        return self._left == 0
 
 
 def die() -> None:
@@ -54,133 +32,31 @@ def die() -> None:
     time.sleep(LONGEST_SECONDS)  # the other threads run until the signal arrives, this one does not
 
 
-def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(make(original)))
-
-
-def _before(crash: Crash, size: Callable[..., int]) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            crash.pass_by(size(*args, **kwargs))
-            return original(*args, **kwargs)
-
-        return wrapped
-
-    return make
-
-
-def _after(crash: Crash, size: Callable[..., int]) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            crash.pass_by(size(*args, **kwargs))
-            return result
-
-        return wrapped
-
-    return make
-
-
-def _awaited_before(crash: Crash) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
-        async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            crash.pass_by()
-            return await original(*args, **kwargs)
-
-        return wrapped
-
-    return make
-
-
-def _awaited_after(crash: Crash) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
-        async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            result = await original(*args, **kwargs)
-            crash.pass_by()
-            return result
-
-        return wrapped
-
-    return make
-
-
-def _is_card(method: str, url: str) -> bool:
-    return method == "POST" and "/1/cards" in url
-
-
-def _sends(crash: Crash, moment: str) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
-        async def wrapped(self: Pool, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
-            if not _is_card(method, url) or not crash.is_next():
-                return await original(self, method, url, *args, **kwargs)
-            if moment == "under-way":
-                sending = asyncio.ensure_future(original(self, method, url, *args, **kwargs))
-                await asyncio.sleep(0.02)  # until the request has left, which nothing in this process can tell
-                if sending.done():  # never: the service of this crash point does not answer
-                    return await sending
-            elif moment == "answered":
-                await original(self, method, url, *args, **kwargs)
-            return die()
-
-        return wrapped
-
-    return make
-
-
-def _entries(_: object, entries: Iterable[object], *__: object) -> int:
-    return len(list(entries))
-
-
-def _outcomes_recorded(_: object, outcomes: Iterable[object], *__: object) -> int:
-    return len(list(outcomes))
-
-
-def _outcomes_admitted(_: object, __: object, outcomes: Iterable[object] = (), *___: object) -> int:
-    return len(list(outcomes))
-
-
-def _one(*_: object) -> int:
-    return 1
-
-
 def arm(point: str, threshold: int) -> None:
-    """Let this process die at a point: after `threshold` rows, or at that call where the point is passed once in a reading."""
-    crash = Crash(threshold)
-    match point:
-        case "journal:empty":
-            _wrap(journal_file, "connect", _before(crash, _one))
-        case "baseline:before":
-            _wrap(RunFile, "set_baseline", _before(crash, _one))
-        case "baseline:after":
-            _wrap(RunFile, "set_baseline", _after(crash, _one))
-        case "log:before":
-            _wrap(RunFile, "admit", _before(crash, _entries))
-        case "log:inside":
-            _wrap(RunFile, "_log", _after(crash, _entries))
-        case "log:after":
-            _wrap(RunFile, "admit", _after(crash, _entries))
-        case "send:before" | "send:under-way" | "send:answered":
-            _wrap(Pool, "send", _sends(crash, point.partition(":")[2]))
-        case "confirm:before":
-            _wrap(RunFile, "_record", _before(crash, _outcomes_recorded))
-        case "confirm:inside":
-            _wrap(RunFile, "_record", _after(crash, _outcomes_recorded))
-        case "confirm:after":
-            _wrap(RunFile, "admit", _after(crash, _outcomes_admitted))
-            _wrap(RunFile, "record", _after(crash, _outcomes_recorded))
-        case "settle:before":
-            _wrap(Reconciler, "reconcile", _awaited_before(crash))
-        case "settle:read":
-            _wrap(Reconciler, "_listing", _awaited_after(crash))
-        case "settle:after":
-            _wrap(Reconciler, "reconcile", _awaited_after(crash))
-        case "audit:before":
-            _wrap(Reconciler, "audit", _awaited_before(crash))
-        case "audit:after":
-            _wrap(Reconciler, "audit", _awaited_after(crash))
-        case _:
-            raise ValueError(f"there is no crash point {point!r}")
+    """Let this process die at its n-th creation ("send") or listing ("read"), of which the threshold says n.
+
+    It dies before the request leaves, while it is in flight, or when the response has come.
+    """
+    what, moment = point.split(":")
+    wanted = {"send": ("POST", "/1/cards"), "read": ("GET", "/cards")}[what]
+    left, send = threshold, Pool.send
+
+    @functools.wraps(send)
+    async def dying(self: Pool, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        left -= method == wanted[0] and url.partition("?")[0].endswith(wanted[1])
+        if left:
+            return await send(self, method, url, *args, **kwargs)
+        if moment == "under-way":
+            sending = asyncio.ensure_future(send(self, method, url, *args, **kwargs))
+            await asyncio.sleep(0.02)  # until the request has left, which nothing in this process can tell
+            if sending.done():  # never: the service of this crash point does not answer
+                return await sending
+        elif moment == "answered":
+            await send(self, method, url, *args, **kwargs)
+        return die()
+
+    Pool.send = dying  # type: ignore[method-assign]  # -- in a process of its own
 
 
 def _draft(row: Mapping[str, Any]) -> CardDraft:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import attrs
-from drawn_services import DATES, TEXTS, ServiceKind
 
 STORM: Mapping[str, float] = {
     "dropped-after": 0.05,
@@ -54,12 +53,10 @@ class Kind:
     kills: Sequence[int] = (1, 2, 3, 4, 5)
     dies_at: tuple[str, str] | None = None
     settle: float | None = None
-    cap: int | None = None
     foreign: bool = False
     neighbour: bool = False
     may_end: bool = False
     is_sound: bool = True
-    shows: ServiceKind = ServiceKind()
 
 
 KINDS: Mapping[str, Kind] = {
@@ -79,31 +76,10 @@ KINDS: Mapping[str, Kind] = {
 }
 """Those under which the assumptions hold."""
 
-_LOSSES = every(dropped_after=9, dropped_before=11)
-
-SERVICES: Mapping[str, Kind] = {
-    f"{field} {way}{mark}": Kind(
-        shows=ServiceKind(**{field: way}, shows_answers=True),
-        marker=marker,
-        script=_LOSSES,
-        expiries=0,
-        kills=(0, 1),
-        is_sound=False,
-    )
-    for field, ways in (("name", TEXTS), ("desc", TEXTS), ("due", DATES))
-    for way in ways
-    for mark, marker in (("", None), (" marker", True))
-    if way != "as sent"
-}
-"""Services that show cards in other ways than they were sent: nothing may be duplicated or untrue, rows may be unknown."""
-
 ABLATIONS: Mapping[str, Kind] = {
     "no-journal": Kind(journal=False, rates={}, expiries=0, kills=(1,), dies_at=("send:answered", "middle"), is_sound=False),
-    "capped": Kind(script=every(dropped_after=10), cap=100, expiries=0, kills=(0,)),
     "foreign": Kind(script=every(foreign=10), foreign=True, expiries=0, kills=(0,), is_sound=False),
-    "foreign-marker": Kind(script=every(foreign=10), foreign=True, marker=True, expiries=0, kills=(0,)),
     "resend": Kind(unknown="resend", script=every(dropped_after=10), expiries=0, kills=(0,), is_sound=False),
-    "report-only": Kind(unknown="report", script=every(dropped_after=10), expiries=0, kills=(0,)),
 }
 """Those under which one of them does not, or the caller chose otherwise: they show that the checker can see it."""
 

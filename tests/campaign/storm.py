@@ -77,12 +77,6 @@ class Storm:
             case "late-dropped":
                 stage.abort()
                 await self.commit_late(stage, seconds)
-            case "dropped-until-read":
-                listings = self._listings()
-                stage.abort()
-                while self._listings() == listings:
-                    await stage.sleep(0.001)
-                self.commit(stage)
             case "hanging":
                 self.commit(stage)
                 await stage.hang()
@@ -97,10 +91,6 @@ class Storm:
         answer = stage.commit()
         if answer.status == 200:
             self.unanswered.add(answer.body["id"])
-
-    def _listings(self) -> int:
-        """Count the listings that got a response."""
-        return sum(call.status is not None for call in self.service.calls_of("boards.cards"))
 
     async def commit_late(self, stage: Any, seconds: float) -> None:
         """Do it after a time, of which the longest is kept; the token is looked at when the request arrives."""

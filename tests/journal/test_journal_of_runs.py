@@ -10,12 +10,9 @@ from typing import Any
 import attrs
 import pytest
 
-from boardclient import AsyncSession, BulkReport, Card, CardDraft, JournalError
+from boardclient import AsyncSession, BulkReport, CardDraft, JournalError
 from boardclient.bulk import resolve
-from boardclient.bulk._journal import JournalLedger
-from boardclient.bulk._life import Row
 from boardclient.bulk.journal import note_undone, read_journal, read_rows, read_unknown
-from boardclient.errors import BoardClientError, Effect
 from boardclient.testing import BoardService, faults
 
 
@@ -173,32 +170,30 @@ async def test_only_what_is_in_doubt_can_be_settled(trial: Trial) -> None:
     assert [row.state for row in read_rows(trial.path)] == ["done", "unknown", "done"]
 
 
-async def test_unknown_rows_are_listed_beside_the_cards_that_may_be_theirs(path: Path) -> None:
+async def test_unknown_rows_are_listed_beside_the_cards_that_may_be_theirs(trial: Trial) -> None:
     """The most similar card is suggested, unless two are alike or none is similar."""
-    ledger = await JournalLedger.open(path, {}, 8)
-    rows = [Row(n, CardDraft(name, "l1")) for n, name in enumerate(["Buy milk", "Buy bread", "Call Ann", "Walk"])]
-    await ledger.admit(rows)
-    for row in rows:
-        ledger.release(row)
-        ledger.add_outcome(row, "unknown", error=BoardClientError("lost", Effect.UNKNOWN))
-    milk, other = Card("c1", name="BUY MILK!", list_id="l1"), Card("c2", name="Zebra", list_id="l1")
-    twins = [Card("c3", name="Buy Bread"), Card("c4", name="Buy Bread")]
-    await ledger.note_resembling({rows[0].seq: [other, milk], rows[1].seq: twins, rows[2].seq: [other]})
-    await ledger.aclose()
-    found = read_unknown(path)
-    assert [(one.row.content.name, [card.card_id for card in one.candidates]) for one in found] == [
-        ("Buy milk", ["c1", "c2"]),
-        ("Buy bread", ["c3", "c4"]),
-        ("Call Ann", ["c2"]),
-        ("Walk", []),
+    others = [
+        {"id": f"{number:024x}", "name": name, "desc": "", "url": "", "idList": trial.list_id}
+        for number, name in enumerate(["Zebra", "Buy Bread", "Buy Bread"], 900)
     ]
-    assert [one.suggestion for one in found] == [None] * 4  # capitals count
-    ledger = await JournalLedger.open(path, {}, 8)
-    await ledger.note_resembling({rows[0].seq: [other, attrs.evolve(milk, name="Buy milk!", extra={})]})
-    await ledger.aclose()
-    suggestion = read_unknown(path)[0].suggestion
-    assert suggestion is not None
-    assert suggestion.card_id == "c1"
+
+    def shape(operation: str, body: Any) -> Any:
+        if operation != "boards.cards" or not body:  # others add cards once there is one
+            return body
+        return [*({**card, "name": card["name"].replace("milk", "milk!")} for card in body), *others]
+
+    trial.service.rules.shape = shape
+    for call in (2, 3, 4):
+        trial.service.faults.add(faults.drop(commit=call == 2), "cards.create", call=call)
+    names = ["First", "Buy milk", "Buy bread", "Walk", "Last"]
+    states, _ = await trial.run([CardDraft(name, trial.list_id) for name in names])
+    assert states == ["created", *["unknown"] * 3, "created"]
+    found = read_unknown(trial.path)
+    assert [(one.row.content.name, one.candidates[0].content.name, len(one.candidates)) for one in found[:2]] == [
+        ("Buy milk", "Buy milk!", 4),
+        ("Buy bread", "Buy Bread", 4),
+    ]
+    assert [one.suggestion and one.suggestion.content.name for one in found] == ["Buy milk!", None, None]
 
 
 # --- undone
