@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import platform
 import ssl
 import sys
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import urlsplit
 
 import attrs
@@ -21,28 +21,23 @@ import boardclient
 from boardclient.cli import _sign_in
 from boardclient.cli._app import Group, json_option
 from boardclient.cli._output import (
-    CommandError,
     IncompleteError,
     NoCredentialsError,
     UsageError,
-    has_color,
+    escape,
     local,
-    note,
-    out,
     out_columns,
     out_json,
     show,
 )
-from boardclient.cli._profiles import Settings, folder, load
+from boardclient.cli._profiles import Settings, advice, folder, load
 from boardclient.cli._running import Client, reported, run_until_signal, with_session, without_session
 
 commands = Group("account")
 
-_STATUS = ("service", "account", "kept_in", "ends", "accepted")
 _WORST_CLOCK_SECONDS = 60.0
 _CERTIFICATE_DAYS = 14
-_Finding: TypeAlias = tuple[str, str, str]
-"""The name of a check; "ok", "warning", "wrong" or "credentials"; and what was found, or what to do."""
+_COLORS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 
 
 @commands.command("login")
@@ -79,8 +74,7 @@ def login(
         if authorize_url is not None:
             settings = attrs.evolve(settings, authorize_url=authorize_url)
         if with_token:
-            text = sys.stdin.readline().strip()
-            if not text:
+            if not (text := sys.stdin.readline().lstrip("\ufeff").strip()):
                 raise UsageError("there is no token on standard input")
             token = boardclient.Token(text)
         else:
@@ -96,11 +90,8 @@ def login(
         async with settings.session(boardclient.StaticCredentials(token=token.value, key=settings.key)) as session:
             member = await session.members.me()
         await settings.keep(token)
-        service, account, place = settings.profile.base_url, _name_of(member), settings.profile.place
-        if fields is not None:
-            show("", {"service": service, "account": account, "kept_in": place}, fields)
-        else:
-            out(f"Signed in to {service}{f' as {account}' if account else ''}. The token is kept in {place}.")
+        profile = settings.profile
+        show("signed in", {"service": profile.base_url, "account": _name_of(member), "kept_in": profile.place}, fields)
 
     without_session(work)
 
@@ -120,13 +111,7 @@ def logout(fields: tuple[str, ...] | None) -> None:
     """
 
     async def work(settings: Settings) -> None:
-        is_deleted = await settings.forget()
-        if fields is not None:
-            show("", {"service": settings.profile.base_url, "deleted": is_deleted}, fields)
-        elif is_deleted:
-            out(f"The token of {settings.profile.base_url} is deleted.")
-        else:
-            note(f"boardclient: not signed in to {settings.profile.base_url}")
+        show("signed out", {"service": settings.profile.base_url, "deleted": await settings.forget()}, fields)
 
     without_session(work)
 
@@ -137,20 +122,16 @@ def auth() -> None:
 
 
 @auth.command("status")
-@json_option(*_STATUS)
+@json_option("service", "account", "kept_in", "ends", "accepted")
 def auth_status(fields: tuple[str, ...] | None) -> None:
     """Show the service, the account, where its token is kept, and whether the service accepts it. Exit code 4 if not."""
 
     async def work(client: Client) -> None:
-        settings = client.settings
-        record: dict[str, Any] = {
-            "service": settings.base_url,
-            "kept_in": "the environment" if settings.token is not None else settings.profile.place,
-            "ends": None,
-        }
+        settings, record = client.settings, dict[str, Any]()
+        record["service"], record["kept_in"], record["ends"] = settings.base_url, settings.place, None
         if settings.token is None:
             stored = await settings.profile.token_store().read(settings.profile.base_url)
-            record["ends"] = stored and stored.token.expires_at and local(stored.token.expires_at)
+            record["ends"] = stored and stored.token.expires_at and local(stored.token.expires_at).isoformat()
         try:
             record["account"] = _name_of(await client.session.members.me())
         except (boardclient.AuthenticationError, boardclient.CredentialError):
@@ -169,67 +150,66 @@ def doctor(fields: tuple[str, ...] | None) -> None:
     Each line says what is good, or what to do. Exit code 1 if something is wrong, 4 if it is the credentials alone.
     """
     options = click.get_current_context().find_root().params
+
+    async def work() -> None:
+        found: dict[str, dict[str, str]] = {}
+        async for name, state, text in _checks(options):
+            found[name] = {"state": state, "found": text}
+            if fields is None and sys.stdout.isatty():
+                click.echo(f"{click.style(f'{state:<7}', fg=_COLORS[state])}  {name:<13}  {escape(text)}")
+            elif fields is None:
+                out_columns(name, state, text)
+        if fields is not None:
+            out_json({name: found.get(name) for name in fields or found})
+        wrong = {name for name, finding in found.items() if finding["state"] == "wrong"}
+        if wrong - {"credentials", "token"}:
+            raise IncompleteError("something is wrong")
+        if wrong:
+            raise NoCredentialsError("there are no credentials that the service accepts")
+
     with reported():
-        run_until_signal(lambda: _diagnose(options, fields))
+        run_until_signal(work)
 
 
-async def _diagnose(options: dict[str, Any], fields: tuple[str, ...] | None) -> None:
-    """Make all checks, print each, and fail if one does.
-
-    Raises:
-        CommandError: something is wrong.
-    """
-    found: dict[str, dict[str, str]] = {}
-    states: set[str] = set()
-    async for name, state, text in _checks(options):
-        states.add(state)
-        found[name] = {"state": "wrong" if state == "credentials" else state, "found": text}
-        if fields is None:
-            _print(name, state, text)
-    if fields is not None:
-        out_json({name: found.get(name) for name in fields or found})
-    if "wrong" in states:
-        raise IncompleteError("something is wrong")
-    if "credentials" in states:
-        raise NoCredentialsError("there are no credentials that the service accepts")
-
-
-def _print(name: str, state: str, text: str) -> None:
-    if not sys.stdout.isatty():
-        out_columns(name, "wrong" if state == "credentials" else state, text)
-        return
-    mark, color = {"ok": ("ok", "green"), "warning": ("!", "yellow")}.get(state, ("wrong", "red"))
-    click.echo(f"{click.style(f'{mark:<5}', fg=color)}  {name:<13}  {text}", color=has_color())
-
-
-async def _checks(options: dict[str, Any]) -> AsyncIterator[_Finding]:
+async def _checks(options: Mapping[str, Any]) -> AsyncIterator[tuple[str, str, str]]:
+    """Yield the name of each check, a key of `_COLORS`, and what was found, or what to do."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("boardclient", "aiohttp", "click", "rich"))
     yield "versions", "ok", f"{versions}, Python {platform.python_version()} on {platform.platform(terse=True)}"
     try:
         settings = load(options)
-    except UsageError as error:
+    except (UsageError, boardclient.CredentialError) as error:
         yield "configuration", "wrong", str(error)
         return
     sources = ", ".join(f"{name} ({source})" for name, source in settings.sources.items())
     yield "configuration", "ok", f"{sources}; files in {folder()}"
     try:
         credentials = await settings.credentials()
-        place = "the environment" if settings.token is not None else settings.profile.place
-        yield "credentials", "ok", f"from {place}; {_renewal(credentials)}"
-    except (CommandError, boardclient.CredentialError) as error:
-        yield "credentials", "credentials", str(error)
+        can_renew = isinstance(credentials, boardclient.OAuthCredentials)
+        renewal = "is renewed by signing in again" if can_renew else "can't be renewed: login needs the client and its addresses"
+        yield "credentials", "ok", f"from {settings.place}; a refused token {renewal}"
+    except (NoCredentialsError, boardclient.CredentialError) as error:
+        yield "credentials", "wrong", str(error)
         credentials = boardclient.StaticCredentials(token="none")  # noqa: S106 -- it only has to reach the service
     address = urlsplit(settings.base_url)
     if address.scheme == "https":
         yield "TLS", *await _tls(address.hostname or "", address.port or 443)
-    async for finding in _answer(settings, credentials):
+    headers: Mapping[str, str] = {}
+    found = [("connection", "ok", f"{settings.base_url} responds"), ("token", "ok", "accepted")]
+    try:
+        async with settings.session(credentials) as session:
+            response = await session.with_options(retry=None).request("GET", "/1/members/me")
+            headers = response.headers
+            response.read(boardclient.Member)  # a success of another server, such as a page, proves nothing
+    except (boardclient.AuthenticationError, boardclient.ConsentRequired) as error:
+        headers, found[1] = getattr(error, "headers", headers), ("token", "wrong", f"refused; {advice()}")
+    except (boardclient.BoardClientError, ValueError) as error:
+        headers, found = getattr(error, "headers", headers), [("connection", "wrong", str(error))]
+    for finding in found:
         yield finding
-
-
-def _renewal(credentials: boardclient.CredentialProvider) -> str:
-    if isinstance(credentials, boardclient.OAuthCredentials):
-        return "a refused token is renewed by signing in again"
-    return "a refused token can't be renewed: the client and the address of the token exchange are not known"
+    with contextlib.suppress(LookupError, ValueError, TypeError):  # it sends no date, or another form
+        ahead = (datetime.now(UTC) - parsedate_to_datetime(headers["Date"])).total_seconds()
+        state = "warning" if abs(ahead) > _WORST_CLOCK_SECONDS else "ok"
+        yield "clock", state, f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the service's"
 
 
 async def _tls(host: str, port: int) -> tuple[str, str]:
@@ -245,27 +225,3 @@ async def _tls(host: str, port: int) -> tuple[str, str]:
     days = (end - datetime.now(UTC)).days
     state = "warning" if days < _CERTIFICATE_DAYS else "ok"
     return state, f"{connection.version()}, the certificate ends {local(end):%Y-%m-%d} (in {days} days)"
-
-
-async def _answer(settings: Settings, credentials: boardclient.CredentialProvider) -> AsyncIterator[_Finding]:
-    """Read the member record, and compare the clocks by the Date of the response."""
-    began = time.monotonic()
-    try:
-        async with settings.session(credentials) as session:
-            response = await session.with_options(retry=None).request("GET", "/1/members/me")
-        headers, token = response.headers, ("ok", "accepted")
-    except (boardclient.AuthenticationError, boardclient.ConsentRequired) as error:
-        headers, token = getattr(error, "headers", {}), ("credentials", f"refused; {settings.advice}")
-    except boardclient.ApiError as error:
-        headers, token = error.headers, ("wrong", str(error))
-    except (boardclient.BoardClientError, ValueError) as error:
-        yield "connection", "wrong", str(error)
-        return
-    yield "connection", "ok", f"{settings.base_url} responds in {time.monotonic() - began:.2f} s"
-    yield "token", *token
-    try:
-        ahead = (datetime.now(UTC) - parsedate_to_datetime(headers["Date"])).total_seconds()
-    except (LookupError, ValueError, TypeError):
-        return
-    state = "warning" if abs(ahead) > _WORST_CLOCK_SECONDS else "ok"
-    yield "clock", state, f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the service's"

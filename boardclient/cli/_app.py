@@ -5,19 +5,26 @@ A command stands beside its function, in a module that is imported when the comm
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import tzinfo
 from io import TextIOWrapper
 from typing import Any, NoReturn, TypeVar
 
 import click
 
-from boardclient.cli._output import OUTPUT_ERRORS, has_color, note, out
+from boardclient import __version__
+from boardclient.cli._output import OUTPUT_ERRORS, has_color, note
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+COLUMNS: tuple[str, ...] = ("name", "desc", "due", "pos", "list", "reference")
+"""The columns of files that are imported and exported."""
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("_service", "Run a tour of a few seconds with an embedded service."),
@@ -39,45 +46,40 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
 """The module of each command, and the line that the help of the program shows for it."""
 
 
-class _Context(click.Context):
-    """The settings that all help pages and errors share."""
+class _Fields(click.ParamType[tuple[str, ...]]):
+    """The fields of `--json`, separated by commas: none stands for all. `names` are those that may be given, none allows any."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        options.setdefault("max_content_width", 110)
-        options.setdefault("help_option_names", ["-h", "--help"])
-        super().__init__(*args, **{**options, "color": has_color()})
+    name = "fields"
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Return the names of the fields."""
+        wanted = tuple(filter(None, value.split(",")))
+        for name in wanted:
+            if self.names and name not in self.names:
+                self.fail(f"no field {name!r}; there are {', '.join(self.names)}", param, ctx)
+        return wanted
 
 
 class Command(click.Command):
     """A command. Its option `--json` may stand without a value, also before an argument."""
 
-    context_class = _Context
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Join `--json` and the fields after it to one argument.
-
-        What follows belongs to the option only if it names fields of this command.
-        """
-        json = next((param for param in self.params if isinstance(param, JsonOption)), None)
-        with_value = {
-            name for param in self.params if isinstance(param, click.Option) and not param.is_flag for name in param.opts
-        }
-        joined: list[str] = []
-        for position, arg in enumerate(args):
-            before = args[position - 1] if position else ""
-            if json is not None and before == "--json" and joined[-1:] == ["--json="] and json.names_fields(arg):
-                joined[-1] += arg
-            elif json is not None and arg == "--json" and (before not in with_value or before == "--json"):
-                joined.append("--json=")
-            else:
-                joined.append(arg)
-        return super().parse_args(ctx, joined)
+        """Give `--json` an empty value unless fields of this command follow it: click would take any argument for them."""
+        options = [param for param in self.params if isinstance(param, click.Option)]
+        fields = {name for option in options if isinstance(option.type, _Fields) for name in option.type.names}
+        with_value = {name for option in options if not option.is_flag for name in option.opts}
+        for place, (before, arg, after) in enumerate(zip(["", *args], args, [*args[1:], ""], strict=False)):
+            if arg == "--json" and before not in with_value and not fields.issuperset(after.split(",")):
+                args[place] = "--json="
+        return super().parse_args(ctx, args)
 
 
 class Group(click.Group):
     """A group of commands, in the order in which they are declared."""
 
-    context_class = _Context
     command_class = Command
     group_class = type  # a group in a group is made by this class, too
 
@@ -99,45 +101,24 @@ class _Late(click.Command):
         return command.make_context(*args, **options)
 
 
-class JsonOption(click.Option):
-    """The option `--json [FIELDS]`.
-
-    Its value is None without the option, empty for all fields, otherwise the names of the fields. `fields` are those that may be
-    named; None allows any.
-    """
-
-    def __init__(self, declarations: Sequence[str], fields: tuple[str, ...] | None = None, **settings: Any) -> None:
-        self.fields = fields
-        shown = "" if fields is None else f": {', '.join(fields)}"
-        text = f"Print JSON, on one line. FIELDS, separated by commas, chooses among its fields{shown}."
-        super().__init__(declarations, metavar="[FIELDS]", help=text, **settings)
-
-    def names_fields(self, text: str) -> bool:
-        """Return True if a text is a list of fields, so that it can't be meant as an argument."""
-        return self.fields is not None and set(text.split(",")) <= set(self.fields)
-
-    def type_cast_value(self, ctx: click.Context, value: Any) -> tuple[str, ...]:
-        """Return the fields of the option's text.
-
-        Raises:
-            click.BadParameter: there is no such field.
-        """
-        wanted = tuple(name for name in value.split(",") if name)
-        unknown = [name for name in wanted if self.fields is not None and name not in self.fields]
-        if unknown:
-            raise click.BadParameter(f"no field {unknown[0]!r}; there are {', '.join(self.fields or ())}", ctx, self)
-        return wanted
-
-
 def json_option(*fields: str) -> Callable[[_F], _F]:
     """Declare `--json`, with these fields. Without any, all names are allowed."""
-    return click.option("--json", "fields", cls=JsonOption, fields=fields or None)
+    among = f": {', '.join(fields)}" if fields else ""
+    text = f"Print JSON, on one line. FIELDS, separated by commas, chooses among its fields{among}."
+    return click.option("--json", "fields", type=_Fields(fields), metavar="[FIELDS]", help=text)
 
 
 class Number(click.FloatRange):
-    """A number in a range. Errors call it a number, not a "float range"."""
+    """A finite number in a range. Errors call it a number, not a "float range"."""
 
     name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number. A range alone lets "nan" pass, which equals no number and is on neither side of one."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return number
 
 
 class WholeNumber(click.IntRange):
@@ -146,11 +127,38 @@ class WholeNumber(click.IntRange):
     name = "whole number"
 
 
+class _Delimiter(click.ParamType[str]):
+    """What separates the cells of CSV."""
+
+    name = "character"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the character."""
+        if len(value) != 1 or value in '"\r\n':
+            self.fail("must be one character other than a quote", param, ctx)
+        return value
+
+
+class _Zone(click.ParamType["tzinfo"]):
+    """A time zone of the IANA database."""
+
+    name = "zone"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tzinfo:
+        """Return the zone."""
+        from zoneinfo import ZoneInfo
+
+        try:
+            return ZoneInfo(value)
+        except (LookupError, ValueError, OSError):  # OSError: a name such as ".." is read as a path
+            self.fail(f"{value!r} is no time zone; names are like Europe/Berlin or UTC", param, ctx)
+
+
 def _complete_board(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     from boardclient.cli._profiles import Profiles
 
-    boards = Profiles.read().all_boards()
-    return [text for pair in boards.items() for text in pair if text.startswith(incomplete)]
+    pairs = [pair for profile in Profiles.read().by_url.values() for pair in profile.boards.items()]
+    return [text for pair in pairs for text in pair if text.startswith(incomplete)]
 
 
 def board_option(text: str, *, required: bool = False) -> Callable[[_F], _F]:
@@ -175,21 +183,23 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask. Needed where 
 timezone_option = click.option(
     "--timezone",
     "zone",
+    type=_Zone(),
     metavar="ZONE",
     envvar="BOARDCLIENT_TIMEZONE",
-    help="The time zone of dates, such as Europe/Berlin.  [default: that of this machine]",
+    help="The time zone of dates, such as Europe/Berlin.",
+    show_default="that of this machine",
 )
 
 
-def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        from boardclient import __version__
-
-        out(__version__)
-        ctx.exit()
+def delimiter_option(**settings: Any) -> Callable[[_F], _F]:
+    """Declare `--delimiter`."""
+    return click.option("--delimiter", type=_Delimiter(), metavar="CHAR", help="The separator of the cells in CSV.", **settings)
 
 
-@click.group("boardclient", cls=Group, no_args_is_help=True)
+_SETTINGS = {"max_content_width": 110, "help_option_names": ["-h", "--help"]}
+
+
+@click.group("boardclient", cls=Group, no_args_is_help=True, context_settings=_SETTINGS)
 @click.option("--base-url", metavar="URL", help="The service's address; overrides BOARDCLIENT_BASE_URL.")
 @click.option("--auth-url", metavar="URL", help="Where tokens are exchanged; overrides BOARDCLIENT_AUTH_URL.")
 @click.option(
@@ -202,7 +212,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
 )
 @click.option("--allow-insecure", is_flag=True, help="Allow unencrypted http to hosts other than this machine.")
 @click.option("--verbose", is_flag=True, help="Log each call and its attempts on stderr, without credentials.")
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the version.")
+@click.version_option(__version__, message="%(version)s", help="Print the version.")
 def app(**options: Any) -> None:
     """Work with boards, lists and cards of a board service.
 
@@ -251,14 +261,12 @@ for _name, (_module, _text) in _COMMANDS.items():
 
 def run(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit. The default arguments are those of the process."""
-    if sys.stderr is None:
-        # Standard error is closed. Otherwise a journal or a socket might get descriptor 2, and be sent error messages.
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 -- it stays open until the process ends
-    if sys.stdout is None:
-        note("boardclient: error: standard output is closed; redirect it to /dev/null if it is not wanted")
-        sys.exit(2)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
+    if sys.stdin is None:  # it is closed: commands that read it find nothing
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 -- as below
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it is closed: otherwise a journal or a socket might get its descriptor
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- it stays open until the process ends
+        elif isinstance(stream := getattr(sys, name), TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _exit_code(argv)
@@ -266,7 +274,8 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:
         if error.errno not in OUTPUT_ERRORS:
             raise
-        _drop_output()
+        with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:  # a stream without a descriptor keeps nothing
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # or Python would write its buffer again
         if error.errno != errno.EPIPE:  # the reader, such as `head`, has what it wants
             note(f"boardclient: error: can't write the output: {error.strerror}")
         code = 1  # also for a pipe: https://docs.python.org/3/library/signal.html#note-on-sigpipe
@@ -274,40 +283,15 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _exit_code(argv: Sequence[str] | None) -> int:
-    streams = sys.stdout, sys.stderr
     try:
-        code = app.main(args=None if argv is None else list(argv), prog_name="boardclient", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True, color=has_color())
-        return 2
-    except click.UsageError as error:
-        note(f"boardclient: error: {error.format_message()}{_placement(error)}")
-        note(f"Try '{'boardclient' if error.ctx is None else error.ctx.command_path} --help'.")
-        return 2
-    except SystemExit:
-        if sys.stdout is streams[0]:
-            raise  # raised by shell completion
-        # click exits after a broken pipe, and replaces the streams: https://github.com/pallets/click/blob/8.4.0/src/click/core.py
-        sys.stdout, sys.stderr = streams
-        raise BrokenPipeError(errno.EPIPE, "the reader has closed the pipe") from None
+        code = app.main(argv, prog_name="boardclient", standalone_mode=False, color=has_color())
     except click.Abort:
         note("boardclient: ended by SIGINT")
         return 130
+    except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and any(error.option_name in param.opts for param in app.params):
+            name = error.option_name
+            error = click.UsageError(f"{error.message} {name} belongs before the command: boardclient {name} …", error.ctx)
+        error.show()
+        return error.exit_code
     return code if isinstance(code, int) else 0
-
-
-def _placement(error: click.UsageError) -> str:
-    """Return where an option of the program belongs, "" for any other error."""
-    if isinstance(error, click.NoSuchOption) and any(error.option_name in param.opts for param in app.params):
-        return f" {error.option_name} belongs before the command: boardclient {error.option_name} …"
-    return ""
-
-
-def _drop_output() -> None:
-    """Discard the buffer of standard output, which Python would write again at exit."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-    except OSError:  # a stream without a descriptor keeps nothing
-        return
-    os.close(nowhere)

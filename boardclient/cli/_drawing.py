@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime, tzinfo
-from typing import Self, TextIO
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Self
 
 from rich.cells import cell_len
 from rich.color import ANSI_COLOR_NAMES
@@ -26,37 +25,8 @@ _LINE_SECONDS = 10.0
 """How often a run without a terminal prints a line."""
 
 
-class _Lossy:
-    """Writes to a stream and ignores its errors. A full disk must not end an import."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write a text."""
-        try:
-            return self._stream.write(text)
-        except OSError:
-            return len(text)
-
-    def flush(self) -> None:
-        """Flush the stream."""
-        try:
-            self._stream.flush()
-        except OSError:
-            return
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
-
-
 def draw(
-    lists: Sequence[BoardList],
-    cards: Sequence[Card],
-    *,
-    zone: tzinfo | None = None,
-    cards_per_list: int | None = None,
-    with_ids: bool = False,
+    lists: Sequence[BoardList], cards: Sequence[Card], *, zone: tzinfo | None = None, cards_per_list: int | None = None
 ) -> None:
     """Draw a board on the terminal: its lists side by side with their cards, in the service's order.
 
@@ -67,84 +37,52 @@ def draw(
         cards: The cards of the board (interface 4.4).
         zone: The zone of the dates, by default that of this machine.
         cards_per_list: How many cards of a list to draw; the number of the others is shown. All by default.
-        with_ids: Whether to draw the identifiers. False by default.
     """
-    console = Console(highlight=False, markup=False, emoji=False)
-    console.print(board(lists, cards, width=console.width, zone=zone, cards_per_list=cards_per_list, with_ids=with_ids))
-
-
-def board(
-    lists: Sequence[BoardList],
-    cards: Sequence[Card],
-    *,
-    width: int,
-    zone: tzinfo | None = None,
-    cards_per_list: int | None = None,
-    with_ids: bool = False,
-) -> RenderableType:
-    """Return the drawing of a board, which is as wide as the terminal."""
     held: dict[str | None, list[Card]] = {item.id: [] for item in lists}
     stray: list[Card] = []
     for card in cards:
         held.get(card.list_id, stray).append(card)
-    drawn = _Panels(zone, cards_per_list, with_ids)
-    panels = [drawn.panel(item.name or item.id, held[item.id], item) for item in lists]
+    panels = [_panel(item.name or item.id, held[item.id], item, zone, cards_per_list) for item in lists]
     if stray:
-        panels.append(drawn.panel("(list not shown)", stray))
-    if not panels:
-        return Text("The board has no lists.")
-    narrowest = _NARROWEST_LIST
-    if with_ids:  # an identifier that is broken can't be copied
-        narrowest = max(
-            narrowest, _FRAME + max(cell_len(escape(found)) for found in (item.id for items in (lists, cards) for item in items))
-        )
-    return _side_by_side(panels, width, narrowest)
-
-
-def _side_by_side(panels: Sequence[Panel], width: int, narrowest: int) -> Table:
-    beside = max(1, min(len(panels), width // narrowest))
+        panels.append(_panel("(list not shown)", stray, None, zone, cards_per_list))
+    console = Console(highlight=False, markup=False, emoji=False)
+    # An identifier that is broken can't be copied.
+    longest = max((cell_len(escape(item.id)) for items in (lists, cards) for item in items), default=0)
+    beside = max(1, min(len(panels), console.width // max(_NARROWEST_LIST, _FRAME + longest)))
     table = Table.grid(expand=True)
     for _ in range(beside):
         table.add_column(ratio=1)
     for first in range(0, len(panels), beside):
         table.add_row(*panels[first : first + beside])
-    return table
+    console.print(table if panels else "The board has no lists.")
 
 
-class _Panels:
-    """Draws lists as panels, all with the same options."""
+def _panel(name: str, cards: Sequence[Card], card_list: BoardList | None, zone: tzinfo | None, limit: int | None) -> Panel:
+    """Draw a list, or the cards that belong to none."""
+    is_archived = card_list is not None and card_list.closed is True
+    title = Text(escape(name), style="dim" if is_archived else "bold")
+    title.append(f" (archived, {len(cards)})" if is_archived else f" ({len(cards)})")
+    shown: list[RenderableType] = [_card(card, zone) for card in cards[:limit]] or [Text("no cards", style="dim")]
+    if len(cards) > len(shown):
+        shown.append(Text(f"… and {len(cards) - len(shown):,} more", style="dim"))
+    if card_list is not None:
+        shown.insert(0, Text(escape(card_list.id), style="dim", overflow="ignore", no_wrap=True))
+    return Panel(Group(*shown), title=title, border_style="dim" if is_archived else "")
 
-    def __init__(self, zone: tzinfo | None, limit: int | None, with_ids: bool) -> None:
-        self._zone, self._limit, self._with_ids, self._now = zone, limit, with_ids, datetime.now(UTC)
 
-    def panel(self, name: str, cards: Sequence[Card], card_list: BoardList | None = None) -> Panel:
-        """Draw a list, or the cards that belong to no list."""
-        is_archived = card_list is not None and card_list.closed is True
-        title = Text(escape(name), style="dim" if is_archived else "bold")
-        title.append(f" (archived, {len(cards)})" if is_archived else f" ({len(cards)})")
-        shown = [self._card(card) for card in cards[: self._limit]] or [Text("no cards", style="dim")]
-        if self._limit is not None and len(cards) > self._limit:
-            shown.append(Text(f"… and {len(cards) - self._limit} more", style="dim"))
-        if self._with_ids and card_list is not None:
-            shown.insert(0, Text(escape(card_list.id), style="dim", overflow="ignore", no_wrap=True))
-        return Panel(Group(*shown), title=title, border_style="dim" if is_archived else "")
-
-    def _card(self, card: Card) -> RenderableType:
-        """Draw a card: its name and labels, its due date on the right, its identifier below."""
-        first = Table.grid(padding=(0, 1), expand=True)
-        first.add_column(width=1)
-        first.add_column(ratio=1, overflow="fold")
-        first.add_column(justify="right", no_wrap=True)
-        name = Text(escape(card.name or card.id))
-        for text, style in _labels(card):
-            name.append(f" ●{text}", style=style)
-        due = Text("")
-        if card.due is not None:
-            due = Text(f"{local(card.due, self._zone):%Y-%m-%d}", style="red" if card.due < self._now else "dim")
-        first.add_row("•", name, due)
-        if not self._with_ids:
-            return first
-        return Group(first, Text(f"  {escape(card.id)}", style="dim", overflow="ignore", no_wrap=True))
+def _card(card: Card, zone: tzinfo | None) -> RenderableType:
+    name = Text(escape(card.name or card.id))
+    for label, style in _labels(card):
+        name.append(f" ●{label}", style=style)
+    due = Text()
+    if card.due is not None:
+        due = Text(f"{local(card.due, zone):%Y-%m-%d}", style="red" if card.due < datetime.now(UTC) else "dim")
+    first = Table.grid(padding=(0, 1), expand=True)
+    first.add_column(width=1)
+    first.add_column(ratio=1, overflow="fold")
+    first.add_column(justify="right", no_wrap=True)
+    first.add_row("•", name, due)
+    return Group(first, Text(f"  {escape(card.id)}", style="dim", overflow="ignore", no_wrap=True))
 
 
 def _labels(card: Card) -> list[tuple[str, str]]:
@@ -160,12 +98,11 @@ def _labels(card: Card) -> list[tuple[str, str]]:
 
 def print_lines(lists: Sequence[BoardList], cards: Sequence[Card], *, zone: tzinfo | None = None) -> None:
     """Print a line for each card, separated by tabs: list, its name, card, its name, due date."""
-    names = {item.id: item.name for item in lists}
-    filled = {card.list_id for card in cards}
+    names = {item.id: item.name or "" for item in lists}
     for card in cards:
         due = "" if card.due is None else local(card.due, zone).isoformat()
-        list_name = names.get(card.list_id or "") or ""
-        out_columns(card.list_id or "", list_name, card.id, card.name or "", due)
+        out_columns(card.list_id or "", names.get(card.list_id or "", ""), card.id, card.name or "", due)
+    filled = {card.list_id for card in cards}
     for item in lists:
         if item.id not in filled:
             out_columns(item.id, item.name or "", "", "", "")
@@ -178,7 +115,7 @@ class ProgressView:
     """
 
     def __init__(self, total: int) -> None:
-        self._console = Console(file=_Lossy(sys.stderr), highlight=False, markup=False, emoji=False)  # type: ignore[arg-type]  # -- the rest is the stream's
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._has_bar = self._console.is_terminal and not self._console.is_dumb_terminal
         columns = (
             TextColumn("{task.description}"),
@@ -192,19 +129,23 @@ class ProgressView:
         self._printed_at, self._printed = time.monotonic(), ""
 
     def __enter__(self) -> Self:
-        self._bar.__enter__()
+        self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def line(self, text: str, style: str = "") -> None:
+    def line(self, text: str, style: str | None = None) -> None:
         """Print a line above the bar, escaped and not wrapped."""
-        self._console.print(Text(escape(text), style=style), soft_wrap=True)
+        if self._has_bar:
+            self._console.print(Text(escape(text), style=style or ""), soft_wrap=True)
+        else:
+            note(text, fg=style)
 
     def update(self, progress: BulkProgress, *, stopping: bool = False) -> None:
         """Show the progress of a run."""
-        phase, pace = phase_of(progress), pace_of(progress)
+        phase = f"{progress.status}{': boardclient login' if progress.waiting_for == 'consent' else ''}"
+        pace = _pace_of(progress)
         shown = "stopping (a second signal stops at once)" if stopping else phase
         self._bar.update(self._task, description=shown, completed=progress.done, pace=pace)
         now = time.monotonic()
@@ -214,18 +155,11 @@ class ProgressView:
             note(f"{phase}: {progress.done:,} of {self._total:,}{pace and ', '}{pace}")
 
 
-def phase_of(progress: BulkProgress) -> str:
-    """Return what a run is doing, in words."""
-    return f"{progress.status}{': boardclient login' if progress.waiting_for == 'consent' else ''}"
-
-
-def pace_of(progress: BulkProgress) -> str:
+def _pace_of(progress: BulkProgress) -> str:
     """Return a run's speed and remaining time in words, and how many rows are in doubt."""
     words = [f"{progress.rate:,.0f}/s"] if progress.rate else []
-    seconds = progress.remaining_seconds
-    if seconds is not None and progress.waiting_for is None:
-        minutes, rest = divmod(round(seconds), 60)
-        words.append(f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} left")
+    if progress.remaining_seconds is not None and progress.waiting_for is None:
+        words.append(f"{timedelta(seconds=round(progress.remaining_seconds))} left")
     if progress.in_doubt and progress.phase != "waiting":
         words.append(f"{progress.in_doubt:,} in doubt")
     if progress.unknown:

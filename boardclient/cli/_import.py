@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from boardclient.cli._app import Group, Number, WholeNumber, board_option, json_option, timezone_option
+from boardclient.cli._app import COLUMNS, Group, Number, WholeNumber, board_option, delimiter_option, json_option, timezone_option
 
 commands = Group("import")
 
@@ -14,10 +15,23 @@ RESULT = ("created", "already", "failed", "unknown", "not_sent", "seconds", "rat
 """The fields of the result. `audit_error` joins them if the board could not be read at the end."""
 
 
+class _Renamed(click.ParamType[tuple[str, str]]):
+    """A column, and its name in the file."""
+
+    name = "column"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Return the name in the file, and the column."""
+        column, _, name = value.partition("=")
+        if column not in COLUMNS or not name.strip():
+            self.fail(f"{value!r} must be COLUMN=NAME, where COLUMN is one of {', '.join(COLUMNS)}", param, ctx)
+        return name.strip(), column
+
+
 @commands.command("import")
 @click.argument(
     "file",
-    type=click.Path(allow_dash=True),
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
     metavar="FILE",
     help="A .csv, .tsv, .txt, .jsonl or .ndjson file; - is standard input.",
 )
@@ -25,7 +39,7 @@ RESULT = ("created", "already", "failed", "unknown", "not_sent", "seconds", "rat
 @click.option("--list", "default_list", metavar="LIST", help="The list of rows that name none: an identifier or a name.")
 @click.option(
     "--journal",
-    type=click.Path(),
+    type=click.Path(dir_okay=False, path_type=Path),
     metavar="PATH",
     help="The file from which this import can be resumed.",
     show_default="FILE.journal; none for standard input",
@@ -61,9 +75,14 @@ RESULT = ("created", "already", "failed", "unknown", "not_sent", "seconds", "rat
     show_default="twice the timeout, at least 10",
 )
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), help="The file's format.", show_default="its extension")
-@click.option("--delimiter", metavar="CHAR", help="The separator of the cells in a CSV file.", show_default="recognised")
+@delimiter_option(show_default="recognised")
 @click.option(
-    "--map", "renamed", multiple=True, metavar="COLUMN=NAME", help="Read COLUMN from the file's column NAME. Repeatable."
+    "--map",
+    "renamed",
+    type=_Renamed(),
+    multiple=True,
+    metavar="COLUMN=NAME",
+    help="Read COLUMN from the file's column NAME. Repeatable.",
 )
 @click.option("--skip", "left_out", multiple=True, metavar="NAME", help="Ignore the file's column NAME. Repeatable.")
 @click.option(
@@ -126,6 +145,6 @@ def import_(**options: Any) -> None:
       boardclient import tasks.csv --board Roadmap --list "To Do" --map name=Title --skip Notes --date-format %d.%m.%Y
       psql -c "copy (select name from tasks) to stdout csv header" | boardclient import - --board Roadmap --list "To Do"
     """
-    from boardclient.cli import _importing
+    from boardclient.cli._importing import ImportOptions, run
 
-    _importing.run(**options)
+    run(ImportOptions(**options))

@@ -6,54 +6,53 @@ import asyncio
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, closing
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from datetime import tzinfo
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 
 import attrs
+import click
 
 from boardclient import AsyncSession, BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, JournalError
 from boardclient.bulk import BulkAudit, Content, EqualCards, journal_identity
-from boardclient.bulk.journal import Rehearsal, RowAction, RowKey, adopt, read_journal, read_rows, rehearsed
+from boardclient.bulk.journal import Rehearsal, RowKey, adopt, read_journal, read_rows, rehearsed
 from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
-from boardclient.cli._names import Finder, Names, of_lists
+from boardclient.cli._names import Finder, of_lists
 from boardclient.cli._output import (
     LINES,
     IncompleteError,
     NotProvenError,
     UsageError,
     first_lines,
+    key_name,
     note,
     out,
-    out_json,
     plural,
     quoted,
     show,
 )
-from boardclient.cli._running import Client, GracefulStop, in_steps, reported, with_session
+from boardclient.cli._running import Client, GracefulStop, in_steps, with_session
 
 if TYPE_CHECKING:
     from boardclient.integrations.dask import DaskRun
 
-STATES = ("created", "already", "failed", "unknown")
-_BATCH = 256
-"""How many rows are planned together."""
+_Rows: TypeAlias = Iterator[_rows.FileRow | _rows.Problem]
 
-RowPlan: TypeAlias = Literal["send", "again", "done", "doubtful"]
-"""What a run does with a row: create the card; send again what failed; report that it exists; look for it."""
+STATES = ("created", "already", "failed", "unknown")
 
 
 @attrs.frozen(kw_only=True)
 class ImportOptions:
-    """The options of `import`. Without a journal an import can't be resumed."""
+    """The options of `import`."""
 
+    file: str = "-"
+    board: str = ""
     default_list: str | None = None
     journal: Path | None = None
     existing: str = "refuse"
@@ -62,95 +61,79 @@ class ImportOptions:
     concurrency: int | None = None
     rate: float | None = None
     settle: float | None = None
+    form: str | None = None
     delimiter: str | None = None
-    fields: tuple[str, ...] | None = None
-    layout: _rows.Layout = _rows.Layout()
+    renamed: Sequence[tuple[str, str]] = ()
+    left_out: Sequence[str] = ()
+    date_format: str | None = None
+    zone: tzinfo | None = None
     engine: str | None = None
     workers: int | None = None
     parts: int | None = None
     scheduler: str | None = None
-    ledger: str = ""
+    ledger: str | None = None
+    fields: tuple[str, ...] | None = None
+
+    @property
+    def layout(self) -> _rows.Layout:
+        """How the file is read, as far as it is known from the options."""
+        return _rows.Layout(
+            form=self.form or "csv",
+            columns={**dict.fromkeys(self.left_out), **dict(self.renamed)},
+            zone=self.zone,
+            date_format=self.date_format,
+        )
+
+    def checked(self) -> ImportOptions:
+        """Return the options with the file's format, and with the files that the run keeps beside its input.
+
+        Raises:
+            UsageError: the options do not fit together, or the file's name does not say its format.
+        """
+        form = _rows.format_of(self.file, self.form)
+        if self.engine is not None:
+            if self.journal or self.rate or self.existing == "skip":
+                raise UsageError("--journal, --rate and --existing skip can't be used with --engine")
+            return attrs.evolve(self, form=form, ledger=self.ledger or f"{'import' if self.file == '-' else self.file}.ledger")
+        if self.ledger or self.workers or self.parts or self.scheduler:
+            raise UsageError("--workers, --parts, --scheduler and --ledger are those of --engine dask")
+        journal = self.journal or (Path(f"{self.file}.journal") if os.path.isfile(self.file) else None)
+        if self.existing == "skip" and journal is None:
+            raise UsageError("--existing skip needs a journal: give --journal")
+        return attrs.evolve(self, form=form, journal=journal)
 
 
-def run(
-    *,
-    file: str,
-    board: str,
-    journal: str | None,
-    form: str | None,
-    renamed: Sequence[str],
-    left_out: Sequence[str],
-    delimiter: str | None,
-    date_format: str | None,
-    zone: str | None,
-    ledger: str | None,
-    **others: object,
-) -> None:
+def run(options: ImportOptions) -> None:
     """Create a card for each row of a file, each exactly once."""
     graceful_stop = GracefulStop()
-    with reported(), contextlib.ExitStack() as opened:
-        if delimiter is not None:
-            _rows.check_delimiter(delimiter)
-        layout = _rows.Layout(
-            form=_format(file, form),
-            columns=_rows.columns_of(renamed, left_out),
-            zone=None if zone is None else _rows.zone_of(zone),
-            date_format=date_format,
-        )
-        source = opened.enter_context(_opened(file))
-        has_engine = others["engine"] is not None
-        if not has_engine and (ledger or others["workers"] or others["parts"] or others["scheduler"]):
-            raise UsageError("--workers, --parts, --scheduler and --ledger are those of --engine dask")
-        if has_engine and (journal or others["rate"] or others["existing"] == "skip"):
-            raise UsageError("--journal, --rate and --existing skip can't be used with --engine")
-        default = None if file == "-" or not os.path.isfile(file) else f"{file}.journal"
-        chosen = None if has_engine else journal or default
-        path = None if chosen is None else Path(chosen)
-        shared = ledger or f"{'import' if file == '-' else file}.ledger"
-        options = ImportOptions(journal=path, delimiter=delimiter, layout=layout, ledger=shared, **others)  # type: ignore[arg-type]  # -- click has checked them
+    options = options.checked()
+    with _opened(options.file) as file:
 
         async def work(client: Client) -> None:
-            finder = Finder(client, board)
+            finder = Finder(client, options.board)
             with finder.advising():
-                await import_file(client.session, source, finder.board_id(), options, graceful_stop, client)
+                await import_file(client.session, file, finder.board_id(), options, graceful_stop, client)
 
         # Rows in flight are named one by one, so the final line only says how to resume.
-        hint = "without a journal it can't be resumed" if path is None and not has_engine else "the same command line resumes it"
+        is_resumable = options.journal is not None or options.engine is not None
+        hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
         with_session(work, graceful_stop=graceful_stop, when_stopped=hint)
-
-
-def _format(file: str, form: str | None) -> _rows.Format:
-    if form is not None:
-        return {"csv": _rows.Format.CSV, "jsonl": _rows.Format.JSON_LINES}[form]
-    is_stream = file == "-" or (os.path.exists(file) and not os.path.isfile(file))
-    return _rows.Format.CSV if is_stream and not Path(file).suffix else _rows.format_of(Path(file))
 
 
 @contextlib.contextmanager
 def _opened(file: str) -> Iterator[BinaryIO]:
-    """Open a file of rows. What can't be read twice, such as a pipe, is copied first.
-
-    Raises:
-        UsageError: it can't be read.
-    """
-    try:
-        is_regular = file != "-" and Path(file).is_file()
-        source: BinaryIO = sys.stdin.buffer if file == "-" else open(file, "rb")  # noqa: SIM115 -- closed below
-        if not is_regular:
-            with source:
-                shutil.copyfileobj(source, copy := tempfile.TemporaryFile())  # noqa: SIM115 -- closed below
-            source = copy
-    except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}") from None
-    with source:
-        yield source
+    """Open a file of rows. What can't be read twice, such as a pipe, is copied first."""
+    with click.open_file(file, "rb") as source, tempfile.TemporaryFile() as copy:
+        if not os.path.isfile(file):
+            shutil.copyfileobj(source, copy)
+        yield cast("BinaryIO", source if os.path.isfile(file) else copy)
 
 
 async def import_file(
     session: AsyncSession,
     file: BinaryIO,
     board_id: str,
-    options: ImportOptions | None = None,
+    options: ImportOptions,
     graceful_stop: GracefulStop | None = None,
     client: Client | None = None,
 ) -> None:
@@ -162,27 +145,43 @@ async def import_file(
         NotProvenError: some rows are unknown.
         BoardClientError: the lists could not be read, or the run as a whole failed.
     """
-    options = options or ImportOptions()
     lists = of_lists(await session.boards.lists(board_id))
-    try:
-        default = None if options.default_list is None else lists.find(options.default_list)
-    except ValueError as error:
-        raise UsageError(f"--list: {error}") from None
+    default = None if options.default_list is None else lists.find(options.default_list)
     layout = _rows.recognise(file, options.layout, delimiter=options.delimiter)
     if layout.difference:
         note(f"the file is read as {layout.difference}")
-    source = Source(file, layout, lists, default)
+    rows = partial(_rows.read, file, lists, default, layout)
     identity = journal_identity(session.identity, board_id, options.marker or None)
     journal = options.journal if options.journal is not None and _is_there(options.journal) else None
-    existing = Existing()
-    is_known = journal is not None or (options.engine is not None and await _is_planned(options.ledger))
-    if options.existing == "skip" or (options.existing == "refuse" and not is_known):
-        own = set() if journal is None else {row.detail for row in read_rows(journal, "done")}
-        existing = Existing([card for card in await session.boards.cards(board_id) if card.id not in own])
-    with contextlib.ExitStack() as opened:
-        decide = None if journal is None else opened.enter_context(rehearsed(journal, identity))
-        plans = await check(source, decide, 0 if journal is None else read_journal(journal).rows, existing)
-    if existing.rows and options.existing == "refuse":
+    existing = Existing(await _cards_before(session, board_id, journal, options))
+    with ExitStack() as opened:
+        decided = journal or Path(opened.enter_context(tempfile.TemporaryDirectory())) / "journal"
+        decide = opened.enter_context(rehearsed(decided, identity))
+        plans = await check(rows(), decide, 0 if journal is None else read_journal(journal).rows, existing)
+    _settle_existing(existing, plans, options)
+    if options.preview:
+        counts = {
+            "would_create": plans["send"] + plans["again"] - len(existing.rows),
+            "already": plans["done"] + len(existing.rows),
+            "failed": plans["again"],
+            "unknown": plans["doubtful"],
+        }
+        show("nothing was sent", {"preview": True, **counts}, options.fields)
+        return
+    if existing.rows and options.journal is not None:
+        adopt(options.journal, identity, [(_key_of(index, row.draft), row.draft, card.id) for index, row, card in existing.rows])
+    await _Import(session, rows, plans.total(), options, graceful_stop or GracefulStop(), board_id, client).run()
+
+
+def _settle_existing(existing: Existing, plans: Counter[str], options: ImportOptions) -> None:
+    """Refuse rows that equal cards which were there before, unless they can be left out.
+
+    Raises:
+        UsageError: they can't. No card was created.
+    """
+    if not existing.rows:
+        return
+    if options.existing == "refuse":
         raise UsageError(
             f"{plural(len(existing.rows), 'row')} of {plans.total():,} equal cards that are on the board already;"
             " nothing was sent (--existing skip leaves them out, --existing create creates them again)",
@@ -191,19 +190,20 @@ async def import_file(
                 for _, row, card in existing.rows[:LINES]
             ],
         )
-    if existing.rows and plans["doubtful"]:
+    if plans["doubtful"]:
         raise UsageError(
             f"{plural(plans['doubtful'], 'row')} of an earlier run may have one of the cards that equal other rows; settle them"
             f" first: boardclient journal resolve {options.journal}"
         )
-    if options.preview:
-        _show_plan(plans, len(existing.rows), options, has_journal=journal is not None)
-        return
-    if existing.rows and options.journal is not None:
-        adopt(options.journal, identity, [(_key_of(index, row.draft), row.draft, card.id) for index, row, card in existing.rows])
-    left_out = frozenset(row.number for _, row, _ in existing.rows) if options.journal is None else frozenset[int]()
-    total = plans.total() - len(left_out)
-    await _Import(session, source, total, options, graceful_stop or GracefulStop(), board_id, client, left_out).run()
+
+
+async def _cards_before(session: AsyncSession, board_id: str, journal: Path | None, options: ImportOptions) -> list[Card]:
+    """Return the cards that the rows are compared with: those on the board, but for those of earlier runs."""
+    is_new = journal is None and (options.ledger is None or not await _is_planned(options.ledger))
+    if options.existing == "create" or (options.existing == "refuse" and not is_new):
+        return []
+    own = set() if journal is None else {row.detail for row in read_rows(journal, "done")}
+    return [card for card in await session.boards.cards(board_id) if card.id not in own]
 
 
 async def _is_planned(ledger: str) -> bool:
@@ -215,40 +215,24 @@ async def _is_planned(ledger: str) -> bool:
     return False
 
 
-@attrs.frozen
-class Source:
-    """An open file, and what is needed to read its rows. The caller that opened it closes it."""
-
-    file: BinaryIO
-    layout: _rows.Layout
-    lists: Names
-    default_list_id: str | None
-
-    def rows(self) -> Iterator[_rows.FileRow | _rows.Problem]:
-        """Yield the file's rows from its start."""
-        return _rows.read(self.file, self.lists, self.default_list_id, self.layout)
+def _is_there(path: Path) -> bool:
+    return os.path.exists(path)  # unlike Path.exists it does not raise without permission
 
 
 class Existing:
     """The cards that were on the board before, and the rows that equal one of them. Each card stands for one row at most."""
 
-    def __init__(self, cards: Sequence[Card] = ()) -> None:
+    def __init__(self, cards: Sequence[Card]) -> None:
         self._equal = EqualCards(cards)
         self._taken: set[str] = set()
-        self._looked_at: Counter[Content] = Counter()
         self.rows: list[tuple[int, _rows.FileRow, Card]] = []
 
     def take(self, index: int, row: _rows.FileRow) -> None:
         """Note whether a row equals a card that no row before it equals."""
-        content = Content.of(row.draft)
-        cards = self._equal.to(content)
-        while self._looked_at[content] < len(cards):
-            card = cards[self._looked_at[content]]
-            self._looked_at[content] += 1
-            if card.id not in self._taken:
-                self._taken.add(card.id)
-                self.rows.append((index, row, card))
-                return
+        free = (card for card in self._equal.to(Content.of(row.draft)) if card.id not in self._taken)
+        if (card := next(free, None)) is not None:
+            self._taken.add(card.id)
+            self.rows.append((index, row, card))
 
 
 def _key_of(index: int, draft: CardDraft) -> RowKey:
@@ -256,117 +240,32 @@ def _key_of(index: int, draft: CardDraft) -> RowKey:
     return index if draft.reference is None else draft.reference
 
 
-def _is_there(path: Path) -> bool:
-    return os.path.exists(path)  # unlike Path.exists it does not raise without permission
-
-
-async def check(source: Source, decide: Rehearsal | None, known: int, existing: Existing) -> Counter[RowPlan]:
+async def check(rows: _Rows, decide: Rehearsal, known: int, existing: Existing) -> Counter[str]:
     """Read the whole file, and count its rows by what a run would do with them.
 
-    `decide` is the rehearsal with the journal, which knows `known` rows; None if there is no journal.
+    The counts are "send", "again" for what an earlier run left, "done" and "doubtful". `known` rows are in the journal.
 
     Raises:
         UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.
     """
-    plans: Counter[RowPlan] = Counter()
-    problems, references = _rows.Problems(), References()
-    batch: list[tuple[int, _rows.FileRow]] = []
-
-    def plan() -> None:
-        for (index, row), (seq, action, _) in zip(batch, _decisions(decide, batch, problems), strict=True):
+    plans: Counter[str] = Counter()
+    problems, index = _rows.Problems(), 0
+    async for row in in_steps(rows):
+        if isinstance(row, _rows.Problem):
+            problems.add(row)
+            continue
+        try:
+            ((seq, action, _),) = decide([(_key_of(index, row.draft), row.draft)])
+        except JournalError as error:
+            problems.add(_rows.Problem(row.number, None, str(error).partition(": ")[2]))
+        else:
             plans["again" if action == "send" and seq <= known else action] += 1
             if action == "send":
                 existing.take(index, row)
-        batch.clear()
-
-    index = 0
-    async for item in in_steps(source.rows()):
-        if isinstance(item, _rows.Problem):
-            problems.add(item)
-            continue
-        if item.draft.reference is not None:
-            references.add(item.draft.reference)
-        batch.append((index, item))
         index += 1
-        if len(batch) == _BATCH:
-            plan()
-    plan()
-    if suspects := references.suspects():
-        async for problem in in_steps(_repeated_references(source.rows(), suspects)):
-            if problem is not None:
-                problems.add(problem)
     if problems.count:
         raise UsageError(f"the file has {plural(problems.count, 'mistake')}; nothing was sent", problems.lines(LINES))
     return plans
-
-
-def _decisions(
-    decide: Rehearsal | None, batch: Sequence[tuple[int, _rows.FileRow]], problems: _rows.Problems
-) -> list[tuple[int, RowAction, str | None]]:
-    """Return what a run would do with rows. Those that it would refuse are problems, unless their references come twice."""
-    entries = [(_key_of(index, row.draft), row.draft) for index, row in batch]
-    if decide is None:
-        return [(sys.maxsize, "send", None)] * len(batch)
-    try:
-        return decide(entries)
-    except JournalError:
-        decisions: list[tuple[int, RowAction, str | None]] = []
-    for (_, row), entry in zip(batch, entries, strict=True):  # to find which of them it is
-        try:
-            decisions += decide([entry])
-        except JournalError as error:
-            problems.add(_rows.Problem(row.number, None, str(error).partition(": ")[2]))
-            decisions.append((sys.maxsize, "doubtful", None))
-    return decisions
-
-
-class References:
-    """The hashes of a file's references, in eight bytes each. Owned by one check."""
-
-    def __init__(self) -> None:
-        # One bucket is sorted after the other, so that sorting needs little additional memory.
-        self._buckets = [array("q") for _ in range(256)]
-
-    def add(self, reference: str) -> None:
-        """Add the reference of a row."""
-        value = hash(reference)
-        self._buckets[value % len(self._buckets)].append(value)
-
-    def suspects(self) -> frozenset[int]:
-        """Return the hashes that came more than once. Different references may share one."""
-        return frozenset(value for bucket in self._buckets for value, other in pairwise(sorted(bucket)) if value == other)
-
-
-def _repeated_references(
-    rows: Iterable[_rows.FileRow | _rows.Problem], suspects: frozenset[int]
-) -> Iterator[_rows.Problem | None]:
-    """Yield for each row the problem of a repeated reference, or None."""
-    first: dict[str, int] = {}
-    for row in rows:
-        problem = None
-        if isinstance(row, _rows.FileRow) and (reference := row.draft.reference) is not None and hash(reference) in suspects:
-            before = first.setdefault(reference, row.number)
-            if before != row.number:
-                problem = _rows.Problem(row.number, "reference", f"is also that of row {before}; each row needs its own")
-        yield problem
-
-
-def _show_plan(plans: Counter[RowPlan], skipped: int, options: ImportOptions, *, has_journal: bool) -> None:
-    counts = {
-        "would_create": plans["send"] + plans["again"] - skipped,
-        "already": plans["done"] + skipped,
-        "failed": plans["again"],
-        "unknown": plans["doubtful"],
-    }
-    if options.fields is not None:
-        out_json({"preview": True, **counts})
-        return
-    text = f"would create {counts['would_create']:,}"
-    if has_journal:
-        text += f" ({counts['failed']:,} of which an earlier run left), look for {counts['unknown']:,} in doubt"
-    if counts["already"]:
-        text += f", leave out {counts['already']:,} that exist"
-    out(f"{text}; nothing was sent")
 
 
 class _Rate:
@@ -390,17 +289,15 @@ class _Import:
     """One run. Its counts are complete once it has ended, however that was."""
 
     session: AsyncSession
-    source: Source
+    rows: Callable[[], _Rows]
     total: int
     options: ImportOptions
     graceful_stop: GracefulStop
     board_id: str
     client: Client | None = None
-    left_out: frozenset[int] = frozenset()
-    """The numbers of rows that are not passed on, since cards equal them. With a journal it knows them itself."""
-    counts: Counter[str] = attrs.field(factory=Counter)
     stopped_by: str | None = None
     _begun: int = 0
+    _abandoned: int = 0
     _under_way: dict[int, tuple[int, RowKey]] = attrs.field(factory=dict)
     _failed: list[dict[str, object]] = attrs.field(factory=list)
     _signing_in: asyncio.Task[None] | None = None
@@ -465,7 +362,7 @@ class _Import:
         return DaskRun(
             _Drafts(self),
             self.board_id,
-            options.ledger,
+            options.ledger or "",
             parts=options.parts,
             marker=options.marker,
             settle=options.settle,
@@ -476,21 +373,18 @@ class _Import:
         )
 
     async def _follow(self, run: BulkRun | DaskRun) -> None:
-        async with AsyncExitStack() as opened_run:
-            try:
-                await opened_run.enter_async_context(run)
-            except JournalError as error:
-                raise UsageError(str(error)) from None
-            try:
-                with self.graceful_stop.using(run.stop):
-                    async for result in run:
-                        self._count(result)
-            except JournalError as error:
-                raise IncompleteError(str(error)) from None
-            finally:
-                await opened_run.aclose()
-                for result in run.take_ready() if isinstance(run, BulkRun) else ():  # results that came meanwhile count as well
+        is_begun = False
+        try:
+            async with run:
+                is_begun = True
+                self.graceful_stop.stop = run.stop
+                async for result in run:
                     self._count(result)
+        except JournalError as error:
+            raise (IncompleteError if is_begun else UsageError)(str(error)) from None
+        finally:
+            for result in run.take_ready() if isinstance(run, BulkRun) else ():  # results that came meanwhile count as well
+                self._count(result)
 
     def _show_progress(self, progress: BulkProgress) -> None:
         self._view.update(progress, stopping=self.graceful_stop.is_requested)
@@ -504,40 +398,40 @@ class _Import:
         self._begun += 1
 
     def _count(self, result: CardResult) -> None:
-        number, _ = self._under_way.pop(result.index)
-        self.counts[result.state] += 1
+        number, key = self._under_way.pop(result.index)
         if result.state in {"failed", "unknown"}:
-            self._name(number, result.state, str(result.error))
+            self._name(number, key, result.state, str(result.error))
 
-    def _name(self, row: int, state: str, why: str) -> None:
-        """Print why a row has no card, or may have none."""
-        self._view.line(f"row {row}: {state}: {why}", style="red" if state == "failed" else "yellow")
+    def _name(self, row: int, key: RowKey, state: str, why: str) -> None:
+        """Print why a row has no card, or may have none. An unknown row is also named as `journal resolve` takes it."""
+        place = f"row {row} ({key_name(key)})" if state == "unknown" else f"row {row}"
+        self._view.line(f"{place}: {state}: {why}", style="red" if state == "failed" else "yellow")
         if self.options.fields is not None:
-            self._failed.append({"row": row, "state": state, "error": why})
+            self._failed.append({"row": row, "key": key, "state": state, "error": why})
 
     def _abandon(self) -> None:
         """Count the rows whose cards may exist after the run was cancelled: those in doubt, or all if that is not known."""
-        journal, doubtful = self.options.journal, None
-        if journal is not None and journal.exists():
-            with contextlib.suppress(JournalError), closing(read_rows(journal, "logged", "unknown")) as rows:
-                doubtful = {row.key for row in rows}
+        doubtful = {key for _, key in self._under_way.values()}
+        if self.options.journal is not None:
+            with contextlib.suppress(JournalError):
+                doubtful = {row.key for row in read_rows(self.options.journal, "logged", "unknown")}
         for index, (number, key) in list(self._under_way.items()):
-            if doubtful is None or key in doubtful:
+            if key in doubtful:
                 del self._under_way[index]
-                self.counts["unknown"] += 1
-                self._name(number, "unknown", "the import ended while the card was being created")
+                self._abandoned += 1
+                self._name(number, key, "unknown", "the import ended while the card was being created")
 
     def _check(self, report: BulkReport) -> None:
-        audit, counts = report.audit, self.counts
+        audit = report.audit
         if self.stopped_by is not None:
             raise IncompleteError(self.stopped_by)
-        if counts["failed"]:
-            raise IncompleteError(f"{plural(counts['failed'], 'row')} failed; the same command line sends them again")
+        if report.failed:
+            raise IncompleteError(f"{plural(report.failed, 'row')} failed; the same command line sends them again")
         if audit is not None and audit.is_wrong:
             raise IncompleteError("not every row has a card of its own, exactly once")
-        if counts["unknown"]:
+        if report.unknown:
             raise NotProvenError(
-                f"{plural(counts['unknown'], 'row')} may exist or not; the same command line looks again,"
+                f"{plural(report.unknown, 'row')} may exist or not; the same command line looks again,"
                 f" boardclient journal resolve {self.options.journal or 'JOURNAL'} settles them by hand"
             )
         if audit is not None and not audit.is_sound:
@@ -546,35 +440,25 @@ class _Import:
             raise NotProvenError("the board could not be read at the end, so lost and second cards are not ruled out")
 
     def _print_end(self, report: BulkReport) -> None:
-        not_sent = max(0, self.total - self._begun) + len(self._under_way)
-        if report.audit is not None:
-            for text in audit_lines(report.audit):
-                note(text, fg="red")
+        for text in [] if report.audit is None else _audit_lines(report.audit):
+            note(text, fg="red")
         if report.audit_error is not None:
             note(f"the board could not be read at the end: {report.audit_error}", fg="red")
+        counts = {state: getattr(report, state) for state in STATES}
+        counts["unknown"] += self._abandoned
+        not_sent = max(0, self.total - self._begun) + len(self._under_way)
         if self.options.fields is not None:
-            show("", self._values(report, not_sent), self.options.fields)
+            values = {**counts, "not_sent": not_sent, "rows": self._failed}
+            values |= {name: getattr(report, name) for name in ("seconds", "rate", "requests", "rejected")}
+            if report.audit is not None:
+                values["audit"] = {field.name: _named(getattr(report.audit, field.name)) for field in attrs.fields(BulkAudit)}
+            if report.audit_error is not None:
+                values["audit_error"] = str(report.audit_error)
+            show("", values, self.options.fields)
             return
-        shown = [state for state in STATES if state != "already" or self.counts[state]]
-        text = ", ".join(f"{state} {self.counts[state]}" for state in shown)
+        text = ", ".join(f"{state} {count}" for state, count in counts.items() if count or state != "already")
         text += f", not sent {not_sent}" if not_sent else ""
         out(f"{text} in {report.seconds:.1f} s ({report.rate:.0f} cards/s, {report.requests} requests)")
-
-    def _values(self, report: BulkReport, not_sent: int) -> dict[str, object]:
-        values: dict[str, object] = {
-            **{state: self.counts[state] for state in STATES},
-            "not_sent": not_sent,
-            "seconds": round(report.seconds, 3),
-            "rate": round(report.rate, 3),
-            "requests": report.requests,
-            "rejected": report.rejected,
-            "rows": self._failed,
-        }
-        if report.audit is not None:
-            values["audit"] = {field.name: _named(getattr(report.audit, field.name)) for field in attrs.fields(BulkAudit)}
-        if report.audit_error is not None:
-            values["audit_error"] = str(report.audit_error)
-        return values
 
 
 def _named(value: object) -> object:
@@ -586,20 +470,18 @@ def _named(value: object) -> object:
     return {"reference": value.reference, "name": value.name} if isinstance(value, CardDraft) else value
 
 
-def audit_lines(audit: BulkAudit) -> list[str]:
+def _audit_lines(audit: BulkAudit) -> list[str]:
     """Return lines on what the board showed at the end. Cards of one kind are named up to a number."""
-    found = []
-    if audit.lost:
-        found.append(f"lost: {audit.lost} of the confirmed cards are not on the board")
-    if audit.hidden:
-        found.append(f"hidden: {audit.hidden} of the confirmed cards are not listed, so the listing is incomplete")
-    if audit.reused:
-        found.append(
-            f"reused: {audit.reused} rows were given the card of another row or an older one, and may have none of their own"
-        )
-    found += first_lines("duplicated", [f"{card.name!r} ({card.id}) is a second card of a row" for card in audit.duplicated])
-    found += first_lines("resembling", [f"{card.name!r} ({card.id}) may be that of an unknown row" for card in audit.resembling])
-    return found
+    counts = {
+        "lost": f"{audit.lost} of the confirmed cards are not on the board",
+        "hidden": f"{audit.hidden} of the confirmed cards are not listed, so the listing is incomplete",
+        "reused": f"{audit.reused} rows were given the card of another row or an older one, and may have none of their own",
+    }
+    return [
+        *(f"{name}: {words}" for name, words in counts.items() if getattr(audit, name)),
+        *first_lines("duplicated", [f"{card.name!r} ({card.id}) is a second card of a row" for card in audit.duplicated]),
+        *first_lines("resembling", [f"{card.name!r} ({card.id}) may be that of an unknown row" for card in audit.resembling]),
+    ]
 
 
 @attrs.frozen
@@ -614,18 +496,12 @@ class _Drafts:
     def __iter__(self) -> Iterator[CardDraft]:
         owner, index = self.owner, 0
         try:
-            for item in owner.source.rows():
-                if isinstance(item, _rows.Problem):
-                    owner.stopped_by = f"the file changed while it was imported: row {item.row}: {item.message}"
+            for row in owner.rows():
+                if isinstance(row, _rows.Problem) or index == owner.total:
+                    owner.stopped_by = f"the file changed while it was imported, at row {row.number}"
                     return
-                if item.number in owner.left_out:
-                    owner.counts["already"] += 1
-                    continue
-                if index == owner.total:
-                    owner.stopped_by = f"the file changed while it was imported: row {item.number} was not there before"
-                    return
-                owner.begin(index, item)
-                yield item.draft
+                owner.begin(index, row)
+                yield row.draft
                 index += 1
         except OSError as error:
             owner.stopped_by = f"the file can no longer be read: {error.strerror}"

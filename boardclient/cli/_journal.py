@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import attrs
 import click
 
-from boardclient import AsyncSession, BoardClientError, Card, CardDraft, JournalError, NotFoundError
+from boardclient import AsyncSession, AuthenticationError, Card, CardDraft, CredentialError, JournalError, NotFoundError
 from boardclient.bulk import Content
-from boardclient.bulk.journal import UnknownRow, note_undone, read_journal, read_rows, read_unknown, resolve
+from boardclient.bulk.journal import JournalRow, UnknownRow, note_undone, read_journal, read_rows, read_unknown, resolve
 from boardclient.cli._app import Group, json_option, yes_option
 from boardclient.cli._output import (
     LINES,
@@ -21,6 +21,7 @@ from boardclient.cli._output import (
     NotProvenError,
     UsageError,
     first_lines,
+    key_name,
     note,
     out,
     out_columns,
@@ -38,7 +39,6 @@ _UNDONE = ("deleted", "kept", "gone", "failed", "cards")
 _CANDIDATES = 3
 _BATCH = 64
 """How many cards are deleted before the journal notes it."""
-_IN_FLIGHT = 8
 _MARKED = re.compile(r"\[[^\s\[\]]+\](?:\s+(.*?)\s+\[[^\s\[\]]+\])?", re.DOTALL)
 """A description with the marker of its row before and behind what the row says."""
 
@@ -64,6 +64,7 @@ def journal_show(file: Path, fields: tuple[str, ...] | None) -> None:
       logged   sent or about to be sent, result not known yet
       unknown  the card may exist or not
       undone   the card was deleted again; the next run sends the row
+    rows is their sum, and rows_in_file is the number of rows in the file of the last run.
 
     Example:  boardclient journal show cards.csv.journal
     """
@@ -72,8 +73,9 @@ def journal_show(file: Path, fields: tuple[str, ...] | None) -> None:
     record: dict[str, object] = {
         "path": str(summary.path),
         **{name.replace(" ", "_"): value for name, value in summary.identity.items()},
-        "created_at": summary.created_at.astimezone(),
+        "created_at": summary.created_at.astimezone().isoformat(),
         "runs": summary.runs,
+        "rows_in_file": summary.total,
         "rows": summary.rows,
         **{str(state): count for state, count in summary.counts.items()},
     }
@@ -82,7 +84,9 @@ def journal_show(file: Path, fields: tuple[str, ...] | None) -> None:
 
 @journal.command("resolve")
 @_journal_argument
-@click.argument("row", required=False, metavar="[ROW]", help="A row to settle: its reference, or its position from 0.")
+@click.argument(
+    "row", required=False, metavar="[ROW]", help="A row to settle: its reference or its position, as import names it."
+)
 @click.option("--card", "card_id", metavar="CARD_ID", help="ROW has this card.")
 @click.option("--absent", is_flag=True, help="ROW has no card. The next run sends it again.")
 @click.option("--accept", is_flag=True, help="Take all suggestions. Look at them first: they are made by resemblance.")
@@ -91,6 +95,9 @@ def journal_resolve(
     file: Path, row: str | None, card_id: str | None, absent: bool, accept: bool, fields: tuple[str, ...] | None
 ) -> None:
     """Show the rows whose cards may exist, beside the cards that may be theirs, or settle rows by hand.
+
+    A row is named by its reference or, without one, by its position: the first row of the file that is not empty has position 0.
+    Import names an unknown row by its row in the file and, in parentheses, by what this command takes.
 
     The next run of the import continues from there. Exit code 3 if --accept leaves rows unknown.
 
@@ -136,30 +143,31 @@ def journal_resolve(
 
 def _accepted(file: Path, item: UnknownRow) -> bool:
     """Settle a row by its suggestion. Return False if there is none, or if the card is another row's."""
+    named = f"{key_name(item.row.key)} ({quoted(item.row.content.name)})"
     if item.suggestion is None:
-        note(f"row {item.row.key!r} ({quoted(item.row.content.name)}): no suggestion")
+        note(f"{named}: no suggestion")
         return False
     try:
         resolve(file, item.row.key, card_id=item.suggestion.card_id)
     except JournalError as error:
         note(str(error))
         return False
-    out(f"row {item.row.key!r} ({quoted(item.row.content.name)}) has the card {item.suggestion.card_id}")
+    out(f"{named} has the card {item.suggestion.card_id}")
     return True
 
 
 def _print_unknown(item: UnknownRow) -> None:
     """Print a row and the cards that may be its: for a person, or with tabs into a pipe."""
+    cards = item.candidates[:_CANDIDATES]
     if not sys.stdout.isatty():
-        for card in item.candidates[:_CANDIDATES] or [None]:
-            values = ("", "", "") if card is None else (card.card_id, card.content.name, f"{card.likeness:.2f}")
+        for values in [(card.card_id, card.content.name, f"{card.likeness:.2f}") for card in cards] or [("", "", "")]:
             out_columns(str(item.row.key), item.row.content.name, *values)
         return
-    out(f"row {item.row.key!r}: {quoted(item.row.content.name)}", bold=True)
-    for card in item.candidates[:_CANDIDATES]:
+    out(f"{key_name(item.row.key)}: {quoted(item.row.content.name)}", bold=True)
+    for card in cards:
         mark = "suggested" if card is item.suggestion else ""
         out(f"  {card.card_id}  {card.likeness:4.0%}  {quoted(card.content.name)}  {mark}")
-    if not item.candidates:
+    if not cards:
         out("  no card that may be its is known: look at the board, then --absent or --card")
 
 
@@ -170,8 +178,9 @@ def _print_unknown(item: UnknownRow) -> None:
 def undo(file: Path, yes: bool, fields: tuple[str, ...] | None) -> None:
     """Delete the cards that an import has created, for good. It asks first.
 
-    Cards that were moved or changed since are kept and named. If it is ended, the same command line continues. The journal
-    remembers what was deleted: importing the file again creates these cards again.
+    Cards that were there before (--existing skip), and those that were moved or changed since, are kept and named: each is read
+    once more right before it is deleted. If it is ended, the same command line continues. The journal remembers what was deleted:
+    importing the file again creates these cards again.
 
     Example:  boardclient undo cards.csv.journal
     """
@@ -183,12 +192,71 @@ def undo(file: Path, yes: bool, fields: tuple[str, ...] | None) -> None:
 
 
 @attrs.define
-class _Plan:
-    """What to do with the cards of an import."""
+class _Undo:
+    """The cards of an import, compared with what was sent for them: as they are listed, and each before it is deleted."""
 
-    delete: list[str] = attrs.field(factory=list)
+    session: AsyncSession
+    is_marked: bool
+    delete: dict[str, Content] = attrs.field(factory=dict)
+    """What was sent for the cards that are as they were, by their identifiers."""
     kept: list[tuple[Card, str]] = attrs.field(factory=list)
     gone: list[str] = attrs.field(factory=list)
+    _listed: set[str] = attrs.field(factory=set)
+    _read: set[str] = attrs.field(factory=set)
+    """The fields that cards show in the listing, and when they are read one by one."""
+
+    async def plan(self, rows: Iterable[JournalRow], cards: Sequence[Card]) -> None:
+        """Compare each row's card with what was sent for it."""
+        by_id = {card.id: card for card in cards}
+        for card in cards:
+            _add_shown(card, self._listed)
+        async for row in in_steps(rows):
+            card_id = row.detail or ""
+            if card_id not in by_id:
+                self.gone.append(card_id)
+            elif row.run == 0:
+                self.kept.append((by_id[card_id], "was there before the import"))
+            elif self._is_unchanged(by_id[card_id], row.content, self._listed):
+                self.delete[card_id] = row.content
+
+    async def remove(self, card_id: str) -> None:
+        """Delete a card, unless it was changed meanwhile.
+
+        Raises:
+            BoardClientError: it could not be read or deleted.
+        """
+        with contextlib.suppress(NotFoundError):
+            card = await self.session.cards.get(card_id)
+            _add_shown(card, self._read)
+            if not self._is_unchanged(card, self.delete[card_id], self._read):
+                return
+            await self.session.cards.delete(card_id)
+        self.gone.append(card_id)
+
+    def _is_unchanged(self, card: Card, sent: Content, shown: set[str]) -> bool:
+        """Return True if nothing was changed on a card. Otherwise note that it is kept, and why."""
+        desc = card.desc or ""
+        if self.is_marked and (marked := _MARKED.fullmatch(desc.strip())):
+            desc = marked[1] or ""
+        now = Content.of(CardDraft(card.name or "", card.list_id or "", desc=desc, due=card.due))
+        changes = {
+            "was renamed": now.name != sent.name,
+            "was moved": "list_id" in shown and now.list_id != sent.list_id,
+            "has another description": "desc" in shown and now.desc != (sent.desc or ""),
+            "has another due date": "due" in shown and now.due != sent.due,
+        }
+        if any(changes.values()):
+            self.kept.append((card, " and ".join(words for words, is_so in changes.items() if is_so)))
+        return not any(changes.values())
+
+
+def _add_shown(card: Card, fields: set[str]) -> None:
+    fields.update(name for name in ("list_id", "desc", "due") if getattr(card, name) is not None)
+
+
+def _name_kept(kept: Sequence[tuple[Card, str]]) -> None:
+    for text in first_lines("kept", [f"{quoted(card.name or '')} ({card.id}) {why}" for card, why in kept]):
+        note(text)
 
 
 async def _undo(session: AsyncSession, path: Path, fields: tuple[str, ...] | None, *, yes: bool) -> None:
@@ -198,95 +266,39 @@ async def _undo(session: AsyncSession, path: Path, fields: tuple[str, ...] | Non
         UsageError: the journal is that of another service, or the user said no.
         JournalError: the journal is in use or can't be used.
         IncompleteError: some cards could not be deleted.
-        BoardClientError: the board could not be read.
+        BoardClientError: the board could not be read, or the credentials are refused.
     """
     identity = read_journal(path).identity
     if identity.get("service") != session.identity["service"]:
         raise UsageError(f"{path} is the journal of {identity.get('service')}; give --base-url")
     note_undone(path, ())  # raises while a run uses the journal
-    plan = await _plan(
-        path, await session.boards.cards(identity["board"]), is_marked=identity["cards known by"] == "their marker"
-    )
-    for text in first_lines("kept", [f"{quoted(card.name or '')} ({card.id}) {why}" for card, why in plan.kept]):
-        note(text)
-    if plan.delete:
-        kept = f" {plural(len(plan.kept), 'card')} that changed since will be kept." if plan.kept else ""
-        confirm(f"Delete {plural(len(plan.delete), 'card')} for good?{kept}", yes=yes)
-    note_undone(path, plan.gone)
-    failures: list[str] = []
-    for start in range(0, len(plan.delete), _BATCH):
-        failures += await _deleted(session, plan.delete[start : start + _BATCH], path)
-    counts = {
-        "deleted": len(plan.delete) - len(failures),
-        "kept": len(plan.kept),
-        "gone": len(plan.gone),
-        "failed": len(failures),
-    }
-    if fields is not None:
-        cards = [{"id": card.id, "name": card.name, "why": why} for card, why in plan.kept]
-        show("", {**counts, "cards": cards}, fields)
-    else:
-        out(", ".join(f"{name} {count:,}" for name, count in counts.items() if count or name == "deleted"))
+    work = _Undo(session, identity["cards known by"] == "their marker")
+    await work.plan(read_rows(path, "done"), await session.boards.cards(identity["board"]))
+    _name_kept(work.kept)
+    if work.delete:
+        kept = f" {plural(len(work.kept), 'card')} will be kept." if work.kept else ""
+        confirm(f"Delete {plural(len(work.delete), 'card')} for good?{kept}", yes=yes)
+    kept_before, gone, noted, failures = len(work.kept), len(work.gone), 0, list[str]()
+    try:
+        async with contextlib.aclosing(session.map(work.remove, work.delete)) as results:
+            async for result in results:
+                if isinstance(result.error, AuthenticationError | CredentialError):
+                    raise result.error
+                if result.error is not None:
+                    failures.append(f"{result.item}: {result.error}")
+                if len(work.gone) >= noted + _BATCH:
+                    note_undone(path, work.gone[noted:])
+                    noted = len(work.gone)
+    finally:
+        note_undone(path, work.gone[noted:])
+    _name_kept(work.kept[kept_before:])
+    counts = {"deleted": len(work.gone) - gone, "kept": len(work.kept), "gone": gone, "failed": len(failures)}
+    cards = None if fields is None else [{"id": card.id, "name": card.name, "why": why} for card, why in work.kept]
+    show("undone", {**counts, "cards": cards}, fields)
     for text in failures[:LINES]:
         note(text, fg="red")
     if failures:
         raise IncompleteError(f"{plural(len(failures), 'card')} could not be deleted; the same command line tries again")
-
-
-async def _plan(path: Path, cards: Sequence[Card], *, is_marked: bool) -> _Plan:
-    """Compare each row's card with what was sent for it."""
-    plan, by_id = _Plan(), {card.id: card for card in cards}
-    shown = {name for name in ("list_id", "desc", "due") if any(getattr(card, name) is not None for card in cards)}
-    async for row in in_steps(read_rows(path, "done")):
-        card = by_id.get(row.detail or "")
-        if card is None:
-            plan.gone.append(row.detail or "")
-        elif change := _change(card, row.content, shown, is_marked=is_marked):
-            plan.kept.append((card, change))
-        else:
-            plan.delete.append(card.id)
-    return plan
-
-
-def _change(card: Card, sent: Content, shown: Collection[str], *, is_marked: bool) -> str:
-    """Return what was changed on a card, "" if nothing was."""
-    desc = card.desc or ""
-    if is_marked and (marked := _MARKED.fullmatch(desc.strip())):
-        desc = marked[1] or ""
-    now = Content.of(CardDraft(card.name or "", card.list_id or "", desc=desc, due=card.due))
-    changes = {
-        "was renamed": now.name != sent.name,
-        "was moved": "list_id" in shown and now.list_id != sent.list_id,
-        "has another description": "desc" in shown and now.desc != (sent.desc or ""),
-        "has another due date": "due" in shown and now.due != sent.due,
-    }
-    return " and ".join(words for words, is_so in changes.items() if is_so)
-
-
-async def _deleted(session: AsyncSession, card_ids: Sequence[str], path: Path) -> list[str]:
-    """Delete some cards, and note those that are gone in the journal. Return why others are not."""
-    places = asyncio.Semaphore(_IN_FLIGHT)
-    gone: list[str] = []
-    failures: list[str] = []
-
-    async def delete(card_id: str) -> None:
-        async with places:
-            try:
-                await session.cards.delete(card_id)
-            except NotFoundError:
-                pass
-            except BoardClientError as error:
-                failures.append(f"{card_id}: {error}")
-                return
-            gone.append(card_id)
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for card_id in card_ids:
-                tasks.create_task(delete(card_id))
-    finally:
-        note_undone(path, gone)
-    return failures
 
 
 _ledger_option = click.option(
@@ -314,26 +326,14 @@ def ledger_status(ledger: str, job: str | None, fields: tuple[str, ...] | None) 
     from boardclient.distributed import status
 
     async def work() -> None:
-        found = await status(ledger, name=job)
-        names = ("rows", "done", "failed", "in_doubt")
-        sums = {name: sum(getattr(part, name) for part in found) for name in names}
-        values = [
-            {
-                "part": part.part,
-                "state": part.state,
-                "owner": part.owner,
-                **{name: getattr(part, name) for name in names},
-                "rate": round(part.rate, 1),
-            }
-            for part in found
-        ]
+        parts = [attrs.asdict(part) for part in await status(ledger, name=job)]
+        sums = {name: sum(part[name] for part in parts) for name in ("rows", "done", "failed", "in_doubt")}
         if fields is not None:
-            record = {**sums, "parts": values}
-            out_json({name: record[name] for name in fields} if fields else record)
+            show("", {**sums, "parts": parts}, fields)
             return
         out(f"{sums['done']:,} of {sums['rows']:,} done, {sums['failed']:,} failed, {sums['in_doubt']:,} in doubt")
-        for value in values:
-            out_columns(*("" if one is None else str(one) for one in value.values()))
+        for part in parts:
+            out_columns(*("" if value is None else str(value) for value in part.values()))
 
     with reported():
         run_until_signal(work)
@@ -352,10 +352,7 @@ def ledger_drain(ledger: str, job: str | None, fields: tuple[str, ...] | None) -
 
     async def work() -> None:
         await drain(ledger, name=job)
-        if fields is None:
-            out("the workers end once their requests are completed")
-        else:
-            out_json({"draining": True})
+        show("the workers end once their requests are completed", {"draining": True}, fields)
 
     with reported():
         run_until_signal(work)

@@ -40,15 +40,15 @@ class Names:
         """Return the identifier for an identifier or name.
 
         Raises:
-            ValueError: nothing matches, or several names do.
+            UsageError: nothing matches, or several names do.
         """
         if value in self.names or value in self.ids_only:
             return value
         named = self._by_name.get(value, [])
         if len(named) > 1:
-            raise ValueError(f"{quoted(value)} is the name of {len(named)} {self.kind}s; give an identifier: {', '.join(named)}")
+            raise UsageError(f"{quoted(value)} is the name of {len(named)} {self.kind}s; give an identifier: {', '.join(named)}")
         if not named:
-            raise ValueError(
+            raise UsageError(
                 f"{quoted(value)} is neither the identifier nor the name of a {self.kind} of the board{self._hint(value)}"
             )
         return named[0]
@@ -96,12 +96,7 @@ class Finder:
             UsageError: its name is that of several boards.
         """
         known = self.client.settings.profile.boards
-        if self.board in known or self.board not in known.values():
-            return self.board
-        try:
-            return Names("board", known).find(self.board)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        return Names("board", known).find(self.board) if self.board in known.values() else self.board
 
     async def list_id(self, value: str) -> str:
         """Return the identifier of a list. Without a board the value must be one.
@@ -109,9 +104,7 @@ class Finder:
         Raises:
             UsageError: the board has no such list, or several.
         """
-        if not self.board:
-            return value
-        return _found(of_lists(await self.client.session.boards.lists(self.board_id())), value)
+        return of_lists(await self.client.session.boards.lists(self.board_id())).find(value) if self.board else value
 
     async def card_id(self, value: str) -> str:
         """Return the identifier of a card. Without a board the value must be one.
@@ -122,7 +115,7 @@ class Finder:
         if not self.board:
             return value
         cards: list[Card] = await self.client.session.boards.cards(self.board_id())
-        return _found(Names("card", {card.id: card.name for card in cards}), value)
+        return Names("card", {card.id: card.name for card in cards}).find(value)
 
     @contextmanager
     def advising(self) -> Iterator[None]:
@@ -143,13 +136,6 @@ class Finder:
         alike = difflib.get_close_matches(self.board, known.values(), n=3)
         hint = f"did you mean {' or '.join(map(quoted, alike))}? " if alike else ""
         return f"{hint}a board's name is known if this machine has created it, or by: boardclient board name BOARD_ID NAME"
-
-
-def _found(names: Names, value: str) -> str:
-    try:
-        return names.find(value)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def learn(client: Client, board_id: str, name: str) -> None:

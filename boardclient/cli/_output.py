@@ -8,10 +8,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
+from pathlib import Path
 
 import click
 
@@ -51,6 +53,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def key_name(key: int | str) -> str:
+    """Return the words for a row as its journal knows it, which is not the row of the file."""
+    return f"position {key}" if isinstance(key, int) else f"reference {key!r}"
+
+
 def first_lines(kind: str, texts: Sequence[str]) -> list[str]:
     """Return a line for each of the first texts of a kind, and another one if there are more."""
     more = [f"{kind}: and {len(texts) - LINES:,} more"] if len(texts) > LINES else []
@@ -71,7 +78,7 @@ def out(text: str, *, bold: bool = False) -> None:
     Raises:
         OSError: the output is full or closed.
     """
-    click.secho(escape(text), file=sys.stdout, color=has_color(), bold=bold)
+    click.secho(escape(text), file=sys.stdout, bold=bold)
 
 
 def out_columns(*cells: str) -> None:
@@ -82,14 +89,17 @@ def out_columns(*cells: str) -> None:
 def note(text: str, *, fg: str | None = None) -> None:
     """Print a line on standard error, escaped. Errors in writing it are ignored."""
     try:
-        click.secho(escape(text), file=sys.stderr, color=has_color(), fg=fg)
+        click.secho(escape(text), file=sys.stderr, fg=fg)
     except OSError:
         return
 
 
 def out_json(value: object) -> None:
-    """Print a value as one line of JSON on standard output."""
-    out(json.dumps(value, ensure_ascii=False))
+    """Print a value as one line of JSON on standard output. A number that JSON can't hold, such as 1e400, becomes null."""
+    finite = json.loads(json.dumps(value), parse_constant=lambda name: None)
+    text = json.dumps(finite, ensure_ascii=False)
+    escaped = (f"\\u{ord(mark):04x}" if escape(mark) != mark else mark for mark in text)  # JSON has no escape such as \x7f
+    click.echo(text if text.isprintable() else "".join(escaped), file=sys.stdout)
 
 
 def local(moment: datetime, zone: tzinfo | None = None) -> datetime:
@@ -100,17 +110,16 @@ def local(moment: datetime, zone: tzinfo | None = None) -> datetime:
         return moment.astimezone(UTC)
 
 
-def show(title: str, record: Mapping[str, object], fields: Iterable[str] | None = None) -> None:
+def show(title: str, record: Mapping[str, object], fields: Sequence[str] | None = None) -> None:
     """Print a record: as JSON if `fields` is given, for a person on a terminal, or with tabs into a pipe.
 
     Args:
         title: What it is. A terminal shows it above the record.
-        record: The values by name. Dates are shown as ISO 8601, and what is None only in JSON.
+        record: The values by name. What is None is shown only in JSON.
         fields: The fields to print as JSON; an empty one stands for all.
     """
     if fields is not None:
-        wanted = list(fields) or list(record)
-        out_json({name: _json_value(record.get(name)) for name in wanted})
+        out_json({name: record.get(name) for name in fields or record})
         return
     texts = {escape(name): _text(value) for name, value in record.items() if value is not None}
     if not sys.stdout.isatty():
@@ -120,35 +129,55 @@ def show(title: str, record: Mapping[str, object], fields: Iterable[str] | None 
     out(title, bold=True)
     width = max(map(len, texts), default=0)
     for name, text in texts.items():
-        click.echo(click.style(f"  {name:<{width}}  ", dim=True) + escape(text), file=sys.stdout, color=has_color())
-
-
-def _json_value(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime) else value
+        click.echo(click.style(f"  {name:<{width}}  ", dim=True) + escape(text), file=sys.stdout)
 
 
 def _text(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.isoformat()
     return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | list | dict) else str(value)
+
+
+def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a file in one step: it is either complete or unchanged, also on a full disk.
+
+    Raises:
+        CommandError: it can't be written.
+    """
+    target = path.resolve()  # a symbolic link is kept
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        if target.exists() and not target.is_file():  # such as a pipe
+            target.write_bytes(data)
+            return
+        try:
+            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if target.exists():
+                shutil.copymode(target, beside)
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        kind = IncompleteError if error.errno in OUTPUT_ERRORS else UsageError
+        raise kind(f"can't write {path}: {error.strerror}") from None
 
 
 OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG})
 """The errors of an output that can't be written, whatever the user has asked for."""
 
 
-class CommandError(Exception):
+class CommandError(click.ClickException):
     """A command ends with `exit_code`. `lines` are printed before the message, one for each detail."""
 
-    exit_code = 1
-
     def __init__(self, message: str, lines: Sequence[str] = ()) -> None:
-        super().__init__(message, lines)
-        self.message = message
+        super().__init__(message)
         self.lines = tuple(lines)
 
-    def __str__(self) -> str:
-        return self.message
+    def show(self, file: object = None) -> None:
+        """Print the lines and the message on standard error."""
+        for text in [*self.lines, f"error: {self}"]:
+            note(f"boardclient: {text}")
 
 
 class IncompleteError(CommandError):
@@ -174,8 +203,4 @@ class NoCredentialsError(CommandError):
 
 
 class StoppedError(Exception):
-    """A signal ended the command."""
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal_number)
-        self.signal_number = signal_number
+    """A signal ended the command. `args` has its number."""

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,75 +18,71 @@ import attrs
 import click
 
 import boardclient
-from boardclient import FileTokenStore, StoredToken, Token
-from boardclient.cli._output import NoCredentialsError, UsageError
+from boardclient import CredentialError, FileTokenStore, StoredToken, Token
+from boardclient.cli._output import NoCredentialsError, UsageError, write_file
 
-_KEYRING_SERVICE = "boardclient"
 _VARIABLES = {
     name: f"BOARDCLIENT_{name.upper()}"
     for name in ("base_url", "token", "key", "auth_url", "authorize_url", "client_id", "client_secret", "redirect_uri")
 }
 _IN_PROFILE = ("auth_url", "authorize_url", "client_id", "redirect_uri")
+_SECRETS = ("key", "client_secret")
 
 
 def folder() -> Path:
     """Return the folder of the files, such as ~/.config/boardclient."""
-    return Path(click.get_app_dir("boardclient"))
+    found = Path(click.get_app_dir("boardclient"))
+    # An empty or relative XDG_CONFIG_HOME is ignored (https://specifications.freedesktop.org/basedir-spec/latest/).
+    return found if found.is_absolute() else Path.home() / ".config" / "boardclient"
+
+
+def _tokens() -> Path:
+    return folder() / "tokens.sqlite3"
 
 
 @attrs.define(kw_only=True)
 class Profile:
-    """What is known of one service. None of it is a secret; `kept_in` says where those are: "keyring", "file", or "" if none."""
+    """What is known of one service. `kept_in` says where its secrets are: "keyring", "file", or "" if there are none."""
 
     base_url: str
-    auth_url: str | None = None
-    authorize_url: str | None = None
-    client_id: str | None = None
-    redirect_uri: str | None = None
+    client: dict[str, str] = attrs.field(factory=dict)
+    """Other settings of the last sign-in."""
     kept_in: str = ""
+    secrets: dict[str, str] = attrs.field(factory=dict, repr=False)
+    """The API key and the client secret, if they are kept in the file."""
     boards: dict[str, str] = attrs.field(factory=dict)
     """The names of boards by identifier, as far as this machine has created or named them."""
 
-    def secrets(self) -> Mapping[str, str]:
+    def read_secrets(self) -> Mapping[str, str]:
         """Return the API key and the client secret, as far as they are kept."""
-        text = _keyring().get_password(_KEYRING_SERVICE, self.base_url) if self.kept_in == "keyring" else None
-        if self.kept_in == "file":
-            text = _read_secrets().get(self.base_url)
-        found: dict[str, str] = json.loads(text or "{}")
+        if self.kept_in != "keyring":
+            return self.secrets
+        found: dict[str, str] = json.loads(_keyring("get_password", self.base_url) or "{}")
         return found
 
-    def keep_secrets(self, values: Mapping[str, str]) -> None:
-        """Keep the API key and the client secret, in the keyring if there is one, otherwise in a file.
-
-        Without any values they are deleted.
-        """
-        self.forget_secrets()
-        text = json.dumps(dict(values))
+    def keep_secrets(self, values: dict[str, str]) -> None:
+        """Keep the API key and the client secret, in the keyring if there is one."""
         try:
-            _keyring().set_password(_KEYRING_SERVICE, self.base_url, text)
-            self.kept_in = "keyring"
-        except _keyring_errors():
-            _write_private(folder() / "secrets.json", {**_read_secrets(), self.base_url: text})
-            self.kept_in = "file"
+            _keyring("set_password", self.base_url, json.dumps(values))
+            self.kept_in, self.secrets = "keyring", {}
+        except CredentialError:
+            self.kept_in, self.secrets = "file", values
 
-    def forget_secrets(self) -> None:
-        """Delete the API key and the client secret."""
-        with contextlib.suppress(*_keyring_errors()):
-            _keyring().delete_password(_KEYRING_SERVICE, self.base_url)
-        if self.base_url in (kept := _read_secrets()):
-            del kept[self.base_url]
-            _write_private(folder() / "secrets.json", kept)
-        self.kept_in = ""
-
-    def token_store(self) -> FileTokenStore:
-        """Return the store of tokens, whose account is the service's address."""
-        path = folder() / "tokens.sqlite3"
-        return KeyringTokenStore(path) if self.kept_in == "keyring" else FileTokenStore(path)
+    async def forget_secrets(self) -> None:
+        """Delete the token, the API key and the client secret."""
+        await self.token_store().delete(self.base_url)
+        with contextlib.suppress(CredentialError):
+            _keyring("delete_password", self.base_url)
+        self.kept_in, self.secrets = "", {}
 
     @property
     def place(self) -> str:
         """Where the token is kept, in words."""
-        return "the system's keyring" if self.kept_in == "keyring" else f"the file {folder() / 'tokens.sqlite3'} (mode 0600)"
+        return "the system's keyring" if self.kept_in == "keyring" else f"the file {_tokens()} (mode 0600)"
+
+    def token_store(self) -> FileTokenStore:
+        """Return the store of tokens, whose account is the service's address."""
+        return (_KeyringTokenStore if self.kept_in == "keyring" else FileTokenStore)(_tokens())
 
 
 @attrs.define
@@ -107,99 +102,72 @@ class Profiles:
         path = folder() / "profiles.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            by_url = {url: Profile(base_url=url, **values) for url, values in found["services"].items()}
-            return cls(by_url, found["current"])
+            return cls({url: Profile(base_url=url, **values) for url, values in found["services"].items()}, found["current"])
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise UsageError(f"{path} can't be read ({error}): mend it, or delete it and sign in again") from None
 
     def write(self) -> None:
-        """Write the profiles."""
-        is_field = attrs.filters.exclude(attrs.fields(Profile).base_url)
-        values = {url: attrs.asdict(profile, filter=is_field) for url, profile in self.by_url.items()}
-        _write_private(folder() / "profiles.json", {"current": self.current, "services": values})
+        """Write the profiles, for their user alone.
+
+        Raises:
+            CommandError: the file can't be written.
+        """
+        values = {url: attrs.asdict(profile) for url, profile in self.by_url.items()}
+        for value in values.values():
+            del value["base_url"]
+        with contextlib.suppress(OSError):  # the file says why
+            folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = json.dumps({"current": self.current, "services": values}, indent=2, ensure_ascii=False)
+        write_file(folder() / "profiles.json", text.encode(), 0o600)
 
     def of(self, base_url: str) -> Profile:
         """Return the profile of a service, a new one if there is none."""
         url = base_url.rstrip("/")
         return self.by_url.setdefault(url, Profile(base_url=url))
 
-    def all_boards(self) -> dict[str, str]:
-        """Return the names of all known boards by identifier, for completion."""
-        return {board: name for profile in self.by_url.values() for board, name in profile.boards.items()}
 
-
-def _read_secrets() -> dict[str, str]:
-    try:
-        found: dict[str, str] = json.loads((folder() / "secrets.json").read_text(encoding="utf-8"))
-        return found
-    except FileNotFoundError:
-        return {}
-
-
-def _write_private(path: Path, value: object) -> None:
-    """Write JSON to a file that only its user may read, in one step."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=2, ensure_ascii=False)
-        beside.replace(path)
-    except OSError as error:
-        raise UsageError(f"can't write {path}: {error.strerror}") from None
-
-
-def _keyring() -> Any:
-    """Return the library `keyring`.
+def _keyring(call: str, *arguments: str) -> Any:
+    """Call a function of the library `keyring`.
 
     Raises:
-        ImportError: it is not installed.
+        CredentialError: it is not installed, finds no keyring, or has no such entry.
     """
-    import keyring
-
-    return keyring
-
-
-def _keyring_errors() -> tuple[type[Exception], ...]:
-    """Return what is raised where there is no keyring, or no such entry in it."""
     try:
+        import keyring
         from keyring.errors import KeyringError
     except ImportError:
-        return (ImportError,)
-    return (KeyringError,)
+        raise CredentialError("the system's keyring can't be used: install boardclient[keyring]") from None
+    try:
+        return getattr(keyring, call)("boardclient", *arguments)
+    except KeyringError as error:
+        raise CredentialError(f"the system's keyring can't be used: {error}") from None
 
 
-class KeyringTokenStore(FileTokenStore):
-    """Keep tokens in the system's keyring. The file has the generations, and names the entry of each token."""
+class _KeyringTokenStore(FileTokenStore):
+    """Keep tokens in the system's keyring, and their generations in the file."""
 
     async def read(self, account: str) -> StoredToken | None:
         """Return the token of the account."""
         stored = await super().read(account)
         if stored is None:
             return None
-        value = await asyncio.to_thread(_keyring().get_password, _KEYRING_SERVICE, stored.token.value)
+        value = await asyncio.to_thread(_keyring, "get_password", f"{account} token")
         return None if value is None else StoredToken(Token(value, stored.token.expires_at), stored.generation)
 
     async def publish(self, account: str, token: Token, after: int) -> bool:
         """Keep the token as generation `after + 1`. Return False if the generation is not `after`."""
-        before = await super().read(account)
-        entry = f"{account} {secrets.token_hex(8)}"
-        await asyncio.to_thread(_keyring().set_password, _KEYRING_SERVICE, entry, token.value)
-        is_kept = await super().publish(account, Token(entry, token.expires_at), after)
-        await self._drop(before.token.value if is_kept and before is not None else None if is_kept else entry)
-        return is_kept
+        if await self.generation(account) != after:
+            return False
+        await asyncio.to_thread(_keyring, "set_password", f"{account} token", token.value)
+        return await super().publish(account, Token("in the keyring", token.expires_at), after)
 
     async def delete(self, account: str) -> None:
         """Delete the token of the account."""
-        before = await super().read(account)
+        with contextlib.suppress(CredentialError):
+            await asyncio.to_thread(_keyring, "delete_password", f"{account} token")
         await super().delete(account)
-        await self._drop(None if before is None else before.token.value)
-
-    async def _drop(self, entry: str | None) -> None:
-        if entry is not None:
-            with contextlib.suppress(*_keyring_errors()):
-                await asyncio.to_thread(_keyring().delete_password, _KEYRING_SERVICE, entry)
 
 
 class _ConsentCredentials(boardclient.OAuthCredentials):
@@ -232,6 +200,11 @@ class Settings:
     def profile(self) -> Profile:
         """The profile of the service."""
         return self.profiles.of(self.base_url)
+
+    @property
+    def place(self) -> str:
+        """Where the token is kept, in words."""
+        return "the environment" if self.token is not None else self.profile.place
 
     def session(self, credentials: boardclient.CredentialProvider) -> boardclient.AsyncSession:
         """Return a session with these settings; the caller closes it.
@@ -287,12 +260,13 @@ class Settings:
             CredentialError: the store did not take the token.
         """
         profile = self.profile
-        for name in _IN_PROFILE:
-            setattr(profile, name, getattr(self, name) or getattr(profile, name))
-        kept = {"key": self.key, "client_secret": self.client_secret}
-        profile.keep_secrets({name: value for name, value in kept.items() if value is not None})
+        profile.client, secrets = (
+            {name: value for name in names if (value := getattr(self, name)) is not None} for names in (_IN_PROFILE, _SECRETS)
+        )
+        profile.keep_secrets(secrets)
         store = profile.token_store()
-        await store.publish(profile.base_url, token, await store.generation(profile.base_url))
+        while not await store.publish(profile.base_url, token, await store.generation(profile.base_url)):
+            pass  # another sign-in was faster: this one is newer
         self.profiles.current = profile.base_url
         self.profiles.write()
 
@@ -301,49 +275,43 @@ class Settings:
         profile = self.profile
         if not profile.kept_in:
             return False
-        await profile.token_store().delete(profile.base_url)
-        profile.forget_secrets()
+        await profile.forget_secrets()
         if self.profiles.current == profile.base_url:
             self.profiles.current = None
         self.profiles.write()
         return True
 
-    @property
-    def advice(self) -> str:
-        """What the user can do when the service refuses the credentials."""
-        if self.token is not None:
-            return f"they are those of {_VARIABLES['key']} and {_VARIABLES['token']}"
-        return "run boardclient login"
+
+def advice() -> str:
+    """Return what the user can do when the service refuses the credentials."""
+    if os.environ.get(_VARIABLES["token"]):
+        return f"the credentials are those of {_VARIABLES['key']} and {_VARIABLES['token']}"
+    return "run boardclient login"
 
 
-def load(options: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
+def load(options: Mapping[str, Any]) -> Settings:
     """Return the settings of a command. An option overrides its variable, which overrides the profile.
 
     White space around a variable is removed, and an empty one counts as not set.
 
     Raises:
         UsageError: the service's address is not known, or the profiles can't be read.
+        CredentialError: the kept secrets can't be read.
     """
-    profiles, sources = Profiles.read(), dict[str, str]()
-    given = {name: value for name, variable in _VARIABLES.items() if (value := environment.get(variable, "").strip())}
-    sources.update(dict.fromkeys(given, "environment"))
-    chosen: dict[str, str] = {name: options[name] for name in ("base_url", "auth_url") if options[name]}
-    sources.update(dict.fromkeys(chosen, "option"))
-    given |= chosen
-    if "base_url" not in given:
-        if profiles.current is None:
-            raise UsageError(f"the service's address is not set: set {_VARIABLES['base_url']}, or give --base-url")
-        given["base_url"], sources["base_url"] = profiles.current, "profile"
-    profile = profiles.of(given["base_url"])
-    kept: dict[str, str | None] = {name: getattr(profile, name) for name in _IN_PROFILE}
-    refusals: tuple[type[Exception], ...] = (*_keyring_errors(), OSError, ValueError)
-    try:
-        kept |= profile.secrets()
-    except refusals as error:
-        raise UsageError(f"the kept secrets of {profile.base_url} can't be read: {error}") from None
-    for name, known in kept.items():
-        if name not in given and known is not None:
-            given[name], sources[name] = known, "profile"
+    profiles = Profiles.read()
+    chosen = {name: options[name] for name in ("base_url", "auth_url") if options[name]}
+    variables = {name: value for name, variable in _VARIABLES.items() if (value := os.environ.get(variable, "").strip())}
+    base_url = {**variables, **chosen}.get("base_url", profiles.current)
+    if base_url is None:
+        raise UsageError(f"the service's address is not set: set {_VARIABLES['base_url']}, or give --base-url")
+    profile = profiles.of(base_url)
+    kept = {"base_url": base_url, **profile.client, **profile.read_secrets()}
+    sources = {"profile": kept, "environment": variables, "option": chosen}
+    given = {name: value for values in sources.values() for name, value in values.items()}
     return Settings(
-        **given, timeout=options["timeout"], allow_insecure=options["allow_insecure"], profiles=profiles, sources=sources
+        **given,
+        timeout=options["timeout"],
+        allow_insecure=options["allow_insecure"],
+        profiles=profiles,
+        sources={name: source for source, values in sources.items() for name in values},
     )

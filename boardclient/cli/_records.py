@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from boardclient.cli._app import Group, board_argument, board_option, json_option, timezone_option, yes_option
-from boardclient.cli._output import local, quoted, show
+from boardclient.cli._output import local, note, quoted, show
 
 if TYPE_CHECKING:
-    from boardclient import Card
     from boardclient.cli._names import Finder
+    from boardclient.events import Event
 
 commands = Group("records")
 
@@ -26,7 +26,7 @@ def _record(model: Any, names: tuple[str, ...], zone: tzinfo | None = None) -> d
     """Return these fields of a model, with dates in a zone."""
     record = {name: getattr(model, name) for name in names}
     if record.get("due") is not None:
-        record["due"] = local(record["due"], zone)
+        record["due"] = local(record["due"], zone).isoformat()
     if record.get("prefs") is not None:
         record["prefs"] = {name: value for name, value in record["prefs"].to_dict().items() if name != "extra"}
     return record
@@ -51,14 +51,6 @@ def _call(
         show(title, record, fields)
 
     with_session(called, writes=writes)
-
-
-def _zone(name: str | None) -> tzinfo | None:
-    from boardclient.cli._rows import zone_of
-    from boardclient.cli._running import reported
-
-    with reported():
-        return None if name is None else zone_of(name)
 
 
 @commands.command("whoami")
@@ -107,23 +99,18 @@ def board_create(name: str, default_lists: bool | None, organization: str | None
 @board_argument
 @timezone_option
 @json_option("id", "lists", "cards")
-def board_show(board: str, zone: str | None, fields: tuple[str, ...] | None) -> None:
+def board_show(board: str, zone: tzinfo | None, fields: tuple[str, ...] | None) -> None:
     """Draw a board: its lists side by side with their cards, and the identifiers of both.
 
     Into a pipe it prints a line for each card with tabs: list, name of the list, card, name of the card, due date. A list without
     cards has a line of its own.
 
-    \b
-    Examples:
-      boardclient board show Roadmap
-      boardclient board show Roadmap --json | jq '.cards[].name'
+    Example:  boardclient board show Roadmap --json | jq '.cards[].name'
     """
     import sys
 
     from boardclient.cli._names import Finder
     from boardclient.cli._running import Client, with_session
-
-    chosen = _zone(zone)
 
     async def work(client: Client) -> None:
         from boardclient.cli import _drawing
@@ -136,20 +123,15 @@ def board_show(board: str, zone: str | None, fields: tuple[str, ...] | None) -> 
             shown = {
                 "id": board_id,
                 "lists": [_record(item, _LIST) for item in lists],
-                "cards": [_json_card(card, chosen) for card in cards],
+                "cards": [_record(card, _CARD, zone) for card in cards],
             }
             show("", shown, fields)
         elif sys.stdout.isatty():
-            _drawing.draw(lists, cards, zone=chosen, with_ids=True)
+            _drawing.draw(lists, cards, zone=zone)
         else:
-            _drawing.print_lines(lists, cards, zone=chosen)
+            _drawing.print_lines(lists, cards, zone=zone)
 
     with_session(work)
-
-
-def _json_card(card: Card, zone: tzinfo | None) -> dict[str, Any]:
-    record = _record(card, _CARD, zone)
-    return {**record, "due": None if record["due"] is None else record["due"].isoformat()}
 
 
 @board_group.command("list")
@@ -247,6 +229,19 @@ _into_list = click.option(
 )
 
 
+class _WaitingTold:
+    """Says that a creation waits for the time at which its card must be on the board."""
+
+    def __init__(self) -> None:
+        self._said: object = None
+
+    def __call__(self, event: Event) -> None:
+        until = getattr(event, "wait_ends_at", None)
+        if until is not None and until != self._said:
+            self._said = until
+            note(f"the response was lost: the board is read at {until.astimezone():%H:%M:%S} to find the card")
+
+
 @card_group.command("create")
 @click.argument("name", metavar="NAME", help="The card's name.")
 @_into_list
@@ -262,7 +257,7 @@ def card_create(
     board: str | None,
     desc: str | None,
     due: str | None,
-    zone: str | None,
+    zone: tzinfo | None,
     pos: str | None,
     fields: tuple[str, ...] | None,
 ) -> None:
@@ -273,17 +268,15 @@ def card_create(
     from boardclient.cli._output import UsageError
     from boardclient.cli._rows import parse_due
 
-    chosen = _zone(zone)
-
     async def work(finder: Finder) -> Mapping[str, Any]:
         try:
-            due_at = None if due is None else parse_due(due, chosen)
+            due_at = None if due is None else parse_due(due, zone)
         except ValueError as error:
             raise UsageError(f"--due {quoted(due or '')}: {error}") from None
         list_id = await finder.list_id(list_)
-        create = finder.client.session.cards.create
+        create = finder.client.session.with_options(observers=[_WaitingTold()]).cards.create
         card = await create(name, list_id=list_id, desc=desc, due=due_at, pos=pos, board_id=finder.board_id() or None)
-        return _record(card, _CARD, chosen)
+        return _record(card, _CARD, zone)
 
     _call("card created", work, fields, board=board)
 
@@ -293,12 +286,11 @@ def card_create(
 @_card_board
 @timezone_option
 @json_option(*_CARD)
-def card_get(card: str, board: str | None, zone: str | None, fields: tuple[str, ...] | None) -> None:
+def card_get(card: str, board: str | None, zone: tzinfo | None, fields: tuple[str, ...] | None) -> None:
     """Show a card."""
-    chosen = _zone(zone)
 
     async def work(finder: Finder) -> Mapping[str, Any]:
-        return _record(await finder.client.session.cards.get(await finder.card_id(card)), _CARD, chosen)
+        return _record(await finder.client.session.cards.get(await finder.card_id(card)), _CARD, zone)
 
     _call("card", work, fields, board=board, writes=False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ import click
 import boardclient
 from boardclient import BoardClientError, Effect, logs
 from boardclient.cli import _profiles, _sign_in
-from boardclient.cli._output import CommandError, StoppedError, UsageError, note
+from boardclient.cli._output import StoppedError, UsageError, note
 from boardclient.cli._profiles import Settings
 
 _T = TypeVar("_T")
@@ -50,40 +49,22 @@ class Client:
         await self.credentials.keep_token(await _sign_in.sign_in(self.settings, self.session))
 
 
+@attrs.define
 class GracefulStop:
-    """Makes the first signal stop the work gently instead of cancelling it.
+    """Lets the first signal call `stop`, once it is set, instead of cancelling the work.
 
     Owned by a command, which passes it to its work and to `run_until_signal`.
     """
 
-    def __init__(self) -> None:
-        self._stop: Callable[[], object] | None = None
-        self.is_requested = False
-
-    @contextmanager
-    def using(self, stop: Callable[[], object]) -> Iterator[None]:
-        """Make the first signal within the block call `stop`."""
-        self._stop = stop
-        try:
-            yield
-        finally:
-            self._stop = None
-
-    def request(self) -> bool:
-        """Stop the work gently. Return False if that was done before or is not possible."""
-        stop, self._stop = self._stop, None
-        if stop is None:
-            return False
-        self.is_requested = True
-        stop()
-        return True
+    stop: Callable[[], object] | None = None
+    is_requested: bool = False
 
 
 def run_until_signal(work: Callable[[], Awaitable[None]], graceful_stop: GracefulStop | None = None) -> None:
     """Run `work` in a new event loop until it ends or a signal cancels it.
 
-    With a `GracefulStop`, the first signal requests it and the second cancels. Later signals have their usual effect. Must be
-    called from the main thread, the only one that can handle signals.
+    With a `GracefulStop`, the first signal calls its `stop`, and the second cancels. Later signals have their usual effect. Must
+    be called from the main thread, the only one that can handle signals.
 
     Raises:
         StoppedError: a signal was received. `work` has ended or was cancelled, and has cleaned up.
@@ -96,7 +77,10 @@ def run_until_signal(work: Callable[[], Awaitable[None]], graceful_stop: Gracefu
 
         def stop(signal_number: int) -> None:
             received.append(signal_number)
-            if graceful_stop is None or not graceful_stop.request():
+            if graceful_stop is not None and graceful_stop.stop is not None and not graceful_stop.is_requested:
+                graceful_stop.is_requested = True
+                graceful_stop.stop()
+            else:
                 handlers.close()
                 task.cancel()
 
@@ -110,8 +94,6 @@ def run_until_signal(work: Callable[[], Awaitable[None]], graceful_stop: Gracefu
     except asyncio.CancelledError:
         if not received:
             raise
-    except KeyboardInterrupt:
-        received.append(signal.SIGINT)
     if received:
         raise StoppedError(received[0])
 
@@ -148,10 +130,8 @@ def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except CommandError as error:
-        code, lines = error.exit_code, [*error.lines, f"error: {error}"]
     except (boardclient.AuthenticationError, boardclient.CredentialError) as error:
-        code, lines = 4, [f"error: {error}; {_settings().advice}"]
+        code, lines = 4, [f"error: {error}; {_profiles.advice()}"]
     except boardclient.JournalError as error:
         code, lines = 2, [f"error: {error}"]
     except ValueError as error:
@@ -161,9 +141,10 @@ def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
     except BoardClientError as error:
         code, lines = 1, [f"error: {_in_words(error, writes=writes)}"]
     except StoppedError as stopped:
-        code = 128 + stopped.signal_number
+        (number,) = stopped.args
+        code = 128 + number
         hint = when_stopped or (_MAY_BE_DONE if writes else "")
-        lines = [f"ended by {signal.Signals(stopped.signal_number).name}{hint and '; '}{hint}"]
+        lines = [f"ended by {signal.Signals(number).name}{hint and '; '}{hint}"]
     else:
         return
     for text in lines:
@@ -186,7 +167,7 @@ def _settings() -> Settings:
     Raises:
         UsageError: the service's address is not known.
     """
-    return _profiles.load(click.get_current_context().find_root().params, os.environ)
+    return _profiles.load(click.get_current_context().find_root().params)
 
 
 def without_session(work: Callable[[Settings], Awaitable[None]]) -> None:

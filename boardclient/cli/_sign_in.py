@@ -14,24 +14,23 @@ import hmac
 import html
 import os
 import secrets
-import select
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TypeVar
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import attrs
+from aiohttp import web
 
 import boardclient
 from boardclient.cli._output import CommandError, UsageError, note
 from boardclient.cli._profiles import Settings
 
+T = TypeVar("T")
+
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_LOOK_SECONDS = 0.2
-"""How often it is checked whether the browser has brought the code, so that nothing typed later is read."""
 _PAGE = "<!doctype html><meta charset=utf-8><title>boardclient</title><body style='font:1.2em system-ui;margin:3em'><p>{}"
 
 
@@ -52,13 +51,14 @@ async def sign_in(
     """
     answer = _Answer()
     verifier = secrets.token_urlsafe(32)
-    with _listening(settings.redirect_uri, answer) as redirect_uri:
+    async with _listening(settings.redirect_uri, answer) as redirect_uri:
         address = _address(settings, redirect_uri, answer.state, verifier, scope)
         note(f"Sign in at: {address}")
         note("The browser comes back by itself. If it can't, paste the code, or the address at which it has ended, here.")
-        for work, given in [(webbrowser.open, address)] * browser + [(_read_pasted, answer)]:
-            threading.Thread(target=work, args=(given,), daemon=True).start()
-        code = await answer.code
+        if browser:  # not in a thread that the loop waits for: a browser in the terminal runs until the user ends it
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        with _reading_pasted(answer):
+            code = await answer.code
     client = attrs.evolve(settings, redirect_uri=redirect_uri).oauth()
     assert client is not None  # noqa: S101 -- the caller has checked that the client is known
     return await client.request_token(code, session, code_verifier=verifier)
@@ -71,38 +71,29 @@ class _Answer:
     state: str = attrs.field(factory=lambda: secrets.token_urlsafe(16), repr=False)
     code: asyncio.Future[str] = attrs.field(factory=lambda: asyncio.get_running_loop().create_future(), repr=False)
 
-    def read(self, query: str) -> tuple[str, Callable[[], None]]:
-        """Read the query of a redirect. Return what to tell the user, and what to call after that, in any thread."""
-        fields = {name: values[0] for name, values in parse_qs(query).items()}
+    def redirect(self, query: str) -> str:
+        """Take the query of a redirect. Return what to tell the user."""
+        fields = dict(parse_qsl(query))
         if not hmac.compare_digest(fields.get("state", "").encode(), self.state.encode()):
-            return "This is not the answer to this sign-in: its state is another one.", lambda: None
+            return "This is not the answer to this sign-in: its state is another one."
         if "code" in fields:
-            return "You are signed in. You can close this page.", partial(self.take, fields["code"])
+            self._settle(self.code.set_result, fields["code"])
+            return "You are signed in. You can close this page."
         refusal = fields.get("error_description") or fields.get("error") or "no code came back"
-        return f"The sign-in failed: {refusal}. You can close this page.", partial(
-            self.take, CommandError(f"not signed in: {refusal}")
-        )
+        self._settle(self.code.set_exception, CommandError(f"not signed in: {refusal}"))
+        return f"The sign-in failed: {refusal}. You can close this page."
 
     def paste(self, text: str) -> None:
-        """Take what the user has pasted, in any thread."""
+        """Take what the user has pasted: a code, or an address with one."""
         if "?" in text or "state=" in text:
-            words, then = self.read(text.partition("?")[2] or text)
-            note(words)
-            then()
+            note(self.redirect(text.partition("?")[2] or text))
         else:
-            self.take(text)
+            self._settle(self.code.set_result, text)
 
-    def take(self, result: str | CommandError) -> None:
-        """Take a code, or why there is none, in any thread."""
-        self.code.get_loop().call_soon_threadsafe(self._resolve, result)
-
-    def _resolve(self, result: str | CommandError) -> None:
-        if self.code.done():
-            return
-        if isinstance(result, CommandError):
-            self.code.set_exception(result)
-        else:
-            self.code.set_result(result)
+    def _settle(self, settle: Callable[[T], None], result: T) -> None:
+        """Take a result, unless there is one."""
+        if not self.code.done():
+            settle(result)
 
 
 def _address(settings: Settings, redirect_uri: str, state: str, verifier: str, scope: str | None) -> str:
@@ -121,55 +112,47 @@ def _address(settings: Settings, redirect_uri: str, state: str, verifier: str, s
     return f"{page}{'&' if urlsplit(page).query else '?'}{urlencode(query, quote_via=quote)}"
 
 
-@contextlib.contextmanager
-def _listening(redirect_uri: str | None, answer: _Answer) -> Iterator[str]:
+@contextlib.asynccontextmanager
+async def _listening(redirect_uri: str | None, answer: _Answer) -> AsyncIterator[str]:
     """Wait for the browser at the redirect address, by default at any free port. If it is of another host, only say it."""
     wanted = urlsplit(redirect_uri or "http://127.0.0.1:0/callback")
     if wanted.hostname not in _LOOPBACK or wanted.scheme != "http":
         yield redirect_uri or ""
         return
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            """Take the code out of the redirect."""
-            asked = urlsplit(self.path)
-            is_known = asked.path == (wanted.path or "/")
-            words, then = answer.read(asked.query) if is_known else ("There is nothing here.", lambda: None)
-            body = _PAGE.format(html.escape(words)).encode()
-            self.send_response(200 if is_known else 404)
-            self.send_header("Content-Type", "text/html")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-            then()
+    async def come_back(request: web.Request) -> web.Response:
+        return web.Response(text=_PAGE.format(html.escape(answer.redirect(request.query_string))), content_type="text/html")
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the name that http.server uses
-            """Log nothing: the address holds the code."""
-
+    pages = web.Application()
+    pages.router.add_get(wanted.path or "/", come_back)
+    runner = web.AppRunner(pages, access_log=None)  # the address holds the code
+    await runner.setup()
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", wanted.port or 0), Handler)
-    except OSError as error:
-        raise UsageError(
-            f"can't listen at {redirect_uri}: {error.strerror}; set BOARDCLIENT_REDIRECT_URI to another one"
-        ) from None
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield redirect_uri or f"http://127.0.0.1:{server.server_port}/callback"
+        try:
+            await web.TCPSite(runner, "127.0.0.1", wanted.port or 0).start()
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            raise UsageError(f"can't listen at {redirect_uri}: {why}; set BOARDCLIENT_REDIRECT_URI to another one") from None
+        yield redirect_uri or f"http://127.0.0.1:{runner.addresses[0][1]}/callback"
     finally:
-        server.shutdown()
-        server.server_close()
+        await runner.cleanup()
 
 
-def _read_pasted(answer: _Answer) -> None:
-    """Take what the user pastes until there is a code: an address with a code, or the code alone."""
-    with contextlib.suppress(AttributeError, OSError):  # there is no standard input, or none that can be waited for
-        # Not by sys.stdin: at its end the process would wait for a thread that reads from it.
-        descriptor = sys.stdin.fileno()
-        while not answer.code.done():
-            if not select.select([descriptor], [], [], _LOOK_SECONDS)[0]:
-                continue
-            if not (read := os.read(descriptor, 65536)):
-                return
-            for text in filter(None, map(str.strip, read.decode(errors="replace").splitlines())):
-                answer.paste(text)
+@contextlib.contextmanager
+def _reading_pasted(answer: _Answer) -> Iterator[None]:
+    """Take what the user pastes. Nothing that is typed after the block is read."""
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        text = os.read(descriptor, 65536).decode(errors="replace")
+        if not text:
+            loop.remove_reader(descriptor)
+        for line in filter(None, map(str.strip, text.splitlines())):
+            answer.paste(line)
+
+    with contextlib.ExitStack() as opened:
+        with contextlib.suppress(AttributeError, OSError, NotImplementedError):  # no standard input, or one without waiting
+            descriptor = sys.stdin.fileno()
+            loop.add_reader(descriptor, read)
+            opened.callback(loop.remove_reader, descriptor)
+        yield

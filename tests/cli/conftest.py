@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from boardclient import BulkRun
 from boardclient.cli import main
-from boardclient.cli._running import GracefulStop
 from boardclient.testing import BoardService
 
 
@@ -98,15 +98,13 @@ def csv_file(tmp_path: Path) -> Callable[[str], str]:
 @pytest.fixture
 def stop_requested(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Return an event that is set once a signal has requested a graceful stop of a command."""
-    told, real = threading.Event(), GracefulStop.request
+    told, real = threading.Event(), BulkRun.stop
 
-    def request_stop(graceful_stop: GracefulStop) -> bool:
-        try:
-            return real(graceful_stop)
-        finally:
-            told.set()
+    def stop(run: BulkRun) -> None:
+        real(run)
+        told.set()
 
-    monkeypatch.setattr(GracefulStop, "request", request_stop)
+    monkeypatch.setattr(BulkRun, "stop", stop)
     return told
 
 
@@ -121,20 +119,6 @@ def signals_on(board_service: BoardService, stop_requested: threading.Event) -> 
             for number in others:
                 stop_requested.wait()
                 os.kill(os.getpid(), number)
-
-        threading.Thread(target=wait_and_send, daemon=True).start()
-
-    return arrange
-
-
-@pytest.fixture
-def signal_on(board_service: BoardService) -> Callable[..., None]:
-    """Send this process a signal as soon as the service has received a call."""
-
-    def arrange(number: signal.Signals, operation: str, count: int = 1) -> None:
-        def wait_and_send() -> None:
-            asyncio.run(board_service.received(operation, count))
-            os.kill(os.getpid(), number)
 
         threading.Thread(target=wait_and_send, daemon=True).start()
 

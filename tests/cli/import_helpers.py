@@ -4,10 +4,10 @@ import json
 import threading
 from typing import Any
 
-from boardclient.cli._importing import STATES
 from boardclient.testing import BoardService
 from boardclient.testing.faults import Stage
 
+STATES = ("created", "already", "failed", "unknown")
 SETTLE = ("--settle", "0.05")
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+import subprocess
 import sys
 import threading
 import types
@@ -18,7 +19,6 @@ import pytest
 from import_helpers import into, names, summary
 
 from boardclient import FileTokenStore
-from boardclient.cli import _sign_in
 from boardclient.testing import BoardService, assert_no_secrets
 
 
@@ -41,7 +41,7 @@ class Browser:
     """Goes where the command line sends it, consents, and comes back."""
 
     def __init__(self, service: BoardService) -> None:
-        self.service, self.pages, self.visits = service, list[str](), 0
+        self.service, self.pages, self.visits, self.is_back = service, list[str](), 0, threading.Event()
         self.forged: dict[str, str] = {}
         self.answer: dict[str, str] = {}
 
@@ -53,6 +53,7 @@ class Browser:
         for query in [*([self.forged] if self.forged else []), {**answer, "state": asked["state"]}]:
             with urllib.request.urlopen(f"{asked['redirect_uri']}?{urlencode(query)}") as page:
                 self.pages.append(page.read().decode())
+        self.is_back.set()
 
 
 @pytest.fixture
@@ -72,8 +73,9 @@ def test_a_browser_signs_in_and_the_token_is_kept_in_private_files(
     code, out, err = oauth_cli("login")
     assert code == 0
     place = f"the file {folder / 'tokens.sqlite3'} (mode 0600)"
-    assert out == f"Signed in to {board_service.base_url} as A Member. The token is kept in {place}.\n"
+    assert record(out) == {"service": board_service.base_url, "account": "A Member", "kept_in": place}
     assert "Sign in at: " in err
+    assert browser.is_back.wait(10)
     assert "You are signed in" in browser.pages[0]
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     assert_no_secrets(out + err, secrets=[board_service.client_secret, *board_service.rules.tokens])
@@ -84,12 +86,12 @@ def test_a_browser_signs_in_and_the_token_is_kept_in_private_files(
     assert found == {"service": board_service.base_url, "kept_in": place, "account": "A Member", "accepted": "true"}
     assert oauth_cli("whoami").code == 0
 
-    assert oauth_cli("--base-url", board_service.base_url, "logout").out == f"The token of {board_service.base_url} is deleted.\n"
-    assert json.loads((folder / "secrets.json").read_text()) == {}
+    assert record(oauth_cli("--base-url", board_service.base_url, "logout").out)["deleted"] == "true"
+    assert board_service.client_secret not in (folder / "profiles.json").read_text()
     code, out, err = oauth_cli("--base-url", board_service.base_url, "whoami")
     assert (code, out) == (4, "")
     assert "run boardclient login" in err
-    assert "not signed in" in oauth_cli("--base-url", board_service.base_url, "logout").err
+    assert record(oauth_cli("--base-url", board_service.base_url, "logout").out)["deleted"] == "false"
 
 
 def test_a_sign_in_is_printed_as_json(oauth_cli, board_service: BoardService, browser) -> None:
@@ -104,6 +106,7 @@ def test_a_sign_in_is_printed_as_json(oauth_cli, board_service: BoardService, br
 def test_a_redirect_of_another_sign_in_is_not_taken(oauth_cli, browser) -> None:
     browser.forged = {"code": "stolen", "state": "another"}
     assert oauth_cli("login").code == 0
+    assert browser.is_back.wait(10)
     assert "its state is another one" in browser.pages[0]
 
 
@@ -112,6 +115,7 @@ def test_a_refusal_ends_the_sign_in(oauth_cli, browser, folder) -> None:
     code, out, err = oauth_cli("login")
     assert (code, out) == (1, "")
     assert err.endswith("error: not signed in: the user <refused>\n")
+    assert browser.is_back.wait(10)
     assert "the user &lt;refused&gt;" in browser.pages[0]
     assert not (folder / "tokens.sqlite3").exists()
 
@@ -130,30 +134,35 @@ def test_other_addresses_of_the_loopback_server_have_nothing(oauth_cli, browser,
 @pytest.mark.parametrize("form", ["{code}\nmore", "\n{uri}?code={quoted}&state={state}", "code={quoted}&state={state}"])
 @pytest.mark.parametrize("redirect_uri", [None, "https://app.example/callback"])
 def test_a_code_or_an_address_can_be_pasted(oauth_cli, board_service, monkeypatch, form: str, redirect_uri: str | None) -> None:
-    """Where the browser runs on another machine."""
+    """Where the browser runs on another machine, or none is wanted."""
     reader, writer = os.pipe()
-    monkeypatch.setattr(_sign_in, "_LOOK_SECONDS", 0.001)
     if redirect_uri is not None:
         monkeypatch.setenv("BOARDCLIENT_REDIRECT_URI", redirect_uri)
 
-    def paste(address: str) -> None:
-        asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+    def paste(text: str, **_: object) -> None:
+        """Paste what the address that is printed leads to."""
+        if not text.startswith("Sign in at: "):
+            return
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(text.split()[-1]).query).items()}
         board_service.rules.redirect_uri = asked["redirect_uri"]
         code = board_service.rules.new_code(challenge=asked["code_challenge"])
         quoted = urlencode({"": code})[1:]
-        text = form.format(code=code, quoted=quoted, uri=asked["redirect_uri"], state=asked["state"])
-        os.write(writer, f"{text}\n".encode())
+        pasted = form.format(code=code, quoted=quoted, uri=asked["redirect_uri"], state=asked["state"])
+        os.write(writer, f"{pasted}\n".encode())
 
-    monkeypatch.setattr("webbrowser.open", paste)
+    monkeypatch.setattr("click.secho", paste)
     with open(reader) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        assert oauth_cli("login").code == 0
+        assert oauth_cli("login", "--no-browser").code == 0
     os.close(writer)
 
 
-def test_a_standard_input_that_ends_does_not_end_the_sign_in(oauth_cli, browser, monkeypatch) -> None:
-    with open(os.devnull) as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_a_standard_input_that_ends_does_not_end_the_sign_in(oauth_cli, browser, monkeypatch, is_pipe: bool) -> None:
+    reader, writer = os.pipe()
+    os.close(writer)
+    with open(reader) as pipe, open(os.devnull) as nowhere:
+        monkeypatch.setattr(sys, "stdin", pipe if is_pipe else nowhere)
         assert oauth_cli("login").code == 0
 
 
@@ -231,7 +240,7 @@ def keyring(monkeypatch) -> dict[str, str]:
 
 def test_the_token_is_kept_in_the_keyring_if_there_is_one(oauth_cli, board_service, browser, keyring, folder) -> None:
     for _ in range(2):  # the second token replaces the first
-        assert oauth_cli("login").out.endswith("The token is kept in the system's keyring.\n")
+        assert record(oauth_cli("login").out)["kept_in"] == "the system's keyring"
     assert len(keyring) == 2
     assert board_service.client_secret in json.loads(keyring[board_service.base_url]).values()
     token = next(value for name, value in keyring.items() if name != board_service.base_url)
@@ -241,6 +250,18 @@ def test_the_token_is_kept_in_the_keyring_if_there_is_one(oauth_cli, board_servi
     assert oauth_cli("whoami").code == 0
     assert oauth_cli("logout").code == 0
     assert keyring == {}
+
+
+def test_the_later_of_two_sign_ins_is_kept(oauth_cli, board_service, browser, keyring, monkeypatch) -> None:
+    real, asked = FileTokenStore.generation, []
+
+    async def generation(store: FileTokenStore, account: str) -> int:
+        asked.append(account)
+        return await real(store, account) - (len(asked) == 1)
+
+    monkeypatch.setattr(FileTokenStore, "generation", generation)
+    assert oauth_cli("login").code == 0
+    assert oauth_cli("whoami").code == 0
 
 
 def test_an_entry_that_is_gone_from_the_keyring_counts_as_no_token(oauth_cli, board_service, browser, keyring, folder) -> None:
@@ -263,8 +284,8 @@ def test_a_keyring_that_is_locked_is_named(oauth_cli, browser, keyring, monkeypa
 
     monkeypatch.setattr(sys.modules["keyring"], "get_password", locked)
     code, _, err = oauth_cli("whoami")
-    assert code == 2
-    assert "can't be read: it is locked" in err
+    assert code == 4
+    assert "the system's keyring can't be used: it is locked; run boardclient login" in err
 
 
 @pytest.mark.full
@@ -283,7 +304,7 @@ def test_an_import_by_a_cluster_needs_a_token_in_the_environment(oauth_cli, brow
 
 def on_a_terminal(monkeypatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("boardclient.cli._sign_in.sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
 
 
 def test_a_command_on_a_terminal_lets_the_user_sign_in_again(oauth_cli, board_service, browser, board, monkeypatch) -> None:
@@ -312,6 +333,7 @@ def test_a_token_of_the_environment_is_renewed_if_the_client_is_known(
 def test_an_import_outlives_its_token(oauth_cli, board_service, browser, board, csv_file, monkeypatch, is_terminal: bool) -> None:
     """The user signs in at its terminal or, if it has none, by `boardclient login` in another one."""
     oauth_cli("login")
+    environment = {"BOARDCLIENT_BASE_URL": board_service.base_url, "BOARDCLIENT_KEY": board_service.key}
     rows = "name\n" + "".join(f"card {n}\n" for n in range(50))
 
     class Expires:
@@ -322,11 +344,9 @@ def test_an_import_outlives_its_token(oauth_cli, board_service, browser, board, 
                 threading.Thread(target=sign_in_elsewhere, daemon=True).start()
 
     def sign_in_elsewhere() -> None:
-        from boardclient import Token
-        from boardclient.cli._profiles import load
-
-        settings = load({"base_url": None, "auth_url": None, "timeout": 5.0, "allow_insecure": False})
-        asyncio.run(settings.keep(Token(board_service.rules.issue_token())))
+        token = board_service.rules.issue_token()
+        command = [sys.executable, "-m", "boardclient", "login", "--with-token"]
+        subprocess.run(command, input=token, text=True, check=True, env={**os.environ, **environment})
 
     board_service.faults.add(Expires(), "cards.create", call=20)
     if is_terminal:
@@ -357,12 +377,35 @@ def test_a_board_is_created_even_if_its_name_can_t_be_kept(cli, board_service: B
     assert code == 2
     folder.unlink()
     (folder / "profiles.json.d").mkdir(parents=True)
-    (folder / f".profiles.json.{os.getpid()}").mkdir()
+    (folder / f".profiles.json.{os.getpid()}.part").mkdir()
     code, out, err = cli("board", "create", "B")
     assert code == 0
     assert record(out)["name"] == "B"
     assert "can't write" in err
     assert len(board_service.rules.boards) == 1
+
+
+@pytest.mark.parametrize("value", ["", "config"])
+def test_a_variable_that_names_no_folder_is_ignored(cli, tmp_path: Path, monkeypatch, value: str) -> None:
+    """Otherwise the token would be written into the working directory."""
+    home, working = tmp_path / "home", tmp_path / "working"
+    for path in (home, working):
+        path.mkdir()
+    monkeypatch.chdir(working)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", value)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(os.environ["BOARDCLIENT_TOKEN"]))
+    monkeypatch.delenv("BOARDCLIENT_TOKEN")
+    assert cli("login", "--with-token").code == 0
+    assert list(working.iterdir()) == []
+    assert (home / ".config" / "boardclient" / "profiles.json").exists()
+
+
+def test_a_byte_order_mark_is_no_part_of_a_token(cli, monkeypatch) -> None:
+    """Editors and shells of Windows write one."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"\ufeff{os.environ['BOARDCLIENT_TOKEN']}\r\n"))
+    monkeypatch.delenv("BOARDCLIENT_TOKEN")
+    assert cli("login", "--with-token").code == 0
 
 
 # --- doctor
@@ -389,7 +432,7 @@ def test_doctor_finds_nothing_wrong(cli) -> None:
         ({"BASE_URL": "https://127.0.0.1:1"}, 1, "TLS", "no connection to 127.0.0.1:1"),
         ({"BASE_URL": "http://board.example"}, 1, "connection", "allow_insecure"),
         ({"TOKEN": ""}, 4, "credentials", "not signed in"),
-        ({"TOKEN": "wrong"}, 4, "token", "refused; they are those of BOARDCLIENT_KEY and BOARDCLIENT_TOKEN"),
+        ({"TOKEN": "wrong"}, 4, "token", "refused; the credentials are those of BOARDCLIENT_KEY and BOARDCLIENT_TOKEN"),
     ],
 )
 def test_doctor_says_what_is_wrong(cli, monkeypatch, variables, code, wrong: str, words: str) -> None:
@@ -399,6 +442,16 @@ def test_doctor_says_what_is_wrong(cli, monkeypatch, variables, code, wrong: str
     assert result.code == code
     assert findings(result.out)[wrong] == "wrong"
     assert words in result.out
+
+
+@pytest.mark.parametrize("body", [b"", b"<html></html>", b"[]"])
+def test_doctor_takes_no_other_server_for_the_service(cli, board_service: BoardService, body: bytes) -> None:
+    board_service.faults.add(board_service.faults.foreign_body(body), "members.me")
+    assert cli("whoami").code == 1
+    result = cli("doctor")
+    assert result.code == 1
+    assert findings(result.out)["connection"] == "wrong"
+    assert "token" not in findings(result.out)
 
 
 def test_doctor_says_whether_a_token_can_be_renewed(oauth_cli, cli, browser) -> None:
@@ -413,7 +466,7 @@ def test_doctor_compares_the_clocks(cli, board_service: BoardService) -> None:
     code, out, _ = cli("doctor")
     assert code == 1
     assert findings(out)["clock"] == "warning"
-    assert findings(out)["token"] == "wrong"
+    assert findings(out)["connection"] == "wrong"
     faults.add(faults.status(500, headers={"Date": "soon"}), "members.me", call=2)
     assert "clock" not in findings(cli("doctor").out)
 
@@ -426,7 +479,7 @@ def test_doctor_draws_on_a_terminal(cli, monkeypatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     cli("doctor")
-    assert "ok     token          accepted" in terminal.getvalue()
+    assert "ok       token          accepted" in terminal.getvalue()
 
 
 def test_doctor_reads_the_certificate(bare_cli, monkeypatch) -> None:

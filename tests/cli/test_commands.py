@@ -1,24 +1,20 @@
 """Each command against the embedded service: what it prints, where, and its exit code."""
 
-import builtins
-import contextlib
 import io
 import json
 import os
-import signal
+import re
+import subprocess
 import sys
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 import boardclient
 from boardclient.cli import main
-from boardclient.cli._output import local
-from boardclient.cli._profiles import Settings
 from boardclient.resources import Cards
 from boardclient.testing import BoardService, assert_no_secrets
+from boardclient.testing.faults import drop, foreign_body
 
 
 def fields(out: str) -> dict[str, str]:
@@ -86,15 +82,16 @@ def test_a_name_that_is_not_exactly_one_is_refused_with_what_helps(cli, board_se
 def test_a_card_whose_response_is_lost_is_looked_up_on_the_board(cli, board_service: BoardService, board, monkeypatch) -> None:
     """It is found there. Otherwise the error says that it is not known whether it exists."""
     real = Cards.create
-    monkeypatch.setattr(Cards, "create", lambda *args, **options: real(*args, **options, settle=0))
+    monkeypatch.setattr(Cards, "create", lambda *args, **options: real(*args, **options, settle=0.1))
     cards, into = board_service.rules.cards, ("--list", "To Do", "--board", board.board)
     board_service.faults.add(board_service.faults.drop(), "cards.create", call=1)
     code, out, err = cli("card", "create", "A", *into)
     assert (code, out, len(cards)) == (1, "", 0)
     assert "whether the card exists is not known" in err
     board_service.faults.add(board_service.faults.drop(commit=True), "cards.create", call=2)
-    code, out, _ = cli("card", "create", "B", *into)
+    code, out, err = cli("card", "create", "B", *into)
     assert (code, [fields(out)["id"]]) == (0, [*cards])
+    assert re.fullmatch(r"the response was lost: the board is read at \d\d:\d\d:\d\d to find the card\n", err)
 
 
 def test_an_identifier_is_taken_before_a_name(cli, board_service: BoardService, board) -> None:
@@ -167,9 +164,9 @@ def test_a_board_is_drawn_on_a_terminal_and_known_ones_are_listed(cli, board_ser
     assert terminal.getvalue() == "The board has no lists.\n"
 
 
-def test_a_date_at_the_end_of_time_stays_in_utc() -> None:
-    end = datetime(9999, 12, 31, 23, 30, tzinfo=UTC)
-    assert local(end, timezone(timedelta(hours=5))) == end
+def test_a_date_at_the_end_of_time_stays_in_utc(cli, board) -> None:
+    out = cli("card", "create", "A", "--list", board.todo, "--due", "9999-12-31T23:30:00Z", "--timezone", "Asia/Karachi").out
+    assert fields(out)["due"] == "9999-12-31T23:30:00+00:00"
 
 
 def test_a_field_that_does_not_exist_is_refused_before_anything_is_sent(cli, board_service: BoardService) -> None:
@@ -288,7 +285,7 @@ def test_refused_credentials_are_exit_code_4_on_every_command(cli, monkeypatch, 
     monkeypatch.setenv("BOARDCLIENT_TOKEN", "stale-token-value")
     code, _, err = cli(*argv)
     assert code == 4
-    assert err.endswith("they are those of BOARDCLIENT_KEY and BOARDCLIENT_TOKEN\n")
+    assert err.endswith("the credentials are those of BOARDCLIENT_KEY and BOARDCLIENT_TOKEN\n")
     assert "stale-token-value" not in err
 
 
@@ -299,67 +296,33 @@ def test_white_space_around_a_variable_is_removed(cli, monkeypatch) -> None:
     assert cli("whoami").code == 0
 
 
-def test_a_write_whose_effect_is_unknown_says_so(cli, board_service: BoardService, board) -> None:
-    board_service.faults.add(board_service.faults.drop(commit=True), "cards.create")
-    code, out, err = cli("card", "create", "x", "--list", board.todo)
-    assert (code, out) == (1, "")
-    assert err.endswith("; it may have been done, check before you repeat it\n")
-    assert len(board_service.calls_of("cards.create")) == 1
-
-
-def test_a_repeatable_write_whose_effect_is_unknown_may_be_repeated(cli, board_service: BoardService, board, monkeypatch) -> None:
-    monkeypatch.setattr(Settings, "session", lambda self, credentials: board_service.session(retry=None))
-    board_service.faults.add(board_service.faults.drop(commit=True), "lists.archive")
-    code, _, err = cli("list", "archive", board.todo, "--yes")
-    assert code == 1
-    assert err.endswith("; it may have been done, repeat it to be sure\n")
-
-
-def test_a_write_that_took_effect_says_so(cli, board_service: BoardService, board) -> None:
-    board_service.faults.add(board_service.faults.foreign_body(b"[]"), "cards.create")
-    code, _, err = cli("card", "create", "x", "--list", board.todo)
-    assert code == 1
-    assert "it was carried out, only the response can't be used" in err
-
-
-def test_a_read_whose_response_was_lost_names_no_effect(cli, board_service: BoardService, monkeypatch) -> None:
-    monkeypatch.setattr(Settings, "session", lambda self, credentials: board_service.session(retry=None))
-    board_service.faults.add(board_service.faults.drop(), "cards.get")
-    code, _, err = cli("card", "get", "x")
-    assert code == 1
-    assert "may have been done" not in err
-
-
-def test_a_failed_read_names_no_effect(cli, board_service: BoardService) -> None:
-    board_service.faults.add(board_service.faults.foreign_body(b"[]"), "members.me")
-    code, _, err = cli("whoami")
-    assert code == 1
-    assert "done" not in err
-
-
-def test_control_characters_of_a_response_are_escaped(cli, board_service: BoardService) -> None:
-    body = b'{"id": "m1", "note": "\\u001b[2J\\u202e[red]x[/red]"}'
-    board_service.faults.add(board_service.faults.foreign_body(body), "members.me")
-    code, out, _ = cli("whoami")
-    assert code == 0
-    assert "\\x1b[2J\\u202e[red]x[/red]" in out
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_call(
-    cli, board_service: BoardService, board, signal_on: Callable, number: signal.Signals, code: int
-) -> None:
-    board_service.faults.add(board_service.faults.hang(commit=True), "cards.create")
-    signal_on(number, "cards.create")
-    result = cli("card", "create", "x", "--list", board.todo)
-    assert result.code == code
-    assert f"ended by {number.name}; the request in flight may or may not have been carried out" in result.err
-
-
-def test_a_read_ended_by_a_signal_names_no_effect(cli, board_service: BoardService, signal_on: Callable) -> None:
-    board_service.faults.add(board_service.faults.hang(), "members.me")
-    signal_on(signal.SIGINT, "members.me")
-    assert cli("whoami") == (130, "", "boardclient: ended by SIGINT\n")
+@pytest.mark.parametrize(
+    ("argv", "fault", "operation", "words"),
+    [
+        (["card", "create", "x", "--list", "{todo}"], drop(commit=True), "cards.create", "check before you repeat it"),
+        (
+            ["list", "archive", "{todo}", "--yes"],
+            drop(commit=True),
+            "lists.archive",
+            "it may have been done, repeat it",
+        ),
+        (
+            ["card", "create", "x", "--list", "{todo}"],
+            foreign_body(b"[]"),
+            "cards.create",
+            "it was carried out",
+        ),
+        (["card", "get", "x"], drop(), "cards.get", None),
+        (["whoami"], foreign_body(b"[]"), "members.me", None),
+    ],
+)
+def test_an_error_says_what_a_write_may_have_done(cli, board_service, board, monkeypatch, argv, fault, operation, words) -> None:
+    real = boardclient.AsyncSession
+    monkeypatch.setattr(boardclient, "AsyncSession", lambda *args, **options: real(*args, **options, retry=None))
+    board_service.faults.add(fault, operation)
+    code, out, err = cli(*(part.format(**board._asdict()) for part in argv))
+    assert (code, out, len(board_service.calls_of(operation))) == (1, "", 1)
+    assert words in err if words else "done" not in err
 
 
 def test_characters_that_the_output_cannot_encode_are_escaped(monkeypatch, board_service: BoardService) -> None:
@@ -374,41 +337,12 @@ def test_characters_that_the_output_cannot_encode_are_escaped(monkeypatch, board
     assert b"Z\\xfcrich" in raw.getvalue()
 
 
-def test_output_may_be_any_stream(board_service: BoardService) -> None:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
-        main(["--version"])
-    assert out.getvalue() == f"{boardclient.__version__}\n"
-
-
-def test_arguments_come_from_the_process_by_default(monkeypatch, capsys) -> None:
-    """`main()` without arguments takes those of the process."""
-    monkeypatch.setattr(sys, "argv", ["boardclient", "--version"])
-    with pytest.raises(SystemExit):
-        main()
-    assert capsys.readouterr().out == f"{boardclient.__version__}\n"
-
-
-def test_without_the_extra_the_command_names_it(monkeypatch, capsys) -> None:
-    _hide(monkeypatch, "click")
-    assert main(["--version"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "pip install 'boardclient[cli]'" in err
-
-
-def test_another_missing_module_is_not_blamed_on_the_extra(monkeypatch) -> None:
-    _hide(monkeypatch, "aiohttp")
-    with pytest.raises(ModuleNotFoundError):
-        main(["--version"])
-
-
-def _hide(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *args: object, **options: object) -> object:
-        if name == "boardclient.cli._app":
-            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
-        return real(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+@pytest.mark.parametrize(
+    ("missing", "code", "words"),
+    [("click", 2, "pip install 'boardclient[cli]'"), ("importlib", 1, "ModuleNotFoundError")],
+)
+def test_only_a_missing_extra_is_blamed_on_it(missing: str, code: int, words: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from boardclient.cli import main; sys.exit(main(['--version']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr.splitlines()[-1]

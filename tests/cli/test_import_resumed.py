@@ -1,20 +1,18 @@
 """The same command line resumes an import that was ended; its journal is read before anything is sent."""
 
 import asyncio
+import io
 import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from import_helpers import Held, counts, into, names, summary
 
-from boardclient import JournalError
-from boardclient.bulk._journal import RunFile
-from boardclient.bulk._journal_file import RunLock
-from boardclient.bulk.journal import read_journal
+from boardclient import BulkRun, CardDraft, CardResult, TransportError
+from boardclient.bulk.journal import read_journal, rehearsed
 from boardclient.testing import BoardService
 
 NINE = "name,reference\n" + "".join(f"card {n},r-{n}\n" for n in range(1, 10))
@@ -104,9 +102,23 @@ def test_rows_that_were_logged_and_not_sent_are_not_unknown(cli, board_service, 
     assert code == 143
     assert out.startswith("created 0, failed 0, unknown 1, not sent 8 in ")
     assert err.splitlines() == [
-        "row 2: unknown: the import ended while the card was being created",
+        "row 2 (reference 'r-1'): unknown: the import ended while the card was being created",
         "boardclient: ended by SIGTERM; the same command line resumes it",
     ]
+
+
+def test_without_a_journal_all_rows_in_flight_are_unknown(cli, board_service, board, signals_on, monkeypatch) -> None:
+    board_service.faults.add(board_service.faults.hang(), "cards.create")
+    signals_on("cards.create", 2, signal.SIGINT, signal.SIGINT)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(NINE.encode())))
+    failed = CardResult(index=0, draft=CardDraft("x", "l"), error=TransportError("lost"), state="failed")
+    monkeypatch.setattr(BulkRun, "take_ready", lambda run: [failed])  # what came while the run was left is named, too
+    code, out, err = cli("import", "-", *into(board), "--concurrency", "2")
+    assert code == 130
+    assert out.startswith("created 0, failed 0, unknown ")
+    assert err.splitlines()[0] == "row 2: failed: lost"
+    assert err.splitlines()[1] == "row 3 (reference 'r-2'): unknown: the import ended while the card was being created"
+    assert err.endswith("ended by SIGINT; without a journal it can't be resumed\n")
 
 
 def test_rows_that_failed_are_named_beside_the_signal(cli, board_service, board, csv_file, signals_on, stop_requested) -> None:
@@ -119,10 +131,10 @@ def test_rows_that_failed_are_named_beside_the_signal(cli, board_service, board,
     assert [line.partition(": ")[0] for line in err.splitlines()] == ["row 2", "boardclient"]
 
 
-def test_a_signal_before_anything_is_sent_ends_it_at_once(cli, board_service: BoardService, board, csv_file, signal_on) -> None:
+def test_a_signal_before_anything_is_sent_ends_it_at_once(cli, board_service: BoardService, board, csv_file, signals_on) -> None:
     """The cards that are on the board before are read first."""
     board_service.faults.add(board_service.faults.hang(), "boards.cards", call=[2])
-    signal_on(signal.SIGTERM, "boards.cards", 2)
+    signals_on("boards.cards", 2, signal.SIGTERM)
     line = ("import", csv_file(NINE), *into(board))
     code, out, err = cli(*line)
     assert code == 143
@@ -197,7 +209,8 @@ def test_an_import_whose_journal_is_gone_says_so(cli, board_service: BoardServic
 
 def test_a_dry_run_sends_nothing_and_makes_no_journal(cli, board_service: BoardService, board, csv_file) -> None:
     path = csv_file(NINE)
-    assert cli("import", path, *into(board), "--preview") == (0, "would create 9; nothing was sent\n", "")
+    out = "preview\ttrue\nwould_create\t9\nalready\t0\nfailed\t0\nunknown\t0\n"
+    assert cli("import", path, *into(board), "--preview") == (0, out, "")
     assert {call.operation for call in board_service.calls} == {"boards.lists", "boards.cards"}
     assert [item.name for item in Path(path).parent.iterdir()] == ["cards.csv"]
     code, _, err = cli("import", csv_file("name,due\nA,soon\n"), *into(board), "--preview")
@@ -215,11 +228,6 @@ def test_a_dry_run_prints_what_the_journal_holds_and_leaves_it_alone(cli, board_
     csv_file(NINE.replace("card 2,", "card 2 mended,"))  # what was refused for good is sent again with other content
     journal = journal_of(path)
     before, calls = journal.read_bytes(), len(board_service.calls_of("cards.create"))
-    code, out, err = cli("import", path, *into(board), "--preview")
-    assert (code, err) == (0, "")
-    assert (
-        out == "would create 6 (3 of which an earlier run left), look for 1 in doubt, leave out 2 that exist; nothing was sent\n"
-    )
     found = summary(cli("import", path, *into(board), "--preview", "--json").out)
     assert found == {"preview": True, "would_create": 6, "already": 2, "failed": 3, "unknown": 1}
     assert journal.read_bytes() == before
@@ -253,17 +261,15 @@ def test_the_journal_of_another_board_is_refused(
     assert names(board_service) == ALL_NINE
 
 
-@pytest.mark.parametrize("has_run", [False, True])
-def test_a_journal_in_use_is_refused(cli, board_service: BoardService, board, csv_file, has_run: bool) -> None:
+def test_a_journal_in_use_is_refused(cli, board_service: BoardService, board, csv_file) -> None:
     path = csv_file(NINE)
-    if has_run:
-        assert cli("import", path, *into(board)).code == 0
-    with closing(RunLock(journal_of(path))):
+    assert cli("import", path, *into(board)).code == 0
+    with rehearsed(journal_of(path), read_journal(journal_of(path)).identity):
         code, out, err = cli("import", path, *into(board), "--json")
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert "is in use by another run" in err
-    assert len(board_service.calls_of("cards.create")) == 9 * has_run
+    assert len(board_service.calls_of("cards.create")) == 9
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense " * 1000, b"SQLite format 3\x00" + b"\xff" * 5000])
@@ -284,24 +290,24 @@ def test_a_missing_folder_is_refused(cli, board, csv_file, tmp_path: Path) -> No
     assert "create it first" in err
 
 
-def test_a_journal_that_fails_during_the_run_ends_it(cli, board_service: BoardService, board, csv_file, monkeypatch) -> None:
-    real, batches = RunFile.admit, []
+def test_a_journal_that_fails_during_the_run_ends_it(cli, board_service: BoardService, board, csv_file) -> None:
+    many = [f"card {n}" for n in range(1, 201)]  # more than are logged together
+    path = csv_file("name\n" + "".join(f"{name}\n" for name in many))
+    away = Path(f"{path}.away")
 
-    def admit(self: RunFile, *arguments: object) -> object:
-        batches.append(arguments)
-        if len(batches) == 2:
-            raise JournalError(f"{self.file.path} can't grow: make room and run again")
-        return real(self, *arguments)
+    class MovesTheJournal:
+        async def play(self, stage) -> None:
+            journal_of(path).rename(away)
+            await stage.reply_answer()
 
-    monkeypatch.setattr(RunFile, "admit", admit)
-    many = [f"card {n}" for n in range(1, 41)]  # more than are logged together
-    rows = "name\n" + "".join(f"{name}\n" for name in many)
-    line = ("import", csv_file(rows), *into(board), "--concurrency", "1", "--json")
+    board_service.faults.add(MovesTheJournal(), "cards.create", call=2)
+    line = ("import", path, *into(board), "--concurrency", "1", "--json")
     code, out, err = cli(*line)
     assert code == 1
-    assert "can't grow: make room and run again" in err
+    assert "was moved, removed or replaced while a run was using it" in err
     found = summary(out)
     assert (found["failed"], found["unknown"], found["created"] + found["not_sent"]) == (0, 0, len(many))
     assert found["not_sent"] > 0
+    away.rename(journal_of(path))
     assert cli(*line).code == 0
     assert names(board_service) == sorted(many)

@@ -1,13 +1,12 @@
 """What a journal shows of an import, and that looking leaves it alone."""
 
 import json
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from import_helpers import Renamed, into
 
-from boardclient.bulk._journal_file import RunLock
+from boardclient.bulk.journal import read_journal, rehearsed
 from boardclient.testing import BoardService
 
 FIVE = "name,reference\nA,r-1\nB,\nC,r-3\x1b\nD,r-4\nE,r-5\n"
@@ -38,6 +37,7 @@ def test_show_sums_it_up(bare_cli, board_service: BoardService, board, journal: 
         "service": board_service.base_url,
         "board": board.board,
         "runs": "1",
+        "rows_in_file": "5",
         "rows": "5",
         "logged": "0",
         "done": "2",
@@ -56,7 +56,7 @@ def test_show_prints_the_summary_as_json(bare_cli, board, journal: Path) -> None
 
 
 def test_a_journal_in_use_can_be_read(bare_cli, journal: Path) -> None:
-    with closing(RunLock(journal)):
+    with rehearsed(journal, read_journal(journal).identity):
         assert bare_cli("journal", "show", str(journal)).code == 0
 
 

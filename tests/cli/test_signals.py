@@ -1,117 +1,72 @@
-"""The effect of signals on a coroutine that the command line runs."""
+"""The effect of signals on commands, besides those on imports."""
 
 import asyncio
+import contextlib
 import signal
+from collections.abc import Callable
 
 import pytest
 
-from boardclient.cli._output import StoppedError
-from boardclient.cli._running import GracefulStop, run_until_signal
+import boardclient
+from boardclient.resources import Members
+from boardclient.testing import BoardService
+
+_BOTH = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
 
-def test_work_that_ends_by_itself_returns_and_leaves_the_handlers_alone() -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    run_until_signal(lambda: asyncio.sleep(0))
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-
-
-def test_work_that_swallows_its_cancellation_counts_as_stopped() -> None:
-    async def work() -> None:
-        signal.raise_signal(signal.SIGTERM)
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return
-
-    with pytest.raises(StoppedError) as caught:
-        run_until_signal(work)
-    assert caught.value.signal_number == signal.SIGTERM
-
-
-def test_a_cancellation_without_a_signal_is_raised() -> None:
-    async def work() -> None:
-        raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        run_until_signal(work)
-
-
-def test_further_interrupts_end_work_that_does_not_stop() -> None:
-    async def work() -> None:
-        signal.raise_signal(signal.SIGINT)
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(StoppedError) as caught:
-        run_until_signal(work)
-    assert caught.value.signal_number == signal.SIGINT
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_loop_without_signal_handlers_stops_on_an_interrupt_too(
-    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+@pytest.mark.parametrize(("number", "code"), _BOTH)
+def test_a_signal_ends_a_call(
+    cli, board_service: BoardService, board, signals_on: Callable, number: signal.Signals, code: int
 ) -> None:
     before = signal.getsignal(number)
+    board_service.faults.add(board_service.faults.hang(commit=True), "cards.create")
+    signals_on("cards.create", 1, number)
+    result = cli("card", "create", "x", "--list", board.todo)
+    assert result.code == code
+    assert f"ended by {number.name}; the request in flight may or may not have been carried out" in result.err
+    assert signal.getsignal(number) == before
 
-    async def work() -> None:
-        signal.raise_signal(number)
-        await asyncio.Event().wait()
+
+def test_a_read_ended_by_a_signal_names_no_effect(cli, board_service: BoardService, signals_on: Callable) -> None:
+    board_service.faults.add(board_service.faults.hang(), "members.me")
+    signals_on("members.me", 1, signal.SIGINT)
+    assert cli("whoami") == (130, "", "boardclient: ended by SIGINT\n")
+
+
+@pytest.mark.parametrize(("number", "code"), _BOTH)
+def test_a_loop_without_signal_handlers_stops_too(
+    cli, board_service: BoardService, signals_on: Callable, monkeypatch, number: signal.Signals, code: int
+) -> None:
+    """Windows has no signal handlers of a loop: there, the command still stops."""
 
     def refuse(self: object, *_: object) -> None:
         raise NotImplementedError
 
     monkeypatch.setattr(asyncio.SelectorEventLoop, "add_signal_handler", refuse)
-    with pytest.raises(StoppedError) as caught:
-        run_until_signal(work)
-    assert caught.value.signal_number == number
+    board_service.faults.add(board_service.faults.hang(), "members.me")
+    before = signal.getsignal(number)
+    signals_on("members.me", 1, number)
+    assert cli("whoami").code == code
     assert signal.getsignal(number) == before
 
 
-def test_the_first_signal_stops_new_work_and_lets_the_rest_finish() -> None:
-    graceful_stop, told = GracefulStop(), []
-
-    async def work() -> None:
-        stopped = asyncio.Event()
-        with graceful_stop.using(stopped.set):
-            signal.raise_signal(signal.SIGTERM)
-            await stopped.wait()
-        told.append("ended")
-
-    with pytest.raises(StoppedError) as caught:
-        run_until_signal(work, graceful_stop)
-    assert caught.value.signal_number == signal.SIGTERM
-    assert graceful_stop.is_requested
-    assert told == ["ended"]
-
-
-def test_the_second_signal_cancels_and_the_first_is_reported() -> None:
-    graceful_stop = GracefulStop()
-
-    async def work() -> None:
-        stopped = asyncio.Event()
-        with graceful_stop.using(stopped.set):
-            signal.raise_signal(signal.SIGINT)
-            await stopped.wait()
-            signal.raise_signal(signal.SIGTERM)
+def test_a_command_that_swallows_its_cancellation_counts_as_ended(cli, monkeypatch) -> None:
+    async def me(members: object) -> boardclient.Member:
+        signal.raise_signal(signal.SIGTERM)
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
+        return boardclient.Member("m1")
 
-    with pytest.raises(StoppedError) as caught:
-        run_until_signal(work, graceful_stop)
-    assert caught.value.signal_number == signal.SIGINT
+    monkeypatch.setattr(Members, "me", me)
+    code, _, err = cli("whoami")
+    assert code == 143
+    assert err == "boardclient: ended by SIGTERM\n"
 
 
-def test_a_signal_cancels_at_once_if_there_is_nothing_to_finish() -> None:
-    graceful_stop = GracefulStop()
+def test_a_cancellation_without_a_signal_is_no_success(cli, monkeypatch) -> None:
+    async def me(members: object) -> boardclient.Member:
+        raise asyncio.CancelledError
 
-    async def work() -> None:
-        with graceful_stop.using(lambda: None):
-            pass
-        signal.raise_signal(signal.SIGINT)
-        await asyncio.Event().wait()
-
-    with pytest.raises(StoppedError):
-        run_until_signal(work, graceful_stop)
-    assert not graceful_stop.is_requested
+    monkeypatch.setattr(Members, "me", me)
+    with pytest.raises(asyncio.CancelledError):
+        cli("whoami")

@@ -30,6 +30,10 @@ def journal_of(line: tuple[str, ...]) -> str:
     return f"{line[1]}.journal"
 
 
+def undone(*, deleted: int = 0, kept: int = 0, gone: int = 0, failed: int = 0) -> str:
+    return f"deleted\t{deleted}\nkept\t{kept}\ngone\t{gone}\nfailed\t{failed}\n"
+
+
 def change(service: BoardService, board) -> None:
     """Do to cards what people do."""
     by_name = {card.name: card for card in service.rules.cards.values()}
@@ -59,11 +63,31 @@ def test_cards_that_changed_since_are_kept_and_named(cli, board_service: BoardSe
     ]
     assert [card["why"] for card in found["cards"]] == [line.partition(") ")[2] for line in err.splitlines()]
     assert names(board_service) == ["card 1, renamed", "card 2", "card 3", "card 4"]
-    assert cli("undo", journal_of(imported), "--yes").out == "deleted 0, kept 4\n"
+    assert cli("undo", journal_of(imported), "--yes").out == undone(kept=4)
+
+
+def test_cards_that_were_there_before_the_import_are_kept_and_named(cli, board_service: BoardService, board, csv_file) -> None:
+    """Also the card of a row that an earlier run of the import could not create."""
+    for name in ("precious", "late"):
+        cli("card", "create", name, "--list", board.done)
+    path = csv_file("name\nprecious\nnew\n")
+    assert cli("import", path, *into(board), "--existing", "skip").code == 0
+    board_service.faults.add(
+        board_service.faults.status(400), "cards.create", call=len(board_service.calls_of("cards.create")) + 1
+    )
+    csv_file("name\nprecious\nnew\nlate!\n")
+    assert cli("import", path, *into(board)).code == 1
+    csv_file("name\nprecious\nnew\nlate\n")
+    assert cli("import", path, *into(board), "--existing", "skip").code == 0
+    code, out, err = cli("undo", f"{path}.journal", "--yes")
+    assert (code, out) == (0, undone(deleted=1, kept=2))
+    assert [line.partition(") ")[2] for line in err.splitlines()] == ["was there before the import"] * 2
+    assert names(board_service) == ["late", "precious"]
+    assert cli("undo", f"{path}.journal", "--yes").out == undone(kept=2)
 
 
 def test_what_was_undone_is_imported_again(cli, board_service: BoardService, imported) -> None:
-    assert cli("undo", journal_of(imported), "--yes").out == "deleted 6\n"
+    assert cli("undo", journal_of(imported), "--yes").out == undone(deleted=6)
     assert names(board_service) == []
     assert counts(summary(cli(*imported, "--json").out)) == {"created": 6, "already": 0, "failed": 0, "unknown": 0}
     assert len(names(board_service)) == 6
@@ -74,7 +98,35 @@ def test_a_card_that_gained_what_was_not_sent_is_kept(cli, board_service: BoardS
     assert cli("import", path, *into(board)).code == 0
     first, second, _ = board_service.rules.cards.values()
     first.desc, second.due = "a note", "2028-01-01T00:00:00Z"
-    assert cli("undo", f"{path}.journal", "--yes").out == "deleted 1, kept 2\n"
+    assert cli("undo", f"{path}.journal", "--yes").out == undone(deleted=1, kept=2)
+
+
+def test_a_card_is_compared_once_more_right_before_it_is_deleted(cli, board_service: BoardService, board, imported) -> None:
+    """It may change, or be deleted, after the board was listed."""
+
+    class ThenTheyChange:
+        async def play(self, stage) -> None:
+            await stage.reply_answer()
+            change(board_service, board)
+
+    board_service.faults.add(ThenTheyChange(), "boards.cards", call=len(board_service.calls_of("boards.cards")) + 1)
+    code, out, err = cli("undo", journal_of(imported), "--yes")
+    assert (code, out) == (0, undone(deleted=2, kept=4))
+    assert sorted(line.partition(") ")[2] for line in err.splitlines()) == [
+        "has another description",
+        "has another due date",
+        "was moved",
+        "was renamed",
+    ]
+    assert names(board_service) == ["card 1, renamed", "card 2", "card 3", "card 4"]
+
+
+def test_an_undo_ends_at_refused_credentials(cli, board_service: BoardService, imported) -> None:
+    board_service.faults.add(board_service.faults.status(401), "cards.delete")
+    assert cli("undo", journal_of(imported), "--yes").code == 4
+    board_service.faults.clear()
+    assert cli("undo", journal_of(imported), "--yes").code == 0
+    assert names(board_service) == []
 
 
 def test_an_undo_asks_first(cli, board_service: BoardService, imported, monkeypatch) -> None:
@@ -95,10 +147,10 @@ def test_cards_that_can_t_be_deleted_are_named_and_tried_again(cli, board_servic
     board_service.faults.add(board_service.faults.status(403), "cards.delete", call=2)
     board_service.faults.add(board_service.faults.status(404), "cards.delete", call=3)
     code, out, err = cli("undo", journal_of(imported), "--yes")
-    assert (code, out) == (1, "deleted 5, failed 1\n")
+    assert (code, out) == (1, undone(deleted=5, failed=1))
     assert "1 card could not be deleted; the same command line tries again" in err
     assert len(board_service.rules.cards) == 2  # the one that a 404 hid is not known to exist
-    assert cli("undo", journal_of(imported), "--yes").out == "deleted 1\n"
+    assert cli("undo", journal_of(imported), "--yes").out == undone(deleted=1)
 
 
 def test_the_journal_of_another_service_is_refused(cli, imported) -> None:
@@ -139,6 +191,27 @@ def unknown(cli, board_service: BoardService, board, csv_file) -> tuple[str, ...
     line = ("import", csv_file(SIX), *into(board), "--concurrency", "1")
     assert cli(*line).code == 3
     return line
+
+
+def test_an_import_names_unknown_rows_as_resolve_takes_them(
+    cli, board_service: BoardService, board, csv_file, monkeypatch
+) -> None:
+    """The rows of the file are others: it has a header and empty rows."""
+    for call, fault in ((2, Renamed(board_service)), (3, board_service.faults.drop())):
+        board_service.faults.add(fault, "cards.create", call=call)
+    path = csv_file("name,reference\nA,\n,\nB,\nC,r-3\n")
+    code, out, err = cli("import", path, *into(board), "--concurrency", "1", "--json")
+    assert code == 3
+    assert "row 4 (position 1): unknown: " in err
+    assert "row 5 (reference 'r-3'): unknown: " in err
+    named = [(row["row"], row["key"]) for row in summary(out)["rows"]]
+    assert named == [(4, 1), (5, "r-3")]
+    shown = on_a_terminal(cli, monkeypatch, "journal", "resolve", f"{path}.journal")
+    assert "position 1: 'B'\n" in shown
+    assert "reference 'r-3': 'C'\n" in shown
+    for _, key in named:
+        assert cli("journal", "resolve", f"{path}.journal", str(key), "--absent").code == 0
+    assert cli("journal", "resolve", f"{path}.journal").out == ""
 
 
 def test_unknown_rows_are_listed_and_settled_one_by_one(cli, board_service: BoardService, unknown) -> None:
@@ -189,7 +262,7 @@ def test_suggestions_are_taken_at_the_user_s_word(cli, board_service: BoardServi
     assert f"  {card_id}   96%  'card 2!'  suggested\n" in on_a_terminal(cli, monkeypatch, "journal", "resolve", journal)
     code, out, err = cli("journal", "resolve", journal, "--accept")
     assert code == 3
-    assert out == f"row 'r-2' ('card 2') has the card {card_id}\n"
+    assert out == f"reference 'r-2' ('card 2') has the card {card_id}\n"
     assert f"the card {card_id} is that of the row with the reference 'r-2'" in err
     assert "1 row of 2 remain unknown" in err
 
@@ -200,6 +273,6 @@ def test_rows_without_a_suggestion_stay_unknown(cli, unknown, monkeypatch) -> No
         connection.execute("DELETE FROM resembling")
     code, out, err = cli("journal", "resolve", journal, "--accept")
     assert (code, out) == (3, "")
-    assert "row 'r-2' ('card 2'): no suggestion" in err
+    assert "reference 'r-2' ('card 2'): no suggestion" in err
     assert cli("journal", "resolve", journal).out.splitlines()[0] == "r-2\tcard 2\t\t\t"
     assert "no card that may be its is known" in on_a_terminal(cli, monkeypatch, "journal", "resolve", journal)
