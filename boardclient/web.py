@@ -6,31 +6,31 @@ Failed sign-ins are logged by the logger `boardclient.web`.
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import functools
 import hashlib
 import hmac
 import logging
+import math
 import re
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeAlias, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeAlias, TypedDict, Unpack
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import attrs
 
-from boardclient._environment import optional, required
-from boardclient._optional_imports import requires_extra
-from boardclient._redaction import takes_secrets
+from boardclient._environment import optional, required, requires_extra
+from boardclient._redaction import raises_without_frames, takes_secrets
 from boardclient.credentials import Credentials, Exchange, StaticCredentials
 from boardclient.credentials._file_store import FileTokenStore
 from boardclient.credentials._oauth import ConsentState, OAuthCredentials
 from boardclient.credentials._stores import MemoryTokenStore
-from boardclient.credentials._tokens import ParseToken, TokenStore, supplied
+from boardclient.credentials._tokens import ParseToken, TokenStore, run_to_end, supplied
 from boardclient.errors import Attempt, BoardClientError, CredentialError, Effect, SessionClosedError, TransportError
-from boardclient.models import Member, check_text
+from boardclient.models import Member, check_seconds, check_text
 from boardclient.session import AsyncSession
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ __all__ = ["Begun", "ConsentState", "NoCredentials", "SignIn", "SignInError", "S
 AccountOf: TypeAlias = Callable[[Member], "str | Awaitable[str]"]
 Cookies: TypeAlias = Mapping[str, str] | str | bytes | None
 """The cookies of a request: a mapping, or the raw `Cookie` header."""
-Query: TypeAlias = Mapping[str, object] | str | bytes
-"""The query of a request: a mapping of names to a text or to several, or the raw query string."""
+Query: TypeAlias = Mapping[str, str] | str | bytes
+"""The query of a request: a mapping, or the raw query string."""
 Reason: TypeAlias = Literal["refused", "expired", "replayed", "foreign", "failed"]
 
 _logger: Final = logging.getLogger("boardclient.web")
@@ -66,18 +66,15 @@ _KEPT_SECONDS: Final = 3600
 """How long the cookie of a sign-in is kept, so that an expired or replayed one is not taken for one of another browser."""
 _SKEW_SECONDS: Final = 60
 """By how much the clocks of two workers may differ."""
-_MOST_OPEN: Final = 5
-_MOST_OVER: Final = 5
-_MOST_CHARACTERS: Final = 5000
-"""The length of the cookies of all sign-ins of a browser. Servers accept headers of about 8 KiB, with all other cookies."""
-_LONGEST_COOKIE: Final = 4000
-"""Browsers accept 4096 bytes: https://www.rfc-editor.org/rfc/rfc6265#section-6.1."""
+_MOST_FLOWS: Final = 5
+"""How many sign-ins of a browser are under way, and how many that are over are kept."""
 _SHORTEST_SECRET: Final = 16
 _FAULT: Final = 5
 """The first digit of the statuses for what is not the user's affair."""
 _MOST_KEPT: Final = 1024
 """How many credentials of accounts, and how many completed states, a worker keeps in memory."""
-_LONGEST_ADDRESS: Final = 2000
+_LONGEST_ADDRESS: Final = 600
+"""Servers accept headers of about 8 KiB: the cookies of all sign-ins, and others, must find room there."""
 _STATE: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
 """Browsers remove some of these from URLs, and read a backslash as a slash: https://url.spec.whatwg.org/#url-parsing."""
@@ -240,6 +237,8 @@ class SignIn:
             raise TypeError("account_of must be a function")
         if not re.fullmatch(r"[A-Za-z0-9_-]+", cookie_name):
             raise ValueError("cookie_name must be letters, digits, - and _")
+        if not 0 < check_seconds(account_seconds, "account_seconds") < math.inf:
+            raise ValueError("account_seconds must be more than 0 seconds, and finite")
         self._credentials = OAuthCredentials(
             client_id=client_id,
             client_secret=client_secret,
@@ -267,7 +266,7 @@ class SignIn:
         self._account_of = account_of
         self._account_seconds = account_seconds
         self._clock = clock
-        self._accounts: OrderedDict[str, OAuthCredentials] = OrderedDict()
+        self._credentials_of = functools.lru_cache(_MOST_KEPT)(self._credentials.for_account)
         self._used: OrderedDict[str, None] = OrderedDict()
         """The states that this worker has completed. Codes that another worker has used are refused by the service."""
 
@@ -339,14 +338,12 @@ class SignIn:
         if self._has_challenge:
             challenge = _base64(hashlib.sha256(self._verifier(self._keys[0], state).encode()).digest())
             query |= {"code_challenge": challenge, "code_challenge_method": "S256"}
-        flow = _Flow(state, int(self._clock()), local_address(return_to), self._has_challenge)
-        new = self._keep_flow(flow)
-        if len(new) > _LONGEST_COOKIE:
-            new = self._keep_flow(attrs.evolve(flow, return_to="/"))
-        dropped = [self._set_cookie(name, "", 0) for name in self._too_many(cookies, len(new))]
+        new = self._keep_flow(_Flow(state, int(self._clock()), local_address(return_to), self._has_challenge))
+        dropped = [self._set_cookie(name, "", 0) for name in self._too_many(cookies)]
         separator = "&" if "?" in self._page else "?"
         return Begun(f"{self._page}{separator}{urlencode(query, quote_via=quote)}", (new, *dropped))
 
+    @raises_without_frames
     async def complete(self, query: Query, cookies: Cookies) -> SignedIn:
         """Complete a sign-in with the query and the cookies of the redirect.
 
@@ -361,22 +358,12 @@ class SignIn:
             SignInError: nobody is signed in. See its `reason`.
             SessionClosedError: the session is closed.
         """
-        begun = self._begin_exchange(query, cookies)
-        if isinstance(begun, asyncio.Task):
-            await asyncio.wait({begun})
-            outcome = SessionClosedError() if begun.cancelled() else begun.result()
-        else:
-            outcome = begun
-        if isinstance(outcome, SignedIn):
-            return outcome
-        if isinstance(outcome, SessionClosedError):
-            raise SessionClosedError("the session was closed during the sign-in")
-        if outcome.reason == "failed":
-            _logger.warning("%s", str(outcome))  # a record that is kept must not keep the error
         try:
-            raise outcome
-        finally:
-            del outcome, begun, query  # the error would be in a reference cycle with this frame, and the query holds the code
+            return await run_to_end(self._session.exchange, self._finish, *self._checked(query, cookies))
+        except SignInError as error:
+            if error.reason == "failed":
+                _logger.warning("%s", str(error))  # a record that is kept must not keep the error
+            raise
 
     # --- accounts
 
@@ -386,13 +373,7 @@ class SignIn:
         Raises:
             ValueError, TypeError: `account` is empty, or no text.
         """
-        found = self._accounts.get(account)
-        if found is None:
-            found = self._accounts[account] = self._credentials.for_account(account)
-            if len(self._accounts) > _MOST_KEPT:
-                self._accounts.popitem(last=False)
-        self._accounts.move_to_end(account)
-        return found
+        return self._credentials_of(account)
 
     def session_for(self, account: str) -> AsyncSession:
         """Return a session on the same pool for an account.
@@ -491,95 +472,86 @@ class SignIn:
         text = self._seal(f"boardclient.flow {flow.state}", [flow.begun_at, flow.return_to, flow.has_challenge, flow.is_over])
         return self._set_cookie(f"{self._cookie_name}-flow-{flow.state}", text, _KEPT_SECONDS)
 
+    def _end_flow(self, flow: _Flow) -> str:
+        return self._keep_flow(attrs.evolve(flow, return_to="", is_over=True))
+
     def _flow_of(self, state: str, cookies: Mapping[str, str]) -> tuple[_Flow, bytes] | None:
         if not _STATE.fullmatch(state):
             return None
         opened = self._open(f"boardclient.flow {state}", cookies.get(f"{self._cookie_name}-flow-{state}"))
         return None if opened is None else (_Flow(state, *opened[0]), opened[1])
 
-    def _too_many(self, cookies: Cookies, length: int) -> list[str]:
-        """Return the names of the cookies to drop before one of this length."""
+    def _too_many(self, cookies: Cookies) -> list[str]:
+        """Return the names of the cookies to drop before a new one."""
         prefix, now, given = f"{self._cookie_name}-flow-", self._clock(), _cookies_of(cookies)
         found = {name: self._flow_of(name.removeprefix(prefix), given) for name in given if name.startswith(prefix)}
-        flows = {name: opened[0] for name, opened in found.items() if opened is not None}
         # Browsers send the older of two cookies first: https://www.rfc-editor.org/rfc/rfc6265#section-5.4.
-        recent = [name for name in reversed(flows) if now - flows[name].begun_at < _KEPT_SECONDS]
-        recent.sort(key=lambda name: (flows[name].is_over, -flows[name].begun_at))
-        left, room = {False: _MOST_OPEN - 1, True: _MOST_OVER}, _MOST_CHARACTERS - length
-        for name in recent:
-            room -= len(name) + len(given[name])
-            left[flows[name].is_over] -= 1
-            if room >= 0 and left[flows[name].is_over] >= 0:
-                del found[name]
-        return list(found)
+        flows = [(name, opened[0]) for name, opened in reversed(found.items()) if opened is not None]
+        recent = sorted((one for one in flows if now - one[1].begun_at < _KEPT_SECONDS), key=lambda one: -one[1].begun_at)
+        under_way = [name for name, flow in recent if not flow.is_over]
+        over = [name for name, flow in recent if flow.is_over]
+        kept = {*under_way[: _MOST_FLOWS - 1], *over[: _MOST_FLOWS - 1]}
+        return [name for name in found if name not in kept]
 
     # --- the steps of a sign-in
 
-    def _begin_exchange(
-        self, query: Query, cookies: Cookies
-    ) -> asyncio.Task[SignedIn | SignInError | SessionClosedError] | SignInError | SessionClosedError:
-        """Check the redirect, and exchange its code in a task of the session. What is wrong is returned: the query is secret."""
+    def _checked(self, query: Query, cookies: Cookies) -> tuple[_Flow, str, bytes]:
+        """Return the sign-in that a redirect completes, its code, and the secret that signed its cookie.
+
+        Raises:
+            SignInError: it completes none.
+        """
         given = _parameters(query)
         if given is None:
-            return SignInError("the redirect is malformed: its query names a parameter twice, or is no query")
+            raise SignInError("the redirect is malformed: its query names a parameter twice, or is no query")
         found = self._flow_of(given.get("state", ""), _cookies_of(cookies))
         if found is None:
-            return SignInError("the sign-in was not begun in this browser", "foreign")
+            raise SignInError("the sign-in was not begun in this browser", "foreign")
         flow, key = found
         if flow.is_over:
-            return _replayed()
+            raise SignInError("the sign-in was completed before", "replayed")
         if not -_SKEW_SECONDS <= self._clock() - flow.begun_at <= _FLOW_SECONDS:
-            words = f"the sign-in was begun more than {_FLOW_SECONDS // 60} minutes ago: begin again"
-            return SignInError(words, "expired")
-        ended = self._keep_flow(attrs.evolve(flow, return_to="", is_over=True))
-        error, code = given.get("error"), given.get("code")
+            raise SignInError(f"the sign-in was begun more than {_FLOW_SECONDS // 60} minutes ago: begin again", "expired")
+        error, code, ended = given.get("error"), given.get("code"), (self._end_flow(flow),)
         if error in _SERVICE_ERRORS:
-            failure = SignInError(f"the service's consent page failed ({error})", "failed", (ended,))
+            failure = SignInError(f"the service's consent page failed ({error})", "failed", ended)
             failure.suggested_status = TransportError.suggested_status
-            return failure
+            raise failure
         if error is not None:
-            return SignInError("the user or the service refused access", "refused", (ended,))
+            raise SignInError("the user or the service refused access", "refused", ended)
         if not code:
-            return SignInError("the redirect holds no code", "failed", (ended,))
+            raise SignInError("the redirect holds no code", "failed", ended)
         if flow.state in self._used:
-            return _replayed(ended)
+            raise SignInError("the sign-in was completed before", "replayed", ended)
         self._used[flow.state] = None
         if len(self._used) > _MOST_KEPT:
             self._used.popitem(last=False)
-        verifier = self._verifier(key, flow.state) if flow.has_challenge else None
-        try:
-            return self._session.exchange.spawn(self._finish(flow, code, verifier, ended))
-        except SessionClosedError as closed:
-            return closed.with_traceback(None)
+        return flow, code, key
 
-    async def _finish(
-        self, flow: _Flow, code: str, verifier: str | None, ended: str
-    ) -> SignedIn | SignInError | SessionClosedError:
-        """Exchange the code, find out who the user is, and store the token. Return errors as values."""
-        exchanging = self._credentials.request_token(code, self._session, code_verifier=verifier)
-        del code, verifier  # the frame stays with an error
+    async def _finish(self, flow: _Flow, code: str, key: bytes) -> SignedIn:
+        """Exchange the code, find out who the user is, and store the token."""
+        verifier = self._verifier(key, flow.state) if flow.has_challenge else None
+        ended, effect = self._end_flow(flow), Effect.NOT_SENT
         try:
-            token = await exchanging
+            token = await self._credentials.request_token(code, self._session, code_verifier=verifier)
+            effect = Effect.DONE
             member = await self._session.with_credentials(StaticCredentials(token.value, self._key)).members.me()
             account = await self._account_name(member)
             generation = await self.credentials_for(account).keep_token(token)
-        except SessionClosedError as error:
-            return error
+        except SessionClosedError:
+            raise
         except BoardClientError as error:
-            failure = SignInError(f"the sign-in failed: {error}", "failed", (), error.effect)
+            failure = SignInError(f"the sign-in failed: {error}", "failed", (ended,), Effect.worst([effect, error.effect]))
             failure.suggested_status = error.suggested_status if error.suggested_status // 100 == _FAULT else 400
-            failure.__cause__ = error.with_traceback(None)
             if isinstance(error.__cause__, TransportError) and error.__cause__.effect is Effect.NOT_SENT:
                 self._used.pop(flow.state, None)  # the code was not sent: the user may reload the page
-                return failure
+                failure.set_cookies = ()
+            raise failure from error
         except ValueError as error:  # the code, or the name of the account, can't be sent
-            failure = SignInError(f"the sign-in failed: {error}")
-        else:
-            text = self._seal("boardclient.account", [account, int(self._clock()), generation])
-            signed = self._set_cookie(f"{self._cookie_name}-account", text, int(self._account_seconds))
-            return SignedIn(account, member, flow.return_to, (ended, signed))
-        failure.set_cookies = (ended,)
-        return failure
+            raise SignInError(f"the sign-in failed: {error}", "failed", (ended,), effect) from error
+        text = self._seal("boardclient.account", [account, int(self._clock()), generation])
+        signed = self._set_cookie(f"{self._cookie_name}-account", text, int(self._account_seconds))
+        return SignedIn(account, member, flow.return_to, (ended, signed))
 
     async def _account_name(self, member: Member) -> str:
         """Return what `account_of` returns, or the member's id (4.11)."""
@@ -606,10 +578,6 @@ class _Flow:
     return_to: str
     has_challenge: bool = False
     is_over: bool = False
-
-
-def _replayed(*set_cookies: str) -> SignInError:
-    return SignInError("the sign-in was completed before", "replayed", set_cookies)
 
 
 def _is_name(value: object) -> bool:
@@ -650,14 +618,14 @@ def _checked_page(url: str, exchange: Exchange) -> str:
 def local_address(address: object, otherwise: str = "/") -> str:
     """Return an address if it is a path of this site, otherwise another one.
 
-    It may have a query and a fragment. It must still be such a path after servers on the way have percent-decoded it up to
-    three times.
+    It may have a query and a fragment, and at most 600 characters, percent-encoded. It must still be such a path after servers on
+    the way have percent-decoded it up to three times.
 
     Args:
         address: What a browser sent.
         otherwise: What to return in place of any other address, "/" by default.
     """
-    if not isinstance(address, str) or len(address) > _LONGEST_ADDRESS:
+    if not isinstance(address, str):
         return otherwise
     decoded = address
     for _ in range(4):
@@ -666,9 +634,10 @@ def local_address(address: object, otherwise: str = "/") -> str:
             return otherwise
         decoded = unquote(decoded, errors="replace")
     try:
-        return quote(address, safe="/?#[]@!$&'()*+,;=:%~-._")
+        encoded = quote(address, safe="/?#[]@!$&'()*+,;=:%~-._")
     except UnicodeEncodeError:  # a lone surrogate
         return otherwise
+    return encoded if len(encoded) <= _LONGEST_ADDRESS else otherwise
 
 
 def _parameters(query: object) -> dict[str, str] | None:
@@ -681,7 +650,7 @@ def _parameters(query: object) -> dict[str, str] | None:
     if isinstance(query, str):
         pairs: list[tuple[object, object]] = list(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
     elif isinstance(query, Mapping):
-        pairs = _pairs_of(query)
+        pairs = list(query.items())
     else:
         return None
     found: dict[str, str] = {}
@@ -690,17 +659,6 @@ def _parameters(query: object) -> dict[str, str] | None:
             return None
         found[name] = value
     return found
-
-
-def _pairs_of(query: Mapping[object, object]) -> list[tuple[object, object]]:
-    """Return all pairs of a mapping or multidict (Starlette, Werkzeug, multidict)."""
-    getlist, items = getattr(query, "getlist", None), getattr(query, "multi_items", query.items)
-    if callable(getlist) and items == query.items:
-        return [(name, value) for name in query for value in cast("Iterable[object]", getlist(name))]
-    pairs: list[tuple[object, object]] = []
-    for name, value in items():
-        pairs += [(name, one) for one in value] if isinstance(value, list | tuple) else [(name, value)]
-    return pairs
 
 
 def _cookies_of(cookies: object) -> dict[str, str]:

@@ -1,20 +1,39 @@
-"""SignIn: flows in cookies, redirects that sign no user in, accounts, and the sessions of users."""
+"""SignIn: sign-ins in cookies, redirects that sign no user in, return addresses, accounts, and sessions of users."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import gc
+import hashlib
+import io
+import logging
+import math
+import sys
+import weakref
+from collections.abc import AsyncIterator, Mapping
+from random import Random
+from string import ascii_letters
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urljoin, urlsplit
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from virtual_loop import Clock
 
 from boardclient import (
     AsyncSession,
     ConsentRequired,
+    Effect,
+    Member,
     MemoryTokenStore,
+    SessionClosedError,
+    StaticCredentials,
+    Token,
 )
-from boardclient.testing import BoardService, assert_no_secrets
-from boardclient.web import SignIn, SignInError
+from boardclient.testing import BoardService, assert_no_secrets, faults
+from boardclient.web import SignIn, SignInError, local_address
 
 SECRET = "cookie-secret-canary-7"
 CONSENT = "https://board.example/authorize?theme=dark"
@@ -79,103 +98,672 @@ async def refused(browser: Browser, sign_in: SignIn, reason: str, status: int = 
     return caught.value
 
 
-async def test_sign_in(service: BoardService) -> None:
+@pytest.fixture
+def browser() -> Browser:
+    return Browser()
+
+
+@pytest.fixture
+async def session(service: BoardService) -> AsyncIterator[AsyncSession]:
+    async with service.session() as opened:
+        yield opened
+
+
+@pytest.fixture
+def sign_in(service: BoardService, session: AsyncSession) -> SignIn:
+    return sign_in_of(service, session)
+
+
+async def test_sign_in(service: BoardService, session: AsyncSession) -> None:
     """A user signs in, is known by the cookie from then on, and calls are made with the new token until the sign-out."""
     browser, store = Browser(), MemoryTokenStore()
-    async with service.session() as session:
-        sign_in = sign_in_of(service, session, store=store)
-        assert sign_in.account_of_request(browser.cookies) is None
-        assert await sign_in.state(MEMBER_ID) == "never"
-        with pytest.raises(ConsentRequired) as caught:
-            await sign_in.session_for(MEMBER_ID).members.me()
-        assert (caught.value.account, caught.value.login_url) == (MEMBER_ID, "/login")
-        asked = browser.begin(sign_in, "/boards/1?x=1#top")
-        assert asked == {
-            "theme": "dark",
-            "response_type": "code",
-            "client_id": service.client_id,
-            "redirect_uri": service.redirect_uri,
-            "state": asked["state"],
-        }
-        done = await browser.complete(sign_in, code=service.new_code(), state=asked["state"])
-        assert (done.account, done.member.id, done.return_to) == (MEMBER_ID, MEMBER_ID, "/boards/1?x=1#top")
-        assert exchanges(service) == 1
-        assert sign_in.account_of_request(browser.cookies) == MEMBER_ID
-        assert await sign_in.state(MEMBER_ID) == "good"
+    sign_in = sign_in_of(service, session, store=store)
+    assert sign_in.account_of_request(browser.cookies) is None
+    assert await sign_in.state(MEMBER_ID) == "never"
+    with pytest.raises(ConsentRequired) as caught:
         await sign_in.session_for(MEMBER_ID).members.me()
-        stored = await store.read(MEMBER_ID)
-        assert stored is not None
-        assert_no_secrets(
-            [repr(done), repr(sign_in), *browser.cookies.values(), *done.set_cookies],
-            secrets=[SECRET, service.client_secret, stored.token.value],
-        )
-        await sign_in.sign_out(MEMBER_ID)
-        browser.take(sign_in.sign_out_cookies)
-        assert sign_in.account_of_request(browser.cookies) is None
-        assert (await store.read(MEMBER_ID), await sign_in.state(MEMBER_ID)) == (None, "never")
-        with pytest.raises(ConsentRequired):
-            await sign_in.session_for(MEMBER_ID).members.me()
-        assert exchanges(service) == 1
+    assert (caught.value.account, caught.value.login_url) == (MEMBER_ID, "/login")
+    asked = browser.begin(sign_in, "/boards/1?x=1#top")
+    assert asked == {
+        "theme": "dark",
+        "response_type": "code",
+        "client_id": service.client_id,
+        "redirect_uri": service.redirect_uri,
+        "state": asked["state"],
+    }
+    done = await browser.complete(sign_in, code=service.new_code(), state=asked["state"])
+    assert (done.account, done.member.id, done.return_to) == (MEMBER_ID, MEMBER_ID, "/boards/1?x=1#top")
+    assert exchanges(service) == 1
+    assert sign_in.account_of_request(browser.cookies) == MEMBER_ID
+    assert await sign_in.state(MEMBER_ID) == "good"
+    await sign_in.session_for(MEMBER_ID).members.me()
+    stored = await store.read(MEMBER_ID)
+    assert stored is not None
+    assert_no_secrets(
+        [repr(done), repr(sign_in), *browser.cookies.values(), *done.set_cookies],
+        secrets=[SECRET, service.client_secret, stored.token.value],
+    )
+    await sign_in.sign_out(MEMBER_ID)
+    browser.take(sign_in.sign_out_cookies)
+    assert sign_in.account_of_request(browser.cookies) is None
+    assert (await store.read(MEMBER_ID), await sign_in.state(MEMBER_ID)) == (None, "never")
+    with pytest.raises(ConsentRequired):
+        await sign_in.session_for(MEMBER_ID).members.me()
+    assert exchanges(service) == 1
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 4, 0, 3, 1]])
-async def test_five_tabs_finish_in_any_order(service: BoardService, order: list[int]) -> None:
+async def test_five_tabs_finish_in_any_order(
+    service: BoardService, order: list[int], session: AsyncSession, browser: Browser
+) -> None:
     """Five sign-ins of one browser are open at a time, each with its own return address, at two workers."""
-    browser = Browser()
-    async with service.session() as session:
-        workers = [sign_in_of(service, session) for _ in range(2)]
-        states = [browser.begin(workers[tab % 2], f"/tab/{tab}" + "x" * 500)["state"] for tab in range(5)]
-        for tab in order:
-            done = await browser.complete(workers[(tab + 1) % 2], code=service.new_code(), state=states[tab])
-            assert done.return_to.startswith(f"/tab/{tab}")
+    workers = [sign_in_of(service, session) for _ in range(2)]
+    states = [browser.begin(workers[tab % 2], f"/tab/{tab}" + "x" * 500)["state"] for tab in range(5)]
+    for tab in order:
+        done = await browser.complete(workers[(tab + 1) % 2], code=service.new_code(), state=states[tab])
+        assert done.return_to.startswith(f"/tab/{tab}")
     assert exchanges(service) == 5
 
 
-async def test_the_sixth_tab_drops_the_first(service: BoardService) -> None:
+async def test_the_sixth_tab_drops_the_first(service: BoardService, sign_in: SignIn, browser: Browser) -> None:
     """A flow beyond five drops the oldest one, which is not of this browser any more."""
-    browser = Browser()
-    async with service.session() as session:
-        sign_in = sign_in_of(service, session)
-        states = [browser.begin(sign_in)["state"] for _ in range(6)]
-        await refused(browser, sign_in, "foreign", code="c", state=states[0])
-        for state in states[1:]:
-            await browser.complete(sign_in, code=service.new_code(), state=state)
+    states = [browser.begin(sign_in)["state"] for _ in range(6)]
+    await refused(browser, sign_in, "foreign", code="c", state=states[0])
+    for state in states[1:]:
+        await browser.complete(sign_in, code=service.new_code(), state=state)
 
 
-async def test_failed_redirects_sign_no_user_in(service: BoardService) -> None:
+async def test_failed_redirects_sign_no_user_in(service: BoardService, session: AsyncSession) -> None:
     """Replay, expiry, another browser, a refusal and a malformed redirect have each their reason, and no exchange."""
     browser, other, clock = Browser(), Browser(), Clock(1_800_000_000.0)
-    async with service.session() as session:
-        sign_in = sign_in_of(service, session, clock=clock)
-        state = browser.begin(sign_in)["state"]
-        old = dict(browser.cookies)
-        await refused(other, sign_in, "foreign", code="c", state=state)
-        other.begin(sign_in)
-        await refused(other, sign_in, "foreign", code="c", state=state)
-        await refused(browser, sign_in, "foreign", code="c", state=state + "x")
-        await refused(browser, sign_in, "foreign", code="c")
-        await refused(browser, sign_in, "foreign", code="c", state="\udcff")
-        await browser.complete(sign_in, code=service.new_code(), state=state)
-        assert exchanges(service) == 1
-        await refused(browser, sign_in, "replayed", code="c", state=state)
-        browser.cookies = old
-        await refused(browser, sign_in, "replayed", code="c", state=state)
-        late = browser.begin(sign_in)["state"]
-        clock.now += 601
-        await refused(browser, sign_in, "expired", code="c", state=late)
-        for query, reason in (
-            ({"error": "access_denied"}, "refused"),
-            ({"error": "user_cancelled_login"}, "refused"),
-            ({"error": "access_denied", "code": "c"}, "refused"),
-            ({}, "failed"),
-            ({"code": ""}, "failed"),
-        ):
-            state = browser.begin(sign_in)["state"]
-            await refused(browser, sign_in, reason, **query, state=state)
-            await refused(browser, sign_in, "replayed", code="c", state=state)
-        state = browser.begin(sign_in)["state"]
-        for malformed in (f"state={state}&state=x&code=c", f"state={state}&code=a&code=b", {"code": ["a", "b"]}, 3, {"code": 3}):
-            with pytest.raises(SignInError) as caught:
-                await sign_in.complete(malformed, browser.cookies)  # type: ignore[arg-type]  # -- what a test gives
-            assert caught.value.reason == "failed"
+    sign_in = sign_in_of(service, session, clock=clock)
+    state = browser.begin(sign_in)["state"]
+    old = dict(browser.cookies)
+    await refused(other, sign_in, "foreign", code="c", state=state)
+    other.begin(sign_in)
+    await refused(other, sign_in, "foreign", code="c", state=state)
+    await refused(browser, sign_in, "foreign", code="c", state=state + "x")
+    await refused(browser, sign_in, "foreign", code="c")
+    await refused(browser, sign_in, "foreign", code="c", state="\udcff")
+    await browser.complete(sign_in, code=service.new_code(), state=state)
     assert exchanges(service) == 1
+    await refused(browser, sign_in, "replayed", code="c", state=state)
+    browser.cookies = old
+    await refused(browser, sign_in, "replayed", code="c", state=state)
+    late = browser.begin(sign_in)["state"]
+    clock.now += 601
+    await refused(browser, sign_in, "expired", code="c", state=late)
+    for query, reason in (
+        ({"error": "access_denied"}, "refused"),
+        ({"error": "user_cancelled_login"}, "refused"),
+        ({"error": "access_denied", "code": "c"}, "refused"),
+        ({}, "failed"),
+        ({"code": ""}, "failed"),
+    ):
+        state = browser.begin(sign_in)["state"]
+        await refused(browser, sign_in, reason, **query, state=state)
+        await refused(browser, sign_in, "replayed", code="c", state=state)
+    state = browser.begin(sign_in)["state"]
+    for malformed in (f"state={state}&state=x&code=c", f"state={state}&code=a&code=b", {"code": ["a", "b"]}, 3, {"code": 3}):
+        with pytest.raises(SignInError) as caught:
+            await sign_in.complete(malformed, browser.cookies)  # type: ignore[arg-type]  # -- what a test gives
+        assert caught.value.reason == "failed"
+    assert exchanges(service) == 1
+
+
+# --- return addresses
+
+
+@pytest.mark.parametrize("address", ["/", "/boards/1", "/a?b=//c&d=%2F#//e", "/a%20b/ü", "/@user", "/a:b"])
+def test_local_addresses(address: str) -> None:
+    """A path of the site is kept, with query and fragment; what is not ASCII is percent-encoded."""
+    assert unquote(local_address(address)) == unquote(address)
+    assert local_address(address).isascii()
+
+
+@settings(max_examples=500)
+@given(address=st.text(st.sampled_from("/\\%2f5cC0aAe.:@?#\t\r\n \x00xü\udcff")) | st.text())
+@example("//evil.example")
+@example("/\\evil.example")
+@example("/%2Fevil.example")
+@example("/%255C/evil.example")
+@example("/\t/evil.example")
+@example("https://evil.example")
+@example("javascript:alert(1)")
+@example("//user@evil.example")
+@example("/..//evil.example")
+@example("/." + "x" * 2001)
+@example("/\udcff")
+def test_addresses_stay_local(address: str) -> None:
+    """Whatever is given, the browser stays on the site, also after servers have decoded the address, and no header is split."""
+    found = local_address(address)
+    assert found.isascii()
+    for _ in range(4):
+        assert found.startswith("/")
+        joined = urlsplit(urljoin("https://app.example/login", found.replace("\\", "/").replace("\t", "")))
+        assert (joined.scheme, joined.netloc) == ("https", "app.example")
+        assert not set(urlsplit(found).path) & set("\\\r\n\t\x00")
+        found = unquote(found)
+
+
+def test_an_address_that_is_no_text_becomes_the_root() -> None:
+    """A return address that is no text becomes "/"."""
+    assert [local_address(one) for one in (None, 3, b"/x", "")] == ["/"] * 4
+
+
+# --- queries and cookies
+
+
+def raw(pairs: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}={value}" for name, value in pairs.items())
+
+
+@pytest.mark.parametrize(
+    "cookies", [dict, raw, lambda given: raw(given).encode(), lambda given: f"x=1; y; {raw(given)}; {raw(given)}"]
+)
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda given: urlencode(given),
+        lambda given: f"?{urlencode(given)}".encode(),
+        lambda given: bytearray(urlencode(given).encode()),
+        dict,
+    ],
+)
+async def test_queries_and_cookies_of_every_framework(
+    service: BoardService, query: Any, cookies: Any, sign_in: SignIn, browser: Browser
+) -> None:
+    """A redirect is completed with the query and the cookies in the forms that frameworks have."""
+    state = browser.begin(sign_in)["state"]
+    done = await sign_in.complete(query({"code": service.new_code(), "state": state}), cookies(browser.cookies))
+    browser.take(done.set_cookies)
+    assert sign_in.account_of_request(cookies(browser.cookies)) == MEMBER_ID
+    assert await sign_in.signed_in_account(cookies(browser.cookies)) == MEMBER_ID
+
+
+@pytest.mark.parametrize("cookies", [None, 3, "", "n", {}, {"boardclient-account": 3}, b"\xff"])
+async def test_requests_without_a_cookie(cookies: Any, sign_in: SignIn) -> None:
+    """Whatever else stands in place of cookies names no user."""
+    assert sign_in.account_of_request(cookies) is None
+    assert await sign_in.signed_in_account(cookies) is None
+    with pytest.raises(SignInError) as caught:
+        await sign_in.complete("state=aaaaaaaaaaaaaaaaaaaaaa&code=c", cookies)
+    assert caught.value.reason == "foreign"
+
+
+class Given:
+    """A browser and a sign-in, without a service."""
+
+    def __init__(self) -> None:
+        self.session = AsyncSession(StaticCredentials("t"), "https://board.example")
+        self.sign_in = self.make()
+        self.browser = Browser()
+
+    def make(self, **options: Any) -> SignIn:
+        given = {
+            "client_id": "id",
+            "client_secret": "secret",
+            "redirect_uri": "https://app.example/callback",
+            "auth_url": "https://board.example/auth",
+            "authorize_url": "https://board.example/authorize",
+            "cookie_secret": SECRET,
+        }
+        return SignIn(self.session, **{**given, **options})
+
+
+@settings(max_examples=200)
+@given(data=st.data(), text=st.text(st.characters() | st.sampled_from(".\udcff\ud83d")))
+def test_forged_cookies_hold_nothing(data: st.DataObject, text: str) -> None:
+    """A cookie that was changed or made up, of any text, is no sign-in of this browser, and raises nothing."""
+    given = Given()
+    state = given.browser.begin(given.sign_in)["state"]
+    ((name, signed),) = given.browser.cookies.items()
+    at = data.draw(st.integers(0, len(signed) - 2))  # the last character has bits that count for nothing
+    other = data.draw(st.sampled_from("abcXYZ012-_.").filter(lambda character: character != signed[at]))
+    for forged in (text, signed[:at] + other + signed[at + 1 :]):
+        with pytest.raises(SignInError, match="was not begun in this browser"):
+            asyncio.run(given.sign_in.complete({"state": state, "code": "c"}, {name: forged}))
+        assert given.sign_in.account_of_request({"__Host-boardclient-account": forged}) is None
+    assert given.sign_in.account_of_request({"__Host-boardclient-account": signed}) is None  # signed for something else
+    given.session._discard()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cookie_secret": "another secret of a worker"},
+        {"client_id": "staging"},
+        {"cookie_name": "other"},
+        {"base_url": "/staging"},
+    ],
+)
+async def test_cookies_are_of_one_client_at_one_service(service: BoardService, options: dict[str, str]) -> None:
+    """The cookies of staging are worth nothing in production, though both have the same secret and the same member."""
+    browser, store = Browser(), MemoryTokenStore()
+    async with service.session() as session, AsyncSession(StaticCredentials("t"), service.base_url + "/x") as staging:
+        sign_in = sign_in_of(service, session, store=store)
+        state = browser.begin(sign_in)["state"]
+        await browser.complete(sign_in, code=service.new_code(), state=state)
+        other = sign_in_of(service, staging if options.pop("base_url", "") else session, **{"store": store, **options})
+        assert other.account_of_request(browser.cookies) is None
+        assert await other.signed_in_account(browser.cookies) is None
+        state = browser.begin(sign_in)["state"]
+        await refused(browser, other, "foreign", code="c", state=state)
+
+
+# --- open sign-ins
+
+
+@pytest.mark.parametrize("tabs", [4, 20])
+async def test_tabs_that_are_restored_at_once(service: BoardService, tabs: int, session: AsyncSession, browser: Browser) -> None:
+    """Each of the tabs that begin at once, before any response has come, completes its own sign-in, in any order."""
+    workers = [sign_in_of(service, session) for _ in range(2)]
+    nothing = dict(browser.cookies)
+    begun = [workers[tab % 2].begin(f"/tab/{tab}", nothing) for tab in range(tabs)]
+    for one in begun:
+        browser.take(one.set_cookies)
+    states = [dict(parse_qsl(urlsplit(one.location).query))["state"] for one in begun]
+    before = dict(browser.cookies)
+    done = await asyncio.gather(
+        *(workers[(tab + 1) % 2].complete({"code": service.new_code(), "state": states[tab]}, before) for tab in range(tabs))
+    )
+    for one in reversed(done):  # responses come in another order than the tokens were stored in
+        browser.take(one.set_cookies)
+    assert [one.return_to for one in done] == [f"/tab/{tab}" for tab in range(tabs)]
+    assert await workers[0].signed_in_account(browser.cookies) == MEMBER_ID
+    for state in states:
+        await refused(browser, workers[0], "replayed", code="c", state=state)
+    browser.begin(workers[0])
+    assert len(browser.cookies) <= 12
+
+
+async def test_a_tab_that_begins_while_another_finishes(service: BoardService, sign_in: SignIn, browser: Browser) -> None:
+    """Neither response takes anything from the other."""
+    first = browser.begin(sign_in, "/first")["state"]
+    before = dict(browser.cookies)
+    done = await sign_in.complete({"code": service.new_code(), "state": first}, before)
+    begun = sign_in.begin("/second", before)
+    for set_cookies in (begun.set_cookies, done.set_cookies):
+        browser.take(set_cookies)
+    second = dict(parse_qsl(urlsplit(begun.location).query))["state"]
+    assert (await browser.complete(sign_in, code=service.new_code(), state=second)).return_to == "/second"
+
+
+async def test_cookies_are_few_and_short(service: BoardService, session: AsyncSession) -> None:
+    """However many sign-ins a browser begins, and with whatever addresses, its cookies stay below what servers accept."""
+    browser, random, clock = Browser(), Random(7), Clock(1_800_000_000.0)
+    sign_in = sign_in_of(service, session, clock=clock)
+    for length in (10, 1990, 30, 700, 1990, 900, 1990):
+        for _ in range(4):
+            address = "/" + "".join(random.choices(ascii_letters + "äöü€😀", k=length))
+            state = browser.begin(sign_in, address)["state"]
+            assert len(raw(browser.cookies)) < 6000
+            if random.random() < 0.5:
+                await browser.complete(sign_in, code=service.new_code(), state=state)
+    await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in, "/" + "ü" * 1990)["state"])
+    longest = "/" + "".join(random.choices([chr(number) for number in range(0x4E00, 0x9FFF)], k=1990))
+    done = await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in, longest)["state"])
+    assert done.return_to == "/"  # no cookie is long enough
+    clock.now += 3601
+    browser.begin(sign_in)
+    assert len(browser.cookies) == 2  # what is an hour old was dropped
+
+
+async def test_clocks_of_workers_may_differ_by_a_minute(service: BoardService, session: AsyncSession) -> None:
+    """What another worker signed a minute in the future is good, and what it signed later is not."""
+    for ahead, reason in ((60, ""), (62, "expired")):
+        browser, clock = Browser(), Clock(1_800_000_000.0)
+        other = sign_in_of(service, session, clock=lambda: clock.now + ahead)  # noqa: B023 -- used at once
+        sign_in, store = sign_in_of(service, session, clock=clock), other._credentials
+        state = browser.begin(other)["state"]
+        if reason:
+            await refused(browser, sign_in, reason, code="c", state=state)
+        else:
+            await browser.complete(sign_in, code=service.new_code(), state=state)
+        browser.begin(other)
+        await browser.complete(other, code=service.new_code(), state=browser.begin(other)["state"])
+        assert sign_in.account_of_request(browser.cookies) == (None if reason else MEMBER_ID)
+        assert store.account == "default"
+
+
+# --- signing out
+
+
+async def test_signing_out_ends_the_account_at_every_browser(service: BoardService, session: AsyncSession) -> None:
+    """After a sign-out at one browser, and the next sign-in there, the cookie of the other browser is worth nothing."""
+    store = MemoryTokenStore()
+    workers = [sign_in_of(service, session, store=store) for _ in range(2)]
+    laptop, phone = Browser(), Browser()
+    for browser in (laptop, phone):
+        await browser.complete(workers[0], code=service.new_code(), state=browser.begin(workers[0])["state"])
+    for browser in (laptop, phone):  # a second sign-in ends no other
+        assert await workers[1].signed_in_account(browser.cookies) == MEMBER_ID
+    await workers[0].sign_out(MEMBER_ID)
+    for worker in workers:
+        for browser in (laptop, phone):
+            assert await worker.signed_in_account(browser.cookies) is None
+    await phone.complete(workers[1], code=service.new_code(), state=phone.begin(workers[1])["state"])
+    assert await workers[0].signed_in_account(phone.cookies) == MEMBER_ID
+    assert await workers[0].signed_in_account(laptop.cookies) is None
+
+
+async def test_a_store_that_was_lost_ends_all_cookies(service: BoardService, session: AsyncSession) -> None:
+    """A cookie that is ahead of the store names no user: its account has to sign in again."""
+    sign_in, browser = sign_in_of(service, session), Browser()
+    await browser.complete(sign_in, code=service.new_code(), state=browser.begin(sign_in)["state"])
+    assert await sign_in_of(service, session).signed_in_account(browser.cookies) is None
+
+
+# --- options
+
+
+async def test_options(service: BoardService, session: AsyncSession) -> None:
+    """What can't work is refused when the object is made."""
+    for options, error in (
+        ({"account_of": "name"}, TypeError),
+        ({"cookie_secret": ""}, ValueError),
+        ({"cookie_secret": []}, ValueError),
+        ({"cookie_secret": [SECRET, "too short"]}, ValueError),
+        ({"cookie_secret": b"15 bytes, no mo"}, ValueError),
+        ({"cookie_secret": [3]}, TypeError),
+        ({"cookie_name": "a b"}, ValueError),
+        ({"authorize_url": None}, TypeError),
+        ({"authorize_url": "/relative"}, ValueError),
+        ({"authorize_url": "https://board.example/authorize?a=b#c"}, ValueError),
+        ({"authorize_url": "https://board.example/authorize?a=b\r\nX: y"}, ValueError),
+        ({"authorize_url": "http://board.example/authorize"}, ValueError),
+        ({"auth_url": "http://board.example"}, ValueError),
+        ({"client_id": ""}, ValueError),
+        ({"account_seconds": math.nan}, ValueError),
+        ({"account_seconds": math.inf}, ValueError),
+        ({"account_seconds": 0}, ValueError),
+        ({"account_seconds": "day"}, TypeError),
+    ):
+        with pytest.raises(error):
+            sign_in_of(service, session, **options)
+
+
+async def test_without_itsdangerous(service: BoardService, monkeypatch: pytest.MonkeyPatch, session: AsyncSession) -> None:
+    """Without the extra the error says what to install."""
+    monkeypatch.setitem(sys.modules, "itsdangerous", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'boardclient\[web\]'"):
+        sign_in_of(service, session)
+
+
+async def test_scopes_and_plain_http(service: BoardService, session: AsyncSession, browser: Browser) -> None:
+    """Scopes are asked for where they are named; on plain http the cookies have neither prefix nor `Secure`."""
+    plain = {"redirect_uri": "http://127.0.0.1:8000/callback", "authorize_url": "https://board.example/authorize"}
+    sign_in = sign_in_of(service, session, scope="read", **plain)
+    assert browser.begin(sign_in)["scope"] == "read"
+    assert browser.begin(sign_in, scope="read write")["scope"] == "read write"
+    assert all(name.startswith("boardclient-flow-") for name in browser.cookies)
+
+
+# --- secrets and verifiers
+
+
+OLD, NEW = "the old secret of the workers", "the new secret of the workers"
+
+
+def _challenge_of(verifier: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+
+
+async def test_pkce_and_rotation(service: BoardService, session: AsyncSession) -> None:
+    """The verifier comes from the secret that made its challenge, also after a new one was put before it."""
+    browser, clock = Browser(), Clock()
+    before = sign_in_of(service, session, pkce=True, cookie_secret=OLD, clock=clock)
+    after = sign_in_of(service, session, pkce=True, cookie_secret=[NEW, OLD], clock=clock)
+    for beginning, completing in ((before, after), (after, after)):
+        asked = browser.begin(beginning)
+        assert asked["code_challenge_method"] == "S256"
+        with pytest.raises(SignInError):
+            await browser.complete(completing, code="unknown", state=asked["state"])
+        verifier = service.calls_of("token.exchange")[-1].body["code_verifier"]  # type: ignore[index, call-overload]  # -- a form
+        assert _challenge_of(str(verifier)) == asked["code_challenge"]
+    asked = browser.begin(before)
+    dropped = sign_in_of(service, session, pkce=True, cookie_secret=NEW, clock=clock)
+    await refused(browser, dropped, "foreign", code="c", state=asked["state"])
+
+
+async def test_the_account_cookie_lasts_for_its_time(service: BoardService, session: AsyncSession) -> None:
+    """Every worker with the secret recognises a signed-in user for the given time, but not from a changed cookie."""
+    browser, clock = Browser(), Clock()
+    sign_in = sign_in_of(service, session, clock=clock, account_seconds=100)
+    state = browser.begin(sign_in)["state"]
+    await browser.complete(sign_in, code=service.new_code(), state=state)
+    clock.now += 100
+    assert sign_in_of(service, session, clock=clock, account_seconds=100).account_of_request(browser.cookies) == MEMBER_ID
+    assert sign_in_of(service, session, cookie_secret=NEW).account_of_request(browser.cookies) is None
+    clock.now += 1
+    assert sign_in.account_of_request(browser.cookies) is None
+
+
+# --- who the user is
+
+
+async def _async_name(member: Member) -> str:
+    return f"async {member.id}"
+
+
+@pytest.mark.parametrize("account_of", [lambda member: f"sync {member.id}", _async_name])
+async def test_names_by_the_applications_function(service: BoardService, account_of: Any, session: AsyncSession) -> None:
+    """A function, sync or async, says who the user is, and the token is stored under that name."""
+    browser, store = Browser(), MemoryTokenStore()
+    sign_in = sign_in_of(service, session, account_of=account_of, store=store)
+    state = browser.begin(sign_in)["state"]
+    done = await browser.complete(sign_in, code=service.new_code(), state=state)
+    assert done.account.split() in (["sync", MEMBER_ID], ["async", MEMBER_ID])
+    assert await store.read(done.account) is not None
+
+
+async def _cancelled(member: Member) -> str:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    ("account_of", "words"),
+    [
+        (lambda member: None, "account_of returned NoneType, not the name of an account"),
+        (lambda member: 3, "account_of returned int, not"),
+        (lambda member: "", "account_of returned str, not"),
+        (lambda member: {}["x"], "account_of raised KeyError"),
+        (_cancelled, "account_of raised CancelledError"),
+        (lambda member: "\ud800", "a lone surrogate"),
+    ],
+)
+async def test_a_name_function_without_a_name_fails_the_sign_in(
+    service: BoardService, account_of: Any, words: str, session: AsyncSession, browser: Browser
+) -> None:
+    """A function that gives no name fails the sign-in with a clear error, and nothing is stored."""
+    sign_in = sign_in_of(service, session, account_of=account_of)
+    state = browser.begin(sign_in)["state"]
+    status = 503 if "account_of" in words else 400
+    error = await refused(browser, sign_in, "failed", status, code=service.new_code(), state=state)
+    assert words in str(error)
+    await refused(browser, sign_in, "replayed", code="c", state=state)
+
+
+async def test_a_member_without_an_id(service: BoardService, sign_in: SignIn, browser: Browser) -> None:
+    """Where the record has none, the error says what to give."""
+    service.faults.add(faults.status(200, body=b'{"username":"ann"}'), "members.me")
+    state = browser.begin(sign_in)["state"]
+    error = await refused(browser, sign_in, "failed", 503, code=service.new_code(), state=state)
+    assert "the member record holds no id: give SignIn account_of=" in str(error)
+    assert error.effect is Effect.DONE
+
+
+# --- sign-ins that fail midway
+
+
+@pytest.mark.parametrize(
+    ("fault", "operation", "status", "words", "effect"),
+    [
+        (faults.status(400), "token.exchange", 400, "status 400", Effect.REJECTED),
+        (faults.status(400, body=b'{"error":"invalid_grant"}'), "token.exchange", 400, "(invalid_grant)", Effect.REJECTED),
+        (faults.status(400, body=b'{"error":"invalid_client"}'), "token.exchange", 502, "(invalid_client)", Effect.REJECTED),
+        (faults.status(401, body=b'{"error":"invalid_client"}'), "token.exchange", 502, "(invalid_client)", Effect.REJECTED),
+        (faults.status(503), "token.exchange", 502, "status 503", Effect.UNKNOWN),
+        (faults.drop(), "token.exchange", 502, "unknown effect", Effect.UNKNOWN),
+        (faults.drop(), "members.me", 502, "closed before the response", Effect.DONE),
+        (faults.status(500), "members.me", 502, "status 500", Effect.DONE),
+    ],
+)
+async def test_failures_midway(
+    service: BoardService,
+    caplog: pytest.LogCaptureFixture,
+    fault: Any,
+    operation: str,
+    status: int,
+    words: str,
+    effect: Effect,
+    browser: Browser,
+) -> None:
+    """A bad code is 400, and a client or a service that fails 502. It is logged in the service's words, without a secret."""
+    async with service.session(retry=None) as session:
+        sign_in = sign_in_of(service, session)
+        state = browser.begin(sign_in)["state"]
+        service.faults.add(fault, operation, times=1)
+        error = await refused(browser, sign_in, "failed", status, code=service.new_code(), state=state)
+        assert error.effect is effect
+        assert_no_secrets(error, secrets=[service.client_secret, SECRET])
+        (record,) = [record for record in caplog.records if record.name == "boardclient.web"]
+        assert record.getMessage() == str(error)
+        assert words in record.getMessage()
+        await refused(browser, sign_in, "replayed", code="c", state=state)
+
+
+@pytest.mark.parametrize("error", ["server_error", "temporarily_unavailable", "unauthorized_client"])
+async def test_a_consent_page_that_fails(
+    service: BoardService, caplog: pytest.LogCaptureFixture, error: str, sign_in: SignIn, browser: Browser
+) -> None:
+    """An error of the service or the client at the consent page is not the user's."""
+    await refused(browser, sign_in, "failed", 502, error=error, state=browser.begin(sign_in)["state"])
+    assert f"the service's consent page failed ({error})" in caplog.text
+
+
+async def test_a_store_that_fails(service: BoardService, session: AsyncSession, browser: Browser) -> None:
+    """A store that fails, and a code that can't be sent, fail the sign-in."""
+
+    class Broken(MemoryTokenStore):
+        async def publish(self, account: str, token: Token, after: int) -> bool:
+            raise OSError("no disk")
+
+    sign_in = sign_in_of(service, session, store=Broken())
+    error = await refused(browser, sign_in, "failed", 503, code=service.new_code(), state=browser.begin(sign_in)["state"])
+    assert "the token store failed: publish raised OSError" in str(error)
+    await refused(browser, sign_in, "failed", code="\udcff", state=browser.begin(sign_in)["state"])
+
+
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_warnings_are_shown_where_logging_is_not_configured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_configured: bool
+) -> None:
+    """Warnings go to standard error, unless the application has a handler of its own."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(io.StringIO())] if is_configured else [])
+    logging.getLogger("boardclient.web").warning("the sign-in failed")
+    assert capsys.readouterr().err == ("" if is_configured else "the sign-in failed\n")
+
+
+async def test_names_forge_no_line_of_a_log(
+    service: BoardService, caplog: pytest.LogCaptureFixture, sign_in: SignIn, browser: Browser
+) -> None:
+    """What comes from outside stays in its line."""
+    service.faults.add(faults.status(400, body=b'{"error_description":"no\\r\\nWARNING forged"}'), "token.exchange")
+    await refused(browser, sign_in, "failed", code=service.new_code(), state=browser.begin(sign_in)["state"])
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+
+
+@pytest.mark.parametrize("operation", ["token.exchange", "members.me"])
+async def test_the_error_of_a_sign_in_is_in_no_reference_cycle(service: BoardService, operation: str, browser: Browser) -> None:
+    """An error that is no longer referenced is freed at once, without the garbage collector."""
+    service.faults.add(faults.status(400), operation)
+    async with service.session(retry=None) as session:
+        sign_in = sign_in_of(service, session)
+        state = browser.begin(sign_in)["state"]
+
+        async def failed() -> weakref.ref[SignInError]:
+            try:
+                await sign_in.complete({"code": service.new_code(), "state": state}, browser.cookies)
+            except SignInError as error:
+                return weakref.ref(error)
+            raise AssertionError
+
+        gc.collect()
+        gc.disable()
+        try:
+            freed = await failed()
+            assert freed() is None
+        finally:
+            gc.enable()
+
+
+async def test_an_exchange_that_was_not_sent_may_be_repeated(
+    service: BoardService, session: AsyncSession, sign_in: SignIn, browser: Browser
+) -> None:
+    """Where the service can't be reached, the code is still good: the browser may send the redirect again."""
+    unreachable = sign_in_of(service, session, auth_url="http://127.0.0.1:9")
+    state = browser.begin(sign_in)["state"]
+    code = service.new_code()
+    for _ in range(2):
+        error = await refused(browser, unreachable, "failed", 502, code=code, state=state)
+        assert (error.set_cookies, error.effect) == ((), Effect.NOT_SENT)
+    assert (await browser.complete(sign_in, code=code, state=state)).account == MEMBER_ID
+
+
+async def test_a_request_that_ends_early_does_not_lose_the_token(
+    service: BoardService, sign_in: SignIn, browser: Browser
+) -> None:
+    """A browser that goes away amid the exchange is signed in all the same."""
+    state = browser.begin(sign_in)["state"]
+    completing = asyncio.create_task(sign_in.complete({"code": service.new_code(), "state": state}, browser.cookies))
+    await service.received("token.exchange")
+    completing.cancel()
+    while await sign_in.state(MEMBER_ID) != "good":
+        await asyncio.sleep(0)
+
+
+async def test_a_session_that_closes_amid_a_sign_in(service: BoardService, browser: Browser) -> None:
+    """The sign-in ends with SessionClosedError, before the exchange and amid it."""
+    service.faults.add(faults.hang(), "token.exchange")
+    session = service.session()
+    sign_in = sign_in_of(service, session)
+    states = [browser.begin(sign_in)["state"] for _ in range(2)]
+    completing = asyncio.create_task(sign_in.complete({"code": service.new_code(), "state": states[0]}, browser.cookies))
+    await service.received("token.exchange")
+    await session.aclose()
+    for awaited in (completing, sign_in.complete({"code": "c", "state": states[1]}, browser.cookies)):
+        with pytest.raises(SessionClosedError):
+            await awaited
+
+
+async def test_a_session_that_closes_between_two_steps(
+    monkeypatch: pytest.MonkeyPatch, sign_in: SignIn, browser: Browser
+) -> None:
+    """The sign-in ends with SessionClosedError where a step finds the session closed."""
+
+    async def closed(*arguments: object, **options: object) -> Token:
+        raise SessionClosedError("closed")
+
+    monkeypatch.setattr(sign_in._credentials, "request_token", closed)
+    state = browser.begin(sign_in)["state"]
+    with pytest.raises(SessionClosedError, match="closed"):
+        await browser.complete(sign_in, code="c", state=state)
+
+
+async def test_many_accounts_and_states(service: BoardService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker keeps in memory is bounded: the longest unused goes first."""
+    monkeypatch.setattr("boardclient.web._MOST_KEPT", 2)
+    async with service.session(StaticCredentials("t")) as session:
+        sign_in: SignIn = sign_in_of(service, session)
+        first = sign_in.credentials_for("a")
+        second = sign_in.credentials_for("b")
+        assert sign_in.credentials_for("a") is first
+        sign_in.credentials_for("c")
+        assert sign_in.credentials_for("a") is first
+        assert sign_in.credentials_for("b") is not second
+        browser = Browser()
+        for _ in range(3):
+            state = browser.begin(sign_in)["state"]
+            await browser.complete(sign_in, code=service.new_code(), state=state)
+    assert exchanges(service) == 3

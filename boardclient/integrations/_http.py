@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Self
@@ -41,8 +40,6 @@ _logger: Final = logging.getLogger("boardclient.web")
 _SAFE: Final = "/!$&'()*+,;=:@~-._"
 """What need not be escaped in a path: https://www.rfc-editor.org/rfc/rfc3986#section-3.3."""
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-_PAGE: Final = re.compile(r"(text/html|application/xhtml\+xml)(;|$)")
-_UNWANTED: Final = re.compile(r";q=0(\.0*)?(;|$)")
 _NEVER_KEPT: Final = ("Cache-Control", "no-store")
 _FAILURE: Final = 5
 """The first digit of the statuses that are logged: the browser is not at fault."""
@@ -152,13 +149,7 @@ class IncomingRequest:
             return False
         # Not sent over plain http to other hosts than the local one: https://www.w3.org/TR/fetch-metadata/.
         mode = self.headers.get("sec-fetch-mode")
-        return mode == "navigate" if mode else _takes_html(self.headers.get("accept", ""))
-
-
-def _takes_html(accept: str) -> bool:
-    """Return True if an `Accept` header (RFC 9110 12.5.1) names HTML. Programs send `*/*`."""
-    entries = (entry.replace(" ", "") for entry in accept.lower().split(","))
-    return any(_PAGE.match(entry) and not _UNWANTED.search(entry) for entry in entries)
+        return mode == "navigate" if mode else "text/html" in self.headers.get("accept", "").lower()  # programs send */*
 
 
 @attrs.frozen

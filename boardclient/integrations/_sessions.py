@@ -6,60 +6,32 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 import attrs
 
-from boardclient.errors import BoardClientError, ConsentRequired
+from boardclient.errors import ConsentRequired
 from boardclient.integrations._http import IncomingRequest, OutgoingResponse, problem, redirect
 from boardclient.session import AsyncSession
 from boardclient.web import SignIn
 
 MakeSession: TypeAlias = Callable[[], AsyncSession | SignIn | Awaitable[AsyncSession | SignIn]]
 """A function, which may be async, that makes a session, or a sign-in with its session."""
-User: TypeAlias = str | BoardClientError
-"""The account that is signed in, or why none is."""
 
 _NOT_OPEN: Final = (
     "no session is open in this event loop: the application's lifespan has not run. In tests, use the client as a context manager"
     " (`with TestClient(app)`); where the application is mounted in another one, give that one the lifespan, or wrap it in"
-    " boardclient.integrations.asgi.BoardLifespan; at the server, switch lifespan on."
+    " boardclient.integrations.asgi.BoardLifespan; at the server, switch lifespan on. As a dependency use boards.app_session."
 )
-
-
-class AppSession(AsyncSession):
-    """Stands for an application's session before it is open.
-
-    So `Depends(boards.session)` can be written.
-
-    Called, it returns the session. Its methods are those of the session.
-    """
-
-    def __init__(self, current: Callable[[], AsyncSession]) -> None:
-        self._current = current
-
-    async def __call__(self) -> AsyncSession:
-        """Return the application's session."""
-        return self._current()
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in {"_core", "_owns_core", "_pipeline"}:  # what all methods of a session use
-            raise AttributeError(name)
-        return getattr(self._current(), name)
-
-    def __del__(self) -> None:
-        """Do nothing: it owns no session."""
-
-    def __repr__(self) -> str:
-        return "<the session of an application>"
 
 
 @attrs.define
 class _Opened:
     session: AsyncSession
     sign_in: SignIn | None
-    times: int = 1
+    times: int = 0
     """How often it was opened and not closed again."""
 
 
@@ -103,8 +75,7 @@ class BoardSessions:
         self.after_logout = after_logout
         self._origins = origins
         self._opened: dict[asyncio.AbstractEventLoop, _Opened] = {}
-        self._app_session = AppSession(lambda: self._current().session)
-        self._has_run = False
+        self._opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     # --- life
 
@@ -116,14 +87,11 @@ class BoardSessions:
             ValueError: the paths of the sign-in are not those of the routes.
         """
         loop = asyncio.get_running_loop()
-        if loop not in self._opened:
-            made = self._make()
-            opened = await self._checked(await made if inspect.isawaitable(made) else made)
+        async with self._opening.setdefault(loop, asyncio.Lock()):  # `make` may wait, and be called only once
             if loop not in self._opened:
-                self._opened[loop], self._has_run = opened, True
-                return
-            await opened.session.aclose()  # another task was faster
-        self._opened[loop].times += 1
+                made = self._make()
+                self._opened[loop] = await self._checked(await made if inspect.isawaitable(made) else made)
+            self._opened[loop].times += 1
 
     async def aclose(self) -> None:
         """Close the session when it was closed as often as it was opened."""
@@ -162,15 +130,17 @@ class BoardSessions:
     # --- what requests use
 
     @property
-    def session(self) -> AppSession:
-        """The application's own session, also as a dependency: `Depends(boards.session)`.
+    def session(self) -> AsyncSession:
+        """The application's own session.
 
         Raises:
             RuntimeError: the application's lifespan has ended, or has not run in this event loop.
         """
-        if not self._has_run:
-            return self._app_session
-        return cast("AppSession", self._current().session)
+        return self._current().session
+
+    async def app_session(self) -> AsyncSession:
+        """Return the application's own session, as a dependency."""
+        return self.session
 
     @property
     def sign_in(self) -> SignIn:
@@ -189,35 +159,29 @@ class BoardSessions:
         """Whether `make` made a sign-in."""
         return self._current().sign_in is not None
 
-    async def find_user(self, request: IncomingRequest) -> User:
-        """Return the account that is signed in by the token store, or why none is."""
-        try:
-            account = await self.sign_in.signed_in_account(request.cookies)
-        except BoardClientError as error:
-            return error
-        return account or ConsentRequired("nobody is signed in at this browser", login_url=self.sign_in.login_path)
-
-    def account_of(self, user: User) -> str:
-        """Return the account of a user whom `find_user` has found.
+    async def account_of(self, request: IncomingRequest) -> str:
+        """Return the account that is signed in at the browser, by its cookie and the token store.
 
         Raises:
             ConsentRequired: nobody is signed in.
             CredentialError: the token store failed.
         """
-        if isinstance(user, str):
-            return user
-        raise user
+        account = await self.sign_in.signed_in_account(request.cookies)
+        if account is None:
+            raise ConsentRequired("nobody is signed in at this browser", login_url=self.sign_in.login_path)
+        return account
 
-    def session_of(self, user: User) -> AsyncSession:
-        """Return a session on the pool for a user whom `find_user` has found.
+    async def session_of(self, request: IncomingRequest) -> AsyncSession:
+        """Return a session on the pool for the account that is signed in at the browser.
 
-        Its calls raise `ConsentRequired` too, once the user's token is not good any more.
+        Its calls raise `ConsentRequired` too, once the user's token is no longer accepted.
 
         Raises:
             ConsentRequired: nobody is signed in.
             CredentialError: the token store failed.
         """
-        return self.sign_in.session_for(self.account_of(user))
+        account = await self.account_of(request)
+        return self.sign_in.session_for(account)
 
     def refusal_of(self, request: IncomingRequest) -> OutgoingResponse | None:
         """Return the 403 for an unsafe request of another origin's page, else None."""

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextvars import ContextVar
-from typing import Final
 
 from aiohttp import web
 from multidict import CIMultiDict
 
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
-from boardclient.integrations._sessions import BoardSessions, User
+from boardclient.integrations._sessions import BoardSessions
 from boardclient.session import AsyncSession
 
 __all__ = ["AiohttpBoards"]
 
-_user: Final[ContextVar[User]] = ContextVar("boardclient_user")
-"""Whose request the running task serves."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -28,7 +24,8 @@ class AiohttpBoards(BoardSessions):
     boards.install(app)
 
     async def me(request: web.Request) -> web.Response:
-        return web.json_response((await boards.user_session(request).members.me()).to_dict())
+        session = await boards.user_session(request)
+        return web.json_response((await session.members.me()).to_dict())
     ```
 
     The arguments are those of `BoardSessions`.
@@ -51,14 +48,12 @@ class AiohttpBoards(BoardSessions):
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Respond to errors of this package, and to other origins' pages.
 
-        It finds out whose a request is. Other errors are raised again, and all are once a response has begun.
+        Other errors are raised again, and all are once a response has begun.
         """
         incoming = _incoming(request)
         refusal = self.refusal_of(incoming)
         if refusal is not None:
             return _response(refusal)
-        if self.has_sign_in:
-            _user.set(await self.find_user(incoming))
         try:
             return await handler(request)
         except HANDLED as error:
@@ -67,25 +62,21 @@ class AiohttpBoards(BoardSessions):
                 raise
             return _response(outgoing)
 
-    def user_session(self, request: web.BaseRequest) -> AsyncSession:
+    async def user_session(self, request: web.BaseRequest) -> AsyncSession:
         """Return a session for the signed-in user.
 
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.session_of(self._found())
+        return await self.session_of(_incoming(request))
 
-    def user_account(self, request: web.BaseRequest) -> str:
+    async def user_account(self, request: web.BaseRequest) -> str:
         """Return the account of the signed-in user.
 
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.account_of(self._found())
-
-    def _found(self) -> User:
-        _ = self.sign_in  # which says what is missing if there is none
-        return _user.get()
+        return await self.account_of(_incoming(request))
 
 
 def _incoming(request: web.BaseRequest) -> IncomingRequest:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from boardclient._optional_imports import requires_extra
+from boardclient._environment import requires_extra
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.distributed import Job, drain, import_part_now, plan, report, results, status
 from boardclient.events import BulkProgress
@@ -38,7 +38,7 @@ class DaskRun:
     same job again resumes everything.
 
     Args:
-        drafts: As for `plan`, together with `board_id`, `ledger`, `parts`, `marker` and `settle`.
+        drafts: As for `plan`, together with `board_id`, `ledger`, `account`, `parts`, `marker` and `settle`.
         workers: How many processes to start on this host. None (default): as many as there are processors.
         scheduler: The address of a running cluster to use instead. It must be `tls://…`, or on this host.
         concurrency: As in `create_many`, for each worker.
@@ -55,6 +55,7 @@ class DaskRun:
         board_id: str,
         ledger: str | os.PathLike[str],
         *,
+        account: str | None = None,
         parts: int | None = None,
         marker: bool = False,
         settle: float | None = None,
@@ -69,7 +70,7 @@ class DaskRun:
             raise ValueError(f"the scheduler {scheduler} is on another host: use tls://, since Dask's tasks are code")
         self.report: BulkReport = BulkReport()
         self._plan: Callable[[], Coroutine[Any, Any, Job]] = lambda: plan(
-            drafts, board_id, ledger, parts=parts, marker=marker, settle=settle
+            drafts, board_id, ledger, account=account, parts=parts, marker=marker, settle=settle
         )
         self._workers, self._scheduler, self._on_progress = workers, scheduler, on_progress
         self._options: dict[str, Any] = {"concurrency": concurrency, "lease": lease}

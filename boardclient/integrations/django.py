@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, cast
 
-from boardclient._optional_imports import requires_extra
+from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
 from boardclient.integrations._sessions import BoardSessions
 from boardclient.session import AsyncSession
@@ -58,7 +58,7 @@ class DjangoBoards(BoardSessions):
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.session_of(await self.find_user(_incoming(request)))
+        return await self.session_of(_incoming(request))
 
     async def user_account(self, request: HttpRequest) -> str:
         """Return the account of the signed-in user.
@@ -66,7 +66,7 @@ class DjangoBoards(BoardSessions):
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.account_of(await self.find_user(_incoming(request)))
+        return await self.account_of(_incoming(request))
 
 
 class _Middleware:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from boardclient._optional_imports import requires_extra
+from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
 from boardclient.integrations._sessions import BoardSessions
 from boardclient.integrations.asgi import OriginGuard
@@ -83,7 +83,7 @@ class LitestarBoards(BoardSessions, InitPlugin):
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.session_of(await self.find_user(_incoming(request)))
+        return await self.session_of(_incoming(request))
 
     async def user_account(self, request: _Request) -> str:
         """Return the account of the signed-in user.
@@ -91,11 +91,7 @@ class LitestarBoards(BoardSessions, InitPlugin):
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.account_of(await self.find_user(_incoming(request)))
-
-    async def app_session(self) -> AsyncSession:
-        """Return the application's own session."""
-        return self._current().session
+        return await self.account_of(_incoming(request))
 
 
 def _incoming(connection: ASGIConnection[Any, Any, Any, Any]) -> IncomingRequest:

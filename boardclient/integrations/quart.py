@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from boardclient._optional_imports import requires_extra
+from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
-from boardclient.integrations._sessions import BoardSessions, User
+from boardclient.integrations._sessions import BoardSessions
 from boardclient.session import AsyncSession
 
 with requires_extra("quart", __name__):
-    from quart import Quart, Response, g, has_request_context, request, websocket
+    from quart import Quart, Response, has_request_context, request, websocket
 
 __all__ = ["QuartBoards"]
 
@@ -24,7 +24,8 @@ class QuartBoards(BoardSessions):
 
     @app.get("/me")
     async def me() -> dict[str, object]:
-        return (await boards.user_session.members.me()).to_dict()
+        session = await boards.user_session()
+        return (await session.members.me()).to_dict()
     ```
 
     The arguments are those of `BoardSessions`.
@@ -37,23 +38,18 @@ class QuartBoards(BoardSessions):
         """
         app.before_serving(self.open)
         app.after_serving(self.aclose)
-        app.before_request(self.receive)
-        app.before_websocket(self.receive)
+        app.before_request(self.refuse)
+        app.before_websocket(self.refuse)
         for kind in HANDLED:
             app.register_error_handler(kind, self.handle)
         app.add_url_rule(self.login_path, "board_login", _view(self.log_in))
         app.add_url_rule(self.callback_path, "board_callback", _view(self.call_back))
         app.add_url_rule(self.logout_path, "board_logout", _view(self.log_out), methods=["POST"])
 
-    async def receive(self) -> Response | None:
-        """Refuse a request of another origin's page, and find out whose it is."""
-        incoming = _incoming()
-        refusal = self.refusal_of(incoming)
-        if refusal is not None:
-            return _response(refusal)
-        if self.has_sign_in:
-            g.board_user = await self.find_user(incoming)
-        return None
+    async def refuse(self) -> Response | None:
+        """Refuse a request of another origin's page."""
+        refusal = self.refusal_of(_incoming())
+        return None if refusal is None else _response(refusal)
 
     async def handle(self, error: Exception) -> Response:
         """Return the response to an error of this package. Raise any other again."""
@@ -62,29 +58,21 @@ class QuartBoards(BoardSessions):
             raise error
         return _response(outgoing)
 
-    @property
-    def user_session(self) -> AsyncSession:
-        """The session of the signed-in user of the current request or websocket.
+    async def user_session(self) -> AsyncSession:
+        """Return a session for the signed-in user of the current request.
 
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.session_of(self._user)
+        return await self.session_of(_incoming())
 
-    @property
-    def user_account(self) -> str:
-        """The account of the signed-in user.
+    async def user_account(self) -> str:
+        """Return the account of the signed-in user of the current request.
 
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.account_of(self._user)
-
-    @property
-    def _user(self) -> User:
-        _ = self.sign_in  # which says what is missing if there is none
-        user: User = g.board_user
-        return user
+        return await self.account_of(_incoming())
 
 
 def _incoming() -> IncomingRequest:

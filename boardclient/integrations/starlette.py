@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from boardclient._optional_imports import requires_extra
+from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
 from boardclient.integrations._sessions import BoardSessions
 from boardclient.integrations.asgi import OriginGuard
@@ -69,24 +69,20 @@ class StarletteBoards(BoardSessions):
         return _response(outgoing)
 
     async def user_session(self, connection: HTTPConnection) -> AsyncSession:
-        """Return a session for the signed-in user, as a dependency or with a request.
+        """Return a session for the signed-in user, also as a dependency.
 
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.session_of(await self.find_user(IncomingRequest.of_scope(connection.scope)))
+        return await self.session_of(IncomingRequest.of_scope(connection.scope))
 
     async def user_account(self, connection: HTTPConnection) -> str:
-        """Return the account of the signed-in user, as a dependency or with a request.
+        """Return the account of the signed-in user, also as a dependency.
 
         Raises:
             ConsentRequired: nobody is signed in.
         """
-        return self.account_of(await self.find_user(IncomingRequest.of_scope(connection.scope)))
-
-    async def app_session(self) -> AsyncSession:
-        """Return the application's own session, as a dependency."""
-        return self._current().session
+        return await self.account_of(IncomingRequest.of_scope(connection.scope))
 
 
 def _endpoint(action: Callable[[IncomingRequest], Awaitable[OutgoingResponse]]) -> Callable[[Request], Awaitable[Response]]:

@@ -5,7 +5,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import aiohttp
 import litestar
@@ -15,7 +15,6 @@ import quart
 from aiohttp import web
 from aiohttp.test_utils import TestClient as AiohttpClient
 from aiohttp.test_utils import TestServer
-from fastapi import Depends, FastAPI, WebSocket
 from litestar.di import NamedDependency
 from quart.testing.connections import WebsocketResponseError
 from starlette.applications import Starlette
@@ -27,8 +26,6 @@ from starlette.websockets import WebSocketDisconnect
 
 from boardclient import AsyncSession
 from boardclient.integrations.aiohttp_web import AiohttpBoards
-from boardclient.integrations.asgi import BoardLifespan, BoardSessions
-from boardclient.integrations.fastapi import FastAPIBoards
 from boardclient.integrations.litestar import LitestarBoards
 from boardclient.integrations.quart import QuartBoards
 from boardclient.integrations.starlette import StarletteBoards
@@ -70,7 +67,10 @@ def of_starlette(app: Any) -> Any:
 
 
 def starlette(make: Any) -> Any:
-    boards = StarletteBoards(make, **ORIGINS)
+    return of_starlette(starlette_app(StarletteBoards(make, **ORIGINS)))
+
+
+def starlette_app(boards: StarletteBoards) -> Starlette:
     app = Starlette(lifespan=boards.lifespan)
     boards.install(app)
 
@@ -83,38 +83,7 @@ def starlette(make: Any) -> Any:
         await websocket.close()
 
     app.router.routes += [Route("/who", get, methods=["GET", "POST"]), WebSocketRoute("/socket", socket)]
-    return of_starlette(app)
-
-
-def asgi(make: Any) -> Any:
-    async def get(request: Request) -> PlainTextResponse:
-        return PlainTextResponse(await who(request.state.board_session))
-
-    async def socket(websocket: Any) -> None:
-        await websocket.accept()
-        await websocket.send_text(await who(websocket.state.board_session))
-        await websocket.close()
-
-    inner = Starlette(routes=[Route("/who", get, methods=["GET", "POST"]), WebSocketRoute("/socket", socket)])
-    return of_starlette(BoardLifespan(inner, BoardSessions(make, **ORIGINS)))
-
-
-def fastapi(make: Any) -> Any:
-    boards = FastAPIBoards(make, **ORIGINS)
-    app = FastAPI(lifespan=boards.lifespan)
-    boards.install(app)
-
-    @app.api_route("/who", methods=["GET", "POST"])
-    async def get(session: Annotated[AsyncSession, Depends(boards.session)]) -> str:
-        return await who(session)
-
-    @app.websocket("/socket")
-    async def socket(websocket: WebSocket, session: Annotated[AsyncSession, Depends(boards.session)]) -> None:
-        await websocket.accept()
-        await websocket.send_text(await who(session))
-        await websocket.close()
-
-    return of_starlette(app)
+    return app
 
 
 @asynccontextmanager
@@ -208,7 +177,7 @@ async def of_aiohttp(make: Any) -> AsyncIterator[tuple[Post, Connect]]:
         yield post, connect
 
 
-@pytest.mark.parametrize("framework", [starlette, asgi, fastapi, of_litestar, of_quart, of_aiohttp])
+@pytest.mark.parametrize("framework", [starlette, of_litestar, of_quart, of_aiohttp])
 async def test_a_page_of_another_origin_sends_nothing_unsafe(board_service: BoardService, framework: Any) -> None:
     """A page on another port of the same host can neither send a form nor read a websocket. Programs and allowed pages can."""
     async with framework(board_service.session) as (send, connect):
@@ -225,14 +194,7 @@ async def test_a_page_of_another_origin_sends_nothing_unsafe(board_service: Boar
 
 async def test_the_check_can_be_switched_off(board_service: BoardService) -> None:
     """With `origins=None` an application checks origins itself."""
-    boards = StarletteBoards(board_service.session, origins=None)
-    app = Starlette(lifespan=boards.lifespan)
-    boards.install(app)
-
-    async def get(request: Request) -> PlainTextResponse:
-        return PlainTextResponse(await who(boards.session))
-
-    app.add_route("/who", get, methods=["POST"])
+    app = starlette_app(StarletteBoards(board_service.session, origins=None))
     async with of_starlette(app) as (send, _):
         assert await send("POST", PORT) == 200
     with pytest.raises(TypeError, match="origins must be a collection"):

@@ -16,39 +16,18 @@ from boardclient.web import SignIn
 
 
 class Made:
-    """Makes sessions, slowly where it is asked to, and remembers them."""
+    """Makes sessions, and remembers them."""
 
     def __init__(self) -> None:
         self.sessions: list[AsyncSession] = []
-        self.gate: asyncio.Event | None = None
 
     def new(self) -> AsyncSession:
         self.sessions.append(AsyncSession(StaticCredentials("t", "k"), "https://boards.example"))
         return self.sessions[-1]
 
-    async def slowly(self) -> AsyncSession:
-        session = self.new()
-        if self.gate is not None:
-            await self.gate.wait()
-        return session
-
     @property
     def states(self) -> list[str]:
         return ["open" if "open" in repr(session) else "closed" for session in self.sessions]
-
-
-async def test_the_session_before_it_is_open() -> None:
-    """Before the application starts, its session is a dependency that gives the session later, and no call works."""
-    made = Made()
-    boards = BoardSessions(made.new)
-    later = boards.session
-    assert repr(later) == "<the session of an application>"
-    assert not hasattr(later, "no_such_thing")
-    with pytest.raises(RuntimeError, match="lifespan has not run"):
-        await later.members.me()
-    async with boards.running():
-        assert await later() is boards.session is made.sessions[0]
-        assert later.stats() == made.sessions[0].stats()
 
 
 async def test_opened_in_one_task_and_closed_in_another() -> None:
@@ -100,21 +79,20 @@ async def test_parts_of_an_application_share_a_session() -> None:
         assert made.states == ["closed", "open"]
 
 
-async def test_two_starts_at_once_share_a_session() -> None:
-    """Where making it takes time, the slower start uses the faster one's."""
+async def test_parts_that_start_at_once_share_a_session() -> None:
+    """A second start waits for the function that makes the session, and the last end closes it."""
     made = Made()
-    made.gate = asyncio.Event()
-    boards = BoardSessions(made.slowly)
-    starts = [asyncio.create_task(boards.open()) for _ in range(3)]
-    await asyncio.sleep(0)
-    made.gate.set()
-    await asyncio.gather(*starts)
-    assert sorted(made.states) == ["closed", "closed", "open"]
-    for _ in range(2):
-        await boards.aclose()
-    assert "open" in made.states
+
+    async def make() -> AsyncSession:
+        await asyncio.sleep(0)
+        return made.new()
+
+    boards = BoardSessions(make)
+    await asyncio.gather(boards.open(), boards.open())
     await boards.aclose()
-    assert "open" not in made.states
+    assert made.states == ["open"]
+    await boards.aclose()
+    assert made.states == ["closed"]
 
 
 async def test_each_event_loop_has_a_session_of_its_own() -> None:

@@ -153,15 +153,15 @@ def quart_app(make: MakeSignIn) -> quart.Quart:
 
     @app.route("/me", methods=["GET", "POST"])
     async def get_me() -> dict[str, Any]:
-        return await me(boards.user_session, boards.user_account)
+        return await me(await boards.user_session(), await boards.user_account())
 
     @app.get("/card")
     async def get_card() -> dict[str, Any]:
-        return await card(boards.user_session, quart.request.args["card_id"])
+        return await card(await boards.user_session(), quart.request.args["card_id"])
 
     @app.get("/both")
     async def get_both() -> str:
-        await both(boards.user_session)
+        await both(await boards.user_session())
         return ""
 
     @app.get("/broken")
@@ -178,13 +178,13 @@ def aiohttp_app(make: MakeSignIn) -> web.Application:
     boards.install(app)
 
     async def get_me(request: web.Request) -> web.Response:
-        return web.json_response(await me(boards.user_session(request), boards.user_account(request)))
+        return web.json_response(await me(await boards.user_session(request), await boards.user_account(request)))
 
     async def get_card(request: web.Request) -> web.Response:
-        return web.json_response(await card(boards.user_session(request), request.query["card_id"]))
+        return web.json_response(await card(await boards.user_session(request), request.query["card_id"]))
 
     async def get_both(request: web.Request) -> web.Response:
-        await both(boards.user_session(request))
+        await both(await boards.user_session(request))
         return web.Response()
 
     async def get_broken(request: web.Request) -> web.Response:
