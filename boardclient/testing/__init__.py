@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from boardclient.testing import faults
     from boardclient.testing._oauth import Answer, Member
-    from boardclient.testing._recording import Recording, record
-    from boardclient.testing._replay import BoardRecording, ReplayService, replay
+    from boardclient.testing._recordings import ReplayService, record, replay
     from boardclient.testing._rules import BoardRules, SeededBoard
     from boardclient.testing._secrets import assert_no_secrets
     from boardclient.testing._service import BoardService, Call, Playground, playground
@@ -20,13 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
-    "BoardRecording",
     "BoardRules",
     "BoardService",
     "Call",
     "Member",
     "Playground",
-    "Recording",
     "ReplayService",
     "SeededBoard",
     "TokenStoreSuite",
@@ -39,8 +36,7 @@ __all__ = [
 
 _HOMES = {
     "_oauth": ("Answer", "Member"),
-    "_recording": ("Recording", "record"),
-    "_replay": ("BoardRecording", "ReplayService", "replay"),
+    "_recordings": ("ReplayService", "record", "replay"),
     "_rules": ("BoardRules", "SeededBoard"),
     "_secrets": ("assert_no_secrets",),
     "_service": ("BoardService", "Call", "Playground", "playground"),

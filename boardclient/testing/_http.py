@@ -1,9 +1,8 @@
-"""HTTP of the service: a server on a loopback port, one response, and a clock that tests move. The only user of aiohttp here."""
+"""HTTP of the services: a server on a loopback port with its addresses, and one request with its response."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
 import struct
@@ -13,30 +12,61 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 import attrs
 from aiohttp import web
 
 from boardclient.testing._oauth import Answer
 
+if TYPE_CHECKING:
+    from boardclient import AsyncSession, AuthorizationRequest, CredentialProvider, OAuthCredentials, Token, TokenStore
+    from boardclient.session import SessionOptions
+
 _HOST = "127.0.0.1"
 _BACKSTOP_SECONDS = 0.05
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
-class LoopbackServer(ABC):
-    """A server on 127.0.0.1 that runs for one block.
+class OAuthOptions(TypedDict, total=False):
+    """The options of `OAuthCredentials`. The service has defaults for those that it knows."""
 
-    `async with` runs it in the running event loop, `with` in a thread. A closed server can be entered again, on the same port.
+    client_id: str
+    client_secret: str
+    redirect_uri: str
+    auth_url: str
+    authorize: Callable[[AuthorizationRequest], Awaitable[str]] | None
+    key: str | None
+    store: TokenStore | None
+    account: str
+    login_url: str | None
+    authorize_timeout: float
+    cooldown: float
+    renew_before_expiry: float | None
+    parse_token: Callable[[Mapping[str, object]], Token] | None
+    clock: Callable[[], float]
+
+
+@attrs.define(kw_only=True, eq=False, repr=False, slots=False)  # tests replace its methods
+class LoopbackService(ABC):
+    """A service on 127.0.0.1 that runs for one block, and what clients need to use it.
+
+    `async with` runs it in the running event loop, `with` in a thread. A closed one can be entered again, on the same port.
 
     Args:
         port: The port. 0, the default, means any free port.
-        keepalive_timeout: The seconds for which an idle connection is kept. 75 by default.
     """
 
     port: int = 0
-    keepalive_timeout: float = 75.0
+    redirect_uri: str = "https://application.example/callback"
+    """The registered redirect URI of the client."""
+    key: str = attrs.field(init=False)
+    """The API key."""
+    token: str = attrs.field(init=False)
+    """An access token that the service accepts."""
+    client_id: str = attrs.field(init=False)
+    """The client identifier for the token exchange."""
+    client_secret: str = attrs.field(init=False)
+    """The client secret for the token exchange."""
     _tasks: set[asyncio.Task[object]] = attrs.field(init=False, factory=set)
     _transports: weakref.WeakSet[asyncio.Transport] = attrs.field(init=False, factory=weakref.WeakSet)
     _server: web.Server | None = attrs.field(init=False, default=None)
@@ -47,10 +77,78 @@ class LoopbackServer(ABC):
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         """Handle one request, and return its response, which may have been sent already."""
 
+    @abstractmethod
+    def new_code(self) -> str:
+        """Return an authorization code for one token exchange."""
+
     @property
     def base_url(self) -> str:
-        """The address of the resource operations. Its port is known once the server runs."""
+        """The address of the resource operations. Its port is known once the service runs."""
         return f"http://{_HOST}:{self.port}"
+
+    @property
+    def auth_url(self) -> str:
+        """The address of the token exchange."""
+        return f"{self.base_url}/auth"
+
+    @property
+    def authorize_url(self) -> str:
+        """The address of the page on which a user gives consent.
+
+        It takes the parameters of RFC 6749, section 4.1.1, and RFC 7636. The interface does not describe this page (5.10).
+        """
+        return f"{self.auth_url}/authorize"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables with which an application uses this service.
+
+        `BOARDCLIENT_COOKIE_SECRET` is not among them.
+        """
+        return {
+            "BOARDCLIENT_BASE_URL": self.base_url,
+            "BOARDCLIENT_AUTH_URL": self.auth_url,
+            "BOARDCLIENT_KEY": self.key,
+            "BOARDCLIENT_TOKEN": self.token,
+            "BOARDCLIENT_CLIENT_ID": self.client_id,
+            "BOARDCLIENT_CLIENT_SECRET": self.client_secret,
+            "BOARDCLIENT_REDIRECT_URI": self.redirect_uri,
+            "BOARDCLIENT_AUTHORIZE_URL": self.authorize_url,
+        }
+
+    async def authorize(self, request: AuthorizationRequest) -> str:
+        """Return a code at once, as the `authorize` callback of `OAuthCredentials`."""
+        return self.new_code()
+
+    def oauth_credentials(self, **options: Unpack[OAuthOptions]) -> OAuthCredentials:
+        """Return OAuth credentials of the client that is registered with this service.
+
+        Args:
+            options: The options of `OAuthCredentials`. They replace those that the service knows.
+        """
+        from boardclient import OAuthCredentials
+
+        given = {
+            "client_id": self.client_id,
+            "client_secret": self.client_secret,
+            "redirect_uri": self.redirect_uri,
+            "auth_url": self.auth_url,
+            "authorize": self.authorize,
+            "key": self.key,
+        }
+        return OAuthCredentials(**{**given, **options})  # type: ignore[arg-type]  # -- OAuthCredentials checks them
+
+    def session(self, credentials: CredentialProvider | None = None, **options: Unpack[SessionOptions]) -> AsyncSession:
+        """Return a session for this service. The caller closes it.
+
+        Args:
+            credentials: The credentials. By default the service's key and the first member's token.
+            options: The options of `AsyncSession`.
+        """
+        from boardclient import AsyncSession, StaticCredentials
+
+        given = StaticCredentials(token=self.token, key=self.key) if credentials is None else credentials
+        return AsyncSession(given, **{"base_url": self.base_url, **options})  # type: ignore[arg-type]  # -- AsyncSession checks them
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -93,12 +191,12 @@ class LoopbackServer(ABC):
         """Start listening.
 
         Raises:
-            RuntimeError: the server is already running.
+            RuntimeError: the service is already running.
             OSError: the port is in use.
         """
         if self._server is not None:
             raise RuntimeError("this service is already running: stop it first, or make another one")
-        server = web.Server(self._handle, access_log=None, keepalive_timeout=self.keepalive_timeout)
+        server = web.Server(self._handle, access_log=None)
         self._listener = await asyncio.get_running_loop().create_server(server, _HOST, self.port)
         self._server = server
         self.port = self._listener.sockets[0].getsockname()[1]
@@ -132,34 +230,28 @@ class LoopbackServer(ABC):
         self._transports.add(request.transport)
         try:
             return await self._respond(request)
+        except ConnectionError:  # the client has closed the connection
+            return web.Response()
         finally:
             self._tasks.discard(task)
 
 
 @attrs.define(eq=False)
-class HttpStage:
-    """One request and its response: what a `faults.Stage` is over HTTP. Owned by the handler of the request."""
+class Stage:
+    """One request that waits for its response, as a fault sees it. Owned by the handler of the request."""
 
-    request: web.BaseRequest
-    wait: Callable[[float], Awaitable[object]]
+    request: web.BaseRequest = attrs.field(repr=False)
+    commit_with: Callable[[], Answer]
+    on_status: Callable[[int], None]
+    sleep: Callable[[float], Awaitable[object]]
+    """Waits for a number of seconds on the service's clock."""
     response: web.StreamResponse = attrs.field(init=False, factory=web.Response)
-    commit_with: Callable[[], Answer] = attrs.field(init=False)
-    on_status: Callable[[int], None] = attrs.field(init=False)
-    on_settled: Callable[[], None] = attrs.field(init=False, default=lambda: None)
-    has_begun: bool = attrs.field(init=False, default=False)
-    is_hanging: bool = attrs.field(init=False, default=False)
     _outcome: Answer | None = attrs.field(init=False, default=None)
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the request was carried out, or never will be."""
-        return self._outcome is not None or self.is_hanging
 
     def commit(self) -> Answer:
         """Carry out the request, and return its response. Calling it again changes nothing."""
         if self._outcome is None:
             self._outcome = self.commit_with()
-            self.on_settled()
         return self._outcome
 
     def encode(self, response: Answer) -> tuple[bytes, dict[str, str]]:
@@ -168,13 +260,17 @@ class HttpStage:
         return text.encode(), {"Content-Type": f"{response.content_type}; charset=utf-8", **response.headers}
 
     async def reply(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
-        """Send a whole response."""
-        response = web.Response(status=status, body=body, headers=headers)
-        self.response = response
-        self.has_begun = True
+        """Send a whole response.
+
+        Args:
+            status: The HTTP status.
+            body: The body, b"" by default.
+            headers: Header fields. None (default): those that HTTP requires.
+        """
+        self.response = web.Response(status=status, body=body, headers=headers)
         self.on_status(status)
-        await response.prepare(self.request)
-        await response.write_eof()
+        await self.response.prepare(self.request)
+        await self.response.write_eof()
 
     async def reply_answer(self) -> None:
         """Carry out the request, and send its response."""
@@ -182,10 +278,15 @@ class HttpStage:
         await self.reply(outcome.status, *self.encode(outcome))
 
     async def begin(self, status: int, length: int, headers: Mapping[str, str]) -> None:
-        """Send the head of a response whose body has `length` bytes."""
+        """Send the head of a response.
+
+        Args:
+            status: The HTTP status.
+            length: The bytes of the body that follows, as `Content-Length` announces them.
+            headers: Further header fields.
+        """
         self.response = web.StreamResponse(status=status, headers=headers)
         self.response.content_length = length
-        self.has_begun = True
         self.on_status(status)
         await self.response.prepare(self.request)
 
@@ -208,92 +309,17 @@ class HttpStage:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait for a number of seconds on the service's clock."""
-        await self.wait(seconds)
-
     async def hang(self) -> None:
         """Wait until the service closes."""
-        self.is_hanging = True
-        self.on_settled()
         await asyncio.Event().wait()
 
 
-async def read_body(request: web.BaseRequest, limit: int) -> bytes | None:
-    """Read the body of a request. Return None if it is longer than `limit` bytes.
+async def read_body(request: web.BaseRequest) -> bytes:
+    """Read the whole body of a request. `request.read` would refuse one of more than 1 MiB.
 
-    A client that expects `100 Continue` gets it (RFC 9110, section 10.1.1), unless the body is too long. The server reads and
-    discards an unread rest for a while after the response: otherwise the connection would be reset, and the client might lose the
-    response (RFC 9112, section 9.6).
+    A client that expects `100 Continue` gets it (RFC 9110, section 10.1.1).
     """
-    if (request.content_length or 0) > limit:
-        return None
     if request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
-    parts = bytearray()
-    async for part in request.content.iter_any():
-        parts += part
-        if len(parts) > limit:
-            return None
-    return bytes(parts)
-
-
-@attrs.frozen(eq=False)
-class _Sleeper:
-    wakes_at: float
-    future: asyncio.Future[None]
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-@attrs.define(eq=False)
-class ServiceClock:
-    """The service's time. Owned by the service; `advance` may be called from any thread.
-
-    `real` returns the time in seconds, and `wait` sleeps for a number of seconds.
-    """
-
-    real: Callable[[], float]
-    wait: Callable[[float], Awaitable[object]]
-    _ahead: float = attrs.field(init=False, default=0.0)
-    _sleepers: set[_Sleeper] = attrs.field(init=False, factory=set)
-    _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
-
-    def __call__(self) -> float:
-        """Return the service's time in seconds. Only differences have a meaning."""
-        return self.real() + self._ahead
-
-    def advance(self, seconds: float) -> None:
-        """Move the clock forward, and end the sleeps whose time has come.
-
-        Raises:
-            ValueError: `seconds` is negative or not a number.
-        """
-        if not seconds >= 0:
-            raise ValueError(f"the service's clock moves forward only, not by {seconds!r} seconds")
-        with self._lock:
-            self._ahead += seconds
-            now = self()
-            due = [sleeper for sleeper in self._sleepers if sleeper.wakes_at <= now]
-        for sleeper in sorted(due, key=lambda sleeper: sleeper.wakes_at):
-            with contextlib.suppress(RuntimeError):  # the sleeper's loop is closed
-                sleeper.future.get_loop().call_soon_threadsafe(_wake, sleeper.future)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait until `seconds` have passed on this clock, in real time or by `advance`."""
-        sleeper = _Sleeper(self() + seconds, asyncio.get_running_loop().create_future())
-        with self._lock:
-            self._sleepers.add(sleeper)
-        waiting = asyncio.ensure_future(self._wait(seconds))
-        try:
-            await asyncio.wait({waiting, sleeper.future}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._sleepers.discard(sleeper)
-            waiting.cancel()
-
-    async def _wait(self, seconds: float) -> None:
-        await self.wait(seconds)
+    return b"".join([part async for part in request.content.iter_any()])

@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
 import attrs
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 Fields: TypeAlias = Mapping[str, Json]
-ExchangeAnswer: TypeAlias = Literal["rfc6749", "token", "form"]
 _MEMBERS: Any = ("A Member",)
 _CODE_SECONDS = 600.0  # RFC 6749, section 4.1.2
 _CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
@@ -91,12 +90,6 @@ class Member:
     id: str
     name: str
 
-    @property
-    def initials(self) -> str:
-        """The first letters of the name's first and last word."""
-        words = self.name.split() or ["?"]
-        return "".join(word[0].upper() for word in dict.fromkeys((words[0], words[-1])))
-
     def wire(self) -> dict[str, Json]:
         """Return the member's JSON (4.11). The interface does not document its fields."""
         words = self.name.lower().split()
@@ -126,7 +119,8 @@ class AuthorizationCode:
     expires_at: float
 
 
-def _names(values: Iterable[str]) -> frozenset[str]:
+def names_of(values: Iterable[str]) -> frozenset[str]:
+    """Return the names of scopes or organizations as a set."""
     return frozenset(values)
 
 
@@ -154,9 +148,7 @@ class Grants:
 
     clock: Callable[[], float] = time.monotonic
     token_lifetime: float | None = None
-    scopes: frozenset[str] = attrs.field(default=frozenset({"read", "write"}), converter=_names)
-    exchange_answer: ExchangeAnswer = "rfc6749"
-    errors: Literal["json", "text"] = "json"
+    scopes: frozenset[str] = attrs.field(default=frozenset({"read", "write"}), converter=names_of)
     redirect_uri: str = "https://application.example/callback"
     members: tuple[Member, ...] = attrs.field(default=_MEMBERS, converter=_members)
     key: str = attrs.field(init=False, default=_secret("key", 0))
@@ -221,10 +213,6 @@ class Grants:
         self.tokens[value] = AccessToken(value, granted, expires_at, self.member(member).id)
         return value
 
-    def revoke(self, token: str) -> None:
-        """Refuse a token from now on. An unknown token is ignored."""
-        self.tokens.pop(token, None)
-
     def expire_tokens(self) -> None:
         """Make every token that was issued so far expire."""
         for token in list(self.tokens.values()):
@@ -251,19 +239,14 @@ class Grants:
     def exchange(self, fields: Fields) -> Answer:
         """Exchange a code for a token, and return the response (interface 4.12).
 
-        Errors have the form of RFC 6749, section 5.2, if `exchange_answer` is "rfc6749".
+        Errors have the form of RFC 6749, section 5.2.
         """
         try:
-            token_fields = self._exchanged(fields)
+            return Answer(200, self._exchanged(fields))
         except Refused as refused:
-            if self.exchange_answer != "rfc6749" or self.errors != "json":
-                raise
             return Answer(
                 refused.status, {"error": refused.error, "error_description": refused.message, "message": refused.message}
             )
-        if self.exchange_answer == "form":
-            return Answer(200, urlencode(token_fields), "application/x-www-form-urlencoded")
-        return Answer(200, token_fields)
 
     def _exchanged(self, fields: Fields) -> dict[str, Json]:
         given = {name: required(fields, name) for name in ("client_id", "client_secret", "code", "redirect_uri")}
@@ -278,8 +261,6 @@ class Grants:
         if code.challenge != (None if verifier is None else challenge_of(verifier)):
             raise Refused(400, "the code verifier is missing or does not match the code", "invalid_grant")
         token = self.issue_token(scopes=code.scopes, member=code.member_id)
-        if self.exchange_answer == "token":
-            return {"token": token}
         response: dict[str, Json] = {"access_token": token, "token_type": "bearer"}
         if self.token_lifetime is not None:
             response["expires_in"] = int(self.token_lifetime)
@@ -296,14 +277,13 @@ def _style() -> str:
     return files("boardclient.testing").joinpath("data", "page.css").read_text(encoding="utf-8")
 
 
-def page(title: str, body: str, script: str = "") -> str:
-    """Return a whole page. The title is escaped; `body` and `script` must be safe."""
-    script = f"<script>{script}</script>" if script else ""
+def _page(title: str, body: str) -> str:
+    """Return a whole page. The title is escaped, and `body` must be safe."""
     head = (
         '<meta charset=utf-8><meta name=viewport content="width=device-width,initial-scale=1"><link rel=icon href="data:,">'
         f"<title>{escape(title)}</title><style>{_style()}</style>"
     )
-    return f"<!doctype html><html lang=en><head>{head}</head><body>{body}{script}</body></html>"
+    return f"<!doctype html><html lang=en><head>{head}</head><body>{body}</body></html>"
 
 
 class _Wrong(Exception):  # noqa: N818 -- it never leaves this module
@@ -373,7 +353,7 @@ def _back(grants: Grants, query: Mapping[str, str], **parameters: str) -> Answer
 
 def _broken(message: str) -> Answer:
     body = f"<h1>This sign-in can't continue</h1><p>{escape(message)}</p><p class=quiet>Nothing was sent to any application.</p>"
-    return Answer(400, page("Sign-in", f"<main class=card>{body}</main>"), "text/html")
+    return Answer(400, _page("Sign-in", f"<main class=card>{body}</main>"), "text/html")
 
 
 def _consent_page(grants: Grants, query: Mapping[str, str], scopes: frozenset[str]) -> Answer:
@@ -381,8 +361,7 @@ def _consent_page(grants: Grants, query: Mapping[str, str], scopes: frozenset[st
     hidden = "".join(f'<input type=hidden name="{name}" value="{escape(query[name])}">' for name in _PARAMETERS if name in query)
     wanted = "".join(f"<li>{escape(_WORDS.get(scope, scope))}</li>" for scope in sorted(scopes))
     choices = "".join(
-        f'<button name=member value="{escape(member.id)}"><span class=face aria-hidden=true>{escape(member.initials)}</span>'
-        f"<span>Continue as <b>{escape(member.name)}</b></span></button>"
+        f'<button name=member value="{escape(member.id)}">Continue as <b>{escape(member.name)}</b></button>'
         for member in grants.members
     )
     body = (
@@ -392,4 +371,4 @@ def _consent_page(grants: Grants, query: Mapping[str, str], scopes: frozenset[st
         "<p class=quiet>This is a service for trials. Its members have no passwords.</p></main>"
     )
     headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY"}
-    return Answer(200, page("Allow access?", body), "text/html", headers)
+    return Answer(200, _page("Allow access?", body), "text/html", headers)

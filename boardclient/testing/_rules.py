@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import attrs
 
 from boardclient.testing import _oauth
-from boardclient.testing._oauth import Answer, Fields, Grants, Json, Member, Refused, required, text_of
+from boardclient.testing._oauth import Answer, Fields, Grants, Json, Member, Refused, names_of, required, text_of
 
 _R = TypeVar("_R")
 _POSITION_STEP = 16384.0
@@ -211,10 +211,6 @@ def _is_date_time(text: str) -> bool:
     return "T" in text or len(text) <= len("2027-01-02")
 
 
-def _names(values: Iterable[str]) -> frozenset[str]:
-    return frozenset(values)
-
-
 def _found(records: Mapping[str, _R], identifier: str, kind: str) -> _R:
     record = records.get(identifier)
     if record is None:
@@ -238,7 +234,7 @@ class BoardRules(Grants):
         cards: The cards by identifier.
     """
 
-    organizations: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
+    organizations: frozenset[str] = attrs.field(default=frozenset(), converter=names_of)
     shape: Callable[[str, Json], Json] | None = None
     address: str = "https://boards.example"
     boards: dict[str, BoardRecord] = attrs.field(init=False, factory=dict)
@@ -273,10 +269,8 @@ class BoardRules(Grants):
                 raise Refused(400, "the identifier is missing")
             result = self._apply(operation, identifier or "", self._fields(body), member)
         except Refused as refused:
-            status, message = refused.status, refused.message
-        else:
-            return Answer(200, result if self.shape is None else self.shape(operation, result))
-        return self._refusal(status, message)
+            return Answer(refused.status, {"message": refused.message})
+        return Answer(200, result if self.shape is None else self.shape(operation, result))
 
     def seed(self, lists: Mapping[str, Iterable[str]], name: str = "Board") -> SeededBoard:
         """Create a board with lists and cards, without a request.
@@ -308,11 +302,6 @@ class BoardRules(Grants):
         positions = {record.id: record.pos for record in self.lists.values() if record.board_id == board_id}
         cards = [card for card in self.cards.values() if card.list_id in positions]
         return sorted(cards, key=lambda card: (positions[card.list_id], card.pos))
-
-    def _refusal(self, status: int, message: str) -> Answer:
-        if self.errors == "text":
-            return Answer(status, message, "text/plain")
-        return Answer(status, {"message": message})
 
     @staticmethod
     def _fields(body: object) -> Fields:

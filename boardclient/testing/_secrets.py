@@ -49,9 +49,8 @@ def assert_no_secrets(thing: object, *, secrets: Iterable[str], frames: Callable
 
     It searches the object's `str`, `repr`, pickle, items and attributes, and theirs in turn. Of an exception it also searches the
     arguments, notes, causes and contexts, the printed traceback, and the locals of frames; of a log record also the message.
-    A secret is found as it is, as bytes, percent-encoded, escaped as in JSON, HTML or a `repr`, in UTF-16, and in base64 and
-    hexadecimal if it has six bytes or more. Two of these one after the other are found as well; compressed and encrypted forms
-    are not.
+    A secret is found as it is, as bytes, percent-encoded, escaped as in JSON, HTML or a `repr`, and in base64 and hexadecimal if
+    it has six bytes or more. Compressed and encrypted forms are not found.
 
     Args:
         thing: The object to search.
@@ -64,7 +63,7 @@ def assert_no_secrets(thing: object, *, secrets: Iterable[str], frames: Callable
         ValueError: a secret is empty, or there is none.
     """
     __tracebackhide__ = True
-    forms = encoded_forms(_checked(secrets))
+    forms = _encoded_forms(_checked(secrets))
     places = [name for name, text in _Search(frames).sinks(thing) if _holds(text, forms)]
     if places:
         raise AssertionError(f"a secret can be read from: {', '.join(dict.fromkeys(places))}")
@@ -77,19 +76,14 @@ def _checked(secrets: Iterable[str]) -> list[str]:
     return given
 
 
-def encoded_forms(secrets: Iterable[str]) -> frozenset[bytes]:
-    """Return what to search for with `boardclient._redaction.masked`, which undoes percent-encoding and escapes by itself.
-
-    Besides the secrets these are base64, hexadecimal and UTF-16, also of each other, and what `repr` makes of bytes.
-    """
+def _encoded_forms(secrets: Iterable[str]) -> frozenset[bytes]:
+    """Return what to search for with `boardclient._redaction.masked`, which undoes percent-encoding and escapes by itself."""
     given = [*secrets]
     forms = {*forms_of(given)}
     for secret in given:
-        texts = {secret.encode(), quote(secret, safe="").encode()}
-        once = {form for text in texts for form in _encoded(text)}
-        wide = {secret.encode(code) for code in ("utf-16-le", "utf-16-be")}
-        forms |= once | wide | {form for text in {*once, *wide} for form in _encoded(text)}
-        forms |= {repr(text)[2:-1].encode() for text in {*texts, *wide}} | {repr(secret)[1:-1].encode()}
+        forms.add(repr(secret)[1:-1].encode())
+        for text in (secret.encode(), quote(secret, safe="").encode()):
+            forms |= {*_encoded(text), repr(text)[2:-1].encode()}
     return frozenset(forms)
 
 
@@ -108,7 +102,7 @@ def _encoded(raw: bytes) -> set[bytes]:
 
 def _holds(text: str | bytes, forms: frozenset[bytes]) -> bool:
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return masked(raw, forms) != raw
+    return any(form in raw for form in forms) or masked(raw, forms) != raw
 
 
 def _attributes(thing: object) -> Iterator[tuple[str, object]]:

@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol, TypeAlias
 
 import attrs
 
-from boardclient.testing._oauth import Answer
+from boardclient.testing._http import Stage
 from boardclient.testing._rules import OPERATIONS, UNKNOWN
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "Drop",
     "Fault",
     "Faults",
-    "ForeignBody",
     "Hang",
     "Planned",
     "RateLimit",
@@ -39,62 +38,6 @@ __all__ = [
     "status",
     "truncated",
 ]
-
-
-class Stage(Protocol):
-    """One request that waits for its response, as a fault sees it."""
-
-    def commit(self) -> Answer:
-        """Carry out the request, and return its response. Calling it again changes nothing."""
-        ...
-
-    async def reply(self, status: int, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
-        """Send a whole response.
-
-        Args:
-            status: The HTTP status.
-            body: The body, b"" by default.
-            headers: Header fields. None (default): those that HTTP requires.
-        """
-        ...
-
-    async def reply_answer(self) -> None:
-        """Carry out the request, and send its response."""
-        ...
-
-    async def begin(self, status: int, length: int, headers: Mapping[str, str]) -> None:
-        """Send the head of a response.
-
-        Args:
-            status: The HTTP status.
-            length: The bytes of the body that follows, as `Content-Length` announces them.
-            headers: Further header fields.
-        """
-        ...
-
-    async def write(self, part: bytes) -> None:
-        """Send a part of the body, after `begin`."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection once everything is written."""
-        ...
-
-    def abort(self, *, reset: bool = False) -> None:
-        """Close the connection at once, with `reset` by a TCP RST."""
-        ...
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait for a number of seconds on the service's clock."""
-        ...
-
-    async def hang(self) -> None:
-        """Wait until the service closes."""
-        ...
-
-    def encode(self, response: Answer) -> tuple[bytes, dict[str, str]]:
-        """Return the body and the headers of a response."""
-        ...
 
 
 class Fault(Protocol):
@@ -122,7 +65,7 @@ class Status:
 
     code: int
     headers: dict[str, str] = attrs.field(default=None, converter=_headers)
-    body: bytes = b""
+    body: bytes = attrs.field(default=b"", repr=False)
     commit: bool = attrs.field(default=False, kw_only=True)
 
     async def play(self, stage: Stage) -> None:
@@ -223,31 +166,6 @@ class Truncated:
 
 
 @attrs.frozen
-class ForeignBody:
-    """Respond with another body.
-
-    Args:
-        body: The body.
-        content_type: The content type. `application/json` by default.
-        status: The status. 200 by default.
-        commit: Whether to commit first. True by default.
-        headers: Other headers, such as `Content-Encoding`. None by default.
-    """
-
-    body: bytes = attrs.field(repr=False)
-    content_type: str = "application/json"
-    status: int = 200
-    commit: bool = attrs.field(default=True, kw_only=True)
-    headers: dict[str, str] = attrs.field(default=None, converter=_headers, kw_only=True)
-
-    async def play(self, stage: Stage) -> None:
-        """Commit if `commit` is set, and send the body."""
-        if self.commit:
-            stage.commit()
-        await stage.reply(self.status, self.body, {"Content-Type": self.content_type, **self.headers})
-
-
-@attrs.frozen
 class SlowBody:
     """Commit, and send the body byte by byte.
 
@@ -287,6 +205,26 @@ class RateLimit:
         await stage.reply(429, b"", headers)
 
 
+def foreign_body(
+    body: bytes,
+    content_type: str = "application/json",
+    status: int = 200,
+    *,
+    commit: bool = True,
+    headers: Mapping[str, str] | None = None,
+) -> Status:
+    """Return a fault that responds with another body.
+
+    Args:
+        body: The body.
+        content_type: The content type. `application/json` by default.
+        status: The status. 200 by default.
+        commit: Whether to commit first. True by default.
+        headers: Other headers, such as `Content-Encoding`. None by default.
+    """
+    return Status(status, {"Content-Type": content_type, **(headers or {})}, body, commit=commit)
+
+
 def redirect(location: str, code: int = 307) -> Status:
     """Return a fault that responds with a redirect and does not commit.
 
@@ -303,7 +241,6 @@ delay_answer: TypeAlias = DelayAnswer
 delay_commit: TypeAlias = DelayCommit
 hang: TypeAlias = Hang
 truncated: TypeAlias = Truncated
-foreign_body: TypeAlias = ForeignBody
 slow_body: TypeAlias = SlowBody
 rate_limit: TypeAlias = RateLimit
 
@@ -344,7 +281,7 @@ class Faults:
     delay_commit: ClassVar[type[DelayCommit]] = DelayCommit
     hang: ClassVar[type[Hang]] = Hang
     truncated: ClassVar[type[Truncated]] = Truncated
-    foreign_body: ClassVar[type[ForeignBody]] = ForeignBody
+    foreign_body: ClassVar[Callable[..., Status]] = staticmethod(foreign_body)
     slow_body: ClassVar[type[SlowBody]] = SlowBody
     redirect: ClassVar[Callable[..., Status]] = staticmethod(redirect)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import zlib
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
     from boardclient import AsyncSession
-    from boardclient.testing import BoardRecording, BoardService
-    from boardclient.testing._replay import RecordMode
+    from boardclient.testing import BoardService
 
 try:
     from pytest_asyncio import fixture as _asynchronous
@@ -21,67 +19,46 @@ except ImportError:  # pragma: no cover -- the package's own tests need it; anyi
     _asynchronous = pytest.fixture  # type: ignore[assignment]  # -- both are called without arguments
 
 
-_MODES = ("none", "once", "all")
-_failed = pytest.StashKey[bool]()
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--board-record`."""
     parser.getgroup("boardclient").addoption(
-        "--board-record",
-        choices=_MODES,
-        default="once",
-        help="For tests with the fixture board_recording: 'once' (default) records those that have no recording yet, 'none' only"
-        " replays, 'all' records every one again.",
+        "--board-record", action="store_true", help="record the tests with the fixture board_recording again"
     )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
-    config.addinivalue_line(
-        "markers",
-        "board_recording(path=None, *, ignoring=(), strict=True, repeats=False, secrets=()): the file of the fixture"
-        " board_recording, beside the test, and the options of boardclient.testing.record and replay.",
-    )
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Note that a test has failed."""
-    yield
-    if call.when == "call" and call.excinfo is not None:
-        item.stash[_failed] = True
 
 
 @pytest.fixture
-def board_recording(request: pytest.FixtureRequest) -> Iterator[BoardRecording]:
-    """Record or replay the requests of one test.
+def board_recording_options() -> Mapping[str, object]:
+    """Return the options of `board_recording`, none by default. Override it to set some.
 
-    The file is `recordings/MODULE/TEST.har` beside the test's module, or what the marker `board_recording` names.
+    They are `secrets` of `boardclient.testing.record` and `ignoring` of `boardclient.testing.replay`.
     """
-    from boardclient.testing._replay import NotRecordedError, recording_of_test
-
-    marker = request.node.get_closest_marker("board_recording")
-    module = request.path
-    arguments, options = ((), {}) if marker is None else (marker.args, {**marker.kwargs})
-    named = arguments[0] if arguments else options.pop("path", None) or _file_name(module.stem, request.node.nodeid)
-    mode: RecordMode = request.config.getoption("--board-record")  # pyright: ignore[reportAssignmentType] -- it has a default
-    try:
-        with recording_of_test(module.parent / named, mode, options, lambda: request.node.stash.get(_failed, False)) as recording:
-            yield recording
-    except NotRecordedError as error:
-        pytest.fail(str(error), pytrace=False)
+    return {}
 
 
-def _file_name(module: str, test: str) -> str:
-    """Return the path of a test's file.
+@pytest.fixture
+def board_recording(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, board_recording_options: Mapping[str, object]
+) -> Iterator[None]:
+    """Replay the requests of one test, or record them with `--board-record`.
 
-    If parameters contain characters that no file name may have, a checksum keeps the names distinct.
+    The file is `recordings/MODULE/TEST.har` beside the test's module. While it is replayed, the environment variables are those
+    of the service that replays it.
     """
-    name = test.partition("::")[2].replace("::", ".")
-    clean = re.sub(r"[^\w.,=+\-\[\]]+", "-", name)
-    checksum = "" if clean == name else f"-{zlib.crc32(name.encode()):08x}"
-    return f"recordings/{module}/{clean}{checksum}.har"
+    from boardclient.testing import record, replay
+
+    options: dict[str, object] = {"secrets": (), "ignoring": (), **board_recording_options}
+    name = quote(request.node.nodeid.partition("::")[2].replace("::", "."), safe="[]")
+    path = request.path.parent / "recordings" / request.path.stem / f"{name}.har"
+    if request.config.getoption("--board-record"):
+        with record(path, secrets=options["secrets"]):  # type: ignore[arg-type]  # -- the application's choice
+            yield
+    elif not path.exists():
+        pytest.fail(f"{path} does not exist: run the test with --board-record to record it", pytrace=False)
+    else:
+        with replay(path, ignoring=options["ignoring"]) as service:  # type: ignore[arg-type]  # -- as above
+            for variable, value in service.environment.items():
+                monkeypatch.setenv(variable, value)
+            yield
 
 
 @pytest.fixture
@@ -99,21 +76,6 @@ def board_service(board_service_options: Mapping[str, object]) -> Iterator[Board
     from boardclient.testing import BoardService
 
     with BoardService(**board_service_options) as service:  # type: ignore[arg-type]  # -- the options are the application's choice
-        yield service
-
-
-@pytest.fixture(scope="module")
-def module_board_service_options() -> Mapping[str, object]:
-    """Return the options of `module_board_service`, none by default. Override it to set some."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def module_board_service(module_board_service_options: Mapping[str, object]) -> Iterator[BoardService]:
-    """Run one `BoardService` for all tests of a module, which share its data."""
-    from boardclient.testing import BoardService
-
-    with BoardService(**module_board_service_options) as service:  # type: ignore[arg-type]  # -- as above
         yield service
 
 

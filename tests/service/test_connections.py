@@ -17,7 +17,7 @@ import pytest
 from transport_helpers import OK
 
 from boardclient import Effect
-from boardclient._transport import Progress, RawResponse, TransportFailure, TransportResult, _client_session
+from boardclient._transport import Progress, RawResponse, TransportFailure, TransportResult
 from boardclient._transport._connections import Protocol
 from boardclient._transport._pool import Pool
 
@@ -80,7 +80,6 @@ async def test_a_connection_that_the_system_knows_to_be_closed(open_pool: Any, r
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-@pytest.mark.parametrize("is_lent", [False, True])
 @pytest.mark.parametrize(
     ("first", "then"),
     [
@@ -92,10 +91,9 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
 )
 async def test_framing_that_breaks_after_the_head(
-    open_pool: Any, raw_server: Any, contexts: Any, monkeypatch: pytest.MonkeyPatch, first: bytes, then: bytes, is_lent: bool
+    open_pool: Any, raw_server: Any, contexts: Any, monkeypatch: pytest.MonkeyPatch, first: bytes, then: bytes
 ) -> None:
     """A body whose framing breaks in a later packet ends the request at once, though the peer keeps the connection open."""
-    monkeypatch.setattr(_client_session, "_WATCH_SECONDS", 0.01)
 
     async def handler(reader: Any, writer: Any) -> None:
         await head_of(reader)
@@ -114,16 +112,8 @@ async def test_framing_that_breaks_after_the_head(
         made(self, transport)
 
     monkeypatch.setattr(aiohttp.client_proto.ResponseHandler, "connection_made", connection_made)
-    async with raw_server.run(handler, contexts[0]) as url, aiohttp.ClientSession() as http:
-        if is_lent:
-            context = contexts[1].get("ssl", True)
-            await http.close()
-            http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
-            pool = open_pool(http)
-        else:
-            pool = open_pool(**contexts[1])
-        assert await send(pool, "GET", f"{url}/1/x") == BROKE
-        await http.close()
+    async with raw_server.run(handler, contexts[0]) as url:
+        assert await send(open_pool(**contexts[1]), "GET", f"{url}/1/x") == BROKE
 
 
 async def test_a_reset_within_a_body_without_length(open_pool: Any, raw_server: Any) -> None:
@@ -364,7 +354,8 @@ async def test_a_request_of_the_pools_session_that_is_no_call(open_pool: Any, ra
 
     async with raw_server.run(handler) as url:
         pool = open_pool()
-        async with pool._open().http.get(f"{url}/1/x?y=z") as response:
+        pool._open()
+        async with pool._sessions[0].get(f"{url}/1/x?y=z") as response:
             assert await response.read() == b"{}"
     assert seen[0].startswith(b"GET /1/x?y=z HTTP/1.1\r\n")
 
@@ -404,15 +395,3 @@ async def test_the_rest_of_a_connection_is_read() -> None:
         protocol.connection_lost(BrokenPipeError())
         head, _ = await protocol.read()
         assert head.code == 200
-
-
-async def test_a_body_that_is_whole_is_not_ended_by_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body that came whole is read, though the connection of the application's session ends before that."""
-    protocol = Mock(spec=aiohttp.client_proto.ResponseHandler)
-    protocol.exception.return_value = None
-    protocol.transport = None
-    content = aiohttp.StreamReader(protocol, 2**16, loop=asyncio.get_running_loop())
-    content.feed_data(b"{}")
-    content.feed_eof()
-    await _client_session._end_with_connection(content, protocol)
-    assert await content.readany() == b"{}"

@@ -120,24 +120,22 @@ async def test_trace_configs_see_failures(raw_server: Any, monkeypatch: pytest.M
     assert not [error for error in errors if TOKEN in repr(error) or KEY in repr(error)]
 
 
-async def test_a_trace_config_that_fails(
-    raw_server: Any, monkeypatch: pytest.MonkeyPatch, traced: Traced, caplog: pytest.LogCaptureFixture
+async def test_a_trace_config_that_adds_what_cannot_be_sent(
+    raw_server: Any, monkeypatch: pytest.MonkeyPatch, traced: Traced
 ) -> None:
-    """A trace config that raises, or adds what can't be sent, does not end the call; what it raises is logged."""
+    """What an instrument adds is sent where it is well-formed and frames nothing."""
     seen: list[bytes] = []
 
-    async def failing(session: Any, context: Any, params: Any) -> None:
+    async def adding(session: Any, context: Any, params: Any) -> None:
         params.headers["X-Framed"] = "a\r\nX-Other: b"
         params.headers["Content-Length"] = "3"
-        raise RuntimeError("out of order")
 
-    traced.config.on_request_start.append(failing)
+    traced.config.on_request_start.append(adding)
     instrument(monkeypatch, traced)
     async with raw_server.run(functools.partial(answering, seen)) as url, session_of(url) as session:
         await session.cards.get("c")
     assert b"X-" not in seen[0]
     assert b"traceparent" in seen[0]
-    assert "a trace config failed" in caplog.text
 
 
 async def test_wrappers_of_the_request(raw_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

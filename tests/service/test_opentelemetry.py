@@ -268,11 +268,8 @@ async def test_all_requests_and_records_of_a_run_are_in_its_span(
     (run_span,) = (span for span in spans.values() if span.name == "cards.create_many")
     assert run_span.parent is not None
     assert run_span.parent.span_id == outer.get_span_context().span_id
-    assert [event.name for event in run_span.events][:3] == [
-        "the board is read",
-        "rows are sent",
-        "rows in doubt: 1, the board is read in 0.0 s",
-    ]
+    told = [event.name for event in run_span.events if not event.name.startswith("rows in doubt")]  # if it has to wait
+    assert told[:3] == ["the board is read", "rows are sent", "the board is read for the audit"]
     for span in exported.spans(SpanKind.INTERNAL):
         assert span.name in {"import", "cards.create_many"} or span.parent.span_id == run_span.context.span_id
     names = Counter(span.name for span in exported.spans(SpanKind.INTERNAL))

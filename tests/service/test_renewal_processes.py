@@ -22,7 +22,6 @@ PROGRAM = Path(__file__).with_name("renewing_process.py")
 PROCESSES, REQUESTS = 4, 250
 LEASE_SECONDS = 1000
 """No process is so slow that its lease ends by itself: `end_leases` moves the clock of all stores."""
-SHORT_LEASE_SECONDS = 5.0
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and private files are POSIX")
 
@@ -71,7 +70,7 @@ class Family:
             self.stopped.set_result(pid)
         return {}
 
-    async def begin(self, port: int, *, lease_seconds: float = LEASE_SECONDS, **options: bool) -> None:
+    async def begin(self, port: int, **options: bool) -> None:
         """Start the processes; they begin together."""
         service = self.service
         plan = {
@@ -80,7 +79,7 @@ class Family:
             "ahead": str(self._ahead),
             "parent": port,
             "requests": REQUESTS,
-            "lease_seconds": lease_seconds,
+            "lease_seconds": LEASE_SECONDS,
             "is_blocking": options.get("is_blocking", False),
             "meets_at_half": options.get("meets_at_half", False),
             "client": {
@@ -204,11 +203,14 @@ async def test_the_holder_is_killed(family: Family, service: BoardService, step:
     assert await family.generation() == (1 if when == "first use" else 2)
 
 
-async def test_a_holder_that_is_stopped_for_longer_than_its_lease(family: Family, service: BoardService) -> None:
-    """A holder that can't extend its lease is replaced by another; when it resumes it does no harm, and two codes are used."""
+@pytest.mark.parametrize("is_blocking", [False, True], ids=["stopped", "blocked"])
+async def test_a_holder_that_is_silent_for_longer_than_its_lease(
+    family: Family, service: BoardService, is_blocking: bool
+) -> None:
+    """A process that is stopped, or whose callback blocks its loop, costs one more code. When it resumes it does no harm."""
     family.first_may_go.clear()
-    family.on_first = lambda pid: (os.kill(pid, signal.SIGSTOP), family.end_leases())
-    async with running(family):
+    family.on_first = lambda pid: (is_blocking or os.kill(pid, signal.SIGSTOP), family.end_leases())
+    async with running(family, is_blocking=is_blocking):
         await service.received("members.me", 100)
         assert len(set(family.askers)) == 2
         os.kill(family.askers[0], signal.SIGCONT)
@@ -217,29 +219,3 @@ async def test_a_holder_that_is_stopped_for_longer_than_its_lease(family: Family
     assert len(family.askers) == 2
     assert len(service.calls_of("token.exchange")) <= 2
     assert await family.generation() == 1
-
-
-async def test_a_holder_whose_callback_blocks_its_loop(family: Family, service: BoardService) -> None:
-    """A callback that blocks its loop for longer than the lease costs one more code, not one per process."""
-    family.first_may_go.clear()
-    family.on_first = lambda pid: family.end_leases()
-    async with running(family, is_blocking=True):
-        await service.received("members.me", 100)
-        assert len(set(family.askers)) == 2
-        family.first_may_go.set()
-        await family.assert_all_answered()
-    assert len(family.askers) == 2
-    assert len(service.calls_of("token.exchange")) <= 2
-    assert await family.generation() == 1
-
-
-async def test_a_callback_that_takes_longer_than_the_lease(family: Family, service: BoardService) -> None:
-    """A running holder extends its lease for as long as its callback takes: no other asks the user."""
-    family.first_may_go.clear()
-    async with running(family, lease_seconds=SHORT_LEASE_SECONDS):
-        await family.first_asked.wait()
-        await asyncio.sleep(1.5 * SHORT_LEASE_SECONDS)  # what is waited for is that nothing happens
-        assert service.requests == 0
-        family.first_may_go.set()
-        await family.assert_all_answered()
-    assert family.counts == (1, 1)

@@ -1,8 +1,7 @@
-"""Which transport is taken: what is used of aiohttp is probed, and what is out of the ordinary goes by `ClientSession`."""
+"""Which transport is taken: what is used of aiohttp is looked for, and what is out of the ordinary goes by `ClientSession`."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -15,70 +14,32 @@ from transport_helpers import OK, read_request, send
 from boardclient import Effect
 from boardclient._transport import RawResponse, TransportFailure, _client_session, _connections
 
-# --- what is used of aiohttp
+NOWHERE = "http://127.0.0.1:1"
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"),
-    [
-        (aiohttp.TCPConnector, "_release"),
-        (aiohttp.client_proto.ResponseHandler, "should_close"),
-        (aiohttp.StreamReader, "at_eof"),
-        (_connections, "_new_parser"),
-    ],
-)
+async def serve(reader: Any, writer: Any) -> None:
+    """Respond with an empty object to each request."""
+    while True:
+        await read_request(reader)
+        writer.write(OK)
+
+
+@pytest.mark.parametrize("name", ["TCPConnector", "ResponseHandler", "StreamReader", "HttpResponseParser"])
 async def test_an_aiohttp_that_lacks_a_part_is_used_as_documented(
-    open_pool: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owner: Any, name: str
+    open_pool: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     """An aiohttp without something that the direct transport needs is used through `ClientSession`, and a warning names it."""
     with monkeypatch.context() as without:
-        if owner is _connections:
-            without.setattr(owner, name, lambda handler, loop: int("", limit=1))  # a TypeError, as of an unknown option
+        if name == "HttpResponseParser":
+            without.setattr(_connections, "_new_parser", lambda handler, loop: int("", limit=1))  # a TypeError, as of an option
         else:
-            without.setattr(_connections, "_USED", {**_connections._USED, owner.__name__: ("gone",)})
+            without.setattr(_connections, "_USED", {**_connections._USED, name: ("gone",)})
         pool = open_pool()
-        pool._open()
-    assert pool.transport_name == "ClientSessionTransport"
+        assert isinstance(await send(pool, "GET", f"{NOWHERE}/1/x"), TransportFailure)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert ("HttpResponseParser" if owner is _connections else f"{owner.__name__}.gone") in caplog.text
-    assert isinstance(await send(pool, "GET", "http://127.0.0.1:1/1/x"), TransportFailure)
+    assert (name if name == "HttpResponseParser" else f"{name}.gone") in caplog.text
     assert repr(pool) == "0/1 connections, ClientSessionTransport"
     pool.abandon()
-
-
-async def test_the_parser_is_set_up_as_a_session_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parser of the direct transport is that of a session's own requests, but for the length of fields and the decoding."""
-    made: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        aiohttp.client_proto, "HttpResponseParser", lambda *args, **options: made.append(options | {"limit": args[2]})
-    )
-    async with aiohttp.ClientSession() as http:
-        aiohttp.client_proto.ResponseHandler(asyncio.get_running_loop()).set_response_params(
-            read_until_eof=True,
-            auto_decompress=http.auto_decompress,
-            read_bufsize=http._read_bufsize,
-            max_line_size=http._max_line_size,
-            max_field_size=http._max_field_size,
-            max_headers=http._max_headers,
-        )
-    ours = _connections._new_parser.keywords
-    assert {name for name, value in ours.items() if made[0][name] != value} == {
-        "auto_decompress",
-        "max_line_size",
-        "max_field_size",
-        "max_headers",
-    }
-    left_out = {name: value for name, value in made[0].items() if name not in ours}
-    assert left_out == {"timer": None, "response_with_body": True}  # the parser's defaults
-
-
-async def test_the_buffer_of_aiohttp_s_reader_holds_unread_chunks() -> None:
-    """The reader of aiohttp has its unread chunks where the direct transport expects them, and counts them."""
-    content = aiohttp.StreamReader(Mock(), 2**16, loop=asyncio.get_running_loop())
-    for piece in (b"a", b"bc"):
-        content.feed_data(piece)
-    assert (b"".join(content._buffer), content.total_bytes, content.exception()) == (b"abc", 3, None)
-    assert aiohttp.EMPTY_PAYLOAD.total_bytes == 0
 
 
 @pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
@@ -119,47 +80,29 @@ def test_what_wraps_aiohttps_request_is_seen() -> None:
     assert not _client_session._is_of_aiohttp(claiming)
 
 
-# --- which transport_kind is taken
-
-
 async def test_chosen_automatically(open_pool: Any, raw_server: Any, exchanges: list[str], transport_kind: str) -> None:
     """A pool of our own uses the direct transport, and the other one if it is switched off."""
-
-    async def handler(reader: Any, writer: Any) -> None:
-        while True:
-            await read_request(reader)
-            writer.write(OK)
-
-    async with raw_server.run(handler) as url:
+    async with raw_server.run(serve) as url:
         pool = open_pool()
         assert await send(pool, "GET", f"{url}/1/x") == await send(pool, "POST", f"{url}/1/x", b"{}")
     assert exchanges == [transport_kind, transport_kind]
     assert raw_server.served == 1
 
 
-def _with_middleware(http: Any) -> None:
-    http._middlewares = (lambda request, handler: handler(request),)
-
-
-def _with_a_proxy(http: Any) -> None:
-    http._default_proxy = "http://proxy.example"
-
-
-def _with_headers(http: Any) -> None:
-    http.headers["X-Trace"] = "1"
-
-
-def _with_a_request_class(http: Any) -> None:
-    http._request_class = type("Other", (aiohttp.ClientRequest,), {})
-
-
-def _with_auth(http: Any) -> None:
-    http._default_auth = object()
-
-
-@pytest.mark.parametrize("change", [_with_middleware, _with_a_proxy, _with_headers, _with_a_request_class, _with_auth])
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda http: setattr(http, "_middlewares", (lambda request, handler: handler(request),)),
+        lambda http: setattr(http, "_default_proxy", "http://proxy.example"),
+        lambda http: http.headers.update({"X-Trace": "1"}),
+        lambda http: setattr(http, "_request_class", type("Other", (aiohttp.ClientRequest,), {})),
+        lambda http: setattr(http, "_default_auth", object()),
+    ],
+    ids=["middleware", "proxy", "headers", "request class", "auth"],
+)
 async def test_a_session_that_was_changed_is_not_served(
-    open_pool: Any, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]
+    open_pool: Any, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None], exchanges: list[str]
 ) -> None:
     """What an instrumentation adds to every new session turns the direct transport off."""
 
@@ -168,33 +111,27 @@ async def test_a_session_that_was_changed_is_not_served(
         change(self)
 
     monkeypatch.setattr(aiohttp.ClientSession, "__init__", init)
-    pool = open_pool()
-    pool._open()
-    assert pool._usual.direct is None
+    await send(open_pool(), "GET", "http://127.0.0.1:port/1/x")
+    assert exchanges == ["public"]
 
 
-@pytest.mark.parametrize("name", ["upgrade", "TE", "Trailer", "Cookie", "CONNECTION"])
-async def test_headers_that_frame_a_message_are_not_served(open_pool: Any, name: str) -> None:
-    """An application's own headers that change how a request is framed are left to aiohttp."""
-    pool = open_pool(headers={name: "x"})
-    pool._open()
-    assert pool._usual.direct is None
-
-
-@pytest.mark.parametrize("settings", [{"trust_env": True}, {"proxy": "http://proxy.example"}])
-async def test_proxies_are_not_served(open_pool: Any, settings: dict[str, Any]) -> None:
-    """A proxy, also one that the environment may name, turns the direct transport off."""
-    pool = open_pool(**settings)
-    pool._open()
-    assert pool._usual.direct is None
-
-
-async def test_a_lent_session_is_not_served(open_pool: Any) -> None:
-    """An application's own session is used through its public interface alone."""
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"headers": {name: "x"}} for name in ("upgrade", "TE", "Trailer", "Cookie", "CONNECTION")),
+        {"trust_env": True},
+        {"proxy": NOWHERE},
+        {"lent": True},
+    ],
+    ids=str,
+)
+async def test_settings_that_only_aiohttp_serves(open_pool: Any, exchanges: list[str], settings: dict[str, Any]) -> None:
+    """Headers that frame a message, proxies, also those of the environment, and lent sessions are left to aiohttp."""
     async with aiohttp.ClientSession() as http:
-        pool = open_pool(http)
-        pool._open()
-        assert pool._usual.direct is None
+        pool = open_pool(http) if settings.pop("lent", False) else open_pool(**settings)
+        await send(pool, "GET", f"{NOWHERE}/1/x")
+    assert exchanges == ["public"]
 
 
 @pytest.mark.parametrize("name", ["request", "_request"])
@@ -203,14 +140,10 @@ async def test_a_replaced_request_is_respected(
 ) -> None:
     """What a test puts in the place of aiohttp's request is called, also once the pool is open."""
 
-    async def handler(reader: Any, writer: Any) -> None:
-        await read_request(reader)
-        writer.write(OK)
-
     def replaced(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError
 
-    async with raw_server.run(handler) as url:
+    async with raw_server.run(serve) as url:
         pool = open_pool()
         assert isinstance(await send(pool, "GET", f"{url}/1/x"), RawResponse)
         monkeypatch.setattr(aiohttp.ClientSession, name, replaced)
@@ -219,68 +152,45 @@ async def test_a_replaced_request_is_respected(
     assert raw_server.served == 1
 
 
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
 @pytest.mark.parametrize(
-    ("method", "url"),
+    ("method", "url", "body"),
     [
-        ("HEAD", "http://127.0.0.1/1/x"),
-        ("CONNECT", "http://127.0.0.1/1/x"),
-        ("get", "http://127.0.0.1/1/x"),
-        ("GET / HTTP/1.1\r\nX: y\r\n\r\nGET", "http://127.0.0.1/1/x"),
-        ("GET", "http://127.0.0.1"),
-        ("GET", "http:/"),
-        ("GET", "ftp://127.0.0.1/1/x"),
-        ("GET", "http://127.0.0.1/1/x?"),
-        ("GET", "http://127.0.0.1/1/x#part"),
-        ("GET", "http://127.0.0.1/1/a b"),
-        ("GET", "http://127.0.0.1/1/a\r\nX: y"),
-        ("GET", "http://127.0.0.1/1/a\n"),
-        ("GET", "http://127.0.0.1/1/\x7f"),
-        ("GET", "http://127.0.0.1/1/é"),
-        ("GET", "http://user:pass@127.0.0.1/1/x"),
-        ("GET", "http://h\r\nX: y/1/x"),
-        ("GET", "http://bücher.example/1/x"),
-        ("GET", "http://[::1/1/x"),
-        ("GET", "http://h:port/1/x"),
-        ("GET", "http:///1/x"),
+        ("HEAD", f"{NOWHERE}/1/x", None),
+        ("CONNECT", f"{NOWHERE}/1/x", None),
+        ("get", f"{NOWHERE}/1/x", None),
+        ("GET / HTTP/1.1\r\nX: y\r\n\r\nGET", f"{NOWHERE}/1/x", None),
+        *(
+            ("GET", url, None)
+            for url in (
+                *(NOWHERE, "http:/", "ftp://127.0.0.1/1/x", f"{NOWHERE}/1/x?", f"{NOWHERE}/1/x#part", f"{NOWHERE}/1/a b"),
+                *(f"{NOWHERE}/1/a\r\nX: y", f"{NOWHERE}/1/a\n", f"{NOWHERE}/1/\x7f", f"{NOWHERE}/1/é"),
+                *("http://user:pass@127.0.0.1:1/1/x", "http://h\r\nX: y/1/x", "http://h\xfc:1:1/1/x"),
+                *("http://[::1/1/x", "http://h:port/1/x", "http:///1/x"),
+            )
+        ),
+        ("POST", f"{NOWHERE}/1/x", bytes(2**20 + 1)),
     ],
+    ids=repr,
 )
-async def test_unusual_requests_are_left_to_aiohttp(open_pool: Any, method: str, url: str) -> None:
-    """A request that aiohttp would change, refuse or frame otherwise is left to it."""
+async def test_unusual_requests_are_left_to_aiohttp(
+    open_pool: Any, exchanges: list[str], method: str, url: str, body: bytes | None
+) -> None:
+    """A request that aiohttp would change, refuse, frame otherwise or send in pieces is left to it."""
     pool = open_pool()
-    pool._open()
-    assert pool._usual.direct is not None
-    assert pool._usual.direct.plan(method, url, None, "application/json") is None
-    assert not pool._usual.direct._prototypes
+    await send(pool, "POST", f"{NOWHERE}/1/x", bytes(2**10))
+    await send(pool, method, url, body)
+    assert exchanges == ["direct", "public"]
 
 
-async def test_a_large_body_is_out_of_the_ordinary(open_pool: Any) -> None:
-    """A body of more than 1 MiB is left to aiohttp, which sends it in pieces no faster than they are taken."""
+@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
+async def test_what_is_prepared_is_bounded_and_holds_no_credentials(open_pool: Any) -> None:
+    """The prepared heads do not pile up with ever new origins and paths, and none has a query."""
     pool = open_pool()
-    pool._open()
-    for size, is_planned in ((2**20, True), (2**20 + 1, False)):
-        plan = pool._usual.direct.plan("POST", "http://127.0.0.1/1/x", bytes(size), "application/json")
-        assert (plan is not None) is is_planned
-
-
-async def test_prepared_requests_are_bounded(open_pool: Any) -> None:
-    """Requests to many origins do not pile up what is prepared for each."""
-    pool = open_pool()
-    pool._open()
-    for port in range(1, 200):
-        assert pool._usual.direct.plan("GET", f"http://[::1]:{port}/1/x", None, "") is not None
-    assert 0 < len(pool._usual.direct._prototypes) <= 64
-
-
-async def test_heads_are_kept_without_credentials(open_pool: Any) -> None:
-    """What a request begins with is made once for a URL without a query, and never kept where a query may hold credentials."""
-    pool = open_pool()
-    pool._open()
-    direct = pool._usual.direct
-    for number in range(200):
-        assert direct.plan("POST", f"http://127.0.0.1/1/cards/{number}", b"{}", "application/json") is not None
-        assert direct.plan("GET", f"http://127.0.0.1/1/cards/{number}?token=t", None, "") is not None
-    assert 0 < len(direct._heads) <= 64
-    assert "token" not in repr(direct._heads)
-    first = direct.plan("POST", "http://127.0.0.1/1/cards/199", b"{}", "application/json")
-    again = direct.plan("POST", "http://127.0.0.1/1/cards/199", b"[1]", "application/json")
-    assert again == (first[0], first[1].replace(b"Content-Length: 2\r\n\r\n{}", b"Content-Length: 3\r\n\r\n[1]"))
+    for number in range(1, 200):
+        await send(pool, "GET", f"http://127.0.0.1:{number % 9}/1/cards/{number}?token=t")
+        await send(pool, "POST", f"http://127.0.0.1:{number % 9}/1/cards/{number}", b"{}")
+        await send(pool, "GET", f"http://[::1]:{number}/1/x")
+    assert 0 < len(pool._direct._heads) <= 64
+    assert 0 < len(pool._direct._prototypes) <= 64
+    assert "token" not in repr(pool._direct._heads)

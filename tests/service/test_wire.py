@@ -22,7 +22,6 @@ from boardclient import (
     DeadlineError,
     Effect,
     RateLimitError,
-    ServerError,
     StaticCredentials,
     TransportError,
     retry,
@@ -127,27 +126,6 @@ async def test_a_dead_service_is_not_hammered(policy: Any, dead_url: str, attemp
 # --- connections that fail
 
 
-async def test_connection_refused_is_not_sent(policy: Any, pauses: Any, dead_url: str) -> None:
-    """A refused connection is phase connect and NOT_SENT, so that even a create is repeated."""
-    async with AsyncSession(StaticCredentials("t"), dead_url, retry=policy) as session:
-        with pytest.raises(TransportError, match="refused") as caught:
-            await session.boards.create("plans")
-    assert (caught.value.phase, caught.value.effect) == ("connect", Effect.NOT_SENT)
-    assert (len(caught.value.attempts), len(pauses)) == (3, 2)
-
-
-@pytest.mark.parametrize("commit", [False, True])
-@pytest.mark.parametrize("reset", [False, True])
-async def test_dropped_before_or_after_the_commit(service: BoardService, policy: Any, commit: bool, reset: bool) -> None:
-    """A connection that breaks is UNKNOWN: a create is not repeated, whether it was done or not."""
-    service.faults.add(service.faults.drop(commit=commit, reset=reset))
-    async with service.session(retry=policy) as session:
-        with pytest.raises(TransportError) as caught:
-            await session.boards.create("plans")
-    assert (caught.value.effect, service.requests) == (Effect.UNKNOWN, 1)
-    assert len(service.rules.boards) == int(commit)
-
-
 async def test_a_delete_whose_response_was_lost_counts_as_done(service: BoardService, policy: Any) -> None:
     """A DELETE whose response was lost is repeated, meets 404 and counts as done."""
     async with service.session(retry=policy) as session:
@@ -157,32 +135,6 @@ async def test_a_delete_whose_response_was_lost_counts_as_done(service: BoardSer
         service.faults.add(service.faults.drop(commit=True), "cards.delete", call=1)
         await session.cards.delete(card.id)
     assert [call.status for call in service.calls_of("cards.delete")] == [None, 404]
-
-
-async def test_a_truncated_response_has_an_unknown_effect(service: BoardService) -> None:
-    """A response that ends in the middle of its body is a TransportError of phase receive and effect UNKNOWN."""
-    service.faults.add(service.faults.truncated())
-    async with service.session(retry=None, max_connections=1) as session:
-        with pytest.raises(TransportError) as caught:
-            await session.boards.create("plans")
-        assert (caught.value.phase, caught.value.effect) == ("receive", Effect.UNKNOWN)
-        service.faults.clear()
-        await session.members.me()
-
-
-async def test_a_response_that_is_not_http_is_a_transport_error(raw_server: Any) -> None:
-    """A response that is not HTTP is a TransportError whose words hold nothing of the request."""
-
-    async def handler(reader: Any, writer: Any) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"220 mail.example ready\r\n\r\n")
-        await writer.drain()
-
-    async with raw_server.run(handler) as url, AsyncSession(StaticCredentials("s3cret"), url, retry=None) as session:
-        with pytest.raises(TransportError) as caught:
-            await session.members.me()
-    assert caught.value.effect is Effect.UNKNOWN
-    assert "s3cret" not in str(caught.value)
 
 
 # --- how much of a response is taken
@@ -229,17 +181,6 @@ async def test_the_bound_counts_unpacked_bytes(service: BoardService, size: int,
             answer = await session.request("GET", "/1/x")
             assert answer.body == body
         await session.members.me()
-
-
-@pytest.mark.parametrize("size", [1001, 2**20])
-async def test_an_error_that_is_too_large_keeps_its_status(service: BoardService, size: int) -> None:
-    """An error whose body is beyond the bound is still the error of its status, with the beginning of the body."""
-    service.faults.add(service.faults.status(500, body=b"y" * size))
-    async with service.session(retry=None, max_answer_bytes=1000, max_connections=1) as session:
-        for _ in range(2):
-            with pytest.raises(ServerError) as caught:
-                await session.members.me()
-            assert caught.value.body == b"y" * 1000
 
 
 async def test_large_errors_do_not_hold_the_pool(service: BoardService, policy: Any) -> None:
@@ -373,10 +314,3 @@ async def test_a_trickle_ends_at_the_deadline(service: BoardService, loop_clock:
             await session.boards.create("plans" * 100)
         assert caught.value.effect is Effect.UNKNOWN
         await session.with_options(timeout=None).members.me()
-
-
-async def test_no_deadline(service: BoardService) -> None:
-    """With timeout=None nothing ends a call but its response."""
-    async with service.session(timeout=None) as session:
-        await session.members.me()
-        assert session._core.in_flight._timer is None

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import socket
-import ssl
 from typing import Any
 from unittest.mock import Mock
 
-import aiohttp
 import pytest
 from transport_helpers import read_request
 
 from boardclient._transport import Progress, RawResponse, TransportFailure
 from boardclient._transport._connections import Protocol
 from boardclient._transport._direct import Writes
-from boardclient._transport._failures import failure_of
 from boardclient._transport._pool import Pool
 from boardclient._transport._values import Settings
 from boardclient.errors import Effect
@@ -123,87 +119,6 @@ async def test_all_requests_of_a_loop_iteration_are_written_together() -> None:
     writes.add(protocols[2], b"4", later := Progress())
     await asyncio.sleep(0)
     assert (written, later.stage, protocols[2].transport.abort.called) == ([b"0", b"2"], "write", True)
-
-
-def shut(protocol: Protocol) -> None:
-    """Make each later write of a connection fail with a broken pipe."""
-    assert protocol.transport is not None
-    protocol.transport.get_extra_info("socket").shutdown(socket.SHUT_WR)
-
-
-@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
-@pytest.mark.parametrize("number", [1, 2])  # what is sent alone is written at once
-@pytest.mark.parametrize("is_tls", [False, True])
-async def test_a_request_that_the_system_refuses_was_not_sent(
-    raw_server: Any, is_tls: bool, number: int, server_context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The connection breaks after the last look at it, so that writing fails: a retry can do no harm."""
-    write = Protocol.write
-
-    def break_connection(protocol: Protocol, wire: bytes) -> None:
-        shut(protocol)
-        write(protocol, wire)
-
-    service = Service()
-    async with raw_server.run(service.handle, server_context if is_tls else None) as url:
-        pool = Pool(Settings(ssl=False, allow_insecure=True))
-        await open_connections(pool, url, number)
-        monkeypatch.setattr(Protocol, "write", break_connection)
-        monkeypatch.setattr(Protocol, "has_ended", lambda self: False)  # else it is not even written
-        outcomes = await asyncio.gather(*(pool.send("POST", f"{url}/1/x", b"later", Progress()) for _ in range(number)))
-        await pool.aclose()
-    for outcome in outcomes:
-        assert isinstance(outcome, TransportFailure)
-        assert (outcome.phase, outcome.effect, outcome.why[:14]) == ("connect", Effect.NOT_SENT, "no connection:")
-    assert b"later" not in service.bodies
-
-
-@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
-async def test_an_alert_that_the_system_refuses_proves_nothing(
-    raw_server: Any, server_context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """TLS writes by itself after the request, such as at its end. If that fails, the request may have been done."""
-    pool, bodies = Pool(Settings(ssl=False, allow_insecure=True)), []
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        bodies.append((await read_request(reader)).partition(b"\r\n\r\n")[2])
-        assert pool._connector is not None
-        for protocol in pool._connector._acquired:
-            shut(protocol)
-        writer.close()
-
-    async with raw_server.run(handle, server_context) as url:
-        outcome = await pool.send("POST", f"{url}/1/x", b"done", Progress())
-        await pool.aclose()
-    assert isinstance(outcome, TransportFailure)
-    assert (outcome.phase, outcome.effect, bodies) == ("send", Effect.UNKNOWN, [b"done"])
-
-
-@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
-@pytest.mark.parametrize(
-    ("error", "is_known_loop", "effect"),
-    [
-        (BrokenPipeError(errno.EPIPE, "x"), True, Effect.NOT_SENT),
-        (OSError(errno.ENOMEM, "x"), True, Effect.UNKNOWN),  # a part may have been sent before
-        (BrokenPipeError(errno.EPIPE, "x"), False, Effect.UNKNOWN),
-    ],
-)
-async def test_what_may_have_sent_a_part_is_of_unknown_effect(error: OSError, is_known_loop: bool, effect: Effect) -> None:
-    """Only a connection that the system ended is proof, and only in asyncio's own event loop."""
-    protocol = Protocol(asyncio.get_running_loop() if is_known_loop else Mock(spec=asyncio.AbstractEventLoop))
-    transport, progress, writes = Mock(spec=asyncio.Transport), Progress(), Writes()
-    transport.is_closing.return_value = False
-    transport.write.side_effect = lambda wire: transport.is_closing.configure_mock(return_value=True)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        transport.get_extra_info = {"socket": ours}.get
-        protocol.connection_made(transport)
-        writes.add(protocol, b"a request", progress)
-        await asyncio.sleep(0)
-        protocol.connection_lost(error)
-        with pytest.raises(aiohttp.ClientOSError) as failed:
-            await protocol.read()
-    assert failure_of(failed.value, progress.stage).effect is effect
 
 
 @pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)

@@ -234,11 +234,6 @@ FORMS = {
     **{f"base64 after {before} bytes": base64.b64encode(b"x" * before + SECRET.encode() + b":y") for before in range(4)},
     "base64 for URLs": base64.urlsafe_b64encode(f"~{SECRET}?".encode()).decode(),
     "base64 of percent": base64.b64encode(quote(SECRET, safe="").encode()),
-    "base64 of base64": base64.b64encode(base64.b64encode(f"user:{SECRET}".encode())),
-    "hexadecimal of base64": base64.b64encode(SECRET.encode()).hex(),
-    "base64 of UTF-16": base64.b64encode(SECRET.encode("utf-16")),
-    **{code: f"a {SECRET}".encode(code) for code in ("utf-16", "utf-16-le", "utf-16-be")},
-    "repr of UTF-16": repr([SECRET.encode("utf-16-le")]),
 }
 
 
@@ -266,7 +261,7 @@ CLEAN = {
 @pytest.mark.parametrize("make", CLEAN.values(), ids=CLEAN.keys())
 def test_finds_nothing_where_nothing_is(make):
     """Objects of every kind that hold no secret pass, circular ones too."""
-    assert_no_secrets(make(), secrets=["absent", "another"])
+    assert_no_secrets(make(), secrets=["absent", "ab\x01"])
 
 
 @pytest.mark.parametrize("module", ["application", "boardclient.testing._service"])

@@ -11,15 +11,7 @@ import aiohttp
 import pytest
 
 from boardclient import testing
-from boardclient.testing import BoardService
-
-
-async def test_serves_the_rules(client):
-    """The service over HTTP responds as its rules do."""
-    board = await client.made("/1/boards", name="B", defaultLists=True)
-    response = await client.ask("GET", f"/1/boards/{board}/lists")
-    assert response.status == 200
-    assert [item["name"] for item in await response.json()] == ["To Do", "Doing", "Done"]
+from boardclient.testing import BoardService, playground
 
 
 async def test_records_each_call(client, service):
@@ -44,13 +36,6 @@ async def test_records_each_call(client, service):
     assert first.headers["user-agent"].startswith("Python")
     assert service.requests == 3
     assert service.calls_of("cards.get") == [third]
-
-
-async def test_calls_can_be_cleared_while_one_runs(client, service):
-    service.faults.add(service.faults.delay_answer(1))
-    service.sleep = lambda seconds: asyncio.sleep(0, service.calls.clear())
-    await client.ask("GET", "/1/members/me")
-    assert service.calls == []
 
 
 async def test_the_repr_of_a_service_and_of_its_calls_shows_no_secret(client, service):
@@ -96,15 +81,9 @@ async def test_refuses_a_body_that_it_cannot_read(client, service, data, kind):
     assert service.calls[-1].body == data
 
 
-async def test_takes_options(clock):
-    """Lifetime, scopes, organizations, form of errors and clock are options of the service."""
-    options = {"token_lifetime": 5, "organizations": ["o"], "scopes": ["read"], "errors": "text", "clock": clock}
-    async with BoardService(**options) as service, aiohttp.ClientSession() as http:
-        async with http.post(service.base_url + "/1/boards", json={"key": service.key, "token": service.token}) as response:
-            assert (response.status, response.content_type) == (403, "text/plain")
-        clock.now += 5
-        async with http.get(service.base_url + "/1/members/me", params={"token": service.token}) as response:
-            assert response.status == 401
+async def test_a_client_that_waits_for_100_continue_gets_it(client, service):
+    response = await client.ask("POST", "/1/boards", {"name": "B"}, expect100=True)
+    assert response.status == 200
 
 
 async def test_assert_no_duplicates_fails_if_two_cards_are_equal(client, service):
@@ -115,17 +94,6 @@ async def test_assert_no_duplicates_fails_if_two_cards_are_equal(client, service
     await client.made("/1/cards", name="one", idList=home)
     with pytest.raises(AssertionError, match=r"2 x 'one' in list"):
         service.assert_no_duplicates()
-
-
-async def test_finds_credentials_in_the_address_of_a_request_with_a_body(client, service):
-    """`assert_no_credential_in_url_with_body` names the calls that had one, without the credential."""
-    await client.ask("GET", "/1/members/me")
-    await client.ask("POST", "/1/boards", {"name": "B"})
-    service.assert_no_credential_in_url_with_body()
-    await client.ask("POST", "/1/boards", {"name": "B"}, params={"token": service.token})
-    with pytest.raises(AssertionError, match=r"boards.create 2$") as caught:
-        service.assert_no_credential_in_url_with_body()
-    assert service.token not in str(caught.value)
 
 
 async def test_says_when_a_call_has_arrived(client, service):
@@ -248,25 +216,6 @@ async def test_a_taken_port_is_an_error_in_a_loop_and_in_a_thread(service):
         second.__enter__()
 
 
-@pytest.mark.parametrize(("port", "error"), [(70000, OverflowError)])
-def test_an_impossible_port_is_an_error_in_a_thread_too(port, error):
-    with pytest.raises(error), BoardService(port=port):
-        pass
-
-
-async def test_stopping_needs_no_backstop(client, service, monkeypatch):
-    """Stopping ends every connection by itself, without the time limit that guards it."""
-    # A year: were any connection still busy after the handlers were cancelled, this test would not end.
-    monkeypatch.setattr("boardclient.testing._http._BACKSTOP_SECONDS", 3e7)
-    service.faults.add(service.faults.hang(), "cards.get")
-    await client.ask("GET", "/1/members/me")
-    hanging = asyncio.create_task(client.ask("GET", "/1/cards/x"))
-    await service.received("cards.get")
-    await asyncio.wait_for(service.stop(), 60)
-    with pytest.raises(aiohttp.ClientError):
-        await hanging
-
-
 async def test_builds_a_session(service):
     """`service.session()` has the service's credentials, unless others are passed."""
     from boardclient import StaticCredentials
@@ -291,7 +240,55 @@ def test_the_typed_options_are_those_of_the_session_and_the_credentials():
     """A new option of either has to be named for type checkers, too."""
     from boardclient import AsyncSession, OAuthCredentials
     from boardclient.session import SessionOptions
-    from boardclient.testing._service import OAuthOptions
 
+    OAuthOptions = BoardService.oauth_credentials.__globals__["OAuthOptions"]
     for options, kind in ((SessionOptions, AsyncSession), (OAuthOptions, OAuthCredentials)):
         assert set(options.__annotations__) == set(inspect.signature(kind).parameters) - {"credentials", "lease_seconds"}
+
+
+@pytest.mark.parametrize(
+    ("due", "status"),
+    [
+        (None, 200),
+        ("2027-01-02", 200),
+        ("2027-01-02T03:04:05Z", 200),
+        ("2027-01-02T03:04:05.123456+01:00", 200),
+        ("2027-01-02T03:04:05,5-01:30", 200),
+        ("", 400),
+        ("soon", 400),
+        ("2027-02-29", 400),
+        ("2027-01-02 03:04:05", 400),
+        ("2027-01-02T03:04:05+24:00", 400),
+        (5, 400),
+    ],
+)
+async def test_a_due_date_is_an_iso_8601_date_time(client, service, due, status: int) -> None:
+    """A date is accepted, with or without time, fraction and offset, and nothing else."""
+    home = await client.home()
+    assert (await client.ask("POST", "/1/cards", {"name": "C", "idList": home, "due": due})).status == status
+
+
+@pytest.mark.parametrize(
+    ("pos", "status"), [(None, 200), ("top", 200), (1.5, 200), ("3", 200), (True, 400), (10**400, 400), ({}, 400)]
+)
+async def test_a_null_position_counts_as_not_sent(client, service, pos, status: int) -> None:
+    """A position may be null, a number or a word; other types and infinite numbers are refused."""
+    home = await client.home()
+    assert (await client.ask("POST", "/1/cards", {"name": "C", "idList": home, "pos": pos})).status == status
+
+
+async def test_a_playground_is_a_service_and_an_open_session() -> None:
+    async with playground() as (service, session):
+        board = service.seed({"To Do": ["Book the hall"]})
+        assert [card.name for card in await session.boards.cards(board.id)] == ["Book the hall"]
+        assert (await session.lists.create("Done", board_id=board.id)).board_id == board.id
+    async with playground(BoardService(members=["Ada"])) as play:
+        assert (await play.session.members.me()).id == play.service.members[0].id
+
+
+async def test_on_call_receives_each_call_once_it_has_its_response() -> None:
+    told = []
+    async with playground(BoardService(on_call=told.append)) as (service, session):
+        await session.members.me()
+        assert [(call.operation, call.status) for call in told] == [("members.me", 200)]
+        assert told == service.calls

@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 from fault_helpers import Held
-from renewal_helpers import Consent, _steps, exchanges, refusals, until
+from renewal_helpers import Consent, exchanges, refusals, until
 
 from boardclient import (
-    AuthenticationError,
     AuthorizationRequest,
     PermissionDeniedError,
 )
@@ -31,20 +30,6 @@ async def test_a_thousand_in_flight(service: BoardService, consent: Consent) -> 
     assert len(members) == 1000
     assert refusals(service) == 1000
     assert (len(consent.asked), exchanges(service)) == (2, 2)  # each once at first use
-
-
-async def test_a_thousand_at_first_use(service: BoardService, consent: Consent) -> None:
-    """1,000 calls that begin without a token share the first one as well, and nothing is sent before it is there."""
-    consent.hold_up()
-    async with service.session(service.oauth_credentials(authorize=consent), timeout=None) as session:
-        tasks = [asyncio.ensure_future(session.members.me()) for _ in range(1000)]
-        await consent.reached()
-        await _steps(5)
-        assert service.requests == 0
-        consent.open.set()
-        await asyncio.gather(*tasks)
-    assert (len(consent.asked), exchanges(service), refusals(service)) == (1, 1, 0)
-    assert consent.asked == [AuthorizationRequest(account="default", first_time=True, attempt=1)]
 
 
 async def test_staggered_refusals(service: BoardService, consent: Consent) -> None:
@@ -89,17 +74,6 @@ async def test_a_late_refusal_of_an_older_token(service: BoardService, consent: 
     assert len(consent.asked) == exchanges(service) == 1 + renewals
     assert refusals(service) == renewals + 1
     assert service.calls_of("members.me")[-1].query["token"] == [*service.rules.tokens][-1]
-
-
-async def test_a_second_refusal_is_raised(service: BoardService, consent: Consent) -> None:
-    """A call is replayed once: where a token that was good is refused to its replay as well, the 401 is raised."""
-    async with service.session(service.oauth_credentials(authorize=consent)) as session:
-        await session.members.me()
-        service.faults.add(faults.status(401), "members.me", call=[2, 3])
-        with pytest.raises(AuthenticationError) as caught:
-            await session.members.me()
-    assert [attempt.status for attempt in caught.value.attempts] == [401, 401]
-    assert len(consent.asked) == 2
 
 
 async def test_no_other_refusal_renews(service: BoardService, consent: Consent) -> None:

@@ -7,7 +7,6 @@ from renewal_helpers import Consent, exchanges, secrets_of, timed
 from virtual_loop import Clock
 
 from boardclient import (
-    AuthorizationRequest,
     CredentialError,
     DeadlineError,
     Effect,
@@ -39,44 +38,6 @@ async def test_an_exchange_with_unknown_effect(service: BoardService, consent: C
     assert [call.body["code"] for call in service.calls_of("token.exchange")] == consent.codes
     assert len(set(consent.codes)) == 2
     assert [request.attempt for request in consent.asked] == [1, 2]
-
-
-@pytest.mark.parametrize("fault", [faults.drop(commit=True), faults.truncated()])
-async def test_every_exchange_with_unknown_effect(
-    service: BoardService, consent: Consent, clock: Clock, fault: faults.Fault
-) -> None:
-    """Two codes are all that one renewal asks for; then it has failed, and says that the effect is unknown."""
-    planned = service.faults.add(fault, "token.exchange")
-    async with service.session(timed(service, consent, clock)) as session:
-        with pytest.raises(CredentialError, match="with unknown effect") as caught:
-            await session.members.me()
-        assert isinstance(caught.value.__cause__, TransportError)
-        assert (len(consent.asked), exchanges(service)) == (2, 2)
-        assert_no_secrets(caught.value, secrets=secrets_of(service, *consent.codes))
-        service.faults.remove(planned)
-        clock.now += 1
-        await session.members.me()
-    assert len(consent.asked) == 3
-
-
-async def test_no_code_is_sent_twice(service: BoardService, clock: Clock) -> None:
-    """A code whose exchange had an unknown effect is never sent again, in the same renewal nor in a later one."""
-    service.faults.add(faults.drop(commit=True), "token.exchange", call=1)
-    code = service.new_code()
-    codes = iter([code, code, code, service.new_code()])
-
-    async def authorize(request: AuthorizationRequest) -> str:
-        return next(codes)
-
-    async with service.session(timed(service, authorize, clock)) as session:
-        for _ in range(2):
-            with pytest.raises(CredentialError, match="a code that was sent before") as caught:
-                await session.members.me()
-            assert_no_secrets(caught.value, secrets=secrets_of(service, code))
-            clock.now += 5
-        assert exchanges(service) == 1
-        await session.members.me()
-    assert exchanges(service) == 2
 
 
 async def test_an_exchange_that_hangs(service: BoardService, consent: Consent, loop_clock: Clock) -> None:

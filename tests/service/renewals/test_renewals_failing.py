@@ -52,41 +52,6 @@ async def test_cooldowns_double(service: BoardService, consent: Consent, clock: 
     assert [(request.first_time, request.attempt) for request in consent.asked] == [(False, 1), (False, 2)]
 
 
-async def test_waiters_fail_with_their_renewal(service: BoardService, consent: Consent, clock: Clock, loop_clock: Clock) -> None:
-    """All that waited for a renewal that failed fail with it, also when they learn of it after the cool-down."""
-
-    class Slow(MemoryTokenStore):
-        """A store whose `release` takes longer than the cool-down."""
-
-        async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
-            await super().release(account, holder, cooldown)
-            clock.now += 61
-
-    consent.error = LookupError("no consent")
-    provider = timed(service, consent, clock, store=Slow(clock=clock))
-    async with service.session(provider, timeout=1.0) as session:
-        errors = await asyncio.gather(*(session.members.me() for _ in range(5)), return_exceptions=True)
-    assert {type(error) for error in errors} == {CredentialError}
-    assert len(consent.asked) == 1
-
-
-async def test_a_shorter_deadline(service: BoardService, consent: Consent, loop_clock: Clock) -> None:
-    """A call that can't wait for the callback ends with DeadlineError; the renewal continues, and serves the next call."""
-    consent.hold_up()
-    async with service.session(service.oauth_credentials(authorize=consent)) as session:
-        patient = asyncio.ensure_future(session.members.me())
-        hasty = asyncio.ensure_future(session.with_options(timeout=0.05).members.me())
-        await consent.reached()
-        loop_clock.advance(0.05)
-        with pytest.raises(DeadlineError) as caught:
-            await hasty
-        assert caught.value.effect is Effect.NOT_SENT
-        consent.open.set()
-        await patient
-        await session.members.me()
-    assert (len(consent.asked), consent.cancelled, exchanges(service)) == (1, 0, 1)
-
-
 async def test_a_renewal_outlives_the_deadline_of_the_call_that_began_it(
     service: BoardService, consent: Consent, loop_clock: Clock
 ) -> None:
@@ -131,20 +96,6 @@ async def test_every_token_is_refused(service: BoardService, consent: Consent, c
         clock.now += 0.2
         await session.members.me()
     assert [request.attempt for request in consent.asked] == [1, 2, 3]
-
-
-async def test_a_renewed_token_is_refused(service: BoardService, consent: Consent, clock: Clock) -> None:
-    """Where the service refuses the replays with the new token as well, one callback is all there is."""
-    async with service.session(timed(service, consent, clock)) as session:
-        await session.members.me()
-        service.faults.add(faults.status(401), "members.me")
-        errors = await asyncio.gather(*(session.members.me() for _ in range(20)), return_exceptions=True)
-        assert {type(error) for error in errors} == {AuthenticationError}
-        before = service.requests
-        with pytest.raises(CredentialError):
-            await session.members.me()
-        assert service.requests == before
-    assert len(consent.asked) == 2
 
 
 # --- stores that fail
