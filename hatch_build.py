@@ -13,6 +13,8 @@ class ReadmeHook(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
         """Set the text of the README."""
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-        base = f"{metadata['urls']['Source']}/blob/main/"
+        source = metadata["urls"]["Source"]
+        text = re.sub(r"(!\[[^]]*\]\()(?!\w+:)", rf"\1{source}/raw/main/", text)  # a picture, not the page that shows it
+        base = f"{source}/blob/main/"
         text = re.sub(r"\]\((?!\w+:|#)([^)]+)\)", rf"]({base}\1)", text)
         metadata["readme"] = {"content-type": "text/markdown", "text": text}

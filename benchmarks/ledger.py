@@ -1,50 +1,128 @@
-"""Measure what the ledger of several workers costs: processor time and bytes for a batch of rows. Nothing is sent.
+"""Measure what the ledger of several workers costs, and extrapolate it to 100 million cards. Only --processes sends requests.
 
-PLACE is the path of a file that does not exist, or postgresql://…; by default a temporary file.
+PLACE is the path of a file that does not exist, or postgresql://…; by default a temporary file. For each batch of rows it shows
+processor time, time and bytes, then the same beside a transaction that is held open, which keeps a vacuum from removing anything.
 """
 
 import argparse
 import asyncio
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from boardclient import Card, CardDraft
+from boardclient._database import Database
 from boardclient.bulk._life import Row
-from boardclient.distributed import plan
-from boardclient.distributed._database import Database, events, parts
-from boardclient.distributed._lease import claim
+from boardclient.distributed import plan, report
+from boardclient.distributed._lease import Lease, claim
 from boardclient.distributed._parts import BATCH, PartLedger
+from boardclient.distributed._tables import events, parts
+from boardclient.testing import BoardService
+
+_CARDS, _WORKERS, _RATE, _LEASE, _PART = 100_000_000, 200, 10.0, 30.0, 5000
+_WORKER = """
+import asyncio, pickle, sys
+from boardclient.distributed import import_part
+
+async def main(job, first):
+    for part in [*job.parts[first:], *job.parts[:first]]:
+        await import_part(job, part, concurrency=8)
+
+asyncio.run(main(pickle.load(open(sys.argv[1], "rb")), int(sys.argv[2])))
+"""
+
+
+def _drafts(rows: int, list_id: str = "5f3c7a9e1b2d4c6a00000000") -> list[CardDraft]:
+    text = "What is to be done, in a sentence or two"
+    return [CardDraft(f"Card {n}", list_id, desc=text, reference=f"r{n}") for n in range(rows)]
+
+
+@contextlib.asynccontextmanager
+async def _held_open(place: str) -> AsyncIterator[None]:
+    """Keep a transaction open that has read something."""
+    database = Database(place)
+    try:
+        if database.is_file:
+            yield  # a reader does not hinder the writers of a file in WAL mode
+            return
+        async with database.begin() as connection:
+            await connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+            await connection.execute(sa.select(parts.c.part))
+            yield
+    finally:
+        await database.aclose()
+
+
+async def _batches(database: Database, lease: Lease, drafts: list[CardDraft], name: str) -> float:
+    """Write batches until the rows end, and return the milliseconds that one takes."""
+    ledger = PartLedger(database, lease, list(enumerate(drafts, 1)), {})
+    count = max(1, len(drafts) // BATCH)
+    cpu, wall = time.process_time(), time.perf_counter()
+    for start in range(0, count * BATCH, BATCH):
+        batch = [Row(n, drafts[n]) for n in range(start, min(start + BATCH, len(drafts)))]
+        await ledger.admit(batch)
+        for row in batch:
+            ledger.add_outcome(row, "created", Card(f"5f3c7a9e1b2d4c6a{row.index:08x}"))
+    await ledger.aclose()
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    print(f"batch of {BATCH}{name}: {cpu / count * 1e3:.1f} ms of CPU, {wall / count * 1e3:.1f} ms")
+    return wall / count * 1e3
 
 
 async def _measure(place: str, rows: int) -> None:
-    list_id, text = "5f3c7a9e1b2d4c6a00000000", "What is to be done, in a sentence or two"
-    drafts = [CardDraft(f"Card {n}", list_id, desc=text, reference=f"r{n}") for n in range(rows)]
+    drafts = _drafts(rows)
     began = time.process_time()
     job = await plan(drafts, "board", place, parts=4)
     print(f"plan: {(time.process_time() - began) / rows * 1e6:.1f} us of CPU per row")
     database = Database(job.ledger)
-    lease = await claim(database, job.name, 0, "benchmark", 30.0)
-    assert lease is not None
-    ledger = PartLedger(database, lease, list(enumerate(drafts, 1)), {})
-    count = max(1, rows // 4 // BATCH)
-    cpu, wall = time.process_time(), time.perf_counter()
-    for start in range(0, count * BATCH, BATCH):
-        batch = [Row(n, drafts[n]) for n in range(start, start + BATCH)]
-        await ledger.admit(batch)
-        for row in batch:
-            ledger.release(row)
-            ledger.add_outcome(row, "created", Card(f"5f3c7a9e1b2d4c6a{row.index:08x}"))
-    await ledger.aclose()
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    print(f"batch of {BATCH}: {cpu / count * 1e3:.1f} ms of CPU, {wall / count * 1e3:.1f} ms, {count * BATCH / wall:.0f} rows/s")
+    taken = []
+    for held, part in ((contextlib.nullcontext(), 0), (_held_open(place), 1)):
+        lease = await claim(database, job.name, part, "benchmark", 30.0)
+        assert lease is not None
+        async with held:
+            taken.append(await _batches(database, lease, drafts[: rows // 4], " beside an open transaction" * part))
+    print(f"loss beside an open transaction: {100 * (taken[1] / taken[0] - 1):.0f} %")
     async with database.begin() as connection:
         event = await connection.scalar(sa.select(sa.func.avg(sa.func.length(events.c.outcomes) + sa.func.length(events.c.sent))))
         part = await connection.scalar(sa.select(sa.func.max(sa.func.length(parts.c.rows))))
-    print(f"event: {float(event or 0) / 1e3:.1f} KB, rows of a part: {(part or 0) / 1e3:.1f} KB for {rows // 4}")
     await database.aclose()
+    event_bytes, row_bytes = float(event or 0), (part or 0) / (rows // 4)
+    print(f"event: {event_bytes / 1e3:.1f} KB, stored row of the input: {row_bytes:.0f} bytes")
+    batches, writes = _CARDS / BATCH, _WORKERS * _RATE / BATCH
+    print(f"extrapolated to {_CARDS:,} cards, {_WORKERS} workers at {_RATE:g} a second each:")
+    print(f"  {_CARDS // _PART:,} part rows with {row_bytes * _CARDS / 1e9:.1f} GB, {batches:,.0f} events with", end=" ")
+    print(f"{event_bytes * batches / 1e9:.1f} GB, {writes:.0f} batches and {_WORKERS * 4 / _LEASE:.0f} renewals a second")
+
+
+async def _scale(folder: Path, rows: int) -> None:
+    """Create cards by one process, then by two, at a service with a latency of 50 ms."""
+    rates = []
+    for processes in (1, 2):
+        async with BoardService(latency=0.05) as service:
+            board = service.seed({"To Do": []})
+            job = await plan(_drafts(rows, board.lists["To Do"]), board.id, folder / f"scale {processes}", parts=4, settle=0.1)
+            (folder / "job").write_bytes(pickle.dumps(job))
+            environment = {**os.environ, **service.environment}
+            line = [sys.executable, "-c", _WORKER, str(folder / "job")]
+            workers = [subprocess.Popen([*line, str(2 * n)], env=environment) for n in range(processes)]
+            while not service.calls_of("cards.create"):
+                await asyncio.sleep(0.01)
+            began = time.perf_counter()
+            while len(service.calls_of("cards.create")) < rows - 20:
+                await asyncio.sleep(0.01)
+            rates.append((rows - 20) / (time.perf_counter() - began))
+            for worker in workers:
+                await asyncio.to_thread(worker.wait)
+            assert (await report(job)).created == rows
+    print(f"one process: {rates[0]:.0f} cards/s, two: {rates[1]:.0f} cards/s, {rates[1] / rates[0]:.2f} times")
 
 
 def main() -> None:
@@ -52,10 +130,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("place", nargs="?", metavar="PLACE")
     parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--processes", action="store_true", help="compare one process with two, over a service on this host")
     parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
     options = parser.parse_args()
+    rows = 600 if options.smoke else options.rows
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(_measure(options.place or str(Path(folder) / "ledger"), 600 if options.smoke else options.rows))
+        if options.processes:
+            asyncio.run(_scale(Path(folder), rows))
+        else:
+            asyncio.run(_measure(options.place or str(Path(folder) / "ledger"), rows))
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ class _InstantPool:
         self._count = 0
 
     async def send(self, method: str, url: str, *rest: object, **more: object) -> RawResponse:
-        self._count += 1
+        self._count = number = self._count + 1
         await asyncio.sleep(0)
-        return RawResponse(200, {}, b'{"id": "%024x", "name": "a card"}' % self._count)
+        return RawResponse(200, {}, b'{"id": "%024x", "name": "a card"}' % number)
 
     async def aclose(self) -> None: ...
 

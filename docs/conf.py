@@ -1,7 +1,9 @@
 """The documentation site: `sphinx-build -W docs site`. It needs the group `docs` and no network."""
 
+import hashlib
 import re
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,9 +17,8 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
-    "sphinxcontrib.mermaid",
 ]
-exclude_patterns = ["examples", "inventories"]
+exclude_patterns = ["drawings", "examples", "inventories"]
 html_theme = "furo"
 html_title = f"boardclient {version}"
 html_extra_path = ["llms.txt"]
@@ -35,8 +36,6 @@ intersphinx_mapping = {
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
-myst_fence_as_directive = ["mermaid"]
-suppress_warnings = ["myst.xref_missing"]  # links to files outside of this folder, which tests/test_documentation.py checks
 
 default_role = "code"
 autodoc_default_options = {"members": True, "member-order": "bysource"}
@@ -49,6 +48,9 @@ napoleon_use_rtype = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 
+MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DRAWINGS = Path(__file__).parent / "drawings"
+
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _ATTRS_DEFAULT = re.compile(r"attr_dict\['(\w+)'\]\.default")
 _JSON_IN_FULL = re.compile(
@@ -56,6 +58,21 @@ _JSON_IN_FULL = re.compile(
     r"|dict\[str, Json\] \| list\[Json\] \| str \| int \| float \| bool \| None"
 )
 _LINK = re.compile(r"\[([^\]`]+)\]\((https?://[^)]+)\)")
+
+
+def drawing_of(block: str) -> Path:
+    """Return where `draw.py` puts the drawing of a Mermaid block."""
+    return DRAWINGS / f"{hashlib.sha256(block.encode()).hexdigest()[:12]}.svg"
+
+
+def _with_drawings(app: Any, page: str, source: list[str]) -> None:
+    """Show drawings in place of Mermaid blocks, which a browser would draw with a program from another site."""
+
+    def drawn(block: re.Match[str]) -> str:
+        path = drawing_of(block[1])
+        return f"![](/drawings/{path.name})" if path.exists() else f"```text\n{block[1]}```"
+
+    source[0] = MERMAID.sub(drawn, source[0])
 
 
 def _from_markdown(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
@@ -86,6 +103,7 @@ def _in_short(app: Any, what: str, name: str, obj: Any, options: object, signatu
 
 
 def setup(app: Any) -> None:
-    """Let Sphinx call what shortens signatures, and what turns Markdown into reStructuredText before napoleon reads it."""
+    """Let Sphinx call the functions above. Markdown becomes reStructuredText before napoleon reads it."""
+    app.connect("source-read", _with_drawings)
     app.connect("autodoc-process-signature", _in_short)
     app.connect("autodoc-process-docstring", _from_markdown, priority=400)

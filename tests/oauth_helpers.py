@@ -71,6 +71,10 @@ class FakeSession:
         self.tasks: list[asyncio.Task[Any]] = []
         self.is_closed = False
 
+    @property
+    def exchange(self) -> FakeSession:
+        return self
+
     def check_url(self, url: str, name: str) -> str:
         if self.refusal:
             raise ValueError(self.refusal.format(name=name))
@@ -131,3 +135,29 @@ async def error_of(awaitable: Awaitable[object]) -> CredentialError:
 def waiting_provider(**options: Any) -> OAuthCredentials:
     """Make a provider whose users sign in elsewhere, on the running loop's clock."""
     return provider_of(**{"authorize": None, **options})
+
+
+class Scripted(MemoryTokenStore):
+    """A store one of whose methods does what the test says, in place of its step or after it."""
+
+    def __init__(self, method: str, step: Callable[[], Any], *, is_after: bool = False) -> None:
+        super().__init__(clock=asyncio.get_running_loop().time)
+        self.calls = 0
+        original = getattr(self, method)
+
+        async def scripted(*arguments: Any) -> Any:
+            self.calls += 1
+            if is_after:
+                await original(*arguments)
+            return await step()
+
+        setattr(self, method, scripted)
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    """Return a step that raises the error."""
+
+    async def step() -> None:
+        raise error
+
+    return step

@@ -21,7 +21,7 @@ from boardclient import Pace
 
 if TYPE_CHECKING:  # the benchmark also runs with versions of the package that have these elsewhere
     from boardclient._pace._controller import Controller
-    from boardclient._pace._evidence import PacedAttempt
+    from boardclient._pace._timing import PacedAttempt
 
 
 class Service(Protocol):
@@ -296,17 +296,22 @@ def served(
     refusal: int = 429,
     status: Callable[[float], int | None] = lambda now: 200,
     seed: int = 1,
+    shared: Sequence[float] = (),
 ) -> Outcome:
-    """Let so many tasks send requests to a service, each inside one Pace. The options are those of `simulate_shared`."""
+    """Let so many tasks send requests to a service, each inside one Pace. The options are those of `simulate_shared`.
+
+    `shared` are the moments at which processes die that share a pace, among which the tasks are divided.
+    """
     loop, chance, outcome = VirtualLoop(), random.Random(seed), Outcome()
-    pace = Pace(max_in_flight=workers, clock=loop.time)
+    paces = [Pace(max_in_flight=workers, shared=f"/process {number}", clock=loop.time) for number in range(len(shared))]
+    paces = paces or [Pace(max_in_flight=workers, clock=loop.time)]
     free = [0.0] * servers
 
     async def way() -> None:
         whole = slower[1] if loop.time() >= slower[0] else latency
         await asyncio.sleep(whole / 2 * (1 + jitter * chance.uniform(-1, 1)))
 
-    async def request() -> None:
+    async def request(pace: Pace) -> None:
         begun = loop.time()
         await way()
         wait = service.refuse(loop.time())
@@ -323,11 +328,12 @@ def served(
         pace.report(answer, told, loop.time() - begun)
 
     async def work(number: int) -> None:
-        while True:
+        pace, end = paces[number % len(paces)], shared[number % len(paces)] if shared else math.inf
+        while loop.time() < end:
             if rests[0] <= loop.time() < rests[1]:
                 await asyncio.sleep(1.0 if number == 0 else rests[1] - loop.time())
             async with pace:
-                await request()
+                await request(pace)
 
     async def run() -> None:
         for at, limit in changes:

@@ -32,7 +32,9 @@ def _section(title: str) -> str:
     return _README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
-_PACKAGES = "boardclient.distributed boardclient.integrations.django fastapi httpx litestar opentelemetry pandas quart starlette"
+_PACKAGES = (
+    "boardclient.distributed boardclient.integrations.django celery fastapi httpx litestar opentelemetry pandas quart starlette"
+)
 _FULL = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(map(re.escape, _PACKAGES.split()))})\b", re.MULTILINE)
 
 _PROGRAMS = [
@@ -53,8 +55,9 @@ def test_each_program_runs_as_pasted(
     if "\nasync def test_" in source:
         (tmp_path / "test_block.py").write_text(source, encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_block.py"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stdout
+        for option in ["--board-record"] * ("(board_recording)" in source), []:
+            done = subprocess.run([*command, *option], capture_output=True, text=True, check=False, timeout=300)
+            assert done.returncode == 0, done.stdout
     else:
         exec(compile(source, "block.py", "exec", dont_inherit=True), {"__name__": "__main__"})
 

@@ -150,7 +150,7 @@ MISTAKES: dict[str, Callable[[BoardService], Awaitable[object]]] = {
     "a name that is None": _called(lambda session: session.boards.create(None)),  # type: ignore[arg-type]  # -- the mistake
     "a path outside of the interface": _called(lambda session: session.request("GET", "/cards")),
     "a token in the parameters": _called(lambda session: session.request("GET", "/1/cards", params={"token": "t"})),
-    "a code that is not good": _signing_in(),
+    "a used or expired code": _signing_in(),
     "a wrong client secret": _signing_in(client_secret="wrong"),
     "nobody has signed in": _signing_in(authorize=None),
 }

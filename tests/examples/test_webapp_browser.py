@@ -256,21 +256,6 @@ def test_an_upload_resumes_after_the_token_expired(page: Page, service: BoardSer
     assert len({card.name for card in service.rules.cards_of(board.id)}) == 120
 
 
-def test_five_tabs_after_the_token_expired(context: BrowserContext, service: BoardService) -> None:
-    """Each tab comes back to its own board, whichever worker completes its sign-in."""
-    boards = [service.seed({"To Do": [f"Card of tab {number}"]}) for number in range(5)]
-    tabs = [context.new_page() for _ in boards]
-    for tab, board in zip(tabs, boards, strict=True):
-        tab.goto(f"/boards/{board.id}")
-        expect(tab.get_by_role("heading", name="Allow access to your boards?")).to_be_visible()
-    before = len(service.calls_of("token.exchange"))
-    for tab in reversed(tabs):
-        sign_in(tab)
-    for tab, board in zip(tabs, boards, strict=True):
-        expect(tab.get_by_text(f"Card of tab {boards.index(board)}", exact=True)).to_be_visible()
-    assert len(service.calls_of("token.exchange")) == before + 5
-
-
 def test_two_browsers_with_four_tabs_restored_at_once(browser: Browser, site: str, service: BoardService) -> None:
     """Each tab of each browser comes back to its own board, though all begin and all finish at the same time."""
     boards = [service.seed({"To Do": [f"Card of tab {number}"]}) for number in range(4)]
@@ -303,44 +288,6 @@ def test_two_browsers_with_four_tabs_restored_at_once(browser: Browser, site: st
                 tab.close()
     for context in contexts:
         context.close()
-
-
-@pytest.mark.parametrize("milliseconds", [0, 20, 60, 120])
-def test_two_clicks_are_one_card(page: Page, service: BoardService, milliseconds: int) -> None:
-    """A double click on Add, and on Upload, creates one card each."""
-    board = service.seed({"To Do": []})
-    page.goto(f"/boards/{board.id}")
-    sign_in(page)
-    twice = "(button, wait) => { button.click(); setTimeout(() => button.click(), wait) }"
-    service.latency = 0.3
-    try:
-        page.get_by_label("New card in To Do").fill("Book the hall")
-        page.get_by_role("button", name="Add").evaluate(twice, milliseconds)
-        expect(page.get_by_role("listitem").filter(has_text="Book the hall")).to_be_visible()
-        file = {"name": "cards.csv", "mimeType": "text/csv", "buffer": b"name\nPay\n"}
-        page.get_by_label("CSV file").set_input_files(file)
-        page.get_by_role("button", name="Upload").evaluate(twice, milliseconds)
-        expect(page.get_by_role("heading", name="Uploaded")).to_be_visible()
-    finally:
-        service.latency = 0.0
-    assert sorted(card.name for card in service.rules.cards_of(board.id)) == ["Book the hall", "Pay"]
-
-
-def test_errors_are_pages(page: Page, service: BoardService) -> None:
-    """An unknown board, a refusal and a failing service are explained in words, with a link to continue."""
-    page.goto("/login?return_to=/boards/unknown")
-    page.get_by_role("button", name="Refuse").click()
-    expect(page.get_by_role("heading", name="You are not signed in")).to_be_visible()
-    show(page, "refused")
-    page.get_by_role("link", name="Sign in").click()
-    sign_in(page)
-    expect(page.get_by_role("heading", name="Your boards")).to_be_visible()
-    response = page.goto("/boards/unknown")
-    assert response is not None
-    assert response.status == 404
-    show(page, "unknown")
-    page.get_by_role("link", name="To your boards").click()
-    expect(page.get_by_role("heading", name="Your boards")).to_be_visible()
 
 
 def test_the_server_ends_while_a_page_watches(page: Page, service: BoardService, server: subprocess.Popen[bytes]) -> None:

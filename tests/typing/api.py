@@ -34,7 +34,7 @@ from boardclient import (
     retry,
 )
 from boardclient.credentials import Exchange
-from boardclient.events import AnswerReceived, CredentialsRenewed, Event, RequestSent, RetryScheduled
+from boardclient.events import CredentialsRenewed, Event, RequestSent, ResponseReceived, RetryScheduled
 from boardclient.testing import BoardService
 
 
@@ -166,7 +166,7 @@ def observe(event: Event) -> None:
     match event:
         case RequestSent():
             assert_type(event.attempt, int)
-        case AnswerReceived():
+        case ResponseReceived():
             assert_type(event.status, int | None)
         case RetryScheduled():
             assert_type(event.pause_seconds, float)
