@@ -108,11 +108,11 @@ _NO_OPTIONS: Final = CallOptions()
 class CallContext:
     """The state of one call, with class-level defaults for what few calls look at."""
 
-    deadline = math.inf
+    deadline: float = math.inf
     """When the call times out, on the loop's clock. Infinite without a deadline and while it is suspended."""
-    seconds_left = math.inf
+    seconds_left: float = math.inf
     """The seconds that were left when the deadline was last suspended."""
-    started = 0.0
+    started: float = 0.0
     """When the current attempt began, by `time.time`."""
     last_error: BoardClientError | None = None
     attempt_activity: Activity | None = None
@@ -124,7 +124,7 @@ class CallContext:
     """The credentials with which the last request was signed."""
     rejected: Credentials | None = None
     """The credentials that the service refused with 401, which are redacted from later responses too."""
-    cancellations = 0
+    cancellations: int = 0
     """How often the call has cancelled its task."""
 
     def __init__(self, request: Request[Any] | None, task: asyncio.Task[object], began: float, seconds: float | None) -> None:
@@ -133,15 +133,15 @@ class CallContext:
         self.seconds = seconds
         self.options = _NO_OPTIONS
         """The options that differ from the session's."""
-        self.progress = Progress()
+        self.progress: Progress = Progress()
         self.attempts: tuple[Attempt, ...] = ()
-        self.is_recorded = False
+        self.is_recorded: bool = False
         """Whether an attempt that succeeds is recorded too: something needs to know of it, or one before it has failed."""
         self.activity: Activity | None = None
         """The call as instruments see it, None if nothing follows it."""
         self.interruption: InterruptionReason | None = None
         """Why the call is ended early, or None."""
-        self.may_send = True
+        self.may_send: bool = True
         """Whether another request may be sent. False after an interruption and once the session is closed."""
         self._began = began
         self._cancelling = task.cancelling()
@@ -331,7 +331,7 @@ class InFlightCalls:
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = math.inf
         self._drained: asyncio.Event | None = None
-        self.is_closed = False
+        self.is_closed: bool = False
         _all.add(self)
 
     def __len__(self) -> int:
@@ -424,7 +424,8 @@ class InFlightCalls:
 
     def close(self) -> asyncio.Event | None:
         """End all calls but those of the current task, and return the event that is set once they have ended, if any."""
-        self.is_closed, self._open_on = True, None
+        self.is_closed = True
+        self._open_on = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

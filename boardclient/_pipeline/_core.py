@@ -59,19 +59,22 @@ class SessionCore:
     """What a session and its views share: the pool and the calls in flight."""
 
     def __init__(self, base_url: str, settings: Settings, pool: Pool, timeout: float | None) -> None:
-        self.base_url = check_root(base_url, "base_url", allow_insecure=settings.allow_insecure)
+        self.base_url: str = check_root(base_url, "base_url", allow_insecure=settings.allow_insecure)
         check_proxy(settings.proxy, self.base_url, allow_insecure=settings.allow_insecure)
-        self.host = host_of(self.base_url)
+        self.host: str = host_of(self.base_url)
         self.settings = settings
         self.pool = pool
-        self.slots = ConnectionSlots(self.pool.max_connections)
-        self.in_flight = InFlightCalls()
+        self.slots: ConnectionSlots = ConnectionSlots(self.pool.max_connections)
+        self.in_flight: InFlightCalls = InFlightCalls()
         self.timeout = timeout
         self.limiter: object = None
         """The session's limiter, whose pace `stats` shows."""
         self.observers: Instrument | None = None
         """The session's observers, for what no call waits for."""
-        self.retries = self.replays = self.renewals = self.forms = 0
+        self.retries: int = 0
+        self.replays: int = 0
+        self.renewals: int = 0
+        self.forms: int = 0
         SOURCES.add(self)
         self._renewed: weakref.WeakSet[Credentials] = weakref.WeakSet()
         self._background: set[asyncio.Task[Any]] = set()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from boardclient import retry as _retry
 from boardclient._activities import INSTALLED, PARENT, Activity, Observers, checked_observers, new_call_id
 from boardclient._operations import AT_ONCE_BYTES, Request, error_of, unreadable
-from boardclient._pipeline._calls import CallContext, CallOptions
+from boardclient._pipeline._calls import CallContext, CallOptions, ConnectionSlots
 from boardclient._pipeline._core import SessionCore
 from boardclient._pipeline._guards import GuardedLimiter, GuardedProvider
 from boardclient._redaction import ShownRequest
@@ -61,12 +61,12 @@ class Pipeline:
         if timeout is not None and not check_seconds(timeout, "timeout", "a number of seconds or None") > 0:
             raise ValueError("timeout must be more than 0 seconds, or None")
         self.provider = provider
-        self.max_connections: Final = core.pool.max_connections
-        self.slots: Final = core.slots
+        self.max_connections: Final[int] = core.pool.max_connections
+        self.slots: Final[ConnectionSlots] = core.slots
         self.policy = policy
         self.timeout = timeout
         self.limiter = limiter
-        self.observers = checked_observers(observers)
+        self.observers: tuple[Observer, ...] = checked_observers(observers)
         self.credentials_in: CredentialsIn = credentials_in
         self._core = core
         self._in_flight: Final = core.in_flight
@@ -74,7 +74,7 @@ class Pipeline:
         self._provider: Final = GuardedProvider(provider, core)
         self._limiter = None if limiter is None else GuardedLimiter(limiter)
         self._observers: Final = Observers(self.observers)
-        self.follower = self._observers if self.observers else None
+        self.follower: Observers | None = self._observers if self.observers else None
         self._note_success = _nothing if policy is None else policy.note_success
         self._sees_first = policy is not None and policy.sees_first_attempt
 

@@ -38,7 +38,7 @@ class Pool:
             raise TypeError(f"http must be an aiohttp.ClientSession, not {type(lent).__name__}")
         self.settings = settings
         self._lent = lent
-        self.sent = 0
+        self.sent: int = 0
         """How many requests were sent or attempted."""
         self._connector: aiohttp.TCPConnector | None = None
         self._sessions: list[aiohttp.ClientSession] = []

@@ -159,7 +159,7 @@ class Row:
     """How often it was refused."""
     put_off = 0
     """How often it was put off because it was refused with 429 or could not be sent."""
-    put_off_at = math.inf
+    put_off_at: float = math.inf
     """When it was first put off, on the loop's clock. Infinity if it was not."""
 
     def __init__(self, index: int, draft: object) -> None:

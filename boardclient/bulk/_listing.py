@@ -44,7 +44,7 @@ class IdSet:
     def __init__(self, ids: Iterable[str] = ()) -> None:
         self._table = array("q", bytes(8 * 64))
         self._number = 0
-        self.repeated = sum(not self.add(identifier) for identifier in ids)
+        self.repeated: int = sum(not self.add(identifier) for identifier in ids)
         """How many of `ids` were given before."""
 
     def add(self, identifier: str) -> bool:

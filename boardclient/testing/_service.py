@@ -107,8 +107,10 @@ class BoardService(LoopbackService):
             scopes=self.scopes,
             shape=self.shape,
         )
-        self.key, self.token = self.rules.key, self.rules.token
-        self.client_id, self.client_secret = self.rules.client_id, self.rules.client_secret
+        self.key: str = self.rules.key
+        self.token: str = self.rules.token
+        self.client_id: str = self.rules.client_id
+        self.client_secret: str = self.rules.client_secret
 
     def __repr__(self) -> str:
         return f"BoardService(port={self.port}, calls={len(self.calls)}, rules={self.rules!r})"
