@@ -110,6 +110,7 @@ CREATING = {
     "cards.create": Contender("_ours", "create_in_workers"),
     "cards.create, public": Contender("_ours", "create_in_workers_the_public_way"),
     "cards.create_many": Contender("_ours", "create_many"),
+    "create_many, own pace": Contender("_ours", "create_many_at_its_own_pace"),
     "create_many, journal": Contender("_ours", "create_many_with_journal"),
     "slack_sdk's pattern": Contender("_rivals", "create_with_slack_sdk", is_rival=True),
     "httpx and pydantic": Contender("_rivals", "create_with_httpx", is_rival=True, is_slow=True),

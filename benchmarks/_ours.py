@@ -36,10 +36,10 @@ async def create_in_workers_the_public_way(service: Service, concurrency: int) -
 
 
 @contextlib.asynccontextmanager
-async def create_many(service: Service, concurrency: int, folder: str | None = None) -> AsyncIterator[Work]:
+async def create_many(service: Service, concurrency: int | None, folder: str | None = None) -> AsyncIterator[Work]:
     """Create cards with `session.cards.create_many`, with a journal for each run if a folder is given."""
     numbers = itertools.count()
-    async with _session(service, concurrency) as session:
+    async with _session(service, concurrency or 100) as session:
 
         async def work(cards: int, seconds: list[float]) -> int:
             drafts = (boardclient.CardDraft(f"Card {position}", LIST_ID, desc=DESC) for position in range(cards))
@@ -48,6 +48,13 @@ async def create_many(service: Service, concurrency: int, folder: str | None = N
                 await run.wait()
             return run.report.created
 
+        yield work
+
+
+@contextlib.asynccontextmanager
+async def create_many_at_its_own_pace(service: Service, _: int) -> AsyncIterator[Work]:
+    """Create cards with `session.cards.create_many` and no `concurrency`, as most users do."""
+    async with create_many(service, None) as work:
         yield work
 
 
