@@ -124,10 +124,11 @@ class RunFile:
             self._connection.executemany("INSERT OR REPLACE INTO resembling VALUES (?, ?)", resembling)
 
     def record_adopted(self, outcomes: Sequence[Outcome]) -> None:
-        """Record rows that no run has sent, since their cards were on the board before."""
+        """Record rows that no run has sent, since their cards were on the board before. These now count as the rows' own."""
         with self.file.transaction():
             self._record(outcomes)
             self._connection.executemany("UPDATE rows SET run = 0 WHERE seq = ?", [(seq,) for seq, _, _ in outcomes])
+            self._connection.executemany("DELETE FROM baseline WHERE card_id = ?", [(card_id,) for _, _, card_id in outcomes])
 
     def finish(self, outcomes: Sequence[Outcome], released: int) -> None:
         """Record the last outcomes and which rows were not sent, and close the file."""

@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias, get_args
@@ -48,7 +48,8 @@ STATES: Final[tuple[RowState, ...]] = get_args(RowState)
 _PAGE: Final = 1000
 _IN_DOUBT: Final = ("logged", "unknown")
 _ROWS: Final = (
-    "SELECT seq, key, content, run, coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq)"
+    "SELECT seq, key, content, CASE WHEN state = 'done' AND detail IN (SELECT card_id FROM baseline) THEN 0 ELSE run END,"
+    " coalesce(state, 'logged'), detail FROM rows LEFT JOIN outcomes USING (seq)"
     " WHERE seq > ? AND coalesce(state, 'logged') IN ({states}) ORDER BY seq LIMIT ?"
 )
 _COMPARED: Final = 300
@@ -91,7 +92,8 @@ class JournalRow:
         seq: The number of the row, from 1, in the order of logging.
         key: The draft's reference, or its position in the input, from 0.
         content: What was sent, in the form in which it is compared, without a marker.
-        run: The number of the run that logged it last, from 1. 0 if none did: its card was on the board before (`adopt`).
+        run: The number of the run that logged it last, from 1. 0 if its card was on the board before the first run, or was
+            adopted (`adopt`).
         state: "logged" until the outcome is known, then "done", "failed", "waiting" (not sent), "unknown" or "undone".
         detail: The card's id if it is "done" or "undone", otherwise the reason, or None if there is none.
     """
@@ -275,7 +277,12 @@ def rehearsed(path: str | os.PathLike[str], identity: Mapping[str, str]) -> Iter
         yield RunFile(JournalFile(journal.path, copy, journal.lock, journal.meta), is_rehearsal=True).admit
 
 
-def adopt(path: str | os.PathLike[str], identity: Mapping[str, str], rows: Sequence[tuple[RowKey, CardDraft, str]]) -> None:
+def adopt(
+    path: str | os.PathLike[str],
+    identity: Mapping[str, str],
+    rows: Sequence[tuple[RowKey, CardDraft, str]],
+    before: Iterable[str] | None = None,
+) -> None:
     """Note that rows have cards which were on the board before. Runs report them as "already". The journal may be new.
 
     Their `run` is 0, since no run created these cards.
@@ -284,12 +291,15 @@ def adopt(path: str | os.PathLike[str], identity: Mapping[str, str], rows: Seque
         path: The path of the journal. No run may be using it.
         identity: What the rows belong to, as `journal_identity` returns it.
         rows: The key, the draft and the card's identifier of each. Rows that the journal knows stay as they are.
+        before: The identifiers of all cards on the board. A new journal needs them: a run reads them only before its first row.
 
     Raises:
         JournalError: the journal is in use or can't be written, belongs to another import, or knows a row with other content.
     """
     file = RunFile.open(path, identity)
     with contextlib.closing(file.file):
+        if before is not None and file.last == 0 and file.baseline is None:
+            file.set_baseline(before)
         decisions = file.admit([(key, draft) for key, draft, _ in rows])
         pairs = zip(decisions, rows, strict=True)
         file.record_adopted([(seq, "done", card_id) for (seq, action, _), (_, _, card_id) in pairs if action == "send"])

@@ -79,7 +79,7 @@ class ImportOptions:
         """How the file is read, as far as it is known from the options."""
         return _rows.Layout(
             form=self.form or "csv",
-            columns={**dict.fromkeys(self.left_out), **dict(self.renamed)},
+            columns={**dict.fromkeys(map(str.strip, self.left_out)), **dict(self.renamed)},
             zone=self.zone,
             date_format=self.date_format,
         )
@@ -169,7 +169,8 @@ async def import_file(
         show("nothing was sent", {"preview": True, **counts}, options.fields)
         return
     if existing.rows and options.journal is not None:
-        adopt(options.journal, identity, [(_key_of(index, row.draft), row.draft, card.id) for index, row, card in existing.rows])
+        rows_of_cards = [(_key_of(index, row.draft), row.draft, card.id) for index, row, card in existing.rows]
+        adopt(options.journal, identity, rows_of_cards, before=[card.id for card in existing.cards])
     await _Import(session, rows, plans.total(), options, graceful_stop or GracefulStop(), board_id, client).run()
 
 
@@ -223,6 +224,7 @@ class Existing:
     """The cards that were on the board before, and the rows that equal one of them. Each card stands for one row at most."""
 
     def __init__(self, cards: Sequence[Card]) -> None:
+        self.cards = cards
         self._equal = EqualCards(cards)
         self._taken: set[str] = set()
         self.rows: list[tuple[int, _rows.FileRow, Card]] = []

@@ -17,6 +17,13 @@ _MOST_NAMES = 8
 """How many names a message lists."""
 
 
+def did_you_mean(value: str, names: Iterable[str]) -> str:
+    """Return a question that names what is similar to a value, or "" if nothing is."""
+    folded = {name.casefold(): name for name in names}
+    alike = difflib.get_close_matches(value.casefold(), folded, n=3)
+    return f"; did you mean {' or '.join(quoted(folded[name]) for name in alike)}?" if alike else ""
+
+
 @attrs.frozen
 class Names:
     """Finds the identifier for an identifier or name among some things of one kind, such as "list".
@@ -56,11 +63,8 @@ class Names:
     def _hint(self, value: str) -> str:
         if value in self.ids_only.values():
             return " (an archived list is given by its identifier)"
-        folded = {name.casefold(): name for name in self._by_name}
-        if alike := difflib.get_close_matches(value.casefold(), folded, n=3):
-            return f"; did you mean {' or '.join(quoted(folded[name]) for name in alike)}?"
         names = ", ".join(map(quoted, self._by_name))
-        return f"; there are {names}" if 0 < len(self._by_name) <= _MOST_NAMES else ""
+        return did_you_mean(value, self._by_name) or (f"; there are {names}" if 0 < len(self._by_name) <= _MOST_NAMES else "")
 
     def name_of(self, identifier: str) -> str:
         """Return a name if it alone identifies its thing, otherwise the identifier.
@@ -127,15 +131,13 @@ class Finder:
         try:
             yield
         except NotFoundError as error:
-            raise IncompleteError(f"{error}; {self._advice()}") from None
+            raise IncompleteError(f"{error}{self._advice()}") from None
 
     def _advice(self) -> str:
         if not self.board:
-            return "give --board to name a list or card in place of its identifier"
-        known = self.client.settings.profile.boards
-        alike = difflib.get_close_matches(self.board, known.values(), n=3)
-        hint = f"did you mean {' or '.join(map(quoted, alike))}? " if alike else ""
-        return f"{hint}a board's name is known if this machine has created it, or by: boardclient board name BOARD_ID NAME"
+            return "; give --board to name a list or card in place of its identifier"
+        alike = did_you_mean(self.board, self.client.settings.profile.boards.values())
+        return f"{alike}; a board's name is known if this machine has created it, or by: boardclient board name BOARD_ID NAME"
 
 
 def learn(client: Client, board_id: str, name: str) -> None:

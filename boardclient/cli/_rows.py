@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import BinaryIO, TypeAlias
 
@@ -23,7 +23,7 @@ import attrs
 
 from boardclient import CardDraft, Position
 from boardclient.cli._app import COLUMNS
-from boardclient.cli._names import Names
+from boardclient.cli._names import Names, did_you_mean
 from boardclient.cli._output import UsageError, quoted
 
 FORMULA = re.compile(r"'*[=+@\t\r-]")
@@ -39,6 +39,7 @@ _SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n?", re.IGNORECASE)
 """The line by which Excel learns the separator."""
 _ENCODING = "is neither UTF-8 nor Windows-1252: save the file as UTF-8"
 _UNKNOWN = f"the columns are {', '.join(COLUMNS)} (--map COLUMN=NAME renames one, --skip NAME ignores it)"
+_OTHER_DATES = "; --date-format reads other forms, like %d.%m.%Y"
 _ROWS_NAMED = 5
 
 
@@ -185,9 +186,7 @@ def parse_due(text: str, zone: tzinfo | None = None, date_format: str | None = N
     except ValueError:
         if date_format is not None:
             raise ValueError(f"is not of the form {date_format}") from None
-        raise ValueError(
-            "is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00; --date-format reads others, like %d.%m.%Y"
-        ) from None
+        raise ValueError("is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00") from None
     try:
         if due.utcoffset() is None:
             due = due.astimezone() if zone is None else due.replace(tzinfo=zone)
@@ -229,9 +228,11 @@ def _csv_records(file: BinaryIO, layout: Layout, default_list_id: str | None) ->
             continue
         if not header:
             header = [layout.column(cell) for cell in cells]
-            names = {column: cell.strip() for column, cell in zip(header, cells, strict=True) if column}
-            problems = list(_header_problems(number, list(filter(None, header)), names, default_list_id))
-            yield from problems
+            named = [(column, cell.strip()) for column, cell in zip(header, cells, strict=True) if column]
+            names = dict(named)
+            there = [cell.strip() for cell in cells if cell.strip()]
+            problems = [*_header_problems(number, named, default_list_id), *_lacking(number, layout.columns, there)]
+            yield from problems if all(map(_is_text, cells)) else [Problem(number, None, _ENCODING)]
             if problems:
                 return
         elif any(cells[len(header) :]) or any(cell for column, cell in zip(header, cells, strict=False) if column == ""):
@@ -264,22 +265,35 @@ def _unescaped(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 
-def _header_problems(number: int, columns: list[str], names: Mapping[str, str], default_list_id: str | None) -> Iterator[Problem]:
-    if not all(map(_is_text, columns)):
-        yield Problem(number, None, _ENCODING)
-        return
-    if unknown := [quoted(name) for column, name in names.items() if column not in COLUMNS]:
-        yield Problem(number, None, f"unknown: {', '.join(unknown)}; {_UNKNOWN}")
-    for column, count in Counter(columns).items():
-        if count > 1:
-            yield Problem(number, names[column], "is named more than once")
+def _header_problems(number: int, named: Sequence[tuple[str, str]], default_list_id: str | None) -> Iterator[Problem]:
+    yield from _column_problems(number, named)
+    columns = {column for column, _ in named}
     if "name" not in columns:
         yield Problem(number, None, "there is no column name; --map name=NAME reads it from another one")
     if "list" not in columns and default_list_id is None:
         yield Problem(number, None, "there is no column list; give --list for all rows")
 
 
+def _column_problems(number: int, named: Iterable[tuple[str, str]]) -> Iterator[Problem]:
+    """Yield what is wrong with columns, each beside its name in the file."""
+    if unknown := [quoted(name) for column, name in named if column not in COLUMNS]:
+        yield Problem(number, None, f"unknown: {', '.join(unknown)}; {_UNKNOWN}")
+    for column, count in Counter(column for column, _ in named).items():
+        if count > 1:
+            yield Problem(number, dict(named)[column], "is named more than once")
+
+
+def _lacking(number: int, wanted: Iterable[str], there: Sequence[str]) -> Iterator[Problem]:
+    """Yield the names of `--map` and `--skip` that the file does not have."""
+    for name in wanted:
+        if name not in there:
+            columns = f"the file has no column {quoted(name)} to map or skip, only {', '.join(map(quoted, there))}"
+            yield Problem(number, None, columns + did_you_mean(name, there))
+
+
 def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
+    first: tuple[int, list[str]] | None = None
+    missing = dict.fromkeys(layout.columns)
     for number, line in enumerate(_lines(file, layout), 1):
         if not line.strip():
             continue
@@ -294,24 +308,20 @@ def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]
         if not isinstance(value, dict):
             yield Problem(number, None, "is not a JSON object")
             continue
-        names = {name: column for name in value if (column := layout.column(name)) is not None}
-        problems = list(_member_problems(number, value, names))
+        first = first or (number, list(value))
+        missing = {name: None for name in missing if name not in map(str.strip, value)}
+        named = [(column, name) for name in value if (column := layout.column(name)) is not None]
+        problems = list(_column_problems(number, named))
+        for column, name in named:
+            if column in COLUMNS and not isinstance(value[name], str | None):
+                problems.append(Problem(number, name, "must be a string or null"))
         yield from problems
         if not problems:
             # An empty description is a value in JSON. An empty date, position, list or reference counts as absent.
-            cells = {column: None if value[name] == "" and column != "desc" else value[name] for name, column in names.items()}
-            yield number, cells, {column: name for name, column in names.items()}
-
-
-def _member_problems(number: int, cells: Cells, names: Mapping[str, str]) -> Iterator[Problem]:
-    if unknown := [quoted(name) for name, column in names.items() if column not in COLUMNS]:
-        yield Problem(number, None, f"unknown: {', '.join(unknown)}; {_UNKNOWN}")
-    for column, count in Counter(names.values()).items():
-        if count > 1:
-            yield Problem(number, column, "is named more than once")
-    for name, column in names.items():
-        if column in COLUMNS and not isinstance(cells[name], str | None):
-            yield Problem(number, name, "must be a string or null")
+            cells = {column: None if value[name] == "" and column != "desc" else value[name] for column, name in named}
+            yield number, cells, dict(named)
+    if first is not None:
+        yield from _lacking(first[0], missing, first[1])
 
 
 def _is_text(value: str) -> bool:
@@ -333,7 +343,7 @@ def check(
     try:
         due = parse_due(cells["due"], layout.zone, layout.date_format) if "due" in cells else None
     except ValueError as error:
-        wrong.setdefault("due", str(error))
+        wrong.setdefault("due", f"{error}{'' if layout.date_format else _OTHER_DATES}")
     try:
         pos = Position(cells["pos"].strip().lower()) if "pos" in cells else None
     except ValueError:

@@ -276,7 +276,8 @@ def test_an_identifier_that_cannot_be_sent_is_bad_usage(cli, board_service: Boar
 def test_a_wrong_due_date_is_bad_usage(cli, board_service: BoardService) -> None:
     code, _, err = cli("card", "create", "x", "--list", "l", "--due", "31.12.2026")
     assert code == 2
-    assert err.startswith("boardclient: error: --due '31.12.2026': is not an ISO 8601 date")
+    form = "is not an ISO 8601 date such as 2027-01-31 or 2027-01-31T17:00:00+01:00"
+    assert err == f"boardclient: error: --due '31.12.2026': {form}\n"
     assert not board_service.calls
 
 

@@ -316,6 +316,16 @@ def test_rows_that_equal_cards_are_left_out_if_asked_for(cli, board_service, boa
     assert code == 0
 
 
+def test_a_lost_response_is_found_beside_rows_that_are_left_out(cli, board_service, board, csv_file) -> None:
+    """The cards that were there before are known, those of the rows that are left out included."""
+    existing(cli, board)
+    board_service.faults.add(board_service.faults.drop(commit=True), "cards.create", call=5)
+    path = csv_file("name\nA\nC\nD\n")
+    code, out, _ = cli("import", path, *into(board), "--existing", "skip", "--concurrency", "1", "--json")
+    assert (code, counts(summary(out))) == (0, {"created": 2, "already": 1, "failed": 0, "unknown": 0})
+    assert names(board_service) == ["A", "A", "B", "C", "D"]
+
+
 def test_leaving_rows_out_needs_a_journal(cli, board, monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"name\nA\n")))
     code, _, err = cli("import", "-", *into(board), "--existing", "skip")
@@ -384,6 +394,19 @@ def test_what_excel_writes_is_recognised_and_said_in_one_line(
     code, _, err = cli("import", str(path), *into(board), *options, "--timezone", "Europe/Berlin")
     assert (code, err) == (0, f"the file is read as {words}\n")
     assert cards(board_service) == [("Zürich 5 €", "a\nb", "2026-12-30T23:00:00Z")]
+
+
+@pytest.mark.parametrize("option", ["--skip=Notiz", "--map=desc=Notiz"])
+@pytest.mark.parametrize(
+    ("name", "text", "rows"),
+    [("c.csv", "name;Notizen\nA;x\n", "1"), ("c.jsonl", '{"name": "A"}\n{"name": "B", "Notizen": "x"}\n', "1")],
+)
+def test_a_column_that_the_file_lacks_is_refused(cli, board_service, board, csv_file, option: str, name, text, rows) -> None:
+    code, _, err = cli("import", csv_file(text, name), *into(board), "--skip", "Notizen", option)
+    assert code == 2
+    has = "'name', 'Notizen'; did you mean 'Notizen'?" if name == "c.csv" else "'name'"
+    assert f"row {rows}: the file has no column 'Notiz' to map or skip, only {has}" in err
+    assert not board_service.calls_of("cards.create")
 
 
 def test_a_date_of_another_form_is_named(cli, board, csv_file) -> None:

@@ -203,7 +203,7 @@ def test_a_csv_file_is_read_or_its_invalid_places_are_named(text: str | bytes, e
         pytest.param('{"name": ' + "1" * 5000 + "}", ["row 1: is not JSON that can be read"], id="number"),
         pytest.param('{"name": "A", "due": 5}', ["row 1, column due: must be a string or null"], id="type"),
         pytest.param('{"name": {"a": 1}}', ["row 1, column name: must be a string or null"], id="object-type"),
-        pytest.param('{"name": "A", "Name": "B"}', ["row 1, column name: is named more than once"], id="double"),
+        pytest.param('{"name": "A", "Name": "B"}', ["row 1, column Name: is named more than once"], id="double"),
         pytest.param('{"name": "A", "colo\\u001br": "B"}', ["row 1: unknown: 'colo\\x1br'"], id="unknown"),
         pytest.param('{"name": null}\n{}\n', ["row 1, column name: is missing", "row 2, column name: is missing"], id="no-name"),
     ],
