@@ -14,11 +14,13 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
-from boardclient.errors import Effect
+from boardclient.errors import BoardClientError, Effect
+from boardclient.logs import CALLS
 
 if TYPE_CHECKING:
     from boardclient.events import Event, Observer
@@ -27,6 +29,8 @@ T = TypeVar("T")
 Kind: TypeAlias = Literal["call", "attempt", "renewal", "run"]
 
 _logger: Final = logging.getLogger("boardclient")
+_REQUEST_ID_HEADERS: Final = ("X-Request-Id", "Request-Id", "X-Correlation-Id", "X-Amzn-RequestId", "X-Trace-Id", "CF-Ray")
+"""The headers in which services and proxies identify a request. The interface names none. The first one is logged."""
 _prefix: Final = os.urandom(3).hex()
 _numbers: Final = itertools.count(1)
 
@@ -222,6 +226,86 @@ class Observers(Instrument):
             if inspect.iscoroutine(given):
                 given.close()
                 _logger.error("an observer returned a coroutine, which is not awaited: observers must be plain functions")
+
+
+# --- logs
+
+
+is_info_logged: Final = partial(CALLS.isEnabledFor, logging.INFO)
+
+
+class LogInstrument(Instrument):
+    """Log calls, retries, renewals and runs at INFO, attempts and cards at DEBUG."""
+
+    def begin(self, activity: Activity) -> None:
+        """Log the beginning of an attempt or a run."""
+        if activity.kind == "attempt":
+            _log(logging.DEBUG, activity, "attempt %d: %s %s", activity.number, activity.method, activity.url)
+        elif activity.kind != "call":
+            _log(logging.INFO, activity, "begins")
+
+    def note(self, activity: Activity, event: Event | str) -> None:
+        """Log a retry, a renewal or a phase."""
+        from boardclient.events import CredentialsRenewed, RetryScheduled  # for calls that are followed
+
+        if isinstance(event, RetryScheduled):
+            _log(logging.INFO, activity, "pause of %.3f s after attempt %d: %s", event.pause_seconds, event.attempt, event.why)
+        elif isinstance(event, CredentialsRenewed):
+            _log(logging.INFO, activity, "credentials renewed")
+        elif isinstance(event, str):
+            _log(logging.INFO, activity, "%s", event)
+
+    def end(self, activity: Activity) -> None:
+        """Log the outcome."""
+        error = activity.error
+        why = str(error) if isinstance(error, BoardClientError) else type(error).__name__ if error is not None else ""
+        if activity.kind == "attempt":
+            is_failure = activity.status is not None and activity.why != "success"
+            words = "failed" if is_failure else activity.why or why or "ended"  # the line of the pause or call says why
+            _log(logging.DEBUG, activity, "attempt %d: %s", activity.number, words)
+        else:
+            is_of_run = activity.kind == "call" and activity.parent is not None and activity.parent.kind == "run"
+            level = logging.DEBUG if is_of_run else logging.INFO
+            counts = "".join(f", {number} {name}" for name, number in activity.counts.items())
+            _log(level, activity, "%s%s", f"failed: {why}" if why else "done", counts)
+
+
+LOGS: Final = LogInstrument()
+
+
+def _log(level: int, activity: Activity, message: str, *values: object) -> None:
+    if not CALLS.isEnabledFor(level):
+        return
+    extra: dict[str, Any] = {
+        "call_id": activity.call_id,
+        "operation": activity.operation,
+        "account": activity.account,
+        "attempt": activity.number,
+        "status": activity.status,
+        "seconds": round(activity.seconds, 6),
+        "effect": activity.effect.value,
+        "request_id": _request_id_of(activity.response_headers),
+    }
+    parts = ["%s", "(%s)"] if activity.call_id else ["%s"]
+    ends = [f"{name} {extra[name]}" for name in ("status", "account", "request_id") if extra[name] is not None]
+    if activity.kind in {"call", "attempt"} and activity.error is not None and activity.effect is not Effect.REJECTED:
+        ends.append(f"effect {activity.effect.value}")
+    if activity.seconds:
+        ends.append(f"{activity.seconds:.3f} s")
+    named = [activity.operation, activity.call_id] if activity.call_id else [activity.operation]
+    text = " ".join([*parts, message, *(["[%s]"] if ends else [])])
+    CALLS.log(level, text, *named, *values, *([", ".join(ends)] if ends else []), extra=extra)
+
+
+def _request_id_of(headers: Mapping[str, str]) -> str | None:
+    """Return the service's identifier of a request, from the headers of its response."""
+    return next((headers[name] for name in _REQUEST_ID_HEADERS if name in headers), None)
+
+
+def followers(observers: Instrument | None = None) -> tuple[Instrument, ...]:
+    """Return what is notified of an activity that begins now."""
+    logs = LOGS if is_info_logged() else None
+    return tuple(one for one in (*INSTALLED, logs, observers) if one is not None)
 
 
 # --- sessions, whose numbers instruments may read at any time

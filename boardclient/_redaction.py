@@ -89,13 +89,6 @@ def raises_without_frames(function: F) -> F:
     return cast("F", called)
 
 
-def in_one_line(text: str) -> str:
-    """Return the text with escapes in place of what can't be printed."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
 def redacted(text: bytes, secrets: Iterable[str], kept_bytes: int | None = None) -> bytes:
     """Return the text with `***` in place of each secret.
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from boardclient import logs
-from boardclient._activities import Activity, Instrument, Observers
+from boardclient._activities import LOGS, Activity, Instrument, Observers
 from boardclient.events import BulkProgress, CredentialsRenewed, Event
 from boardclient.integrations.opentelemetry import _OpenTelemetry
 
@@ -44,7 +44,7 @@ def test_events_reach_whom_they_are_for(caplog: pytest.LogCaptureFixture) -> Non
     telemetry.end(activity)
     telemetry.begin(activity)
     for event in (renewed, _PROGRESS, "a phase"):
-        logs.LOGS.note(activity, event)
+        LOGS.note(activity, event)
         Observers([seen.append]).note(activity, event)
         telemetry.note(activity, event)
     telemetry.end(activity)

@@ -12,20 +12,22 @@ import os
 import time
 import weakref
 from asyncio import current_task, get_running_loop
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import attrs
 
-from boardclient._activities import Activity
+from boardclient._activities import Activity, guarded, log_failure
 from boardclient._operations import Request
-from boardclient._pipeline._guards import GuardedLimiter
 from boardclient._statuses import status_of
 from boardclient._transport import GuardedProgress, Progress, RawResponse, TransportResult
 from boardclient.credentials import Credentials
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
+
+if TYPE_CHECKING:
+    from boardclient._pace import Limiter
 
 INSIST_SECONDS: Final = 0.5
 """How long application code, such as a limiter's `__aexit__`, may delay a cancellation before the task is cancelled again."""
@@ -37,46 +39,37 @@ class CallWithdrawn(BoardClientError):  # noqa: N818 -- withdrawing is no failur
     """A bulk run withdrew a call that had not been sent, which applications never see."""
 
 
-class FifoSemaphore:
-    """A first-in, first-out semaphore whose size may change: `most` returns it."""
+class GuardedLimiter:
+    """Wraps an application's limiter, and logs what it raises on leaving and in its `report`."""
 
-    def __init__(self, most: Callable[[], int]) -> None:
-        self._most = most
-        self._served = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+    def __init__(self, limiter: Limiter) -> None:
+        if not hasattr(type(limiter), "__aenter__"):
+            raise TypeError(f"limiter must be an async context manager, such as Pace(), not {type(limiter).__name__}")
+        self._limiter = limiter
+        self._report = getattr(limiter, "report", None)
 
-    async def enter(self) -> None:
-        """Wait until fewer than `most()` tasks have entered."""
-        if not self._waiters and self._served < self._most():
-            self._served += 1
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+    def report(self, status: int | None, retry_after: float | None, seconds: float) -> None:
+        """Pass the result of an attempt to the limiter's `report`, if it has one."""
+        if self._report is not None:
+            guarded("a limiter's report", self._report, status, retry_after, seconds)
+
+    async def __aenter__(self) -> None:
+        await type(self._limiter).__aenter__(self._limiter)
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # The return value is ignored: True would swallow a cancellation.
+        task = cast("asyncio.Task[object]", asyncio.current_task())  # a call always runs in a task
+        cancelling = task.cancelling()
         try:
-            await waiter
+            await type(self._limiter).__aexit__(self._limiter, exc_type, exc, traceback)
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self.leave()
-            raise
-
-    def leave(self) -> None:
-        """Leave, and let waiting tasks enter."""
-        self._served -= 1
-        while self._waiters and self._served < self._most():
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                self._served += 1
-                waiter.set_result(None)
-
-
-class ConnectionSlots(FifoSemaphore):
-    """A slot for each connection of a pool, which a row of a bulk run takes before its deadline starts."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(lambda: number)
-        self.number = number
-        self.wanted = 0
-        """The largest number of requests that the open runs may have in flight together."""
+            if task.cancelling() > cancelling:
+                raise
+            log_failure("leaving a limiter")  # the limiter raised it: this task was not cancelled meanwhile
+        except Exception:
+            log_failure("leaving a limiter")
 
 
 @attrs.define(eq=False)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import attrs
 
-from boardclient._activities import PARENT, SOURCES, Activity, Instrument
-from boardclient._pipeline._calls import ConnectionSlots, InFlightCalls
+from boardclient._activities import PARENT, SOURCES, Activity, Instrument, followers
+from boardclient._pipeline._calls import InFlightCalls
 from boardclient._responses import Response, response_of
 from boardclient._statuses import status_of
 from boardclient._transport import RawResponse, Settings, TransportResult, check_proxy, check_root, check_url, host_of
 from boardclient._transport._pool import Pool
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
-from boardclient.logs import followers
 
 T = TypeVar("T")
 
@@ -53,6 +53,48 @@ class SessionStats:
     max_connections: int
     pace: float | None
     transport: str
+
+
+class FifoSemaphore:
+    """A first-in, first-out semaphore whose size may change: `most` returns it."""
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self._most = most
+        self._served = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> None:
+        """Wait until fewer than `most()` tasks have entered."""
+        if not self._waiters and self._served < self._most():
+            self._served += 1
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Leave, and let waiting tasks enter."""
+        self._served -= 1
+        while self._waiters and self._served < self._most():
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                self._served += 1
+                waiter.set_result(None)
+
+
+class ConnectionSlots(FifoSemaphore):
+    """A slot for each connection of a pool, which a row of a bulk run takes before its deadline starts."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(lambda: number)
+        self.number = number
+        self.wanted = 0
+        """The largest number of requests that the open runs may have in flight together."""
 
 
 class SessionCore:

@@ -15,15 +15,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from boardclient import retry as _retry
-from boardclient._activities import INSTALLED, PARENT, Activity, Observers, checked_observers, new_call_id
+from boardclient._activities import (
+    INSTALLED,
+    PARENT,
+    Activity,
+    Observers,
+    checked_observers,
+    followers,
+    is_info_logged,
+    new_call_id,
+)
 from boardclient._operations import AT_ONCE_BYTES, Request, error_of, unreadable
-from boardclient._pipeline._calls import CallContext, CallOptions, ConnectionSlots
-from boardclient._pipeline._core import SessionCore
-from boardclient._pipeline._guards import GuardedLimiter, GuardedProvider
+from boardclient._pipeline._calls import CallContext, CallOptions, GuardedLimiter
+from boardclient._pipeline._core import ConnectionSlots, SessionCore
 from boardclient._redaction import ShownRequest
 from boardclient._statuses import SUCCESSES, is_throttling
 from boardclient._transport import RawResponse, TransportResult
-from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn
+from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn, GuardedProvider
 from boardclient.errors import (
     ApiError,
     AuthenticationError,
@@ -33,7 +41,6 @@ from boardclient.errors import (
     Effect,
     SessionClosedError,
 )
-from boardclient.logs import followers, is_info_logged
 from boardclient.models import check_seconds
 
 if TYPE_CHECKING:

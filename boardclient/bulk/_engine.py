@@ -20,8 +20,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from boardclient import _operations as operations
-from boardclient._pipeline._calls import CallOptions
-from boardclient._pipeline._guards import GuardedLimiter
+from boardclient._pipeline._calls import CallOptions, GuardedLimiter
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._statuses import is_throttling
 from boardclient.bulk._board import PatientReader

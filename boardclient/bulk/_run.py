@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence, Si
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from boardclient._activities import PARENT, Activity
+from boardclient._activities import PARENT, Activity, followers
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient.bulk._engine import Engine
 from boardclient.bulk._journal_ledger import JournalLedger
@@ -19,7 +19,6 @@ from boardclient.bulk._options import BulkOptions, journal_identity
 from boardclient.bulk._results import BulkReport, CardResult, Listener, Moment, Tally
 from boardclient.bulk._source import open_source
 from boardclient.events import BulkProgress
-from boardclient.logs import followers
 from boardclient.models import CardDraft
 
 _logger: Final = logging.getLogger("boardclient")

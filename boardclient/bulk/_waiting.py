@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
 from boardclient._pace import LONGEST_WAIT_SECONDS, Limiter, Pace
-from boardclient._pipeline._calls import CallWithdrawn, FifoSemaphore
-from boardclient._pipeline._guards import GuardedLimiter
+from boardclient._pipeline._calls import CallWithdrawn, GuardedLimiter
+from boardclient._pipeline._core import FifoSemaphore
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._statuses import ends_run, is_throttling
 from boardclient.bulk._life import Row

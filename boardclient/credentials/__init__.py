@@ -9,6 +9,7 @@ from boardclient.credentials._credentials import (
     Credentials,
     CredentialsIn,
     Exchange,
+    GuardedProvider,
     SignedRequest,
     StaticCredentials,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "Credentials",
     "CredentialsIn",
     "Exchange",
+    "GuardedProvider",
     "SignedRequest",
     "StaticCredentials",
 ]

@@ -1,9 +1,10 @@
-"""Credentials, and the protocol of what provides them (interface section 5). No I/O."""
+"""Credentials, the protocol of what provides them, and its guard (interface section 5). No I/O."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+import copy
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Literal, NoReturn, Protocol, TypeVar
 from urllib.parse import quote
 
@@ -11,10 +12,12 @@ import attrs
 from multidict import CIMultiDict
 
 from boardclient import _wire
+from boardclient._activities import guarded, log_failure
 from boardclient._operations import Request
 from boardclient._redaction import ShownRequest, forms_of, is_free_of, masked, takes_secrets
 from boardclient._responses import BODY_KEPT_BYTES, Response
 from boardclient._transport import RawResponse
+from boardclient.errors import AuthenticationError, CredentialError
 from boardclient.models import check_filled
 
 T = TypeVar("T")
@@ -258,3 +261,80 @@ class StaticCredentials(CredentialObserver):
 
     def __repr__(self) -> str:
         return "StaticCredentials(***)"
+
+
+class GuardedProvider:
+    """Wraps a credential provider, and logs what its optional methods raise."""
+
+    def __init__(self, provider: CredentialProvider, exchange: Exchange) -> None:
+        if isinstance(provider, type):
+            raise TypeError(f"credentials must be a CredentialProvider, not the class {provider.__name__}")
+        if not all(callable(getattr(provider, name, None)) for name in ("acquire", "renew")):
+            raise TypeError("credentials must be a CredentialProvider, such as StaticCredentials(token=…)")
+        self._provider = provider
+        self._exchange = exchange
+        self._optional = provider if isinstance(provider, CredentialObserver) else CredentialObserver()
+        self.accepted: Credentials | None = None
+        """The credentials that the service accepted last."""
+
+    def current(self) -> Credentials | None:
+        """Return the credentials if they are available without waiting, otherwise None."""
+        try:
+            given = self._optional.current()
+        except (Exception, asyncio.CancelledError):  # a plain function can't be cancelled
+            log_failure("current of the credentials")
+            return None
+        if given is None or isinstance(given, Credentials):
+            return given
+        raise CredentialError(f"current of the credentials returned {type(given).__name__}, not Credentials or None")
+
+    def waiting_for(self) -> str:
+        """Return what `obtain` waits for, in words."""
+        return guarded("waiting_for of the credentials", self._optional.waiting_for) or "credentials"
+
+    async def obtain(
+        self, line: str, rejected: Credentials | None, is_cancelled: Callable[[], bool]
+    ) -> Credentials | CredentialError:
+        """Ask the provider for credentials, other than the rejected ones if any."""
+        try:
+            exchange = self._exchange
+            given = await (self._provider.acquire(exchange) if rejected is None else self._provider.renew(rejected, exchange))
+            if isinstance(given, Credentials):
+                return given
+            return CredentialError(f"{line}: the provider returned {type(given).__name__}, not Credentials")
+        except CredentialError as error:
+            return _own_error(error)
+        except (Exception, asyncio.CancelledError) as error:  # any other exception becomes the cause of a CredentialError
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            failure = CredentialError(f"{line}: no credentials: the provider raised {type(error).__name__}")
+            failure.__cause__ = error
+            return failure
+
+    def is_outdated(self, credentials: Credentials) -> bool:
+        """Return True if the provider says that the credentials were replaced."""
+        return guarded("is_current of the credentials", lambda: not self._optional.is_current(credentials)) is True
+
+    def note_accepted(self, credentials: Credentials) -> None:
+        """Notify the provider, once, that the service accepted its credentials."""
+        self.accepted = credentials
+        guarded("note_accepted of the credentials", self._optional.note_accepted, credentials)
+
+    async def note_refused(
+        self, credentials: Credentials, error: AuthenticationError, is_cancelled: Callable[[], bool]
+    ) -> AuthenticationError:
+        """Notify the provider of a 401 that ends its call, and return its error."""
+        try:
+            await self._optional.note_refused(credentials, self._exchange)
+        except (Exception, asyncio.CancelledError) as raised:
+            if isinstance(raised, asyncio.CancelledError) and is_cancelled():
+                raise
+            log_failure("note_refused of the credentials")
+        return error
+
+
+def _own_error(error: CredentialError) -> CredentialError:
+    """Return a copy of a provider's error, which calls may share: each call writes its history into its own."""
+    own = copy.copy(error)
+    own.message, own.attempts, own.__cause__ = str(error), (), error.__cause__
+    return own

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import attrs
 
-from boardclient._activities import PARENT, Activity
+from boardclient._activities import PARENT, Activity, followers
 from boardclient.credentials._code_exchange import EXCHANGE_SECONDS, OAuthClientConfig
 from boardclient.credentials._credentials import Credentials, Exchange
 from boardclient.credentials._tokens import (
@@ -34,7 +34,6 @@ from boardclient.credentials._tokens import (
     supplied,
 )
 from boardclient.errors import ConsentRequired, CredentialError, SessionClosedError
-from boardclient.logs import followers
 from boardclient.models import check_filled
 
 LOOK_SECONDS: Final = 0.05

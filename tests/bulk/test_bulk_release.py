@@ -17,7 +17,6 @@ from virtual_loop import Clock
 from boardclient import (
     CardDraft,
     JournalError,
-    logs,
 )
 from boardclient._activities import Activity, Instrument
 from boardclient.bulk import _results
@@ -241,7 +240,7 @@ async def test_leaving_early_is_no_failure_of_the_run(monkeypatch: pytest.Monkey
         def end(self, activity: Activity) -> None:
             ended.append(activity.error)
 
-    monkeypatch.setattr(logs, "INSTALLED", [Noting()])
+    monkeypatch.setattr("boardclient._activities.INSTALLED", [Noting()])
     async with Service(waits=True).run(drafts("list", 10), 3):
         await let_run()
     await let_run()
