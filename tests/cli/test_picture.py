@@ -18,6 +18,7 @@ def test_the_picture_is_what_the_commands_print() -> None:
 
 
 def _texts(svg: str) -> list[str]:
-    """Return what a picture shows, without times and speeds."""
+    """Return the words that a picture shows, without times and speeds, in any order: cards are created side by side."""
     texts = (html.unescape(text).replace("\xa0", " ") for text in re.findall(r">([^<]+)</text>", svg))
-    return [re.sub(r"\d+:\d+:\d+|[\d.]+(?=/s| s| cards/s)", "0", text) for text in texts]
+    shown = " ".join(re.sub(r"\d+:\d+:\d+|[\d.]+(?=/s| s| cards/s)", "0", text) for text in texts)
+    return sorted(shown.split())
