@@ -179,8 +179,8 @@ def problem(status: int, detail: str, headers: Iterable[tuple[str, str]] = (), *
     return OutgoingResponse(status, (*fixed, *headers, ("Content-Length", str(len(body)))), body)
 
 
-def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse | None:
-    """Return the response to an error of this package, or to a group of them. None for any other error.
+def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse:
+    """Return the response to an error of this package, or to a group of them. Raise any other again.
 
     `ConsentRequired` redirects a page to the login path (303), and any other request gets a 401 with `login_url`. Every other
     error becomes a problem document with its `suggested_status`.
@@ -188,7 +188,7 @@ def response_to(error: Exception, request: IncomingRequest) -> OutgoingResponse 
     errors = list(_leaves(error))
     known = [one for one in errors if isinstance(one, BoardClientError)]
     if len(known) < len(errors):
-        return None
+        raise error
     reported = max(known, key=lambda one: (isinstance(one, ConsentRequired), one.suggested_status))
     if isinstance(reported, ConsentRequired) and reported.login_url is not None and request.wants_page:
         separator = "&" if "?" in reported.login_url else "?"

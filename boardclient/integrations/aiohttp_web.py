@@ -8,7 +8,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
-from boardclient.integrations._sessions import BoardSessions
+from boardclient.integrations.asgi import BoardSessions
 from boardclient.session import AsyncSession
 
 __all__ = ["AiohttpBoards"]
@@ -57,10 +57,9 @@ class AiohttpBoards(BoardSessions):
         try:
             return await handler(request)
         except HANDLED as error:
-            outgoing = None if request.writer.output_size else response_to(error, incoming)
-            if outgoing is None:
+            if request.writer.output_size:
                 raise
-            return _response(outgoing)
+            return _response(response_to(error, incoming))
 
     async def user_session(self, request: web.BaseRequest) -> AsyncSession:
         """Return a session for the signed-in user.

@@ -1,12 +1,24 @@
-"""Any ASGI application: its session, and a guard against other origins' pages."""
+"""The session of an application for each of its event loops, its users and sign-in routes, and any ASGI application with it.
+
+The adapters of the frameworks build on this module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
-from boardclient.integrations._http import IncomingRequest
-from boardclient.integrations._sessions import BoardSessions, MakeSession
+import attrs
+
+from boardclient.errors import ConsentRequired
+from boardclient.integrations._http import IncomingRequest, OutgoingResponse, problem, redirect
+from boardclient.session import AsyncSession
+from boardclient.web import SignIn
 
 __all__ = ["BoardLifespan", "BoardSessions", "OriginGuard"]
 
@@ -15,6 +27,216 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+MakeSession: TypeAlias = Callable[[], AsyncSession | SignIn | Awaitable[AsyncSession | SignIn]]
+"""A function, which may be async, that makes a session, or a sign-in with its session."""
+
+_NOT_OPEN: Final = (
+    "no session is open in this event loop: the application's lifespan has not run. In tests, use the client as a context manager"
+    " (`with TestClient(app)`); where the application is mounted in another one, give that one the lifespan, or wrap it in"
+    " boardclient.integrations.asgi.BoardLifespan; at the server, switch lifespan on. As a dependency use boards.app_session."
+)
+
+
+@attrs.define
+class _Opened:
+    session: AsyncSession
+    sign_in: SignIn | None
+    times: int = 0
+    """How often it was opened and not closed again."""
+
+
+class BoardSessions:
+    """One session with one pool for an application, and a view for each user.
+
+    `make` is called when the application starts, once for each event loop. The session is closed when the application ends.
+
+    A page of another origin, such as another port of the same host, can neither send a form or JSON nor open a websocket: its
+    unsafe requests get 403. Programs send no origin.
+
+    Args:
+        make: A function without arguments, which may be async, that returns an `AsyncSession`, or a `SignIn`, whose session is
+            used, such as `SignIn.from_env`.
+        login_path: The path of the route that begins a sign-in, "/login" by default.
+        callback_path: The path of the redirect URI, "/callback" by default.
+        logout_path: The path of the route (POST) that signs out, "/logout" by default.
+        after_logout: Where the browser goes after signing out, "/" by default. `return_to` in the query replaces it.
+        origins: Origins such as "https://admin.example" whose pages may send unsafe requests too. That of the redirect URI
+            always may. None switches the check off.
+    """
+
+    def __init__(
+        self,
+        make: MakeSession,
+        *,
+        login_path: str = "/login",
+        callback_path: str = "/callback",
+        logout_path: str = "/logout",
+        after_logout: str = "/",
+        origins: Collection[str] | None = (),
+    ) -> None:
+        if not callable(make):
+            raise TypeError("make must be a function that returns an AsyncSession or a SignIn: each start makes its own")
+        if isinstance(origins, str):
+            raise TypeError("origins must be a collection of texts, or None")
+        self._make = make
+        self.login_path: Final[str] = login_path
+        self.callback_path: Final[str] = callback_path
+        self.logout_path: Final[str] = logout_path
+        self.after_logout = after_logout
+        self._origins = origins
+        self._opened: dict[asyncio.AbstractEventLoop, _Opened] = {}
+        self._opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    # --- life
+
+    async def open(self) -> None:
+        """Make the session, or share the one that this event loop has.
+
+        Raises:
+            TypeError: `make` returned neither a session nor a sign-in.
+            ValueError: the paths of the sign-in are not those of the routes.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._opening.setdefault(loop, asyncio.Lock()):  # `make` may wait, and be called only once
+            if loop not in self._opened:
+                made = self._make()
+                self._opened[loop] = await self._checked(await made if inspect.isawaitable(made) else made)
+            self._opened[loop].times += 1
+
+    async def aclose(self) -> None:
+        """Close the session when it was closed as often as it was opened."""
+        loop = asyncio.get_running_loop()
+        opened = self._opened.get(loop)
+        if opened is None:
+            return
+        opened.times -= 1
+        if not opened.times:
+            del self._opened[loop]
+            await opened.session.aclose()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keep the session open during the block."""
+        await self.open()
+        try:
+            yield
+        finally:
+            await self.aclose()
+
+    async def _checked(self, made: object) -> _Opened:
+        if isinstance(made, AsyncSession):
+            return _Opened(made, None)
+        if not isinstance(made, SignIn):
+            raise TypeError(f"make returned {type(made).__name__}, not an AsyncSession or a SignIn")
+        for name, path, route in (
+            ("login_path", made.login_path, self.login_path),
+            ("redirect_uri", made.callback_path, self.callback_path),
+        ):
+            if not path.endswith(route):  # a mounted application has a prefix
+                await made.session.aclose()
+                raise ValueError(f"the sign-in's {name} leads to {path}, and the route is {route}")
+        return _Opened(made.session, made)
+
+    # --- what requests use
+
+    @property
+    def session(self) -> AsyncSession:
+        """The application's own session.
+
+        Raises:
+            RuntimeError: the application's lifespan has ended, or has not run in this event loop.
+        """
+        return self._current().session
+
+    async def app_session(self) -> AsyncSession:
+        """Return the application's own session, as a dependency."""
+        return self.session
+
+    @property
+    def sign_in(self) -> SignIn:
+        """The application's sign-in.
+
+        Raises:
+            RuntimeError: the application's lifespan has not run, or `make` makes no sign-in.
+        """
+        sign_in = self._current().sign_in
+        if sign_in is None:
+            raise RuntimeError("users can't sign in: make returned an AsyncSession, not a SignIn")
+        return sign_in
+
+    @property
+    def has_sign_in(self) -> bool:
+        """Whether `make` made a sign-in."""
+        return self._current().sign_in is not None
+
+    async def account_of(self, request: IncomingRequest) -> str:
+        """Return the account that is signed in at the browser, by its cookie and the token store.
+
+        Raises:
+            ConsentRequired: nobody is signed in.
+            CredentialError: the token store failed.
+        """
+        account = await self.sign_in.signed_in_account(request.cookies)
+        if account is None:
+            raise ConsentRequired("nobody is signed in at this browser", login_url=self.sign_in.login_path)
+        return account
+
+    async def session_of(self, request: IncomingRequest) -> AsyncSession:
+        """Return a session on the pool for the account that is signed in at the browser.
+
+        Its calls raise `ConsentRequired` too, once the user's token is no longer accepted.
+
+        Raises:
+            ConsentRequired: nobody is signed in.
+            CredentialError: the token store failed.
+        """
+        account = await self.account_of(request)
+        return self.sign_in.session_for(account)
+
+    def refusal_of(self, request: IncomingRequest) -> OutgoingResponse | None:
+        """Return the 403 for an unsafe request of another origin's page, else None."""
+        if self._origins is None:
+            return None
+        opened = self._opened.get(asyncio.get_running_loop())
+        origins = {*self._origins}
+        if opened is not None and opened.sign_in is not None:
+            own = urlsplit(opened.sign_in.redirect_uri)
+            origins.add(f"{own.scheme}://{own.netloc}")
+        return problem(403, "a page of another origin sent this request") if request.is_forged(origins) else None
+
+    def _current(self) -> _Opened:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError("the session is used in the application's event loop: make the function async") from None
+        if loop not in self._opened:
+            raise RuntimeError(_NOT_OPEN)
+        return self._opened[loop]
+
+    # --- routes
+
+    async def log_in(self, request: IncomingRequest) -> OutgoingResponse:
+        """Send the browser to the consent page. After the sign-in it goes to `return_to` of the query."""
+        begun = self.sign_in.begin(request.return_to(), request.cookies)
+        return redirect(begun.location, begun.set_cookies)
+
+    async def call_back(self, request: IncomingRequest) -> OutgoingResponse:
+        """Complete the sign-in, and send the browser on to `return_to`.
+
+        Raises:
+            SignInError: nobody is signed in.
+        """
+        if request.method != "GET":  # frameworks route HEAD as well, which would use up the code
+            return OutgoingResponse(405, (("Allow", "GET"), ("Content-Length", "0")))
+        done = await self.sign_in.complete(request.query, request.cookies)
+        return redirect(done.return_to, done.set_cookies)
+
+    async def log_out(self, request: IncomingRequest) -> OutgoingResponse:
+        """Delete the user's token, for all workers and browsers, and send the browser on."""
+        account = await self.sign_in.signed_in_account(request.cookies)
+        if account is not None:
+            await self.sign_in.sign_out(account)
+        return redirect(request.return_to(self.after_logout), self.sign_in.sign_out_cookies)
 
 
 class OriginGuard:

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
-from boardclient.integrations._sessions import BoardSessions
+from boardclient.integrations.asgi import BoardSessions
 from boardclient.session import AsyncSession
 
 with requires_extra("django", __name__):
@@ -47,10 +47,7 @@ class DjangoBoards(BoardSessions):
 
     async def handle(self, request: HttpRequest, error: Exception) -> HttpResponse:
         """Return the response to an error of this package. Raise any other again."""
-        outgoing = response_to(error, _incoming(request))
-        if outgoing is None:
-            raise error
-        return _response(outgoing)
+        return _response(response_to(error, _incoming(request)))
 
     async def user_session(self, request: HttpRequest) -> AsyncSession:
         """Return a session for the signed-in user.
@@ -94,8 +91,7 @@ class _Middleware:
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Respond to errors of this package. All others are Django's affair."""
-        outgoing = response_to(error, _incoming(request))
-        return None if outgoing is None else _response(outgoing)
+        return _response(response_to(error, _incoming(request))) if isinstance(error, HANDLED) else None
 
 
 def _incoming(request: HttpRequest) -> IncomingRequest:

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
-from boardclient.integrations._sessions import BoardSessions
-from boardclient.integrations.asgi import OriginGuard
+from boardclient.integrations.asgi import BoardSessions, OriginGuard
 from boardclient.session import AsyncSession
 
 with requires_extra("litestar", __name__):
@@ -72,10 +71,7 @@ class LitestarBoards(BoardSessions, InitPlugin):
 
     def handle(self, request: _Request, error: Exception) -> Response[bytes]:
         """Return the response to an error of this package. Raise any other again."""
-        outgoing = response_to(error, _incoming(request))
-        if outgoing is None:
-            raise error
-        return _Response(outgoing)
+        return _Response(response_to(error, _incoming(request)))
 
     async def user_session(self, request: _Request) -> AsyncSession:
         """Return a session for the signed-in user.

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
-from boardclient.integrations._sessions import BoardSessions
+from boardclient.integrations.asgi import BoardSessions
 from boardclient.session import AsyncSession
 
 with requires_extra("quart", __name__):
@@ -53,10 +53,7 @@ class QuartBoards(BoardSessions):
 
     async def handle(self, error: Exception) -> Response:
         """Return the response to an error of this package. Raise any other again."""
-        outgoing = response_to(error, _incoming())
-        if outgoing is None:
-            raise error
-        return _response(outgoing)
+        return _response(response_to(error, _incoming()))
 
     async def user_session(self) -> AsyncSession:
         """Return a session for the signed-in user of the current request.

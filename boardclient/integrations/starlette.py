@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 
 from boardclient._environment import requires_extra
 from boardclient.integrations._http import HANDLED, IncomingRequest, OutgoingResponse, response_to
-from boardclient.integrations._sessions import BoardSessions
-from boardclient.integrations.asgi import OriginGuard
+from boardclient.integrations.asgi import BoardSessions, OriginGuard
 from boardclient.session import AsyncSession
 
 with requires_extra("starlette", __name__):
@@ -63,10 +62,7 @@ class StarletteBoards(BoardSessions):
 
     async def handle(self, request: Request, error: Exception) -> Response:
         """Return the response to an error of this package. Raise any other again."""
-        outgoing = response_to(error, IncomingRequest.of_scope(request.scope))
-        if outgoing is None:
-            raise error
-        return _response(outgoing)
+        return _response(response_to(error, IncomingRequest.of_scope(request.scope)))
 
     async def user_session(self, connection: HTTPConnection) -> AsyncSession:
         """Return a session for the signed-in user, also as a dependency.

@@ -21,13 +21,18 @@ from aiohttp.test_utils import TestServer
 from fastapi import Depends, FastAPI
 from litestar.di import NamedDependency
 from litestar.params import FromQuery
+from quart.testing.connections import WebsocketResponseError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import WebSocketRoute
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 from boardclient import AsyncSession
 from boardclient.integrations.aiohttp_web import AiohttpBoards
+from boardclient.integrations.asgi import BoardLifespan
+from boardclient.integrations.django import DjangoBoards
 from boardclient.integrations.fastapi import FastAPIBoards
 from boardclient.integrations.litestar import LitestarBoards
 from boardclient.integrations.quart import QuartBoards
@@ -54,10 +59,24 @@ class Reply:
         return json.loads(self.text)
 
 
-Send: TypeAlias = Callable[[str, str, Mapping[str, str]], Awaitable[Reply]]
-"""Sends a request to an application: method, target and headers."""
+Ask: TypeAlias = Callable[[str, str, Mapping[str, str]], Awaitable[Reply]]
+Connect: TypeAlias = Callable[[Mapping[str, str]], Awaitable[bool]]
+
+
+@attrs.frozen
+class Send:
+    """Sends a request to an application: method, target and headers. `connect` opens its websocket, where it has one."""
+
+    ask: Ask
+    connect: Connect | None = None
+
+    async def __call__(self, method: str, target: str, headers: Mapping[str, str]) -> Reply:
+        return await self.ask(method, target, headers)
+
+
 MakeSignIn: TypeAlias = Callable[[], SignIn]
-Running: TypeAlias = Callable[[MakeSignIn], AbstractAsyncContextManager[Send]]
+Running: TypeAlias = Callable[..., AbstractAsyncContextManager[Send]]
+"""Runs a framework's application for a block: given what makes the sign-in, and options of the adapter."""
 
 
 async def me(session: AsyncSession, account: str) -> dict[str, Any]:
@@ -83,8 +102,14 @@ async def broken() -> None:
 # --- applications
 
 
-def starlette_app(make: MakeSignIn) -> Starlette:
-    boards = StarletteBoards(make)
+async def open_socket(websocket: Any) -> None:
+    await websocket.accept()
+    await websocket.send_text("hello")
+    await websocket.close()
+
+
+def starlette_app(make: MakeSignIn, **options: Any) -> Starlette:
+    boards = StarletteBoards(make, **options)
     app = Starlette(lifespan=boards.lifespan)
     boards.install(app)
 
@@ -104,11 +129,12 @@ def starlette_app(make: MakeSignIn) -> Starlette:
     app.add_route("/card", get_card)
     app.add_route("/both", get_both)
     app.add_route("/broken", get_broken)
+    app.router.routes.append(WebSocketRoute("/socket", open_socket))
     return app
 
 
-def fastapi_app(make: MakeSignIn) -> FastAPI:
-    boards = FastAPIBoards(make)
+def fastapi_app(make: MakeSignIn, **options: Any) -> FastAPI:
+    boards = FastAPIBoards(make, **options)
     app = FastAPI(lifespan=boards.lifespan)
     boards.install(app)
     user_session = Annotated[AsyncSession, Depends(boards.user_session)]
@@ -126,10 +152,11 @@ def fastapi_app(make: MakeSignIn) -> FastAPI:
         await both(session)
 
     app.get("/broken")(broken)
+    app.router.routes.append(WebSocketRoute("/socket", open_socket))
     return app
 
 
-def litestar_app(make: MakeSignIn, exception_handlers: Any = None) -> litestar.Litestar:
+def litestar_app(make: MakeSignIn, exception_handlers: Any = None, **options: Any) -> litestar.Litestar:
     @litestar.route("/me", http_method=["GET", "POST"], status_code=200)
     async def get_me(user_session: NamedDependency[AsyncSession], user_account: NamedDependency[str]) -> dict[str, Any]:
         return await me(user_session, user_account)
@@ -142,12 +169,18 @@ def litestar_app(make: MakeSignIn, exception_handlers: Any = None) -> litestar.L
     async def get_both(user_session: NamedDependency[AsyncSession]) -> None:
         await both(user_session)
 
-    handlers = [get_me, get_card, get_both, litestar.get("/broken")(broken)]
-    return litestar.Litestar(handlers, plugins=[LitestarBoards(make)], exception_handlers=exception_handlers)
+    @litestar.websocket("/socket")
+    async def connect(socket: litestar.WebSocket[Any, Any, Any]) -> None:
+        await socket.accept()
+        await socket.send_text("hello")
+        await socket.close()
+
+    handlers = [get_me, get_card, get_both, litestar.get("/broken")(broken), connect]
+    return litestar.Litestar(handlers, plugins=[LitestarBoards(make, **options)], exception_handlers=exception_handlers)
 
 
-def quart_app(make: MakeSignIn) -> quart.Quart:
-    boards = QuartBoards(make)
+def quart_app(make: MakeSignIn, **options: Any) -> quart.Quart:
+    boards = QuartBoards(make, **options)
     app = quart.Quart(__name__)
     boards.install(app)
 
@@ -169,11 +202,15 @@ def quart_app(make: MakeSignIn) -> quart.Quart:
         await broken()
         return ""
 
+    @app.websocket("/socket")
+    async def connect() -> None:
+        await quart.websocket.send("hello")
+
     return app
 
 
-def aiohttp_app(make: MakeSignIn) -> web.Application:
-    boards = AiohttpBoards(make)
+def aiohttp_app(make: MakeSignIn, **options: Any) -> web.Application:
+    boards = AiohttpBoards(make, **options)
     app = web.Application()
     boards.install(app)
 
@@ -191,6 +228,14 @@ def aiohttp_app(make: MakeSignIn) -> web.Application:
         await broken()
         return web.Response()
 
+    async def connect(request: web.Request) -> web.WebSocketResponse:
+        opened = web.WebSocketResponse()
+        await opened.prepare(request)
+        await opened.send_str("hello")
+        await opened.close()
+        return opened
+
+    app.router.add_get("/socket", connect)
     app.router.add_get("/me", get_me)
     app.router.add_post("/me", get_me)
     app.router.add_get("/card", get_card)
@@ -202,20 +247,50 @@ def aiohttp_app(make: MakeSignIn) -> web.Application:
 # --- their test clients
 
 
+def django_app(make: MakeSignIn, **options: Any) -> BoardLifespan:
+    """Return the application of the project beside this file, configured as its settings would."""
+    from django.conf import settings
+
+    if not settings.configured:
+        settings.configure(ROOT_URLCONF="django_project", MIDDLEWARE=["django_project.middleware"], ALLOWED_HOSTS=["*"])
+    import django_project
+
+    django_project.boards = DjangoBoards(make, **options)
+    return django_project.application()
+
+
 def _reply(response: httpx2.Response) -> Reply:
     return Reply(response.status_code, response.headers.multi_items(), response.text)
 
 
 @asynccontextmanager
-async def starlette_client(app: Any) -> AsyncIterator[Send]:
-    """Give Starlette's TestClient: an event loop in another thread."""
-    with TestClient(app, HOST, raise_server_exceptions=False, follow_redirects=False) as client:
+async def _in_a_thread(client: Any, refusal: type[Exception]) -> AsyncIterator[Send]:
+    """Give a test client that runs the application in an event loop of another thread."""
 
-        async def send(method: str, target: str, headers: Mapping[str, str]) -> Reply:
-            client.cookies.clear()
-            return _reply(await asyncio.to_thread(client.request, method, target, headers=headers))
+    async def ask(method: str, target: str, headers: Mapping[str, str]) -> Reply:
+        client.cookies.clear()
+        return _reply(await asyncio.to_thread(client.request, method, target, headers=headers, follow_redirects=False))
 
-        yield send
+    def open_socket(headers: Mapping[str, str]) -> bool:
+        try:
+            with client.websocket_connect("/socket", headers=dict(headers)) as socket:
+                return bool(socket.receive_text())
+        except refusal:
+            return False
+
+    with client:
+        has_socket = not isinstance(client.app, BoardLifespan)  # what it wraps has none, as Django
+        yield Send(ask, (lambda headers: asyncio.to_thread(open_socket, headers)) if has_socket else None)
+
+
+def starlette_client(app: Any) -> AbstractAsyncContextManager[Send]:
+    """Give Starlette's client, which serves any ASGI application."""
+    return _in_a_thread(TestClient(app, HOST, raise_server_exceptions=False), WebSocketDisconnect)
+
+
+def litestar_client(app: litestar.Litestar) -> AbstractAsyncContextManager[Send]:
+    client = litestar.testing.TestClient(app, HOST, raise_server_exceptions=False)
+    return _in_a_thread(client, litestar.exceptions.WebSocketDisconnect)
 
 
 @asynccontextmanager
@@ -224,23 +299,11 @@ async def asynchronous_client(app: Any) -> AsyncIterator[Send]:
     transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
     async with app.router.lifespan_context(app), httpx2.AsyncClient(transport=transport, base_url=HOST) as client:
 
-        async def send(method: str, target: str, headers: Mapping[str, str]) -> Reply:
+        async def ask(method: str, target: str, headers: Mapping[str, str]) -> Reply:
             client.cookies.clear()
             return _reply(await client.request(method, target, headers=headers))
 
-        yield send
-
-
-@asynccontextmanager
-async def litestar_client(app: litestar.Litestar) -> AsyncIterator[Send]:
-    async with litestar.testing.AsyncTestClient(app, HOST, raise_server_exceptions=False) as client:
-
-        async def send(method: str, target: str, headers: Mapping[str, str]) -> Reply:
-            client.cookies.clear()
-            response = await client.request(method, target, headers=headers, follow_redirects=False)
-            return Reply(response.status_code, response.headers.multi_items(), response.text)
-
-        yield send
+        yield Send(ask)
 
 
 @asynccontextmanager
@@ -248,33 +311,48 @@ async def quart_client(app: quart.Quart) -> AsyncIterator[Send]:
     async with app.test_app():
         client = app.test_client(use_cookies=False)
 
-        async def send(method: str, target: str, headers: Mapping[str, str]) -> Reply:
+        async def ask(method: str, target: str, headers: Mapping[str, str]) -> Reply:
             response = await client.open(target.removeprefix(HOST), method=method, headers=dict(headers))
             return Reply(response.status_code, list(response.headers.items()), await response.get_data(as_text=True))
 
-        yield send
+        async def connect(headers: Mapping[str, str]) -> bool:
+            try:
+                async with client.websocket("/socket", headers=dict(headers)) as socket:
+                    return bool(await socket.receive())
+            except WebsocketResponseError:
+                return False
+
+        yield Send(ask, connect)
 
 
 @asynccontextmanager
 async def aiohttp_client(app: web.Application) -> AsyncIterator[Send]:
     async with AiohttpClient(TestServer(app), cookie_jar=aiohttp.DummyCookieJar()) as client:
 
-        async def send(method: str, target: str, headers: Mapping[str, str]) -> Reply:
+        async def ask(method: str, target: str, headers: Mapping[str, str]) -> Reply:
             path = target.removeprefix(HOST)
             async with client.request(method, path, headers=headers, allow_redirects=False) as response:
                 return Reply(response.status, list(response.headers.items()), await response.text())
 
-        yield send
+        async def connect(headers: Mapping[str, str]) -> bool:
+            try:
+                async with client.ws_connect("/socket", headers=headers) as socket:
+                    return bool(await socket.receive_str())
+            except aiohttp.WSServerHandshakeError:
+                return False
+
+        yield Send(ask, connect)
 
 
 FRAMEWORKS: dict[str, Running] = {
-    "starlette": lambda make: starlette_client(starlette_app(make)),
-    "starlette, async client": lambda make: asynchronous_client(starlette_app(make)),
-    "fastapi": lambda make: starlette_client(fastapi_app(make)),
-    "fastapi, async client": lambda make: asynchronous_client(fastapi_app(make)),
-    "litestar": lambda make: litestar_client(litestar_app(make)),
-    "quart": lambda make: quart_client(quart_app(make)),
-    "aiohttp": lambda make: aiohttp_client(aiohttp_app(make)),
+    "starlette": lambda make, **options: starlette_client(starlette_app(make, **options)),
+    "starlette, async client": lambda make, **options: asynchronous_client(starlette_app(make, **options)),
+    "fastapi": lambda make, **options: starlette_client(fastapi_app(make, **options)),
+    "fastapi, async client": lambda make, **options: asynchronous_client(fastapi_app(make, **options)),
+    "litestar": lambda make, **options: litestar_client(litestar_app(make, **options)),
+    "quart": lambda make, **options: quart_client(quart_app(make, **options)),
+    "aiohttp": lambda make, **options: aiohttp_client(aiohttp_app(make, **options)),
+    "django": lambda make, **options: starlette_client(django_app(make, **options)),
 }
 
 
