@@ -28,10 +28,10 @@ from boardclient.bulk._ledger import Ledger, to_the_end
 from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, event_of
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._reconciler import Reconciler, RowFinding
-from boardclient.bulk._results import Moment, Results, ResultState, Tally, make_result, moment_in
+from boardclient.bulk._results import Moment, Results, ResultState, Tally, moment_in
 from boardclient.bulk._source import AsyncSource, SyncSource
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, Turn, Turns, pause_before, retry_after_of
-from boardclient.errors import BoardClientError, DecodeError, Effect, InvalidIdentifierError
+from boardclient.errors import Attempt, BoardClientError, DecodeError, Effect, InvalidIdentifierError
 from boardclient.events import BulkPhase, WaitReason
 from boardclient.models import Card, check_identifier
 
@@ -85,7 +85,8 @@ class Engine:
         self._phase_task: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []  # the feeder and the workers
         self._calls: list[CallOptions] = []  # the options of the workers' calls, by which they are withdrawn
-        self._busy = self._in_flight = 0  # how many workers have a row, and how many of them are calling
+        self._busy = 0  # how many workers have a row
+        self._most = 2 * options.workers  # how many may have one, results that were not taken included
         self._idle = deque[asyncio.Future[None]]()  # the workers that wait for a row
         self._needs_rows = asyncio.Event()  # wakes the feeder
         self._change = asyncio.Event()  # wakes the conductor
@@ -125,6 +126,7 @@ class Engine:
         if self.is_halted:
             return
         self.is_halted = True
+        self._note_limit()
         self._source.give_up()
         self._hold.end()
         self._caller.withdraw(self._calls)
@@ -181,20 +183,21 @@ class Engine:
             waiting_for = "settling"
         elif waiting_for is None and held_seconds is not None:
             waiting_for = "retry-after"
-        return Moment(self._in_flight - self._turns.waiting, in_doubt, waiting_for, held_seconds)
+        return Moment(self._busy - self._turns.waiting, in_doubt, waiting_for, held_seconds)
 
     def _add_result(self, row: Row, state: ResultState, card: Card | None = None, error: BoardClientError | None = None) -> None:
         """Record the result of a row, put it into the queue, and notify the listeners."""
         self._ledger.add_outcome(row, state, card, error)
-        result = make_result(row.index, row.draft, card, error, state)
-        self.results.put(result)
-        self._tally.add_result(result)
+        values = (row.index, row.draft, card, error, state)
+        self.results.put(values)
+        self._tally.add_result(values)
         if self._tally.listeners:
             self._notify()
 
     def _begin_phase(self, phase: BulkPhase, words: str | None = None, seconds: float | None = None) -> None:
         """Note what the run does from now on, in words for instruments, and for how long if it waits."""
         self._tally.begin_phase(phase, words, seconds)
+        self._note_limit()
         self._notify()
 
     def _notify(self) -> None:
@@ -230,6 +233,7 @@ class Engine:
                 insort_left(self._ready, row, key=_put_off_at)
             case "set aside":
                 self._aside[row.state].append(row)
+                self._note_limit()
             case "withdraw":
                 self._ledger.withdraw([row])
             case "found":
@@ -245,22 +249,26 @@ class Engine:
 
     def _admit(self, row: Row) -> None:
         """Begin the life of a row that was taken from the input."""
-        if row.action == "done":
+        if row.action == "send":
+            problem = None if self._options.board_id is None else self._reconciler.problem(row)
+            self._happen(row, "admitted" if problem is None else "unsendable", error=problem)
+        elif row.action == "done":
             card_id = row.detail or ""
             self._ledger.seen.add(card_id)
             self._reconciler.note_known(row, card_id)
             self._happen(row, "known", Card(card_id))
-        elif row.action == "doubtful":
+        else:
             why = row.detail or "an earlier run has sent it, and ended before the response came"
             row.error = BoardClientError(why, Effect.UNKNOWN)
             self._happen(row, "in doubt")
-        elif (problem := self._reconciler.problem(row)) is not None:
-            self._happen(row, "unsendable", error=problem)
-        else:
-            self._happen(row, "admitted")
 
-    def _note_created(self, row: Row, card: Card) -> None:
-        """Note the response to a row's request."""
+    def _note_created(self, row: Row, card: Card, attempts: list[Attempt]) -> None:
+        """Note the response to a row's request, and the attempts before, if there were any."""
+        if attempts:
+            self._tally.add_attempts(attempts)
+            attempts.clear()
+        else:
+            self._tally.requests += 1
         why = None
         if not (card.id.isalnum() or _is_usable(card.id)):
             why = "a later call can't send the identifier"  # not shown, since it may repeat a credential
@@ -288,6 +296,7 @@ class Engine:
 
     def _note_failure(self, row: Row, failure: BoardClientError) -> None:
         """Note the failure of a row's request."""
+        self._tally.add_attempts(failure.attempts)
         event, pause = event_of(failure, row.sends + 1, row.refusals + 1), 0.0
         if event != "given back" and not self._hold.note_failure(failure):
             self.halt(failure if self._hold.reason is None else _waited(failure, "nothing was accepted for too long"))
@@ -316,30 +325,33 @@ class Engine:
 
     # --- which row is sent next
 
+    def _note_limit(self) -> None:
+        """Note whether rows may be sent, but for a hold: what decides about it has changed."""
+        is_shut = self.is_halted or self._tally.phase == "reading the board" or len(self._doubted) >= _MOST_DOUBTS
+        self._most = 0 if is_shut else 2 * self._options.workers
+
     @property
     def _room(self) -> int:
         """How many more rows may be sent now."""
-        if self.is_halted or self._tally.phase == "reading the board" or len(self._doubted) >= _MOST_DOUBTS:
-            return 0
         if self._hold.reason is not None and not self._hold.is_due:
             return 0
-        return 2 * self._options.workers - self._busy - len(self.results.untaken)
+        return self._most - self._busy - len(self.results.untaken)
 
     def _take(self) -> Row | None:
         """Return the next row to send if there is one now, which counts as busy until its request has ended."""
-        if self._room <= 0:
+        if self._busy + len(self.results.untaken) >= self._most:
             return None
-        is_held = self._hold.reason is not None
-        if self._ready:
-            row = self._ready.popleft()
-        elif is_held and self._refused:
-            row = self._refused.popleft()
-        else:
-            return None
-        self._busy += 1
-        row.state, _ = self._life[row.state, "taken"]
-        if is_held:
+        rows = self._ready
+        if self._hold.reason is not None:
+            rows = rows or self._refused
+            if not (rows and self._hold.is_due):
+                return None
             self._hold.try_one()
+        elif not rows:
+            return None
+        row = rows.popleft()
+        row.state, _ = self._life[row.state, "taken"]
+        self._busy += 1
         if 2 * len(self._ready) <= self._ahead:
             self._needs_rows.set()
         return row
@@ -390,62 +402,52 @@ class Engine:
         # A task per worker, not per card: this saves 10 microseconds per card, and memory does not grow with the input.
         options = CallOptions(is_of_run=True, waits_count=False, may_send=self._ledger.may_send)
         self._calls.append(options)
-        while True:
-            while (row := self._take()) is None:
-                self._dispatch()
-                if self.is_halted:
-                    return
-                waiter = self._loop.create_future()
-                self._idle.append(waiter)
-                await waiter
+        failure: BoardClientError | None
+        while (row := self._take() or await self._next()) is not None:
+            before = row.sent_as
             try:
-                await self._send(row, options)
-            finally:
-                if self._hold.reason is not None:
-                    self._hold.release()
-                self._busy -= 1
-                if self._idle:
-                    self._dispatch()
-
-    async def _send(self, row: Row, options: CallOptions) -> None:
-        """Make the call that creates the card of a row."""
-        before = row.sent_as
-        failure: BoardClientError | None = None
-        try:
-            request = self._request(row)
-            if self._turns.must_wait:
-                options.limiter = GuardedLimiter(Turn(self._turns, partial(self._begin, row)))
-            else:
-                options.limiter = None
-                self._begin(row)
-            self._in_flight += 1
-            try:
-                card = await self._caller.call(request, options)
+                card = await self._caller.call(self._request(row, options), options)
+                failure = None
             except BoardClientError as error:
                 failure = error
+            except BaseException:
+                if row.sent_as == before:  # a limiter, or what makes markers, has failed before anything was sent
+                    self._happen(row, "given back")
+                raise
             finally:
-                self._in_flight -= 1
-        except BaseException:
-            if row.sent_as == before:  # a limiter, or what makes markers, has failed before anything was sent
-                self._happen(row, "given back")
-            raise
-        if failure is not None:
-            self._tally.add_attempts(failure.attempts)
-            self._note_failure(row, failure)
-            failure = None  # its traceback holds this frame
-            return
-        if options.history:
-            self._tally.add_attempts(options.history)
-            options.history.clear()
-        else:
-            self._tally.requests += 1
-        self._note_created(row, card)  # pyright: ignore[reportPossiblyUnboundVariable] -- there is no failure
+                self._busy -= 1
+            if failure is None:
+                self._note_created(row, card, options.history)  # pyright: ignore[reportPossiblyUnboundVariable] -- no failure
+            else:
+                self._note_failure(row, failure)
+                failure = None  # its traceback holds this frame
+            if self._hold.reason is not None:
+                self._hold.release()
+            if self._idle:
+                self._dispatch()
 
-    def _request(self, row: Row) -> operations.Request[Card]:
-        """Return the request that creates the card of a row."""
+    async def _next(self) -> Row | None:
+        """Wait for a row to send, and return it. None if the run is halted."""
+        while (row := self._take()) is None:
+            self._dispatch()
+            if self.is_halted:
+                return None
+            waiter = self._loop.create_future()
+            self._idle.append(waiter)
+            await waiter
+        return row
+
+    def _request(self, row: Row, options: CallOptions) -> operations.Request[Card]:
+        """Return the request that creates the card of a row, and set for what its call waits."""
         draft = row.draft
         desc = self._reconciler.description(row) if self._options.marker else draft.desc
-        return operations.ADD_CARD.request_with(operations.draft_fields(draft, desc), list_id=draft.list_id, due=draft.due)
+        request = operations.ADD_CARD.request_with(operations.draft_fields(draft, desc), list_id=draft.list_id, due=draft.due)
+        if self._turns.must_wait:
+            options.limiter = GuardedLimiter(Turn(self._turns, partial(self._begin, row)))
+        else:
+            options.limiter = None
+            self._begin(row)
+        return request
 
     def _begin(self, row: Row) -> None:
         """Note that the request of a row may be sent from now on."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterable
-from typing import NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple
 
 import attrs
 
 from boardclient.bulk._content import FIELDS, shown_fields
 from boardclient.models import Card
+
+_MOST_LATEST: Final = 2**16
+"""How many identifiers a set keeps as they are: 8 MiB of them. Looking one up there takes a third of the time."""
 
 
 class Extent(NamedTuple):
@@ -36,44 +40,51 @@ class Missing(NamedTuple):
 
 
 class IdSet:
-    """A set of identifiers, for millions of them: it keeps hashes in an open table, 12 to 24 bytes each.
+    """A set of identifiers, for millions of them: the latest as they are, the others as hashes of 12 to 24 bytes each.
 
     Hashes differ between processes, so it must not be stored.
     """
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
-        self._table = array("q", bytes(8 * 64))
+        self._latest: set[str] = set()
+        self._table: array[int] | None = None
+        """An open table of the hashes of the others, if there are any."""
         self._number = 0
+        """How many it has: numbers other than 0, which marks a free place."""
         self.repeated: int = sum(not self.add(identifier) for identifier in ids)
         """How many of `ids` were given before."""
 
     def add(self, identifier: str) -> bool:
         """Add an identifier. Return False if the set had it."""
-        # As `_place`, whose call would be a third of the time.
-        table, value = self._table, hash(identifier) or 1
-        mask = len(table) - 1
-        place = value & mask
-        while found := table[place]:
-            if found == value:
-                return False
-            place = (place + 1) & mask
-        table[place] = value
-        self._number += 1
-        if 3 * self._number > 2 * mask:
-            self._grow()
+        latest = self._latest
+        if identifier in latest or (self._table is not None and self._table[_place(self._table, _hash(identifier))]):
+            return False
+        latest.add(identifier)
+        if len(latest) > _MOST_LATEST:
+            self._hash_latest()
         return True
 
-    def _grow(self) -> None:
-        """Move all numbers to a table twice as long."""
-        before, self._table = self._table, array("q", bytes(2 * 8 * len(self._table)))
-        for value in filter(None, before):
+    def _hash_latest(self) -> None:
+        """Move the latest identifiers to the table, which is at most two thirds full afterwards."""
+        self._number += len(self._latest)
+        before: Iterable[int] = ()
+        if self._table is None or 3 * self._number > 2 * len(self._table):
+            before, self._table = self._table or (), array("q", bytes(8 << (3 * self._number // 2).bit_length()))
+        for value in chain(filter(None, before), map(_hash, self._latest)):
             self._table[_place(self._table, value)] = value
+        self._latest = set()
 
     def __contains__(self, identifier: str) -> bool:
-        return bool(self._table[_place(self._table, hash(identifier) or 1)])
+        return identifier in self._latest or (
+            self._table is not None and bool(self._table[_place(self._table, _hash(identifier))])
+        )
 
     def __len__(self) -> int:
-        return self._number
+        return self._number + len(self._latest)
+
+
+def _hash(identifier: str) -> int:
+    return hash(identifier) or 1
 
 
 def _place(table: array[int], value: int) -> int:

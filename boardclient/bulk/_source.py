@@ -7,7 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable
 from contextvars import copy_context
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Final, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -47,8 +47,8 @@ class SyncSource(Generic[T]):
         """
         made: list[T] = []
         try:
-            while len(made) < most and self._error is None and (item := self._run(next, self._made, None)) is not None:
-                made.append(item)
+            if self._error is None:
+                self._run(self._take_into, made, most)
         except _CONTROL_EXCEPTIONS as error:
             self._error = _runtime_error_of(error)
         except BaseException as error:
@@ -56,6 +56,10 @@ class SyncSource(Generic[T]):
         if self._error is not None and not made:
             raise self._error
         return made
+
+    def _take_into(self, made: list[T], most: int) -> None:
+        for item in islice(self._made, most):
+            made.append(item)  # noqa: PERF402 -- those before an error are kept
 
     def give_up(self) -> None:
         """Do nothing: nothing waits in a synchronous input."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boardclient import Card, CardDraft
-from boardclient.bulk import Content, EqualCards, digest
+from boardclient.bulk import Content, EqualCards, IdSet, digest
 
 DUE = datetime(2027, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 TEXTS = st.text(st.characters(exclude_characters="&;\r", exclude_categories=["Cs"]), max_size=12)
@@ -136,3 +136,12 @@ def test_rows_that_differ_in_anything_sent_have_different_digests() -> None:
     ]
     assert len({digest(row) for row in rows}) == len(rows)
     assert digest(attrs.evolve(rows[0], reference="other")) == digest(rows[0])
+
+
+def test_a_set_of_identifiers_tells_all_of_many_apart() -> None:
+    """Beyond 65,536 it keeps hashes, in a table that grows."""
+    names = [f"c{number}" for number in range(200_000)]
+    ids = IdSet([*names, "c0", "c199999"])
+    assert (len(ids), ids.repeated) == (200_000, 2)
+    assert all(name in ids for name in names[::1000])
+    assert "c200000" not in ids
