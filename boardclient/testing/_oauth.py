@@ -6,14 +6,12 @@ The interface does not describe the consent page (5.10). It takes the parameters
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import itertools
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, TypeAlias
 from urllib.parse import urlencode, urlsplit
@@ -27,6 +25,10 @@ _CODE_SECONDS = 600.0  # RFC 6749, section 4.1.2
 _CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 _PARAMETERS = ("response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge", "code_challenge_method")
 _REFUSED = "refuse"
+_STYLE = (
+    ":root{color-scheme:light dark}body{max-width:26rem;margin:8vh auto;padding:0 1rem;font:16px/1.5 system-ui}"
+    "form{display:grid;gap:.6rem}button{font:inherit;min-height:3rem}"
+)
 _WORDS = {"read": "See boards, lists and cards", "write": "Create, move, label and delete cards, and archive lists"}
 
 
@@ -51,7 +53,7 @@ class Answer:
 class Refused(Exception):  # noqa: N818 -- it never leaves the rules
     """The rules refuse a request with a status.
 
-    `error` is the error code for the token exchange (RFC 6749, section 5.2).
+    `error` is the error code for the token exchange (RFC 6749, section 5.2) or the redirect (section 4.1.2.1).
     """
 
     status: int
@@ -272,26 +274,13 @@ def challenge_of(verifier: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
 
 
-@functools.cache
-def _style() -> str:
-    return files("boardclient.testing").joinpath("data", "page.css").read_text(encoding="utf-8")
-
-
 def _page(title: str, body: str) -> str:
     """Return a whole page. The title is escaped, and `body` must be safe."""
     head = (
         '<meta charset=utf-8><meta name=viewport content="width=device-width,initial-scale=1"><link rel=icon href="data:,">'
-        f"<title>{escape(title)}</title><style>{_style()}</style>"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>"
     )
     return f"<!doctype html><html lang=en><head>{head}</head><body>{body}</body></html>"
-
-
-class _Wrong(Exception):  # noqa: N818 -- it never leaves this module
-    """A request that is not granted. The application gets the code `error`."""
-
-    def __init__(self, error: str, message: str) -> None:
-        super().__init__(error, message)
-        self.error, self.message = error, message
 
 
 def show_consent(grants: Grants, query: Mapping[str, str]) -> Answer:
@@ -306,7 +295,7 @@ def decide_consent(grants: Grants, fields: Fields) -> Answer:
     def granted(scopes: frozenset[str]) -> Answer:
         choice = query.get("member", "")
         if choice == _REFUSED:
-            raise _Wrong("access_denied", "the user refused")
+            raise Refused(303, "the user refused", "access_denied")
         try:
             code = grants.new_code(scopes=scopes, member=choice, challenge=query.get("code_challenge"))
         except LookupError:
@@ -325,21 +314,21 @@ def _checked(grants: Grants, query: Mapping[str, str], then: Callable[[frozenset
         return _broken(f"The redirect URI is not the registered one, which is {grants.redirect_uri}.")
     try:
         return then(_scopes(grants, query))
-    except _Wrong as wrong:
-        return _back(grants, query, error=wrong.error, error_description=wrong.message)
+    except Refused as refused:
+        return _back(grants, query, error=refused.error, error_description=refused.message)
 
 
 def _scopes(grants: Grants, query: Mapping[str, str]) -> frozenset[str]:
     if query.get("response_type") != "code":
-        raise _Wrong("unsupported_response_type", "response_type must be code")
+        raise Refused(303, "response_type must be code", "unsupported_response_type")
     challenge, method = query.get("code_challenge"), query.get("code_challenge_method")
     if (challenge is None) != (method is None) or (method is not None and method != "S256"):
-        raise _Wrong("invalid_request", "a code challenge comes with code_challenge_method=S256")
+        raise Refused(303, "a code challenge comes with code_challenge_method=S256", "invalid_request")
     if challenge is not None and not _CHALLENGE.fullmatch(challenge):
-        raise _Wrong("invalid_request", "the code challenge is no SHA-256 digest in base64url")
+        raise Refused(303, "the code challenge is no SHA-256 digest in base64url", "invalid_request")
     asked = frozenset(query.get("scope", "").replace(",", " ").split()) or grants.scopes
     if not asked <= grants.scopes:
-        raise _Wrong("invalid_scope", f"the scopes are {' '.join(sorted(grants.scopes))}")
+        raise Refused(303, f"the scopes are {' '.join(sorted(grants.scopes))}", "invalid_scope")
     return asked
 
 
@@ -352,8 +341,8 @@ def _back(grants: Grants, query: Mapping[str, str], **parameters: str) -> Answer
 
 
 def _broken(message: str) -> Answer:
-    body = f"<h1>This sign-in can't continue</h1><p>{escape(message)}</p><p class=quiet>Nothing was sent to any application.</p>"
-    return Answer(400, _page("Sign-in", f"<main class=card>{body}</main>"), "text/html")
+    body = f"<h1>This sign-in can't continue</h1><p>{escape(message)}</p><p>Nothing was sent to any application.</p>"
+    return Answer(400, _page("Sign-in", f"<main>{body}</main>"), "text/html")
 
 
 def _consent_page(grants: Grants, query: Mapping[str, str], scopes: frozenset[str]) -> Answer:
@@ -365,10 +354,10 @@ def _consent_page(grants: Grants, query: Mapping[str, str], scopes: frozenset[st
         for member in grants.members
     )
     body = (
-        f"<main class=card><h1>Allow access to your boards?</h1><p><b>{escape(host)}</b> would like to:</p><ul>{wanted}</ul>"
+        f"<main><h1>Allow access to your boards?</h1><p><b>{escape(host)}</b> would like to:</p><ul>{wanted}</ul>"
         f"<form method=post action=authorize>{hidden}{choices}"
-        f'<button name=member value="{_REFUSED}" class=refuse>Refuse</button></form>'
-        "<p class=quiet>This is a service for trials. Its members have no passwords.</p></main>"
+        f'<button name=member value="{_REFUSED}">Refuse</button></form>'
+        "<p>This is a service for trials. Its members have no passwords.</p></main>"
     )
     headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY"}
     return Answer(200, _page("Allow access?", body), "text/html", headers)

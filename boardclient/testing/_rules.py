@@ -42,7 +42,6 @@ class BoardRecord:
 
     id: str
     name: str
-    organization_id: str | None
     order: Order = attrs.field(factory=Order, repr=False)
 
     def wire(self, url: str) -> dict[str, Json]:
@@ -96,20 +95,20 @@ class CardRecord:
     pos: float
     labels: list[str] = attrs.field(factory=list)
 
-    def face(self, url: str) -> dict[str, Json]:
+    def face(self, address: str) -> dict[str, Json]:
         """Return the card's JSON in the response to its creation (4.3)."""
         return {
             "id": self.id,
             "name": self.name,
             "desc": self.desc,
-            "url": url,
+            "url": f"{address}/c/{self.id}",
             "badges": {"votes": 0, "attachments": 0},
         }
 
-    def wire(self, url: str) -> dict[str, Json]:
+    def wire(self, address: str) -> dict[str, Json]:
         """Return the card's JSON in the response to a read (4.4, 4.6)."""
         return {
-            **self.face(url),
+            **self.face(address),
             "idList": self.list_id,
             "idBoard": self.board_id,
             "due": self.due,
@@ -279,7 +278,7 @@ class BoardRules(Grants):
             lists: The names of the cards in each list, by the name of the list.
             name: The name of the board. "Board" by default.
         """
-        board = BoardRecord(id=self._new_id(), name=name, organization_id=None)
+        board = BoardRecord(id=self._new_id(), name=name)
         self.boards[board.id] = board
         added = {title: self._add_list(board, title, "bottom") for title in lists}
         cards = {text: self._add_card(added[title], text).id for title, texts in lists.items() for text in texts}
@@ -288,10 +287,6 @@ class BoardRules(Grants):
     def board_url(self, board_id: str) -> str:
         """Return the address of a board's page."""
         return f"{self.address}/b/{board_id}"
-
-    def card_url(self, card_id: str) -> str:
-        """Return the address of a card's page."""
-        return f"{self.address}/c/{card_id}"
 
     def lists_of(self, board_id: str) -> list[ListRecord]:
         """Return the lists of a board in their order, including archived ones."""
@@ -317,7 +312,7 @@ class BoardRules(Grants):
                 return self._create_board(fields)
             case "boards.cards":
                 self._board(identifier)
-                return [card.wire(self.card_url(card.id)) for card in self.cards_of(identifier)]
+                return [card.wire(self.address) for card in self.cards_of(identifier)]
             case "boards.lists":
                 self._board(identifier)
                 return [record.wire() for record in self.lists_of(identifier)]
@@ -345,13 +340,13 @@ class BoardRules(Grants):
             case "cards.delete":
                 del self.cards[card.id]
                 return {"limits": {}}
-        return card.wire(self.card_url(card.id))
+        return card.wire(self.address)
 
     def _create_board(self, fields: Fields) -> Json:
         name, defaults, organization = required(fields, "name"), _flag(fields, "defaultLists"), text_of(fields, "idOrganization")
         if organization is not None and organization not in self.organizations:
             raise Refused(404, "idOrganization does not exist or is not accessible")
-        board = BoardRecord(id=self._new_id(), name=name, organization_id=organization)
+        board = BoardRecord(id=self._new_id(), name=name)
         self.boards[board.id] = board
         for title in ("To Do", "Doing", "Done") if defaults else ():
             self._add_list(board, title, "bottom")
@@ -373,7 +368,7 @@ class BoardRules(Grants):
         name, list_id, desc = required(fields, "name"), required(fields, "idList"), text_of(fields, "desc")
         due, pos, card_list = _due(fields), _position(fields), self._list(list_id)
         card = self._add_card(card_list, name, "" if desc is None else desc, due, pos)
-        return card.face(self.card_url(card.id))
+        return card.face(self.address)
 
     def _add_card(
         self, card_list: ListRecord, name: str, desc: str = "", due: str | None = None, pos: str | float = "bottom"
