@@ -16,8 +16,15 @@ if TYPE_CHECKING:
     from boardclient.credentials import CredentialProvider, Credentials, StaticCredentials
     from boardclient.credentials._file_store import FileTokenStore
     from boardclient.credentials._oauth import OAuthCredentials
-    from boardclient.credentials._stores import EncryptedTokenStore, MemoryTokenStore
-    from boardclient.credentials._tokens import AuthorizationRequest, LeaseState, StoredToken, Token, TokenStore
+    from boardclient.credentials._steps import AuthorizationRequest
+    from boardclient.credentials._stores import (
+        EncryptedTokenStore,
+        LeaseState,
+        MemoryTokenStore,
+        StoredToken,
+        Token,
+        TokenStore,
+    )
     from boardclient.errors import (
         ApiError,
         Attempt,
@@ -97,8 +104,8 @@ _HOMES = {
     "credentials": ("CredentialProvider", "Credentials", "StaticCredentials"),
     "credentials._file_store": ("FileTokenStore",),
     "credentials._oauth": ("OAuthCredentials",),
-    "credentials._stores": ("EncryptedTokenStore", "MemoryTokenStore"),
-    "credentials._tokens": ("AuthorizationRequest", "LeaseState", "StoredToken", "Token", "TokenStore"),
+    "credentials._steps": ("AuthorizationRequest",),
+    "credentials._stores": ("EncryptedTokenStore", "LeaseState", "MemoryTokenStore", "StoredToken", "Token", "TokenStore"),
     "events": ("BulkProgress",),
     "models": ("Board", "BoardList", "BoardPrefs", "Card", "CardDraft", "JsonValue", "Member", "Position"),
     "session": ("AsyncSession",),

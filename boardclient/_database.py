@@ -10,8 +10,7 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
-from boardclient._environment import requires_extra
-from boardclient._locations import find_location
+from boardclient._environment import find_location, requires_extra
 from boardclient.errors import JournalError
 
 with requires_extra("workers", "a shared database"):

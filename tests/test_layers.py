@@ -16,17 +16,16 @@ from code_base import circles, imported_modules, imports, modules, part_of
 _LEVELS = [
     set[str](),  # every part that is not named below
     {"_transport"},  # stands on the errors alone: it knows nothing of calls, operations or credentials
-    {"_json", "_fields"},
     {"_wire"},
     {"_responses"},
     {"_operations"},
-    {"retry", "credentials", "_pipeline", "resources", "bulk"},
+    {"retry", "_pace", "credentials", "_pipeline", "resources", "bulk"},
     {"session", "distributed"},
     {"web"},
     {"integrations", "cli"},
 ]
 _LEVEL = {part: level for level, parts in enumerate(_LEVELS) for part in parts}
-_WIRE = {"_json", "_fields", "_wire", "_responses", "_operations", "_transport"}
+_WIRE = {"_wire", "_responses", "_operations", "_transport"}
 _OUTSIDE = {"testing", "integrations", "cli", "distributed", "__main__"}
 """Parts that may use the package as an application does, through its public names."""
 _OWNERS = {
@@ -35,7 +34,7 @@ _OWNERS = {
     "click": {"cli"},
     "cryptography": {"credentials"},
     "itsdangerous": {"web"},
-    "msgspec": {"_json", "_wire"},
+    "msgspec": {"_wire"},
     "multidict": {"_transport", "_responses", "_operations", "credentials", "integrations", "testing"},
     "pytest": {"testing"},
     "rich": {"cli"},
@@ -196,9 +195,9 @@ service responds with."""
 
 
 def test_statuses_are_known_in_one_file() -> None:
-    """Only `_statuses` says what a 4xx or 5xx means to a call."""
+    """Only `_responses` says what a 4xx or 5xx means to a call."""
     known = {(module, status) for module, source in _SOURCES.items() for status in known_statuses(source)}
-    elsewhere = {(module, status) for module, status in known if part_of(module) not in {"_statuses", "testing"}}
+    elsewhere = {(module, status) for module, status in known if part_of(module) not in {"_responses", "testing"}}
     assert {one for one in elsewhere if (part_of(one[0]), one[1]) not in _PROTOCOLS} == set()
     assert len(known) > len(elsewhere)
 

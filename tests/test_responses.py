@@ -15,20 +15,23 @@ from multidict import CIMultiDict
 from operation_helpers import NOW, READS, TEXT, interpret, raw_response
 
 from boardclient import _operations as ops
-from boardclient._responses import Response, retry_after
-from boardclient._statuses import status_of
+from boardclient._responses import Response, ends_run, is_final, is_throttling, retry_after, status_of
 from boardclient._transport import RawResponse
 from boardclient.errors import (
     ApiError,
     AuthenticationError,
     BadRequestError,
     BoardClientError,
+    CredentialError,
     DecodeError,
     Effect,
+    JournalError,
     NotFoundError,
     PermissionDeniedError,
     RateLimitError,
     ServerError,
+    SessionClosedError,
+    TransportError,
 )
 from boardclient.models import BoardList, Card
 
@@ -42,34 +45,34 @@ def test_responses_to_free_requests_are_returned_as_they_came() -> None:
         Response(200, {}, b"<html>").json()
 
 
-STATUSES: list[tuple[int, type[ApiError], Effect]] = [
-    (101, ApiError, Effect.UNKNOWN),
-    (300, ApiError, Effect.REJECTED),
-    (301, ApiError, Effect.REJECTED),
-    (307, ApiError, Effect.REJECTED),
-    (399, ApiError, Effect.REJECTED),
-    (400, BadRequestError, Effect.REJECTED),
-    (401, AuthenticationError, Effect.REJECTED),
-    (402, ApiError, Effect.REJECTED),
-    (403, PermissionDeniedError, Effect.REJECTED),
-    (404, NotFoundError, Effect.REJECTED),
-    (408, ApiError, Effect.UNKNOWN),
-    (409, ApiError, Effect.REJECTED),
-    (418, ApiError, Effect.REJECTED),
-    (429, RateLimitError, Effect.REJECTED),
-    (499, ApiError, Effect.REJECTED),
-    (500, ServerError, Effect.UNKNOWN),
-    (502, ServerError, Effect.UNKNOWN),
-    (503, ServerError, Effect.UNKNOWN),
-    (599, ServerError, Effect.UNKNOWN),
-    (600, ApiError, Effect.UNKNOWN),
-    (999, ApiError, Effect.UNKNOWN),
+STATUSES: list[tuple[int, type[ApiError], Effect, str]] = [
+    (101, ApiError, Effect.UNKNOWN, ""),
+    (300, ApiError, Effect.REJECTED, "is_final"),
+    (302, ApiError, Effect.REJECTED, "is_final"),
+    (304, ApiError, Effect.REJECTED, "is_final"),
+    (399, ApiError, Effect.REJECTED, "is_final"),
+    (400, BadRequestError, Effect.REJECTED, "is_final"),
+    (401, AuthenticationError, Effect.REJECTED, "ends_run"),
+    (402, ApiError, Effect.REJECTED, "is_final"),
+    (403, PermissionDeniedError, Effect.REJECTED, ""),
+    (404, NotFoundError, Effect.REJECTED, "is_final"),
+    (407, ApiError, Effect.REJECTED, "ends_run"),
+    (408, ApiError, Effect.UNKNOWN, ""),
+    (409, ApiError, Effect.REJECTED, "is_final"),
+    (425, ApiError, Effect.REJECTED, ""),
+    (429, RateLimitError, Effect.REJECTED, "is_throttling"),
+    (499, ApiError, Effect.REJECTED, "is_final"),
+    (500, ServerError, Effect.UNKNOWN, "is_transient"),
+    (503, ServerError, Effect.UNKNOWN, "is_transient"),
+    (599, ServerError, Effect.UNKNOWN, "is_transient"),
+    (600, ApiError, Effect.UNKNOWN, ""),
+    (999, ApiError, Effect.UNKNOWN, ""),
 ]
 
 
-@pytest.mark.parametrize(("status", "kind", "effect"), STATUSES)
-def test_every_status_is_the_error_of_the_contract(status: int, kind: type[ApiError], effect: Effect) -> None:
-    """A status that is no success is exactly the error that the contract names, with what it says about the effect."""
+@pytest.mark.parametrize(("status", "kind", "effect", "follows"), STATUSES)
+def test_every_status_is_the_error_of_the_contract(status: int, kind: type[ApiError], effect: Effect, follows: str) -> None:
+    """A status that is no success is the error of the contract, with its effect and what follows for retries and runs."""
     headers = CIMultiDict({"X-Id": "7", "Retry-After": "2"})
     error = interpret(ops.ADD_LABEL.request("c1", label_id="x"), RawResponse(status, headers, b'{"why":"\xc3\xbc"}'), NOW)
     assert type(error) is kind
@@ -80,7 +83,17 @@ def test_every_status_is_the_error_of_the_contract(status: int, kind: type[ApiEr
     assert str(error).startswith(f"POST /1/cards/c1/idLabels: status {status}")
     assert str(error).isascii()
     assert error.__traceback__ is None
-    assert status_of(status).effect is effect
+    meaning = status_of(status)
+    asked = {"is_throttling": is_throttling, "is_final": is_final, "ends_run": ends_run}
+    assert {name for name, is_so in asked.items() if is_so(error)} | ({"is_transient"} & {follows}) == {*filter(None, [follows])}
+    assert (meaning.effect, meaning.is_transient) == (effect, follows == "is_transient")
+
+
+@pytest.mark.parametrize("error", [CredentialError("expired"), JournalError("full"), SessionClosedError("closed")])
+def test_an_error_that_every_call_would_meet_ends_a_run(error: BoardClientError) -> None:
+    """What is no response ends a run by its class; a lost connection does not, and neither throttles nor is final."""
+    assert ends_run(error)
+    assert not any(is_so(TransportError("reset")) for is_so in (ends_run, is_throttling, is_final))
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 206, 299])

@@ -18,14 +18,14 @@ from yarl import URL
 
 from boardclient import Effect
 from boardclient._transport import RawResponse, Settings, TransportFailure
-from boardclient._transport._failures import failure_of
+from boardclient._transport._outcomes import failure_of, read_whole
 from boardclient._transport._pool import Pool
-from boardclient._transport._reading import read_whole
 
 SECRET = "t0ken-in-the-address"
 KEY: Any = SimpleNamespace(host="h", port=1, ssl=True, is_ssl=True)
 INFO: Any = SimpleNamespace(real_url=URL(f"https://h/1/x?token={SECRET}"), headers={})
 REFUSED = OSError(111, f"refused {SECRET}")
+TRUST = ", check the host, or give ssl= a context that trusts its issuer"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_an_exception_means(error: Exception, stage: str, expected: tuple[s
         ),
         (
             aiohttp.ClientConnectorCertificateError(KEY, ssl.CertificateError("x")),
-            "no connection: the certificate was refused, check the host, or give ssl= a context that trusts its issuer",
+            f"no connection: the certificate was refused{TRUST}",
         ),
         (RuntimeError("x"), "the exchange failed (RuntimeError)"),
         (aiohttp.ClientOSError(-2, "x"), "the exchange failed (ClientOSError)"),
@@ -78,6 +78,38 @@ def test_what_an_exception_means(error: Exception, stage: str, expected: tuple[s
 def test_why_in_words(error: Exception, why: str) -> None:
     """The reason is in words, with the system's own where it gave a number."""
     assert failure_of(error, "receive").why == why
+
+
+def tls(kind: type[ssl.SSLError], reason: str, verified: str = "") -> ssl.SSLError:
+    error = kind(1, "[SSL] secret words")
+    error.reason = reason
+    if verified:
+        error.verify_message = verified  # type: ignore[attr-defined]  # -- set by OpenSSL
+    return error
+
+
+def wrapped(error: ssl.SSLError) -> aiohttp.ClientOSError:
+    outer = aiohttp.ClientOSError(*error.args)
+    outer.__cause__ = error
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (tls(ssl.SSLError, "WRONG_VERSION_NUMBER"), "TLS failed (wrong version number), the port may speak plain http"),
+        (
+            tls(ssl.SSLCertVerificationError, "CERTIFICATE_VERIFY_FAILED", "self-signed certificate"),
+            f"the certificate was refused (self-signed certificate){TRUST}",
+        ),
+        (tls(ssl.SSLError, "TLSV13_ALERT_CERTIFICATE_REQUIRED"), "TLS failed (tlsv13 alert certificate required)"),
+        (tls(ssl.SSLError, "bad\r\nwords"), "TLS failed (bad??words)"),
+    ],
+)
+def test_a_tls_error_has_the_words_of_openssl(error: ssl.SSLError, words: str) -> None:
+    """A TLS error is reported in OpenSSL's words, since its number is OpenSSL's and not the system's."""
+    assert failure_of(error, "connect").why == f"no connection: {words}"
+    assert failure_of(wrapped(error), "receive").why == words
 
 
 def _opened(pool: Pool) -> aiohttp.ClientSession:

@@ -10,7 +10,7 @@ from typing import Final
 
 from boardclient._pace._search import HIGHEST, LOWEST, Open, Search
 from boardclient._pace._timing import Latency, PacedAttempt, Schedule
-from boardclient._statuses import status_of
+from boardclient._responses import status_of
 from boardclient.errors import Effect
 
 _REDIRECTION: Final = 300

@@ -26,7 +26,7 @@ import sqlalchemy as sa
 from boardclient._database import Database, checked_place, metadata
 from boardclient._pace._controller import Controller
 from boardclient._pace._timing import PacedAttempt
-from boardclient._statuses import status_of
+from boardclient._responses import status_of
 from boardclient._version import __version__
 from boardclient.errors import JournalError
 

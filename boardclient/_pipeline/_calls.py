@@ -21,7 +21,7 @@ import attrs
 
 from boardclient._activities import Activity, guarded, log_failure
 from boardclient._operations import Request
-from boardclient._statuses import status_of
+from boardclient._responses import status_of
 from boardclient._transport import GuardedProgress, Progress, RawResponse, TransportResult
 from boardclient.credentials import Credentials
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError

@@ -14,8 +14,7 @@ import attrs
 
 from boardclient._activities import PARENT, SOURCES, Activity, Instrument, followers
 from boardclient._pipeline._calls import InFlightCalls
-from boardclient._responses import Response, response_of
-from boardclient._statuses import status_of
+from boardclient._responses import Response, response_of, status_of
 from boardclient._transport import RawResponse, Settings, TransportResult, check_proxy, check_root, check_url, host_of
 from boardclient._transport._pool import Pool
 from boardclient.credentials import Credentials

@@ -25,8 +25,7 @@ from yarl import URL
 
 from boardclient._redaction import redacted
 from boardclient._transport._connections import NO_TIMEOUT, PROGRESS
-from boardclient._transport._failures import failure_of
-from boardclient._transport._reading import read_whole
+from boardclient._transport._outcomes import failure_of, read_whole
 from boardclient._transport._values import (
     LARGE_BODY_BYTES,
     Progress,

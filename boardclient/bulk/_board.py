@@ -11,7 +11,7 @@ from boardclient import _operations as operations
 from boardclient._operations import Request
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._statuses import ends_run
+from boardclient._responses import ends_run
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._listing import IdSet, Listing, Missing
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 from boardclient import _operations as operations
 from boardclient._pipeline._calls import CallOptions, GuardedLimiter
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._statuses import is_throttling
+from boardclient._responses import is_throttling
 from boardclient.bulk._board import PatientReader
 from boardclient.bulk._ledger import Ledger, to_the_end
 from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, event_of

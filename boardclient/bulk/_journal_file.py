@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Self
 
 import attrs
 
-from boardclient._locations import find_location
+from boardclient._environment import find_location
 from boardclient.errors import JournalError
 
 APPLICATION_ID: Final = 0x62634A4C

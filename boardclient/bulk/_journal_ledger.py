@@ -15,7 +15,7 @@ from itertools import chain, islice
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from boardclient import _wire
-from boardclient._statuses import is_final
+from boardclient._responses import is_final
 from boardclient.bulk._content import Content
 from boardclient.bulk._journal_file import JournalFile
 from boardclient.bulk._ledger import Doubt, to_the_end

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from boardclient._pipeline._calls import CallWithdrawn
-from boardclient._statuses import is_throttling
+from boardclient._responses import is_throttling
 from boardclient.errors import BoardClientError, ConsentRequired, Effect
 from boardclient.models import CardDraft
 

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from boardclient._statuses import ends_run
+from boardclient._responses import ends_run
 from boardclient.bulk._board import PatientReader, RunBoard
 from boardclient.bulk._content import EqualCards, digest
 from boardclient.bulk._ledger import Doubt, Ledger

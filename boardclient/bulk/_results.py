@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import attrs
 
-from boardclient._statuses import status_of
+from boardclient._responses import status_of
 from boardclient.errors import Attempt, BoardClientError, Effect
 from boardclient.events import BulkPhase, BulkProgress, WaitReason
 from boardclient.models import Card, CardDraft, WeaklyReferenceable, constructor_of, html_table

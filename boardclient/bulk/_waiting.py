@@ -16,7 +16,7 @@ from boardclient._pace import LONGEST_WAIT_SECONDS, Limiter, Pace
 from boardclient._pipeline._calls import CallWithdrawn, GuardedLimiter
 from boardclient._pipeline._core import FifoSemaphore
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._statuses import ends_run, is_throttling
+from boardclient._responses import ends_run, is_throttling
 from boardclient.bulk._life import Row
 from boardclient.errors import ApiError, BoardClientError, ConsentRequired, Effect
 

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias, get_args
 
 import attrs
 
-from boardclient._locations import find_location
+from boardclient._environment import find_location
 from boardclient.bulk._content import Content
 from boardclient.bulk._journal_file import JournalFile, Meta, connect, read_meta, translated
 from boardclient.bulk._journal_ledger import RunFile, named, read_content

@@ -17,8 +17,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from boardclient._redaction import raises_without_frames
-from boardclient.credentials._stores import AccountRecord, AccountStore, Change, Lease, T, unchanged
-from boardclient.credentials._tokens import StoredToken, Token, text_of_end
+from boardclient.credentials._stores import (
+    AccountRecord,
+    AccountStore,
+    Change,
+    Lease,
+    StoredToken,
+    T,
+    Token,
+    text_of_end,
+    unchanged,
+)
 from boardclient.errors import CredentialError
 
 _OTHERWISE: Final = "choose a folder of your own, such as that of FileTokenStore.for_app(name)"

@@ -16,19 +16,10 @@ from typing import Final, Literal, Protocol, TypeAlias
 import attrs
 
 from boardclient._redaction import raises_without_frames, takes_secrets
-from boardclient.credentials._code_exchange import OAuthClientConfig
 from boardclient.credentials._credentials import CredentialObserver, Credentials, Exchange
 from boardclient.credentials._renewal import LOOK_SECONDS, Renewal, TokenState, is_within_renewal, look
-from boardclient.credentials._stores import MemoryTokenStore
-from boardclient.credentials._tokens import (
-    Authorize,
-    ParseToken,
-    RenewalFailure,
-    StoredToken,
-    Token,
-    TokenStore,
-    run_to_end,
-)
+from boardclient.credentials._steps import Authorize, OAuthClientConfig, ParseToken, RenewalFailure, run_to_end
+from boardclient.credentials._stores import MemoryTokenStore, StoredToken, Token, TokenStore
 from boardclient.errors import CredentialError
 from boardclient.models import check_filled
 

@@ -20,19 +20,17 @@ from typing import Any, Final
 import attrs
 
 from boardclient._activities import PARENT, Activity, followers
-from boardclient.credentials._code_exchange import EXCHANGE_SECONDS, OAuthClientConfig
 from boardclient.credentials._credentials import Credentials, Exchange
-from boardclient.credentials._tokens import (
+from boardclient.credentials._steps import (
+    EXCHANGE_SECONDS,
     AuthorizationRequest,
     GuardedStore,
-    LeaseState,
+    OAuthClientConfig,
     Overtaken,
     RenewalFailure,
-    StoredToken,
-    Token,
-    TokenStore,
     supplied,
 )
+from boardclient.credentials._stores import LeaseState, StoredToken, Token, TokenStore
 from boardclient.errors import ConsentRequired, CredentialError, SessionClosedError
 from boardclient.models import check_filled
 

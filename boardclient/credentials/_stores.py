@@ -1,4 +1,4 @@
-"""Token stores in memory and encrypted, and the record of an account."""
+"""Tokens, the protocol of their stores, the record of an account, and stores in memory and encrypted."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar
 
 import attrs
 
 from boardclient._environment import requires_extra
 from boardclient._redaction import raises_without_frames, takes_secrets
-from boardclient.credentials._tokens import LeaseState, StoredToken, Token, TokenStore, text_of_end
+from boardclient.credentials._credentials import filled
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet, MultiFernet
@@ -24,6 +24,120 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger("boardclient")
 
 T = TypeVar("T")
+
+LeaseState: TypeAlias = Literal["granted", "held", "cooling"]
+"""The result of asking for the lease: granted, held by another, or refused until a cool-down is over."""
+
+
+def _aware(instance: object, attribute: attrs.Attribute[datetime | None], value: object) -> None:
+    if value is not None and (not isinstance(value, datetime) or value.utcoffset() is None):
+        raise ValueError(f"{attribute.name} must be an aware datetime, or None")
+
+
+@takes_secrets
+@attrs.frozen
+class Token:
+    """An access token from the exchange (interface 4.12).
+
+    The repr doesn't show it, and it can't be pickled: a store saves its `value`.
+
+    Args:
+        value: The token.
+        expires_at: When it ends, aware. None (default) if that is not known.
+
+    Raises:
+        ValueError, TypeError: the value is empty or can't be sent, or the date is not aware.
+    """
+
+    value: str = attrs.field(repr=False, validator=filled)
+    expires_at: datetime | None = attrs.field(default=None, validator=_aware)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("tokens are not pickled: store the value")
+
+
+def text_of_end(token: Token) -> str | None:
+    """Return when a token ends as ISO 8601, None if that is not known."""
+    return None if token.expires_at is None else token.expires_at.isoformat()
+
+
+@attrs.frozen
+class StoredToken:
+    """A token in a store.
+
+    Args:
+        token: The token.
+        generation: The number of tokens and deletions of the account so far, from 1.
+        deletion: The generation of the account's last deletion, 0 (default) if there was none. It is left out of comparison.
+    """
+
+    token: Token
+    generation: int
+    deletion: int = attrs.field(default=0, eq=False)
+
+
+class TokenStore(Protocol):
+    """Keep the tokens of accounts, for all tasks, sessions, loops and processes.
+
+    Each method is one short, atomic step, and does not wait for another worker. An exception reaches the callers as the cause
+    of a `CredentialError`. A method that does not return within 30 seconds fails the call.
+    `boardclient.testing.TokenStoreSuite` tests a store.
+
+    `publish` makes renewals safe: it compares and sets the generation. The lease only spares users a second prompt. It may be
+    lost, run out or be granted twice, which costs at most one more authorization code.
+    """
+
+    async def read(self, account: str) -> StoredToken | None:
+        """Return the token of the account, None if none is stored."""
+        ...
+
+    async def generation(self, account: str) -> int:
+        """Return how many tokens and deletions the account has had, 0 for an unknown one."""
+        ...
+
+    async def publish(self, account: str, token: Token, after: int) -> bool:
+        """Keep the token as generation `after + 1`. Return False if the generation is not `after`.
+
+        It does not matter who has the lease. A cool-down of the account ends.
+
+        Args:
+            account: The account whose token it is.
+            token: The token to keep.
+            after: The generation that the token follows, 0 for the first one.
+        """
+        ...
+
+    async def delete(self, account: str) -> None:
+        """Delete the token, raise the generation by one, and end a lease or cool-down.
+
+        From then on `read` returns None. Generations never repeat, so a renewal that began before the deletion can't publish.
+        """
+        ...
+
+    async def lease(self, account: str, holder: str, seconds: float) -> LeaseState:
+        """Grant `holder` the right to renew for so many seconds from now.
+
+        Return "granted" if no holder has the lease, if it ran out, or if `holder` has it, whose time begins again. Return
+        "held" if another holder has it, and "cooling" during the cool-down after a failed renewal.
+
+        Args:
+            account: The account whose token is to be renewed.
+            holder: A text that names the worker, and is different for each renewal.
+            seconds: How long the lease lasts unless `holder` gets it again.
+        """
+        ...
+
+    async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
+        """End the lease of `holder`, and grant none for `cooldown` seconds.
+
+        Another holder's lease stays as it is. If the lease ran out and no other holder took it, the cool-down may begin or not.
+
+        Args:
+            account: The account of the lease.
+            holder: The text that `lease` was called with.
+            cooldown: The seconds from now in which no holder gets the lease. 0 (default): the next one gets it at once.
+        """
+        ...
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from boardclient._database import Database
-from boardclient._statuses import is_final
+from boardclient._responses import is_final
 from boardclient.bulk import IdSet
 from boardclient.bulk._ledger import Doubt
 from boardclient.bulk._life import Row

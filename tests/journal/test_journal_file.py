@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from boardclient import Card, CardDraft, JournalError, _locations
+from boardclient import Card, CardDraft, JournalError, _environment
 from boardclient.bulk import _journal_file, resolve
 from boardclient.bulk._journal_ledger import JournalLedger, RunFile
 from boardclient.bulk._life import Row
@@ -226,7 +226,7 @@ async def test_a_network_file_system_is_refused(
     """Locks are not reliable there. Where the system does not name it, the file system is taken as local."""
     device = tmp_path.stat().st_dev
     table = tmp_path / "mounts"
-    monkeypatch.setattr(_locations, "_MOUNTS", table)
+    monkeypatch.setattr(_environment, "_MOUNTS", table)
     if kind is not None:
         table.write_text(
             "22 1 0:999 / /proc rw - proc proc rw\n"

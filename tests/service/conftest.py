@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from boardclient._transport import Settings, _direct
+from boardclient._transport import Settings
 from boardclient._transport._client_session import ClientSessionTransport
-from boardclient._transport._pool import Pool
+from boardclient._transport._pool import DirectTransport, Pool
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -73,7 +73,7 @@ async def open_pool() -> AsyncIterator[Callable[..., Pool]]:
 async def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Give the transports that requests took, as they leave."""
     taken: list[str] = []
-    for name, kind in (("direct", _direct.DirectTransport), ("public", ClientSessionTransport)):
+    for name, kind in (("direct", DirectTransport), ("public", ClientSessionTransport)):
 
         def noted(self: Any, *args: Any, name: str = name, round_trip: Any = kind.round_trip) -> Any:
             taken.append(name)

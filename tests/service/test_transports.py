@@ -12,7 +12,7 @@ import pytest
 from transport_helpers import OK, read_request, send
 
 from boardclient import Effect
-from boardclient._transport import Progress, RawResponse, TransportFailure, _direct
+from boardclient._transport import Progress, RawResponse, TransportFailure, _pool
 from boardclient._transport._connections import Connector
 from boardclient._transport._pool import Pool
 
@@ -283,7 +283,7 @@ async def test_a_response_before_the_whole_request_is_taken(
         writer.transport.pause_reading()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(_direct, "LARGE_BODY_BYTES", 16 * 2**20)  # the system alone takes more than what is large otherwise
+    monkeypatch.setattr(_pool, "LARGE_BODY_BYTES", 16 * 2**20)  # the system alone takes more than what is large otherwise
     async with raw_server.run(handler) as url:
         pool = open_pool()
         for _ in range(2):

@@ -13,8 +13,7 @@ from transport_helpers import read_request
 
 from boardclient._transport import Progress, RawResponse, TransportFailure
 from boardclient._transport._connections import Protocol
-from boardclient._transport._direct import Writes
-from boardclient._transport._pool import Pool
+from boardclient._transport._pool import Pool, Writes
 from boardclient._transport._values import Settings
 from boardclient.errors import Effect
 
