@@ -23,7 +23,6 @@ from boardclient import (
     StaticCredentials,
     TransportError,
 )
-from boardclient._transport._pool import Pool
 from boardclient.credentials import CredentialObserver
 from boardclient.testing import BoardService, assert_no_secrets
 
@@ -68,7 +67,8 @@ def test_what_interrupts_a_call_holds_no_secret(
 
     async def main() -> BaseException:
         async with BoardService() as service:
-            session = AsyncSession(StaticCredentials(TOKEN, KEY), service.base_url, retry=None)
+            # what the environment may say of proxies takes requests through ClientSession
+            session = AsyncSession(StaticCredentials(TOKEN, KEY), service.base_url, retry=None, trust_env=not is_direct)
             session.base_url = service.base_url  # type: ignore[attr-defined]  # -- for `form`
             async with session:
                 with pytest.raises(BoardClientError):  # the connection is open then, and idle
@@ -82,7 +82,6 @@ def test_what_interrupts_a_call_holds_no_secret(
                 assert session.stats().pool_open == session.stats().pool_idle
                 return caught
 
-    monkeypatch.setattr(Pool, "_may_be_direct", is_direct)
     error = asyncio.run(main())
     assert written
     assert TOKEN not in locals_of(error)
@@ -103,7 +102,7 @@ async def test_an_unexpected_end_has_an_effect(
         progress.stage = "send"
         raise MemoryError(body)
 
-    monkeypatch.setattr(Pool, "send", send)
+    monkeypatch.setattr("boardclient._transport._pool.Pool.send", send)
     async with AsyncSession(StaticCredentials(TOKEN, KEY), service.base_url) as session:
         with pytest.raises(BoardClientError, match="ended by MemoryError, see the log") as caught:
             await session.cards.create("a card", list_id="l")

@@ -7,13 +7,11 @@ import copy
 import json
 import pickle
 import shlex
-import ssl
 import subprocess
 from typing import Any
 
-import aiohttp
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_loop import Clock
 
@@ -29,51 +27,15 @@ from boardclient import (
     StaticCredentials,
     retry,
 )
-from boardclient._redaction import ShownRequest
-from boardclient._transport._failures import failure_of
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
 KEY, TOKEN = "the-k3y'of-the-application", 'the t0ken"of$the-user'
-
-TRUST = ", check the host, or give ssl= a context that trusts its issuer"
 
 
 async def error_of(call: Any) -> BoardClientError:
     with pytest.raises(BoardClientError) as caught:
         await call
     return caught.value
-
-
-def tls(kind: type[ssl.SSLError], reason: str, verified: str = "") -> ssl.SSLError:
-    error = kind(1, "[SSL] secret words")
-    error.reason = reason
-    if verified:
-        error.verify_message = verified  # type: ignore[attr-defined]  # -- set by OpenSSL
-    return error
-
-
-def wrapped(error: ssl.SSLError) -> aiohttp.ClientOSError:
-    outer = aiohttp.ClientOSError(*error.args)
-    outer.__cause__ = error
-    return outer
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (tls(ssl.SSLError, "WRONG_VERSION_NUMBER"), "TLS failed (wrong version number), the port may speak plain http"),
-        (
-            tls(ssl.SSLCertVerificationError, "CERTIFICATE_VERIFY_FAILED", "self-signed certificate"),
-            f"the certificate was refused (self-signed certificate){TRUST}",
-        ),
-        (tls(ssl.SSLError, "TLSV13_ALERT_CERTIFICATE_REQUIRED"), "TLS failed (tlsv13 alert certificate required)"),
-        (tls(ssl.SSLError, "bad\r\nwords"), "TLS failed (bad??words)"),
-    ],
-)
-def test_a_tls_error_has_the_words_of_openssl(error: ssl.SSLError, words: str) -> None:
-    """A TLS error is reported in OpenSSL's words, since its number is OpenSSL's and not the system's."""
-    assert failure_of(error, "connect").why == f"no connection: {words}"
-    assert failure_of(wrapped(error), "receive").why == words
 
 
 async def test_no_connection_names_the_host(raw_server: Any) -> None:
@@ -218,40 +180,43 @@ def words_of(command: str) -> list[str]:
     return done.stdout.decode().split("\0")[:-1]
 
 
-@pytest.mark.parametrize("has_key", [True, False])
-@pytest.mark.parametrize("is_in_body", [True, False])
-def test_a_command_puts_credentials_where_the_call_does(has_key: bool, is_in_body: bool) -> None:
+async def command_of(method: str, path: str, key: str | None = KEY, place: Any = "body", **content: Any) -> str:
+    """Return the command for a call that nothing listens to."""
+    async with AsyncSession(StaticCredentials(TOKEN, key), "http://127.0.0.1:1", retry=None, credentials_in=place) as session:
+        error = await error_of(session.request(method, path, **content))
+    command = error.as_curl()
+    assert command is not None
+    return command
+
+
+@pytest.mark.parametrize(
+    ("key", "place", "query", "body"),
+    [
+        (KEY, "body", "a=b", f'{{"key":"{KEY}","token":"{TOKEN}","name":"it\'s"}}'),
+        (KEY, "query", f"a=b&key={KEY}&token={TOKEN}", '{"name":"it\'s"}'),
+        (None, "body", f"a=b&token={TOKEN}", '{"name":"it\'s"}'),
+    ],
+)
+async def test_a_command_puts_credentials_where_the_call_does(key: str | None, place: str, query: str, body: str) -> None:
     """The command has the credentials in the body or in the query, as the call had."""
-    shown = ShownRequest(
-        method="POST", url="https://h/1/cards?a=b", body='{"name":"it\'s"}', has_key=has_key, is_in_body=is_in_body
-    )
-    *_, body, url = words_of(shown.as_curl())
-    if is_in_body:
-        assert url == "https://h/1/cards?a=b"
-        assert body == f'{{"key":"{KEY}","token":"{TOKEN}","name":"it\'s"}}'
-    else:
-        assert url == f"https://h/1/cards?a=b&{f'key={KEY}&' if has_key else ''}token={TOKEN}"
-        assert body == '{"name":"it\'s"}'
+    command = await command_of("POST", "/1/cards", key, place, params={"a": "b"}, json={"name": "it's"})
+    assert words_of(command)[-2:] == [body, f"http://127.0.0.1:1/1/cards?{query}"]
 
 
-def test_a_command_without_a_body() -> None:
-    """A reading has its credentials in the query, and names no content."""
-    command = ShownRequest(method="GET", url="https://h/1/cards/c", body=None).as_curl()
-    assert words_of(command)[1:] == [
-        "-X",
-        "GET",
-        "-H",
-        "Accept: application/json",
-        f"https://h/1/cards/c?key={KEY}&token={TOKEN}",
-    ]
+async def test_a_command_without_fields() -> None:
+    """A reading has its credentials in the query, and names no content; an empty body holds the credentials alone."""
+    url = "http://127.0.0.1:1/1/cards/c"
+    read = await command_of("GET", "/1/cards/c")
+    assert words_of(read)[1:] == ["-X", "GET", "-H", "Accept: application/json", f"{url}?key={KEY}&token={TOKEN}"]
+    assert words_of(await command_of("PUT", "/1/cards/c", json={}))[-2:] == [f'{{"key":"{KEY}","token":"{TOKEN}"}}', url]
 
 
+@settings(max_examples=30)
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_any_name_can_be_part_of_a_shell_command(name: str) -> None:
     """Whatever a name holds, the shell passes it on as it is and runs nothing of it."""
-    body = json.dumps({"name": name}, ensure_ascii=False)
-    command = ShownRequest(method="POST", url="https://h/1/cards", body=body, is_in_body=True).as_curl()
-    assert shlex.split(command)[-2].endswith(body[1:])
+    command = asyncio.run(command_of("POST", "/1/cards", json={"name": name}))
+    assert json.loads(shlex.split(command)[-2])["name"] == name
 
 
 async def test_errors_show_their_request(service: BoardService) -> None:

@@ -17,7 +17,12 @@ from boardclient.models import Board, BoardList, BoardPrefs, Card, Member
 
 # --- a plain decoder to compare with
 
-KINDS: dict[type, dict[str, tuple[str, tuple[type, ...]]]] = {
+PREFS: dict[str, tuple[str, tuple[type, ...]]] = {
+    **{name: (name, (str,)) for name in ("voting", "comments", "invitations", "background")},
+    "permissionLevel": ("permission_level", (str,)), "selfJoin": ("self_join", (bool,)),
+    "cardCovers": ("card_covers", (bool,)), "calendarFeedEnabled": ("calendar_feed_enabled", (bool,)),
+}  # fmt: skip
+EVERY_KIND: dict[type, dict[str, tuple[str, tuple[type, ...]]]] = {
     Card: {
         "id": ("id", (str,)), "name": ("name", (str,)), "desc": ("desc", (str,)), "url": ("url", (str,)),
         "idList": ("list_id", (str,)), "due": ("due", ()), "pos": ("pos", (str, int, float)),
@@ -26,7 +31,12 @@ KINDS: dict[type, dict[str, tuple[str, tuple[type, ...]]]] = {
         "id": ("id", (str,)), "name": ("name", (str,)), "idBoard": ("board_id", (str,)), "pos": ("pos", (str, int, float)),
         "subscribed": ("subscribed", (bool,)), "closed": ("closed", (bool,)),
     },
+    BoardPrefs: PREFS,
+    Board: {"id": ("id", (str,)), "name": ("name", (str,)), "url": ("url", (str,)), "prefs": ("prefs", ())},
+    Member: {"id": ("id", (str,))},
 }  # fmt: skip
+NAMED = {model: [field.name for field in attrs.fields(model)] for model in EVERY_KIND}
+UNDOCUMENTED = {(Card, "idList"), (Card, "due"), (Card, "pos"), (Member, "id")}
 
 
 def aware(value: object) -> datetime | None:
@@ -45,6 +55,31 @@ def integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= 4300 else float(digits)
 
 
+def one_by_one(model: type, fields: object, *, strict: bool) -> Any:
+    """Read an object field by field: its value with its `extra`, or the place of the first thing that is wrong."""
+    if not isinstance(fields, dict):
+        return ""
+    known: dict[str, Any] = {}
+    extra = dict(fields)
+    for wire in sorted(EVERY_KIND[model], key=lambda wire: NAMED[model].index(EVERY_KIND[model][wire][0])):
+        name, kinds = EVERY_KIND[model][wire]
+        value = fields.get(wire)
+        fitted: Any = aware(value) if wire == "due" else value if type(value) in kinds else None
+        if wire == "prefs" and value is not None:
+            inner = one_by_one(BoardPrefs, value, strict=strict)
+            if not isinstance(inner, str):
+                fitted = inner
+            elif strict:
+                return f"prefs.{inner}".strip(".")
+        required = wire == "id" and model is not Member
+        if fitted is None and (required or (strict and value is not None and (model, wire) not in UNDOCUMENTED)):
+            return wire
+        if value is None or fitted is not None:
+            extra.pop(wire, None)
+        known[name] = fitted
+    return model(**known, extra=extra)
+
+
 def plainly(model: type, body: bytes) -> list[tuple[Any, dict[str, Any]]] | str:
     """Read an array by way of dicts: each value and its `extra`, or the place of the first thing that is wrong."""
     try:
@@ -53,21 +88,9 @@ def plainly(model: type, body: bytes) -> list[tuple[Any, dict[str, Any]]] | str:
         return ""
     if not isinstance(decoded, list):
         return ""
-    read = []
-    for index, fields in enumerate(decoded):
-        if not isinstance(fields, dict):
-            return f"[{index}]"
-        if not isinstance(fields.get("id"), str):
-            return f"[{index}].id"
-        extra, known = dict(fields), {}
-        for wire, (name, kinds) in KINDS[model].items():
-            value = fields.get(wire)
-            fitted = aware(value) if wire == "due" else value if type(value) in kinds else None
-            if value is None or fitted is not None:
-                extra.pop(wire, None)
-            known[name] = fitted
-        read.append((model(**known), extra))
-    return read
+    values = [one_by_one(model, fields, strict=False) for fields in decoded]
+    wrong = [f"[{index}].{value}".rstrip(".") for index, value in enumerate(values) if isinstance(value, str)]
+    return wrong[0] if wrong else [(value, value.extra) for value in values]
 
 
 def quickly(model: type, body: bytes) -> list[tuple[Any, dict[str, Any]]] | str:
@@ -154,43 +177,6 @@ def test_any_card_reads_as_an_element_of_an_array(body: bytes) -> None:
     assert [(card, card.extra)] == [(changed, changed.extra)] == expected
 
 
-PREFS = {name: (name, (str,)) for name in ("voting", "comments", "invitations", "background")} | {
-    "permissionLevel": ("permission_level", (str,)), "selfJoin": ("self_join", (bool,)),
-    "cardCovers": ("card_covers", (bool,)), "calendarFeedEnabled": ("calendar_feed_enabled", (bool,)),
-}  # fmt: skip
-EVERY_KIND = KINDS | {
-    BoardPrefs: PREFS,
-    Board: {"id": ("id", (str,)), "name": ("name", (str,)), "url": ("url", (str,)), "prefs": ("prefs", ())},
-    Member: {"id": ("id", (str,))},
-}
-UNDOCUMENTED = {(Card, "idList"), (Card, "due"), (Card, "pos"), (Member, "id")}
-
-
-def one_by_one(model: type, fields: object, *, strict: bool) -> Any:
-    """Read an object field by field: its value with its `extra`, or the place of the first thing that is wrong."""
-    if not isinstance(fields, dict):
-        return ""
-    known: dict[str, Any] = {}
-    extra = dict(fields)
-    for wire in sorted(EVERY_KIND[model], key=lambda wire: NAMED[model].index(EVERY_KIND[model][wire][0])):
-        name, kinds = EVERY_KIND[model][wire]
-        value = fields.get(wire)
-        fitted: Any = aware(value) if wire == "due" else value if type(value) in kinds else None
-        if wire == "prefs" and value is not None:
-            inner = one_by_one(BoardPrefs, value, strict=strict)
-            if not isinstance(inner, str):
-                fitted = inner
-            elif strict:
-                return f"prefs.{inner}".strip(".")
-        required = wire == "id" and model is not Member
-        if fitted is None and (required or (strict and value is not None and (model, wire) not in UNDOCUMENTED)):
-            return wire
-        if value is None or fitted is not None:
-            extra.pop(wire, None)
-        known[name] = fitted
-    return model(**known, extra=extra)
-
-
 def structured(converter: Any, model: type, form: object) -> Any:
     try:
         return converter.structure(form, model)
@@ -203,7 +189,6 @@ def whole(read: Any) -> str:
     return repr((read, getattr(read, "extra", None), getattr(getattr(read, "prefs", None), "extra", None)))
 
 
-NAMED = {model: [field.name for field in attrs.fields(model)] for model in EVERY_KIND}
 LEAVES = st.sampled_from([None, True, False, 0, 7, 1.5, "", "x", "2027-01-01T00:00:00+02:00", "2027-01-01T00:00:00"])
 VALUES = LEAVES | LEAVES | st.lists(LEAVES, max_size=1) | st.dictionaries(st.sampled_from([*PREFS, "more"]), LEAVES)
 OBJECTS = st.dictionaries(
