@@ -21,37 +21,27 @@ def main(argv: "Sequence[str] | None" = None) -> int:
     Raises:
         SystemExit: with the exit code of the command.
     """
-    try:
-        import signal
+    import signal
+    import sys
 
-        before = signal.getsignal(signal.SIGINT)
-        if before is not signal.default_int_handler:  # ignored by a shell's `&`, or an application's own
-            return _run(argv)
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # neither ignored by a shell's `&`, nor an application's own
         # Imports take most of a short command's time, and a library may swallow a KeyboardInterrupt raised in them.
         signal.signal(signal.SIGINT, _end)
-        try:
-            return _run(argv)
-        finally:
-            signal.signal(signal.SIGINT, before)
-    except KeyboardInterrupt:
-        _end()
-        raise
+    try:
+        from boardclient.cli._app import run
+
+        return run(argv)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "click":
+            raise
+        print("boardclient: the command line needs an extra; install it with: pip install 'boardclient[cli]'", file=sys.stderr)
+        return 2
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _end(*_: object) -> None:
     """End the process with the exit code of an interrupt. Nothing needs to be cleaned up yet."""
     os.write(2, b"boardclient: ended by SIGINT\n")
     os._exit(130)
-
-
-def _run(argv: "Sequence[str] | None") -> int:
-    import sys
-
-    try:
-        from boardclient.cli._app import run
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "click":
-            raise
-        print("boardclient: the command line needs an extra; install it with: pip install 'boardclient[cli]'", file=sys.stderr)
-        return 2
-    return run(argv)

@@ -14,22 +14,13 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-import attrs
 import click
 
 import boardclient
 from boardclient.cli import _sign_in
 from boardclient.cli._app import Group, json_option
-from boardclient.cli._output import (
-    IncompleteError,
-    NoCredentialsError,
-    UsageError,
-    escape,
-    local,
-    out_columns,
-    out_json,
-    show,
-)
+from boardclient.cli._errors import IncompleteError, NoCredentialsError, UsageError
+from boardclient.cli._output import escape, local, out_columns, out_json, show
 from boardclient.cli._profiles import Settings, advice, folder, load
 from boardclient.cli._running import Client, reported, run_until_signal, with_session, without_session
 
@@ -42,13 +33,9 @@ _COLORS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 
 @commands.command("login")
 @click.option("--with-token", is_flag=True, help="Read an access token from standard input, such as one of the service's portal.")
-@click.option("--authorize-url", metavar="URL", help="The page on which users sign in; overrides BOARDCLIENT_AUTHORIZE_URL.")
-@click.option("--scope", metavar="SCOPE", help="The scopes to ask for, such as 'read write'.", show_default="the service decides")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @json_option("service", "account", "kept_in")
-def login(
-    with_token: bool, authorize_url: str | None, scope: str | None, no_browser: bool, fields: tuple[str, ...] | None
-) -> None:
+def login(with_token: bool, no_browser: bool, fields: tuple[str, ...] | None) -> None:
     """Sign in to a service, and keep the token for later commands.
 
     The browser shows the service's page and comes back to this machine (RFC 8252). Where the browser runs on another machine,
@@ -60,9 +47,10 @@ def login(
 
     \b
     It needs:
-      BOARDCLIENT_BASE_URL or --base-url, BOARDCLIENT_AUTH_URL or --auth-url, BOARDCLIENT_AUTHORIZE_URL or --authorize-url,
+      BOARDCLIENT_BASE_URL or --base-url, BOARDCLIENT_AUTH_URL or --auth-url, BOARDCLIENT_AUTHORIZE_URL,
       BOARDCLIENT_CLIENT_ID, BOARDCLIENT_CLIENT_SECRET, and BOARDCLIENT_KEY if an API key is used
-    A client that is registered for one redirect address needs BOARDCLIENT_REDIRECT_URI, too.
+    A client that is registered for one redirect address needs BOARDCLIENT_REDIRECT_URI, too. Scopes belong to the page's
+    address: BOARDCLIENT_AUTHORIZE_URL=https://board.example/authorize?scope=read%20write
 
     \b
     Examples:
@@ -71,8 +59,6 @@ def login(
     """
 
     async def work(settings: Settings) -> None:
-        if authorize_url is not None:
-            settings = attrs.evolve(settings, authorize_url=authorize_url)
         if with_token:
             if not (text := sys.stdin.readline().lstrip("\ufeff").strip()):
                 raise UsageError("there is no token on standard input")
@@ -86,7 +72,7 @@ def login(
             if missing:
                 raise UsageError(f"not set: {', '.join(missing)}; or use a token: boardclient login --with-token")
             async with settings.session(boardclient.StaticCredentials(token="-")) as session:  # noqa: S106 -- the exchange sends none
-                token = await _sign_in.sign_in(settings, session, scope=scope, browser=not no_browser)
+                token = await _sign_in.sign_in(settings, session, browser=not no_browser)
         async with settings.session(boardclient.StaticCredentials(token=token.value, key=settings.key)) as session:
             member = await session.members.me()
         await settings.keep(token)

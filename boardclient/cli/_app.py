@@ -27,7 +27,7 @@ COLUMNS: tuple[str, ...] = ("name", "desc", "due", "pos", "list", "reference")
 """The columns of files that are imported and exported."""
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
-    "demo": ("_service", "Run a tour of a few seconds with an embedded service."),
+    "demo": ("_service", "Import into an embedded service, for a few seconds."),
     "serve": ("_service", "Run the embedded service, for trials and development."),
     "login": ("_account", "Sign in to a service, and keep the token."),
     "logout": ("_account", "Delete the token of a service from this machine."),
@@ -127,18 +127,6 @@ class WholeNumber(click.IntRange):
     name = "whole number"
 
 
-class _Delimiter(click.ParamType[str]):
-    """What separates the cells of CSV."""
-
-    name = "character"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the character."""
-        if len(value) != 1 or value in '"\r\n':
-            self.fail("must be one character other than a quote", param, ctx)
-        return value
-
-
 class _Zone(click.ParamType["tzinfo"]):
     """A time zone of the IANA database."""
 
@@ -173,12 +161,8 @@ def board_option(text: str, *, required: bool = False) -> Callable[[_F], _F]:
     )
 
 
-def board_argument(function: _F) -> _F:
-    """Declare the argument BOARD."""
-    text = "An identifier, or the name of a board that this machine has created or named."
-    return click.argument("board", metavar="BOARD", shell_complete=_complete_board, help=text)(function)
-
-
+_KNOWN = "An identifier, or the name of a board that this machine has created or named."
+board_argument = click.argument("board", metavar="BOARD", shell_complete=_complete_board, help=_KNOWN)
 yes_option = click.option("--yes", is_flag=True, help="Do not ask. Needed where nobody can answer.")
 timezone_option = click.option(
     "--timezone",
@@ -189,11 +173,6 @@ timezone_option = click.option(
     help="The time zone of dates, such as Europe/Berlin.",
     show_default="that of this machine",
 )
-
-
-def delimiter_option(**settings: Any) -> Callable[[_F], _F]:
-    """Declare `--delimiter`."""
-    return click.option("--delimiter", type=_Delimiter(), metavar="CHAR", help="The separator of the cells in CSV.", **settings)
 
 
 _SETTINGS = {"max_content_width": 110, "help_option_names": ["-h", "--help"]}
@@ -261,12 +240,11 @@ for _name, (_module, _text) in _COMMANDS.items():
 
 def run(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit. The default arguments are those of the process."""
-    if sys.stdin is None:  # it is closed: commands that read it find nothing
-        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 -- as below
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it is closed: otherwise a journal or a socket might get its descriptor
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- it stays open until the process ends
-        elif isinstance(stream := getattr(sys, name), TextIOWrapper):
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # it is closed: otherwise a journal or a socket might get its descriptor
+            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115 -- it stays open until the process ends
+        elif name != "stdin" and isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _exit_code(argv)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from boardclient.cli._app import COLUMNS, Group, board_argument, delimiter_option, timezone_option
-from boardclient.cli._output import IncompleteError, local, note, plural, write_file
+from boardclient.cli._app import COLUMNS, Group, board_argument, timezone_option
+from boardclient.cli._errors import IncompleteError
+from boardclient.cli._output import local, note, plural
 
 if TYPE_CHECKING:
     from boardclient import Card
@@ -29,30 +30,24 @@ commands = Group("export")
 _Cells = Mapping[str, str | None]
 
 
+def _one_character(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if len(value) != 1 or value in '"\r\n':
+        raise click.BadParameter("must be one character other than a quote")
+    return value
+
+
 @commands.command("export")
 @board_argument
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["csv", "jsonl"]),
-    help="The file format.",
-    show_default="the extension of --output, or csv",
+    "--output", type=click.Path(path_type=Path), metavar="PATH", help="The file to write or replace.", show_default="stdout"
 )
 @click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="The file to write. An existing file is replaced.",
-    show_default="stdout",
+    "--delimiter", callback=_one_character, default=",", metavar="CHAR", show_default=True, help="The separator of the cells."
 )
-@click.option("--archived", "with_archived", is_flag=True, help="Also write the cards of archived lists.")
-@delimiter_option(default=",", show_default=True)
 @click.option("--bom", is_flag=True, help="Begin with the mark by which Excel recognises UTF-8.")
 @timezone_option
-def export(
-    board: str, form: str | None, output: Path | None, with_archived: bool, delimiter: str, bom: bool, zone: tzinfo | None
-) -> None:
-    """Write the cards of a board in the format that import reads, in UTF-8.
+def export(board: str, output: Path | None, delimiter: str, bom: bool, zone: tzinfo | None) -> None:
+    """Write the cards of a board in the format that import reads, in UTF-8: CSV, or JSON Lines if --output ends in .jsonl.
 
     The columns are name, desc, due, pos, list, reference. list is the list's name if it is unique on the board, otherwise its
     identifier, which is of no use on another board. reference is the card's identifier. pos is written if it is top or bottom,
@@ -78,13 +73,14 @@ def export(
     Examples:
       boardclient export Roadmap --output cards.csv
       boardclient export Roadmap --output for-excel.csv --delimiter ";" --bom
-      boardclient export Roadmap --format jsonl | wc -l
+      boardclient export Roadmap | wc -l
     """
     from boardclient.cli._names import Finder, of_lists
+    from boardclient.cli._profiles import write_file
     from boardclient.cli._rows import format_of
     from boardclient.cli._running import with_session
 
-    is_csv = format_of("-" if output is None else str(output), form) == "csv"
+    form = "csv" if output is None else format_of(str(output))
 
     async def work(client: Client) -> None:
         finder = Finder(client, board)
@@ -94,13 +90,13 @@ def export(
         names, archived = of_lists(lists), {item.id for item in lists if item.closed}
         written, strays = list[_Cells](), list[str]()
         for card in cards:
-            if with_archived or card.list_id not in archived:
+            if card.list_id not in archived:
                 cells = _cells(card, names, zone)
                 if problem := _problem(card, cells, names):
                     strays.append(f"card {card.name!r} ({card.id}): left out: {problem}")
                 else:
                     written.append(cells)
-        text = "\ufeff" * bom + (_csv(written, delimiter) if is_csv else _json_lines(written))
+        text = "\ufeff" * bom + (_csv(written, delimiter) if form == "csv" else _json_lines(written))
         if output is not None:
             write_file(output, text.encode())
         else:
@@ -110,7 +106,7 @@ def export(
         for stray in strays:
             note(stray, fg="red")
         if left := len(cards) - len(written) - len(strays):
-            note(f"cards of archived lists that are left out: {left} (--archived writes them)")
+            note(f"cards of archived lists that are left out: {left}")
         if strays:
             raise IncompleteError(f"{plural(len(strays), 'card')} could not be written as import reads them")
 
@@ -132,7 +128,7 @@ def _problem(card: Card, cells: _Cells, names: Names) -> str | None:
     """Return why an import would not read the cells as the same card, or None."""
     from boardclient.cli import _rows
 
-    if card.list_id not in names.names and card.list_id not in names.ids_only:
+    if card.list_id not in names.names:
         return "the service does not show which of the board's lists it is in"
     for column in ("desc", "due"):  # the names are the same in the service's JSON
         if cells[column] is None and card.extra.get(column) is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from boardclient.cli._app import COLUMNS, Group, Number, WholeNumber, board_option, delimiter_option, json_option, timezone_option
+from boardclient.cli._app import COLUMNS, Group, Number, WholeNumber, board_option, json_option, timezone_option
 
 commands = Group("import")
 
@@ -52,9 +52,7 @@ class _Renamed(click.ParamType[tuple[str, str]]):
     help="With a new journal: what to do with rows that equal cards which are on the board already.",
 )
 @click.option(
-    "--marker",
-    is_flag=True,
-    help="Put a code into each description. It proves whose card is whose where others change cards.",
+    "--marker", is_flag=True, help="Put a code into each description. It proves whose card is whose where others change cards."
 )
 @click.option("--preview", is_flag=True, help="Show what would be done. Nothing is sent, and no journal is changed.")
 @click.option(
@@ -75,7 +73,6 @@ class _Renamed(click.ParamType[tuple[str, str]]):
     show_default="twice the timeout, at least 10",
 )
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), help="The file's format.", show_default="its extension")
-@delimiter_option(show_default="recognised")
 @click.option(
     "--map",
     "renamed",

@@ -23,20 +23,9 @@ from boardclient.bulk import BulkAudit, Content, EqualCards, journal_identity
 from boardclient.bulk.journal import Rehearsal, RowKey, adopt, read_journal, read_rows, rehearsed
 from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
+from boardclient.cli._errors import IncompleteError, NotProvenError, UsageError
 from boardclient.cli._names import Finder, of_lists
-from boardclient.cli._output import (
-    LINES,
-    IncompleteError,
-    NotProvenError,
-    UsageError,
-    first_lines,
-    key_name,
-    note,
-    out,
-    plural,
-    quoted,
-    show,
-)
+from boardclient.cli._output import LINES, first_lines, key_name, note, out, plural, quoted, show
 from boardclient.cli._running import Client, GracefulStop, in_steps, with_session
 
 if TYPE_CHECKING:
@@ -62,7 +51,6 @@ class ImportOptions:
     rate: float | None = None
     settle: float | None = None
     form: str | None = None
-    delimiter: str | None = None
     renamed: Sequence[tuple[str, str]] = ()
     left_out: Sequence[str] = ()
     date_format: str | None = None
@@ -73,16 +61,6 @@ class ImportOptions:
     scheduler: str | None = None
     ledger: str | None = None
     fields: tuple[str, ...] | None = None
-
-    @property
-    def layout(self) -> _rows.Layout:
-        """How the file is read, as far as it is known from the options."""
-        return _rows.Layout(
-            form=self.form or "csv",
-            columns={**dict.fromkeys(map(str.strip, self.left_out)), **dict(self.renamed)},
-            zone=self.zone,
-            date_format=self.date_format,
-        )
 
     def checked(self) -> ImportOptions:
         """Return the options with the file's format, and with the files that the run keeps beside its input.
@@ -147,7 +125,9 @@ async def import_file(
     """
     lists = of_lists(await session.boards.lists(board_id))
     default = None if options.default_list is None else lists.find(options.default_list)
-    layout = _rows.recognise(file, options.layout, delimiter=options.delimiter)
+    columns = {**dict.fromkeys(map(str.strip, options.left_out)), **dict(options.renamed)}
+    given = _rows.Layout(form=options.form or "csv", columns=columns, zone=options.zone, date_format=options.date_format)
+    layout = _rows.recognise(file, given)
     if layout.difference:
         note(f"the file is read as {layout.difference}")
     rows = partial(_rows.read, file, lists, default, layout)
@@ -288,7 +268,7 @@ class _Rate:
 
 @attrs.define
 class _Import:
-    """One run. Its counts are complete once it has ended, however that was."""
+    """One run, and the drafts that it sends. Its counts are complete once it has ended, however that was."""
 
     session: AsyncSession
     rows: Callable[[], _Rows]
@@ -342,7 +322,7 @@ class _Import:
         if options.rate is not None:
             session = session.with_options(limiter=_Rate(options.rate))
         return session.cards.create_many(
-            _Drafts(self),
+            self,
             concurrency=options.concurrency,
             journal=options.journal,
             board_id=self.board_id,
@@ -362,7 +342,7 @@ class _Import:
             raise UsageError("--engine dask needs BOARDCLIENT_TOKEN: each worker reads its credentials from the environment")
         os.environ.update({f"BOARDCLIENT_{name}": value for name, value in values.items() if value})
         return DaskRun(
-            _Drafts(self),
+            self,
             self.board_id,
             options.ledger or "",
             parts=options.parts,
@@ -394,10 +374,24 @@ class _Import:
         if progress.waiting_for == "consent" and self._signing_in is None and client is not None and client.can_sign_in:
             self._signing_in = asyncio.create_task(client.sign_in())
 
-    def begin(self, index: int, row: _rows.FileRow) -> None:
-        """Note that a row's draft was passed to the run."""
-        self._under_way[index] = row.number, _key_of(index, row.draft)
-        self._begun += 1
+    def __len__(self) -> int:
+        return self.total
+
+    def __iter__(self) -> Iterator[CardDraft]:
+        """Yield the drafts of the file to the run, as many as the check has counted."""
+        try:
+            for row in self.rows():
+                if isinstance(row, _rows.Problem) or self._begun == self.total:
+                    self.stopped_by = f"the file changed while it was imported, at row {row.number}"
+                    return
+                self._under_way[self._begun] = row.number, _key_of(self._begun, row.draft)
+                self._begun += 1
+                yield row.draft
+        except OSError as error:
+            self.stopped_by = f"the file can no longer be read: {error.strerror}"
+            return
+        if self._begun < self.total:
+            self.stopped_by = f"the file changed while it was imported: it has {self._begun} rows now and had {self.total}"
 
     def _count(self, result: CardResult) -> None:
         number, key = self._under_way.pop(result.index)
@@ -484,29 +478,3 @@ def _audit_lines(audit: BulkAudit) -> list[str]:
         *first_lines("duplicated", [f"{card.name!r} ({card.id}) is a second card of a row" for card in audit.duplicated]),
         *first_lines("resembling", [f"{card.name!r} ({card.id}) may be that of an unknown row" for card in audit.resembling]),
     ]
-
-
-@attrs.frozen
-class _Drafts:
-    """The drafts of a file, read lazily. There are as many as the check has counted."""
-
-    owner: _Import
-
-    def __len__(self) -> int:
-        return self.owner.total
-
-    def __iter__(self) -> Iterator[CardDraft]:
-        owner, index = self.owner, 0
-        try:
-            for row in owner.rows():
-                if isinstance(row, _rows.Problem) or index == owner.total:
-                    owner.stopped_by = f"the file changed while it was imported, at row {row.number}"
-                    return
-                owner.begin(index, row)
-                yield row.draft
-                index += 1
-        except OSError as error:
-            owner.stopped_by = f"the file can no longer be read: {error.strerror}"
-            return
-        if index < owner.total:
-            owner.stopped_by = f"the file changed while it was imported: it has {index} rows now and had {owner.total}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,21 +14,8 @@ from boardclient import AsyncSession, AuthenticationError, Card, CardDraft, Cred
 from boardclient.bulk import Content
 from boardclient.bulk.journal import JournalRow, UnknownRow, note_undone, read_journal, read_rows, read_unknown, resolve
 from boardclient.cli._app import Group, json_option, yes_option
-from boardclient.cli._output import (
-    LINES,
-    IncompleteError,
-    NotProvenError,
-    UsageError,
-    first_lines,
-    key_name,
-    note,
-    out,
-    out_columns,
-    out_json,
-    plural,
-    quoted,
-    show,
-)
+from boardclient.cli._errors import IncompleteError, NotProvenError, UsageError
+from boardclient.cli._output import LINES, first_lines, key_name, note, out, out_json, out_table, plural, quoted, show
 from boardclient.cli._running import confirm, in_steps, reported, run_until_signal, with_session
 
 commands = Group("journal")
@@ -118,27 +104,36 @@ def journal_resolve(
             key = row if not row.isdecimal() or any(item.row.key == row for item in unknown) else int(row)
             resolve(file, key, card_id=card_id, absent=absent)
             return
-        left = 0
-        for item in unknown:
-            suggestion = item.suggestion
-            record = {
-                "row": item.row.key,
-                "name": item.row.content.name,
-                "reason": item.row.detail,
-                "suggestion": None if suggestion is None else suggestion.card_id,
-                "cards": [
-                    {"id": card.card_id, "name": card.content.name, "likeness": round(card.likeness, 2)}
-                    for card in item.candidates[:_CANDIDATES]
-                ],
-            }
-            if accept:
-                left += not _accepted(file, item)
-            elif fields is not None:
+        if accept:
+            left = sum(not _accepted(file, item) for item in unknown)
+            if left:
+                raise NotProvenError(f"{plural(left, 'row')} of {len(unknown)} remain unknown")
+        elif fields is None:
+            out_table([line for item in unknown for line in _lines(item)], "row", "name", "card", "its name", "likeness", "")
+        else:
+            for item in unknown:
+                record = _record(item)
                 out_json({name: record[name] for name in fields or _UNKNOWN})
-            else:
-                _print_unknown(item)
-        if left:
-            raise NotProvenError(f"{plural(left, 'row')} of {len(unknown)} remain unknown")
+
+
+def _record(item: UnknownRow) -> dict[str, object]:
+    cards = item.candidates[:_CANDIDATES]
+    return {
+        "row": item.row.key,
+        "name": item.row.content.name,
+        "reason": item.row.detail,
+        "suggestion": item.suggestion and item.suggestion.card_id,
+        "cards": [{"id": card.card_id, "name": card.content.name, "likeness": round(card.likeness, 2)} for card in cards],
+    }
+
+
+def _lines(item: UnknownRow) -> list[tuple[str, ...]]:
+    """Return a line for each card that may be a row's, or one without a card."""
+    row = str(item.row.key), item.row.content.name
+    return [
+        (*row, card.card_id, card.content.name, f"{card.likeness:.2f}", "suggested" if card is item.suggestion else "")
+        for card in item.candidates[:_CANDIDATES]
+    ] or [(*row, "", "none is known: look at the board", "", "")]
 
 
 def _accepted(file: Path, item: UnknownRow) -> bool:
@@ -154,21 +149,6 @@ def _accepted(file: Path, item: UnknownRow) -> bool:
         return False
     out(f"{named} has the card {item.suggestion.card_id}")
     return True
-
-
-def _print_unknown(item: UnknownRow) -> None:
-    """Print a row and the cards that may be its: for a person, or with tabs into a pipe."""
-    cards = item.candidates[:_CANDIDATES]
-    if not sys.stdout.isatty():
-        for values in [(card.card_id, card.content.name, f"{card.likeness:.2f}") for card in cards] or [("", "", "")]:
-            out_columns(str(item.row.key), item.row.content.name, *values)
-        return
-    out(f"{key_name(item.row.key)}: {quoted(item.row.content.name)}", bold=True)
-    for card in cards:
-        mark = "suggested" if card is item.suggestion else ""
-        out(f"  {card.card_id}  {card.likeness:4.0%}  {quoted(card.content.name)}  {mark}")
-    if not cards:
-        out("  no card that may be its is known: look at the board, then --absent or --card")
 
 
 @commands.command("undo")
@@ -332,8 +312,9 @@ def ledger_status(ledger: str, job: str | None, fields: tuple[str, ...] | None) 
             show("", {**sums, "parts": parts}, fields)
             return
         out(f"{sums['done']:,} of {sums['rows']:,} done, {sums['failed']:,} failed, {sums['in_doubt']:,} in doubt")
-        for part in parts:
-            out_columns(*("" if value is None else str(value) for value in part.values()))
+        out_table(
+            [["" if value is None else str(value) for value in part.values()] for part in parts], *(parts[0] if parts else ())
+        )
 
     with reported():
         run_until_signal(work)

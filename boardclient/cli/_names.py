@@ -10,7 +10,8 @@ from functools import cached_property
 import attrs
 
 from boardclient import BoardList, Card, NotFoundError
-from boardclient.cli._output import IncompleteError, UsageError, note, quoted
+from boardclient.cli._errors import IncompleteError, UsageError
+from boardclient.cli._output import note, quoted
 from boardclient.cli._running import Client
 
 _MOST_NAMES = 8
@@ -80,9 +81,7 @@ def of_lists(lists: Iterable[BoardList]) -> Names:
     """Return the names of a board's lists. Those that are archived are found by their identifiers alone."""
     given = list(lists)
     return Names(
-        "list",
-        {item.id: item.name for item in given if not item.closed},
-        {item.id: item.name for item in given if item.closed},
+        "list", {item.id: item.name for item in given if not item.closed}, {item.id: item.name for item in given if item.closed}
     )
 
 

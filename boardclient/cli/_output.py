@@ -1,4 +1,4 @@
-"""Prints lines, records and JSON, and has the errors that end a command, with their exit codes.
+"""Prints lines, tables, records and JSON.
 
 Texts of the service or a file pass `escape`, and can't control the terminal.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
-from pathlib import Path
 
 import click
 
@@ -22,6 +20,8 @@ import click
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _SHOWN_LENGTH = 60
+_WIDEST = 10_000
+"""The columns of a table: no identifier is broken or cut, however narrow the terminal is."""
 LINES = 20
 """How many lines of one kind are printed."""
 
@@ -86,6 +86,23 @@ def out_columns(*cells: str) -> None:
     click.echo("\t".join(map(escape, cells)), file=sys.stdout)
 
 
+def out_table(rows: Sequence[Sequence[str]], *header: str) -> None:
+    """Print rows of cells: below their header on a terminal, separated by tabs into a pipe."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            out_columns(*row)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    table.add_row(*(Text(name, style="bold") for name in header))
+    for row in rows:
+        table.add_row(*(Text(escape(cell)) for cell in row))
+    Console(width=_WIDEST).print(table)
+
+
 def note(text: str, *, fg: str | None = None) -> None:
     """Print a line on standard error, escaped. Errors in writing it are ignored."""
     try:
@@ -136,71 +153,5 @@ def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | list | dict) else str(value)
 
 
-def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file in one step: it is either complete or unchanged, also on a full disk.
-
-    Raises:
-        CommandError: it can't be written.
-    """
-    target = path.resolve()  # a symbolic link is kept
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        if target.exists() and not target.is_file():  # such as a pipe
-            target.write_bytes(data)
-            return
-        try:
-            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if target.exists():
-                shutil.copymode(target, beside)
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as error:
-        kind = IncompleteError if error.errno in OUTPUT_ERRORS else UsageError
-        raise kind(f"can't write {path}: {error.strerror}") from None
-
-
 OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG})
 """The errors of an output that can't be written, whatever the user has asked for."""
-
-
-class CommandError(click.ClickException):
-    """A command ends with `exit_code`. `lines` are printed before the message, one for each detail."""
-
-    def __init__(self, message: str, lines: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.lines = tuple(lines)
-
-    def show(self, file: object = None) -> None:
-        """Print the lines and the message on standard error."""
-        for text in [*self.lines, f"error: {self}"]:
-            note(f"boardclient: {text}")
-
-
-class IncompleteError(CommandError):
-    """The command did only a part of its work. The message says why."""
-
-
-class UsageError(CommandError):
-    """The usage, the configuration or a file is wrong, or the command refuses. Nothing was changed."""
-
-    exit_code = 2
-
-
-class NotProvenError(CommandError):
-    """Nothing failed, but some rows are not proven to exist."""
-
-    exit_code = 3
-
-
-class NoCredentialsError(CommandError):
-    """There are no credentials."""
-
-    exit_code = 4
-
-
-class StoppedError(Exception):
-    """A signal ended the command. `args` has its number."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ import click
 
 import boardclient
 from boardclient import CredentialError, FileTokenStore, StoredToken, Token
-from boardclient.cli._output import NoCredentialsError, UsageError, write_file
+from boardclient.cli._errors import IncompleteError, NoCredentialsError, UsageError
+from boardclient.cli._output import OUTPUT_ERRORS
 
 _VARIABLES = {
     name: f"BOARDCLIENT_{name.upper()}"
@@ -38,6 +40,33 @@ def folder() -> Path:
 
 def _tokens() -> Path:
     return folder() / "tokens.sqlite3"
+
+
+def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a file in one step: it is either complete or unchanged, also on a full disk.
+
+    Raises:
+        CommandError: it can't be written.
+    """
+    target = path.resolve()  # a symbolic link is kept
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        if target.exists() and not target.is_file():  # such as a pipe
+            target.write_bytes(data)
+            return
+        try:
+            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if target.exists():
+                shutil.copymode(target, beside)
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        kind = IncompleteError if error.errno in OUTPUT_ERRORS else UsageError
+        raise kind(f"can't write {path}: {error.strerror}") from None
 
 
 @attrs.define(kw_only=True)

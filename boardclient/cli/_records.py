@@ -73,10 +73,7 @@ def board_group() -> None:
 @board_group.command("create")
 @click.argument("name", metavar="NAME", help="The board's name.")
 @click.option(
-    "--default-lists/--no-default-lists",
-    default=None,
-    help="Create To Do, Doing and Done.",
-    show_default="the service decides",
+    "--default-lists/--no-default-lists", default=None, help="Create To Do, Doing and Done.", show_default="the service decides"
 )
 @click.option("--organization", metavar="ID", help="The organization that it belongs to.")
 @json_option(*_BOARD)
@@ -138,7 +135,7 @@ def board_show(board: str, zone: tzinfo | None, fields: tuple[str, ...] | None) 
 @json_option("id", "name")
 def board_list(fields: tuple[str, ...] | None) -> None:
     """Show the boards that this machine knows by name. The interface has no operation that lists all boards."""
-    from boardclient.cli._output import out_columns, out_json
+    from boardclient.cli._output import out_json, out_table
     from boardclient.cli._running import without_session
 
     async def work(settings: Any) -> None:
@@ -146,8 +143,7 @@ def board_list(fields: tuple[str, ...] | None) -> None:
         if fields is not None:
             out_json([{name: item[name] for name in fields or ("id", "name")} for item in boards])
             return
-        for item in boards:
-            out_columns(item["id"], item["name"])
+        out_table([(item["id"], item["name"]) for item in boards], "id", "name")
 
     without_session(work)
 
@@ -221,11 +217,7 @@ _card_board = board_option("The board on which to look for names.")
 
 
 _into_list = click.option(
-    "--list",
-    "list_",
-    metavar="LIST",
-    required=True,
-    help="The list that gets the card: an identifier, or a name with --board.",
+    "--list", "list_", metavar="LIST", required=True, help="The list that gets the card: an identifier, or a name with --board."
 )
 
 
@@ -265,7 +257,7 @@ def card_create(
 
     Example:  boardclient card create "Book the room" --board Roadmap --list "To Do" --due 2027-01-31
     """
-    from boardclient.cli._output import UsageError
+    from boardclient.cli._errors import UsageError
     from boardclient.cli._rows import parse_due
 
     async def work(finder: Finder) -> Mapping[str, Any]:

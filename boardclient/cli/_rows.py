@@ -23,8 +23,9 @@ import attrs
 
 from boardclient import CardDraft, Position
 from boardclient.cli._app import COLUMNS
+from boardclient.cli._errors import UsageError
 from boardclient.cli._names import Names, did_you_mean
-from boardclient.cli._output import UsageError, quoted
+from boardclient.cli._output import quoted
 
 FORMULA = re.compile(r"'*[=+@\t\r-]")
 """The beginning of a cell that a spreadsheet would take for a formula, after apostrophes. An export puts one before it, and an
@@ -133,16 +134,15 @@ def format_of(file: str, said: str | None = None) -> str:
     raise UsageError(f"{file}: the extension must be one of {', '.join(_FORMATS)}, which names the format; {hint}")
 
 
-def recognise(file: BinaryIO, layout: Layout, *, delimiter: str | None = None) -> Layout:
-    """Return the layout with the encoding of the file, and the separator of its header unless `delimiter` is given."""
-    layout = attrs.evolve(layout, encoding=_encoding(file))
-    if delimiter is None and layout.form == "csv":
-        first = ""
+def recognise(file: BinaryIO, layout: Layout) -> Layout:
+    """Return the layout with the encoding of the file, and the separator of its header."""
+    layout, first = attrs.evolve(layout, encoding=_encoding(file)), ""
+    if layout.form == "csv":
         with contextlib.suppress(UnicodeError):  # it is named when the rows are read
             first = next(filter(str.strip, _lines(file, layout)), "")
-        said = _SEPARATOR_LINE.fullmatch(first)
-        delimiter = said[1] if said else max(_SEPARATORS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
-    return attrs.evolve(layout, delimiter=delimiter or ",")
+    said = _SEPARATOR_LINE.fullmatch(first)
+    delimiter = said[1] if said else max(_SEPARATORS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
+    return attrs.evolve(layout, delimiter=delimiter)
 
 
 def _encoding(file: BinaryIO) -> str:

@@ -15,7 +15,8 @@ import click
 import boardclient
 from boardclient import BoardClientError, Effect, logs
 from boardclient.cli import _profiles, _sign_in
-from boardclient.cli._output import StoppedError, UsageError, note
+from boardclient.cli._errors import StoppedError, UsageError
+from boardclient.cli._output import note
 from boardclient.cli._profiles import Settings
 
 _T = TypeVar("_T")
@@ -84,9 +85,13 @@ def run_until_signal(work: Callable[[], Awaitable[None]], graceful_stop: Gracefu
                 handlers.close()
                 task.cancel()
 
+        loop = asyncio.get_running_loop()
         with ExitStack() as handlers:
             for number in _SIGNALS:
-                _handle(number, stop, handlers)
+                handlers.callback(signal.signal, number, signal.getsignal(number))
+                # Unlike a handler of `signal.signal`, this wakes the loop even if the kernel chooses another thread.
+                loop.add_signal_handler(number, stop, number)
+                handlers.callback(loop.remove_signal_handler, number)
             await work()
 
     try:
@@ -96,19 +101,6 @@ def run_until_signal(work: Callable[[], Awaitable[None]], graceful_stop: Gracefu
             raise
     if received:
         raise StoppedError(received[0])
-
-
-def _handle(number: signal.Signals, stop: Callable[[int], None], handlers: ExitStack) -> None:
-    """Call `stop` in the running event loop on a signal, until `handlers` is closed."""
-    loop = asyncio.get_running_loop()
-    handlers.callback(signal.signal, number, signal.getsignal(number))
-    try:
-        # Unlike a handler of `signal.signal`, this wakes the loop even if the kernel delivers the signal to another thread.
-        loop.add_signal_handler(number, stop, number)
-    except NotImplementedError:
-        signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop, number))
-    else:
-        handlers.callback(loop.remove_signal_handler, number)
 
 
 async def in_steps(items: Iterable[_T]) -> AsyncIterator[_T]:

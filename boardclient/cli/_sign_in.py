@@ -25,7 +25,8 @@ import attrs
 from aiohttp import web
 
 import boardclient
-from boardclient.cli._output import CommandError, UsageError, note
+from boardclient.cli._errors import CommandError, UsageError
+from boardclient.cli._output import note
 from boardclient.cli._profiles import Settings
 
 T = TypeVar("T")
@@ -39,9 +40,7 @@ def can_ask(settings: Settings) -> bool:
     return settings.authorize_url is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-async def sign_in(
-    settings: Settings, session: boardclient.AsyncSession, *, scope: str | None = None, browser: bool = True
-) -> boardclient.Token:
+async def sign_in(settings: Settings, session: boardclient.AsyncSession, *, browser: bool = True) -> boardclient.Token:
     """Let the user sign in, and return the new token. The settings name the client and its addresses.
 
     Raises:
@@ -52,7 +51,7 @@ async def sign_in(
     answer = _Answer()
     verifier = secrets.token_urlsafe(32)
     async with _listening(settings.redirect_uri, answer) as redirect_uri:
-        address = _address(settings, redirect_uri, answer.state, verifier, scope)
+        address = _address(settings, redirect_uri, answer.state, verifier)
         note(f"Sign in at: {address}")
         note("The browser comes back by itself. If it can't, paste the code, or the address at which it has ended, here.")
         if browser:  # not in a thread that the loop waits for: a browser in the terminal runs until the user ends it
@@ -96,7 +95,7 @@ class _Answer:
             settle(result)
 
 
-def _address(settings: Settings, redirect_uri: str, state: str, verifier: str, scope: str | None) -> str:
+def _address(settings: Settings, redirect_uri: str, state: str, verifier: str) -> str:
     """Return the address of the consent page (RFC 6749 4.1.1), with a code challenge (RFC 7636)."""
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
     query = {
@@ -106,7 +105,6 @@ def _address(settings: Settings, redirect_uri: str, state: str, verifier: str, s
         "state": state,
         "code_challenge": challenge,
         "code_challenge_method": "S256",
-        **({} if scope is None else {"scope": scope}),
     }
     page = settings.authorize_url or ""
     return f"{page}{'&' if urlsplit(page).query else '?'}{urlencode(query, quote_via=quote)}"

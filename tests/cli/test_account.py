@@ -200,9 +200,9 @@ def test_an_api_token_is_read_from_standard_input(cli, board_service: BoardServi
 def test_what_a_sign_in_lacks_is_named(oauth_cli, monkeypatch) -> None:
     for name in ("AUTH_URL", "AUTHORIZE_URL", "CLIENT_SECRET"):
         monkeypatch.delenv(f"BOARDCLIENT_{name}")
-    code, _, err = oauth_cli("login", "--authorize-url", "https://board.example/authorize")
+    code, _, err = oauth_cli("login")
     assert code == 2
-    assert "not set: BOARDCLIENT_AUTH_URL, BOARDCLIENT_CLIENT_SECRET; or use a token" in err
+    assert "not set: BOARDCLIENT_AUTH_URL, BOARDCLIENT_AUTHORIZE_URL, BOARDCLIENT_CLIENT_SECRET; or use a token" in err
 
 
 def test_a_redirect_address_in_use_is_named(oauth_cli, monkeypatch) -> None:

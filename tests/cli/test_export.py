@@ -70,12 +70,21 @@ def test_standard_output_is_csv_with_a_header_by_default(cli, board_service: Boa
     assert cli("export", board.board) == (0, expected, "")
 
 
-def test_json_lines_leave_out_what_a_card_has_not(cli, board_service: BoardService, board) -> None:
+@pytest.fixture
+def exported(cli, board, tmp_path: Path):
+    """Export the board as JSON Lines, and give the rows."""
+
+    def export() -> list[dict[str, str]]:
+        assert cli("export", board.board, "--output", str(tmp_path / "all.jsonl")).code == 0
+        return read(tmp_path / "all.jsonl")
+
+    return export
+
+
+def test_json_lines_leave_out_what_a_card_has_not(cli, board_service: BoardService, board, exported) -> None:
     cli("card", "create", "Zürich", "--list", board.todo, "--pos", "top")
     (card_id,) = board_service.rules.cards
-    code, out, err = cli("export", board.board, "--format", "jsonl")
-    assert (code, err) == (0, "")
-    assert out == json.dumps({"name": "Zürich", "desc": "", "list": "To Do", "reference": card_id}, ensure_ascii=False) + "\n"
+    assert exported() == [{"name": "Zürich", "desc": "", "list": "To Do", "reference": card_id}]
 
 
 def test_utf_8_is_written_whatever_the_encoding_of_the_terminal(cli, board_service: BoardService, board, monkeypatch) -> None:
@@ -100,12 +109,9 @@ def test_cards_of_archived_lists_are_left_out_and_counted(cli, board_service: Bo
     cli("card", "create", "kept", "--list", board.todo)
     cli("card", "create", "old", "--list", board.done)
     cli("list", "archive", board.done, "--yes")
-    code, out, err = cli("export", board.board, "--format", "jsonl")
-    assert (code, err) == (0, "cards of archived lists that are left out: 1 (--archived writes them)\n")
-    assert [json.loads(line)["list"] for line in out.splitlines()] == ["To Do"]
-    code, out, err = cli("export", board.board, "--format", "jsonl", "--archived")
-    assert (code, err) == (0, "")
-    assert [json.loads(line)["list"] for line in out.splitlines()] == ["To Do", board.done]
+    code, out, err = cli("export", board.board)
+    assert (code, err) == (0, "cards of archived lists that are left out: 1\n")
+    assert [row["name"] for row in csv.DictReader(out.splitlines())] == ["kept"]
 
 
 def test_cards_that_could_not_be_read_back_are_named_and_left_out(cli, board_service: BoardService, board) -> None:
@@ -150,22 +156,6 @@ def test_an_output_that_cannot_be_written_is_one_line(cli, board, tmp_path: Path
     assert err.endswith("cards.csv: No such file or directory\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "is_csv"),
-    [
-        ([], True),
-        (["--format", "jsonl"], False),
-        (["--output", "{folder}/a.ndjson"], False),
-        (["--output", "{folder}/a.TSV"], True),
-        (["--output", "{folder}/a.data", "--format", "jsonl"], False),
-    ],
-)
-def test_the_format_is_the_option_or_else_the_extension(cli, board, tmp_path: Path, options: list[str], is_csv: bool) -> None:
-    code, out, _ = cli("export", board.board, *(option.format(folder=tmp_path) for option in options))
-    written = [path.read_text() for path in tmp_path.glob("a.*")] or [out.replace("\r\n", "\n")]
-    assert (code, written) == (0, ["name,desc,due,pos,list,reference\n" if is_csv else ""])
-
-
 def test_a_file_without_a_known_extension_is_bad_usage(cli, board_service: BoardService, board) -> None:
     board_service.calls.clear()
     code, _, err = cli("export", board.board, "--output", "cards.data")
@@ -174,16 +164,15 @@ def test_a_file_without_a_known_extension_is_bad_usage(cli, board_service: Board
     assert not board_service.calls
 
 
-def test_a_list_is_written_by_name_if_the_name_is_unique(cli, board_service: BoardService, board) -> None:
+def test_a_list_is_written_by_name_if_the_name_is_unique(cli, board_service: BoardService, board, exported) -> None:
     for name in ("Twin", "Twin", board.todo, " padded ", ""):
         cli("list", "create", name, "--board", board.board)
     ids = [item for item in board_service.rules.lists if board_service.rules.lists[item].board_id == board.board]
     for list_id in ids:
         cli("card", "create", list_id, "--list", list_id)
-    cli("list", "archive", board.done, "--yes")
-    rows = [json.loads(line) for line in cli("export", board.board, "--format", "jsonl", "--archived").out.splitlines()]
+    rows = exported()
     twins = ids[3:5]
-    by_name = {board.todo: "To Do", board.doing: "Doing", board.done: board.done, ids[6]: " padded "}
+    by_name = {board.todo: "To Do", board.doing: "Doing", board.done: "Done", ids[6]: " padded "}
     assert {row["name"]: row["list"] for row in rows} == {
         **by_name,
         **{twin: twin for twin in twins},
@@ -193,10 +182,10 @@ def test_a_list_is_written_by_name_if_the_name_is_unique(cli, board_service: Boa
 
 
 @pytest.mark.parametrize(("pos", "written"), [('"top"', "top"), ('"bottom"', "bottom"), ("16384.0", None), ('"16384"', None)])
-def test_a_position_is_written_where_it_can_be_set(cli, board_service: BoardService, board, pos: str, written) -> None:
+def test_a_position_is_written_where_it_can_be_set(board_service: BoardService, board, exported, pos: str, written) -> None:
     body = f'[{{"id": "c", "name": "A", "idList": "{board.todo}", "pos": {pos}}}]'
     board_service.faults.add(board_service.faults.foreign_body(body.encode()), "boards.cards")
-    assert json.loads(cli("export", board.board, "--format", "jsonl").out).get("pos") == written
+    assert exported()[0].get("pos") == written
 
 
 def _full(descriptor: int) -> None:
@@ -228,5 +217,5 @@ def test_a_replaced_file_keeps_its_mode_and_a_link_remains_a_link(cli, board, tm
 
 
 def test_a_pipe_or_device_is_written_to_directly(cli, board) -> None:
-    assert cli("export", board.board, "--output", os.devnull, "--format", "csv").code == 0
+    assert cli("export", board.board, "--output", os.devnull).code == 0
     assert Path(os.devnull).is_char_device()

@@ -436,8 +436,6 @@ def test_the_offset_of_a_date_wins_over_the_zone(cli, board_service: BoardServic
         ["--map", "title=Title"],
         ["--map", "name"],
         ["--map", "name="],
-        ["--delimiter", ";;"],
-        ["--delimiter", '"'],
         ["--concurrency", "0"],
         ["--rate", "0"],
         ["--rate", "nan"],

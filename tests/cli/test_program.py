@@ -117,17 +117,6 @@ def test_the_interrupt_s_handler_writes_a_line_and_ends_the_process(monkeypatch,
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_interrupt_before_the_handler_is_installed_ends_the_same(monkeypatch, capfd) -> None:
-    def refuse(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "_exit", lambda code: None)
-    monkeypatch.setattr(signal, "getsignal", refuse)
-    with pytest.raises(KeyboardInterrupt):
-        entry.main([])
-    assert capfd.readouterr().err == "boardclient: ended by SIGINT\n"
-
-
 def test_a_handler_of_the_application_s_own_is_left_alone(bare_cli) -> None:
     """A shell's `&` ignores SIGINT; that holds."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from boardclient import BoardList, CardDraft, Position
 from boardclient.cli import _export
+from boardclient.cli._errors import UsageError
 from boardclient.cli._names import of_lists
-from boardclient.cli._output import UsageError
 from boardclient.cli._rows import FileRow, Layout, Problem, Problems, parse_due, read, recognise
 
 LISTS = of_lists(

@@ -33,23 +33,6 @@ def test_a_read_ended_by_a_signal_names_no_effect(cli, board_service: BoardServi
     assert cli("whoami") == (130, "", "boardclient: ended by SIGINT\n")
 
 
-@pytest.mark.parametrize(("number", "code"), _BOTH)
-def test_a_loop_without_signal_handlers_stops_too(
-    cli, board_service: BoardService, signals_on: Callable, monkeypatch, number: signal.Signals, code: int
-) -> None:
-    """Windows has no signal handlers of a loop: there, the command still stops."""
-
-    def refuse(self: object, *_: object) -> None:
-        raise NotImplementedError
-
-    monkeypatch.setattr(asyncio.SelectorEventLoop, "add_signal_handler", refuse)
-    board_service.faults.add(board_service.faults.hang(), "members.me")
-    before = signal.getsignal(number)
-    signals_on("members.me", 1, number)
-    assert cli("whoami").code == code
-    assert signal.getsignal(number) == before
-
-
 def test_a_command_that_swallows_its_cancellation_counts_as_ended(cli, monkeypatch) -> None:
     async def me(members: object) -> boardclient.Member:
         signal.raise_signal(signal.SIGTERM)

@@ -222,8 +222,7 @@ def test_an_import_names_unknown_rows_as_resolve_takes_them(
     named = [(row["row"], row["key"]) for row in summary(out)["rows"]]
     assert named == [(4, 1), (5, "r-3")]
     shown = on_a_terminal(cli, monkeypatch, "journal", "resolve", f"{path}.journal")
-    assert "position 1: 'B'\n" in shown
-    assert "reference 'r-3': 'C'\n" in shown
+    assert [line.split()[:2] for line in shown.splitlines()[1:]] == [["1", "B"], ["r-3", "C"]]
     for _, key in named:
         assert cli("journal", "resolve", f"{path}.journal", str(key), "--absent").code == 0
     assert cli("journal", "resolve", f"{path}.journal").out == ""
@@ -274,7 +273,7 @@ def test_suggestions_are_taken_at_the_user_s_word(cli, board_service: BoardServi
     """A card that resembles a row is suggested for it, and two rows can't have one card."""
     journal = journal_of(unknown)
     card_id = next(card.id for card in board_service.rules.cards.values() if card.name == "card 2!")
-    assert f"  {card_id}   96%  'card 2!'  suggested\n" in on_a_terminal(cli, monkeypatch, "journal", "resolve", journal)
+    assert f"{card_id}  card 2!   0.96      suggested" in on_a_terminal(cli, monkeypatch, "journal", "resolve", journal)
     code, out, err = cli("journal", "resolve", journal, "--accept")
     assert code == 3
     assert out == f"reference 'r-2' ('card 2') has the card {card_id}\n"
@@ -289,5 +288,4 @@ def test_rows_without_a_suggestion_stay_unknown(cli, unknown, monkeypatch) -> No
     code, out, err = cli("journal", "resolve", journal, "--accept")
     assert (code, out) == (3, "")
     assert "reference 'r-2' ('card 2'): no suggestion" in err
-    assert cli("journal", "resolve", journal).out.splitlines()[0] == "r-2\tcard 2\t\t\t"
-    assert "no card that may be its is known" in on_a_terminal(cli, monkeypatch, "journal", "resolve", journal)
+    assert cli("journal", "resolve", journal).out.splitlines()[0] == "r-2\tcard 2\t\tnone is known: look at the board\t\t"
