@@ -10,8 +10,7 @@ in docs/design/pace.md.
 from __future__ import annotations
 
 import math
-from collections import deque
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -221,7 +220,8 @@ class Block:
 # --- what was accepted and refused
 
 
-class Mark(NamedTuple):
+@attrs.frozen
+class Mark:
     """A moment at which the service was exhausted: the last attempt before it, and how many had been refused."""
 
     serial: int
@@ -239,7 +239,7 @@ class Evidence:
     def begin(self, serial: int, now: float) -> None:
         """Begin the measurement: with the first start, or after a time in which nothing was accepted."""
         self._begun = self.anchor = Mark(serial, now, self.refused)
-        self._blocks: deque[Mark] = deque(maxlen=8)
+        self._blocks: list[Mark] = []
 
     def note_refused(self, serial: int, started_at: float, *, is_usual: bool) -> None:
         """Record a refused attempt. A usual refusal does not show that the limit was reached."""
@@ -250,7 +250,7 @@ class Evidence:
     def end_block(self, serial: int, moment: float) -> None:
         """Record when the service was exhausted. `serial` is the number of the last attempt before that."""
         self.anchor = Mark(serial, moment, self.refused)
-        self._blocks.append(self.anchor)
+        self._blocks = [*self._blocks[-7:], self.anchor]
 
     def anchor_before(self, serial: int) -> Mark:
         """Return the last exhaustion since which enough was accepted, or the first one."""
@@ -325,7 +325,7 @@ class Search:
         savings = limit * (now - anchor.moment) - accepted
         if savings > limit:
             # The size of an account is limited, so a long rest does not fill it forever.
-            self.evidence.anchor = anchor._replace(moment=now - (limit + accepted) / limit)
+            self.evidence.anchor = attrs.evolve(anchor, moment=now - (limit + accepted) / limit)
         return savings < -max(2.0, 0.03 * limit)
 
     def note_accepted(self, attempt: PacedAttempt, now: float, in_flight: int) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
+import json
 import logging
 import math
 import os
-import pickle
 import secrets
 import zlib
 from collections import deque
@@ -25,7 +24,8 @@ import sqlalchemy as sa
 
 from boardclient._database import Database, checked_place, metadata
 from boardclient._pace._controller import Controller
-from boardclient._pace._timing import PacedAttempt
+from boardclient._pace._search import Approach, Block, Evidence, Mark, Open, Search, Steady, Trial, Usual
+from boardclient._pace._timing import Latency, PacedAttempt, Schedule
 from boardclient._responses import status_of
 from boardclient._version import __version__
 from boardclient.errors import JournalError
@@ -59,7 +59,7 @@ class _Member:
     """A process, and the attempts that were granted to it and have not ended."""
 
     seen_at: float
-    attempts: dict[int, PacedAttempt] = attrs.field(factory=dict)
+    attempts: list[PacedAttempt] = attrs.field(factory=list)
 
 
 @attrs.define
@@ -121,21 +121,21 @@ class Group:
             share = math.ceil(min(controller.rate * self.ahead, controller.places) / len(self.members))
             while len(granted) < min(share, message.wanted) and (due := controller.next_start()) <= self.moment:
                 granted.append(controller.start(max(now, due)))
-            member.attempts.update((attempt.serial, attempt) for attempt in granted)
+            member.attempts += granted
         return Answer(granted, now, len(self.members), controller, self.ahead)
 
     def _end(self, member: _Member, message: Message) -> None:
         """End the attempts that a process no longer has."""
-        controller = self.controller
-        for serial, attempt in [*member.attempts.items()]:
+        controller, attempts = self.controller, member.attempts
+        member.attempts = [attempt for attempt in attempts if attempt.serial in message.held]
+        for attempt in attempts:
             assert controller is not None  # noqa: S101 -- it granted them
-            if serial in message.held:
+            if attempt.serial in message.held:
                 continue
-            del member.attempts[serial]
-            if serial not in message.ended:
+            if attempt.serial not in message.ended:
                 controller.cancel(attempt)
                 continue
-            result = message.ended[serial]
+            result = message.ended[attempt.serial]
             if result is not None:
                 status, retry_after, seconds = result
                 # An attempt takes as long as the controller has to wait for its result.
@@ -143,22 +143,28 @@ class Group:
             controller.end(attempt)
 
 
-class _Loader(pickle.Unpickler):
-    """Loads the classes of the controller and nothing else, since a pickle of other objects can run code."""
-
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        if (module_name, global_name) == ("collections", "deque"):
-            return deque
-        if module_name.startswith("boardclient._pace.") and "." not in global_name:
-            found = super().find_class(module_name, global_name)
-            if isinstance(found, type) and found.__module__ == module_name:
-                return found
-        raise pickle.UnpicklingError(f"{module_name}.{global_name} is not part of a pace")
+_KINDS: Final = {
+    kind.__name__: kind
+    for kind in (
+        *(Group, _Member, Controller, PacedAttempt, Latency, Schedule),
+        *(Search, Evidence, Mark, Usual, Block, Open, Approach, Steady, Trial),
+    )
+}
+"""The classes of what is stored."""
 
 
 def dump(group: Group) -> bytes:
-    """Return a group as it is stored."""
-    return zlib.compress(pickle.dumps(group, 5), 1)
+    """Return a group as it is stored: in JSON, where an object that was named before is only a number."""
+    numbers: dict[int, int] = {}
+
+    def plain(value: Any) -> dict[str, Any]:
+        if id(value) in numbers:
+            return {"object": numbers[id(value)]}
+        number = numbers[id(value)] = len(numbers)
+        state = value.__getstate__()  # of classes with slots, the attributes are the second of two
+        return {"object": number, "kind": type(value).__name__, **(state[1] if isinstance(state, tuple) else state)}
+
+    return zlib.compress(json.dumps(group, default=plain).encode(), 1)
 
 
 def load(stored: bytes) -> Group:
@@ -167,9 +173,20 @@ def load(stored: bytes) -> Group:
     Raises:
         Exception: it is damaged.
     """
-    group = _Loader(io.BytesIO(zlib.decompress(stored))).load()
-    if not isinstance(group, Group):
-        raise pickle.UnpicklingError(f"{type(group).__name__} is not part of a pace")
+    objects: dict[int, Any] = {}
+
+    def built(value: dict[str, Any]) -> Any:
+        number = value.pop("object", None)
+        if number is None:
+            return value
+        if number not in objects:
+            kind = _KINDS[value.pop("kind")]
+            objects[number] = one = kind.__new__(kind)
+            for name, attribute in value.items():
+                object.__setattr__(one, name, attribute)
+        return objects[number]
+
+    group: Group = json.loads(zlib.decompress(stored), object_hook=built)
     return group
 
 
