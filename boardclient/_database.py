@@ -6,11 +6,14 @@ Nothing here knows what is in the tables.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
-from collections.abc import AsyncGenerator
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final, TypeVar, cast
 
 from boardclient._environment import find_location, requires_extra
+from boardclient._redaction import without_frames
 from boardclient.errors import JournalError
 
 with requires_extra("workers", "a shared database"):
@@ -18,6 +21,8 @@ with requires_extra("workers", "a shared database"):
     from sqlalchemy.event import listen
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 FORMAT: Final = 1
 metadata: Final = sa.MetaData()
@@ -127,6 +132,25 @@ def checked_place(where: str | os.PathLike[str]) -> str:
             "a ledger's URL can't hold a password, since URLs show up in logs: set PGPASSWORD or use a password file"
         )
     return place
+
+
+def takes_place(function: F) -> F:
+    """Let an async function refuse its `ledger` without keeping it in frames: a URL that is refused may hold a password."""
+    parameters = inspect.signature(function)
+
+    @functools.wraps(function)
+    async def checked(*arguments: Any, **options: Any) -> Any:
+        given = parameters.bind(*arguments, **options).arguments["ledger"]
+        try:
+            checked_place(getattr(given, "ledger", given))
+        except ValueError as error:
+            refusal = without_frames(error)
+        else:
+            return await function(*arguments, **options)
+        del arguments, options, given
+        raise refusal
+
+    return cast("F", checked)
 
 
 def _begin(connection: sa.Connection) -> None:

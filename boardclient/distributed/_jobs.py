@@ -18,9 +18,10 @@ import attrs
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from boardclient._database import Database, checked_place
+from boardclient._database import Database, checked_place, takes_place
 from boardclient._environment import optional, required
 from boardclient._pace import Pace
+from boardclient._redaction import takes_secrets
 from boardclient.bulk import BulkAudit, BulkReport, BulkRun, CardResult, digest, journal_identity
 from boardclient.bulk._options import make_options
 from boardclient.credentials._oauth import OAuthCredentials
@@ -41,6 +42,7 @@ _AT_ONCE: Final = 2
 _POLL_SECONDS: Final = 0.5
 
 
+@takes_secrets  # a URL with a password is refused
 @attrs.frozen(kw_only=True)
 class Job:
     """A job that was planned. It can be pickled or passed as `attrs.asdict(job)`, and holds no credential.
@@ -56,7 +58,7 @@ class Job:
         account: The account that creates the cards, None for that of the environment.
     """
 
-    ledger: str
+    ledger: str = attrs.field(converter=checked_place)
     name: str
     board_id: str
     parts: tuple[int, ...] = attrs.field(converter=tuple)
@@ -92,6 +94,7 @@ class PartStatus:
     rate: float
 
 
+@takes_place
 async def plan(
     rows: Iterable[CardDraft],
     board_id: str,
@@ -392,6 +395,7 @@ async def _entries(database: Database, job: str, part: int, states: dict[int, St
 # --- the whole
 
 
+@takes_place
 async def report(ledger: Job | str | os.PathLike[str], *, name: str | None = None) -> BulkReport:
     """Return the report and the audit of a whole job.
 
@@ -430,6 +434,7 @@ async def report(ledger: Job | str | os.PathLike[str], *, name: str | None = Non
     )
 
 
+@takes_place
 async def reports(ledger: str | os.PathLike[str]) -> dict[str, BulkReport]:
     """Return the report of each job of a ledger, by their names: one baseline and one audit for each board and account.
 
@@ -440,6 +445,7 @@ async def reports(ledger: str | os.PathLike[str]) -> dict[str, BulkReport]:
         return {name: await report(ledger, name=name) for name in names}
 
 
+@takes_place
 async def status(ledger: str | os.PathLike[str], *, name: str | None = None) -> list[PartStatus]:
     """Return how far each part of a job is, or of all jobs of the ledger, and who holds it.
 
@@ -472,6 +478,7 @@ async def status(ledger: str | os.PathLike[str], *, name: str | None = None) -> 
     return result
 
 
+@takes_place
 async def drain(ledger: str | os.PathLike[str], *, name: str | None = None) -> None:
     """Let the workers of a job, or of all jobs of the ledger, end once their requests are completed.
 

@@ -14,7 +14,9 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from boardclient._database import checked_place
 from boardclient._environment import requires_extra
+from boardclient._redaction import takes_secrets
 from boardclient.bulk import BulkReport, CardResult
 from boardclient.distributed import Job, drain, import_part_now, plan, report, results, status
 from boardclient.events import BulkProgress
@@ -31,6 +33,7 @@ _configured: Any = dask.config.set  # pyright: ignore[reportPrivateImportUsage] 
 _POLL_SECONDS = 0.5
 
 
+@takes_secrets  # a URL with a password is refused
 class DaskRun:
     """A bulk creation whose parts are Dask's tasks, used as a `BulkRun`. Owned by its caller.
 
@@ -69,8 +72,9 @@ class DaskRun:
         if address.scheme != "tls" and address.hostname not in {"127.0.0.1", "::1", "localhost"}:
             raise ValueError(f"the scheduler {scheduler} is on another host: use tls://, since Dask's tasks are code")
         self.report: BulkReport = BulkReport()
+        place = checked_place(ledger)
         self._plan: Callable[[], Coroutine[Any, Any, Job]] = lambda: plan(
-            drafts, board_id, ledger, account=account, parts=parts, marker=marker, settle=settle
+            drafts, board_id, place, account=account, parts=parts, marker=marker, settle=settle
         )
         self._workers, self._scheduler, self._on_progress = workers, scheduler, on_progress
         self._options: dict[str, Any] = {"concurrency": concurrency, "lease": lease}

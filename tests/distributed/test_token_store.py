@@ -20,7 +20,8 @@ from boardclient import (
     Token,
     TokenStore,
 )
-from boardclient.distributed import SqlTokenStore
+from boardclient.distributed import Job, SqlTokenStore, drain, plan, report, reports, status
+from boardclient.integrations.dask import DaskRun
 from boardclient.testing import BoardService
 from boardclient.testing import TokenStoreSuite as Suite
 
@@ -111,7 +112,21 @@ async def test_an_error_of_the_database_holds_no_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["postgresql://u:very-secret@h/x", "postgresql://h/x?password=very-secret", "postgresql://h/x?sslPassword=very-secret"]
 )
-@pytest.mark.parametrize("make", [SqlTokenStore, lambda url: Pace(shared=url)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        SqlTokenStore,
+        lambda url: Pace(shared=url),
+        lambda url: DaskRun([], "board", url),
+        lambda url: Job(ledger=url, name="job", board_id="board", parts=(0,), rows=1),
+        lambda url: asyncio.run(plan([], "board", url)),
+        lambda url: asyncio.run(plan([], "board", ledger=url)),
+        lambda url: asyncio.run(report(url)),
+        lambda url: asyncio.run(reports(url)),
+        lambda url: asyncio.run(status(url)),
+        lambda url: asyncio.run(drain(url)),
+    ],
+)
 def test_a_url_with_a_password_is_refused(make: Callable[[str], object], url: str) -> None:
     """The password is neither in the message nor in a frame of the package."""
     with pytest.raises(ValueError, match="can't hold a password") as caught:
