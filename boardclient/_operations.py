@@ -15,7 +15,7 @@ from boardclient import _wire
 from boardclient._responses import Response, api_error, excerpt, response_of
 from boardclient._transport import FRAMING, RawResponse, TransportFailure, TransportResult, check_headers
 from boardclient._wire import encode
-from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, TransportError
+from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, SessionClosedError, TransportError
 from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Member, check_identifier, check_text, utc_timestamp
 
 T = TypeVar("T")
@@ -460,7 +460,11 @@ def error_of(
     """
     error: BoardClientError
     if isinstance(response, TransportFailure):
-        error = TransportError(f"{request.line}: {response.words(host)}", response.phase, request.line, response.effect)
+        words = f"{request.line}: {response.words(host)}"
+        if response.is_closed:
+            error = SessionClosedError(words, response.effect)
+        else:
+            error = TransportError(words, response.phase, request.line, response.effect)
     else:
         error = api_error(request.line, response, now, host)
         if isinstance(error, NotFoundError) and request.method == "DELETE" and earlier is Effect.UNKNOWN:

@@ -83,7 +83,9 @@ class ClientSessionTransport:
     ) -> TransportResult:
         """Send one request once, and return its response or the failure."""
         if self._http.closed:
-            return TransportFailure("connect", Effect.NOT_SENT, "no connection: the ClientSession is closed")
+            return TransportFailure(
+                "connect", Effect.NOT_SENT, "the ClientSession that was lent as http= is closed", is_closed=True
+            )
         is_shown = self._is_lent or is_mocked()
         sent = self._headers.copy(None if body is None else content_type, headers)
         outgoing = None

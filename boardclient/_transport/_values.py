@@ -245,6 +245,8 @@ class TransportFailure:
     phase: Phase
     effect: Effect
     why: str
+    is_closed: bool = False
+    """Whether the session that the application lent is closed, so that every further request fails."""
 
     def words(self, host: str) -> str:
         """Return the reason with the host."""

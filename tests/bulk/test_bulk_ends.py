@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import attrs
 import pytest
 from bulk_helpers import LOST, Memory, World, kept, names
@@ -16,6 +17,7 @@ from boardclient import (
     BulkReport,
     CardDraft,
     Effect,
+    SessionClosedError,
     TransportError,
 )
 from boardclient.testing import faults
@@ -100,6 +102,22 @@ async def test_a_fatal_401_leaves_a_resumable_journal(world: World) -> None:
     states, report = await world.finish(drafts)
     assert (report.already, report.created) == (5, 15)
     assert len(states) == 20
+    assert world.there == names(range(20))
+
+
+async def test_a_lent_session_that_is_closed_leaves_a_resumable_journal(world: World) -> None:
+    """The run ends at once, with an error that says so: no outage is waited out."""
+    drafts = world.drafts(*range(20))
+    async with (
+        aiohttp.ClientSession() as http,
+        world.service.session(http=http) as lender,
+        lender.cards.create_many(drafts, journal=world.path, board_id=world.board_id, concurrency=1) as run,
+    ):
+        await anext(run)
+        await http.close()
+        with pytest.raises(SessionClosedError, match="lent as http= is closed"):
+            await run.wait()
+    await world.finish(drafts)
     assert world.there == names(range(20))
 
 

@@ -138,7 +138,7 @@ def test_rows_that_differ_in_anything_sent_have_different_digests() -> None:
     assert digest(attrs.evolve(rows[0], reference="other")) == digest(rows[0])
 
 
-def test_a_set_of_identifiers_tells_all_of_many_apart() -> None:
+def test_a_set_of_identifiers_knows_each_of_many() -> None:
     """Beyond 65,536 it keeps hashes, in a table that grows."""
     names = [f"c{number}" for number in range(200_000)]
     ids = IdSet([*names, "c0", "c199999"])
