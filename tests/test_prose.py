@@ -7,7 +7,7 @@ import functools
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from code_base import package
@@ -41,39 +41,6 @@ _WORDS = {
     "room for": "capacity for",
 }
 """Riddles and private metaphors, and what to write in their place."""
-
-_WORDS_OF_TESTS = {
-    "answer of": "response",
-    "an answer": "a response",
-    "the answer": "the response",
-    "lost answers": "lost responses",
-    "turn": "entry, permit, or iteration of the event loop",
-    "told": "reported, or called",
-    "tells": "shows, or reports",
-    "nobody": "say who",
-    "that is none": "invalid",
-    "that are none": "invalid",
-    "harms": "say what happens",
-    "direct way": "direct transport",
-    "both ways": "both transports",
-    "under way": "running, in flight, or unfinished",
-    "answered": "got",
-}
-"""What names of tests and of their files may not say either."""
-
-_WORDS_OF_TEST_PROSE = {
-    word: plain for word, plain in _WORDS_OF_TESTS.items() if word not in {"turn", "told", "tells", "both ways"}
-}
-"""What docstrings and comments of tests may not say either. There, the other words have a plain sense too."""
-
-_VERBS = (
-    "answers applies are asks becomes can causes changes chooses compares counts creates deletes did do does draws ends"
-    " exist expires fails finds gets gives had has have hold holds is keeps lacks leads leave leaves lets logs makes may"
-    " must names needs order prints proves reads redirects runs says sends share show shows starts stay stays stops takes"
-    " talks waits was were wins"
-)
-"""Verbs of the names that say the sentence of a test alone. Add one, or write a docstring."""
-
 
 _PACKAGE = sorted(package().rglob("*.py"))
 _HERE = Path(__file__).parent
@@ -110,30 +77,10 @@ def first_sentence(docstring: str) -> str:
     return re.split(r"(?<=[.!?])\s", " ".join(docstring.partition("\n\n")[0].split()))[0]
 
 
-def odd_words(text: str, words: Mapping[str, str] = _WORDS) -> list[str]:
+def odd_words(text: str) -> list[str]:
     """Return the words of a text that have a plainer name."""
     flat = " ".join(text.lower().split())
-    return [f"{word!r}: {plain}" for word, plain in words.items() if re.search(rf"\b{word}\b", flat)]
-
-
-def sentence_problem(name: str, docstring: str | None) -> str | None:
-    """Return why neither the docstring of a test nor its name says in a sentence what it shows."""
-    words = name.removeprefix("test_").split("_")
-    says_it = len(words) >= 4 and bool(set(_VERBS.split()) & set(words))
-    if docstring is None:
-        return None if says_it else "no docstring, and the name is no sentence"
-    if not docstring.rstrip().endswith(".") or len(docstring.split()) < 4:
-        return "the docstring is no sentence"
-    if not says_it and re.match(r"(So|And|But|Also|Such|It|Its|They|Their)\b", docstring):
-        return "the docstring needs another text to be understood"
-    return None
-
-
-def named_tests(source: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the name and the docstring of each test."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            yield node.name, ast.get_docstring(node)
+    return [f"{word!r}: {plain}" for word, plain in _WORDS.items() if re.search(rf"\b{word}\b", flat)]
 
 
 def test_public_docstrings_begin_with_a_short_sentence() -> None:
@@ -148,9 +95,7 @@ def test_public_docstrings_begin_with_a_short_sentence() -> None:
 
 def test_docstrings_and_comments_have_no_odd_words() -> None:
     """Docstrings and comments of the package and of the tests use plain words."""
-    of_tests = {**_WORDS, **_WORDS_OF_TEST_PROSE}
-    given = [(path, _WORDS) for path in _PACKAGE] + [(path, of_tests) for path in _TESTS]
-    found = [(path.name, line, odd_words(text, words)) for path, words in given for line, text in prose(_read(path))]
+    found = [(path.name, line, odd_words(text)) for path in [*_PACKAGE, *_TESTS] for line, text in prose(_read(path))]
     assert [one for one in found if one[2]] == []
 
 
@@ -161,17 +106,11 @@ def test_pages_have_no_odd_words() -> None:
 
 
 def test_each_test_says_its_sentence() -> None:
-    """The name or the docstring of each test is a sentence that can be read alone."""
-    tests = [(path.name, *test) for path in _TESTS if path.name.startswith("test_") for test in named_tests(_read(path))]
-    assert [(page, name) for page, name, docstring in tests if sentence_problem(name, docstring)] == []
-
-
-def test_names_of_tests_have_no_odd_words() -> None:
-    """Names of tests and of their files use plain words, and no name of the past."""
-    paths = [path for path in _TESTS if path.name.startswith("test_")]
-    names = [path.stem for path in paths] + [name for path in paths for name, _ in named_tests(_read(path))]
-    found = [(name, odd_words(name.replace("_", " "), {**_WORDS, **_WORDS_OF_TESTS})) for name in names]
-    assert [one for one in found if one[1]] == []
+    """The docstring of each test is a sentence, or its name has four words."""
+    tests = [node for path in _TESTS if path.name.startswith("test_") for node in ast.walk(ast.parse(_read(path)))]
+    named = [(one.name, ast.get_docstring(one)) for one in tests if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    silent = [name for name, text in named if not (name.count("_") > 3 if text is None else re.search(r"\w \w.*\.$", text))]
+    assert [name for name in silent if name.startswith("test_")] == []
 
 
 def test_planted_prose_is_caught() -> None:
@@ -184,20 +123,5 @@ def test_planted_prose_is_caught() -> None:
         "'tell whether': return True if",
         "'armed': logged",
     ]
-    assert odd_words("test a lost turn", _WORDS_OF_TESTS) == ["'turn': entry, permit, or iteration of the event loop"]
     planted = 'x = 1  # armed\n"""It is armed."""\n'
     assert [(line, odd_words(text)) for line, text in prose(planted)] == [(2, ["'armed': logged"]), (1, ["'armed': logged"])]
-
-
-def test_planted_names_and_docstrings_are_caught() -> None:
-    """The check of sentences sees a name without a verb, and a docstring that is short, open or refers to another."""
-    assert sentence_problem("test_status", None) is not None
-    assert sentence_problem("test_long_and_archived_lists", None) is not None
-    assert sentence_problem("test_a_full_disk_leaves_the_old_file", None) is None
-    assert sentence_problem("test_status", "A status is sent as it is.") is None
-    for wrong in ("No full stop at the end of it", "Too short.", "It is what the name says.", "Also what the last test says."):
-        assert sentence_problem("test_a_full_disk", wrong) is not None
-    assert list(named_tests('def test_a():\n    """A."""\nclass B:\n    def test_b(self): ...')) == [
-        ("test_a", "A."),
-        ("test_b", None),
-    ]
