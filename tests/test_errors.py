@@ -31,7 +31,6 @@ from boardclient.errors import (
     TransportError,
 )
 from boardclient.events import BulkProgress
-from boardclient.models import check_identifier
 
 HISTORY = (
     Attempt(
@@ -126,13 +125,6 @@ def test_every_error_can_be_built_without_arguments(kind: type[BoardClientError]
     assert repr(error) == f"{kind.__name__}('', effect={effect.name}, attempts=0)"
 
 
-def test_str_is_the_message_and_repr_adds_the_effect() -> None:
-    """The string is the message alone; the repr adds kind, effect and number of attempts, and no body or header."""
-    error = an_error(RateLimitError)
-    assert str(error) == "a message"
-    assert repr(error) == "RateLimitError('a message', effect=UNKNOWN, attempts=2)"
-
-
 def test_the_tree_is_the_documented_one() -> None:
     """Each error has the parents that the contract names, and nothing else derives from the base in this module."""
     assert all(kind.__base__ is ApiError for kind in API_ERRORS[1:])
@@ -217,13 +209,3 @@ def test_progress_estimates_what_is_left(done: int, total: int | None, rate: flo
 def test_every_error_suggests_a_status(kind: type[BoardClientError], status: int) -> None:
     """A web application can answer with the suggested status, whatever the error, and a copied one too."""
     assert an_error(kind).suggested_status == copy.copy(an_error(kind)).suggested_status == status
-
-
-@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a\\b", "a\nb", "\x85", "a\ud83d"])
-def test_an_invalid_identifier_is_refused(text: str) -> None:
-    """An identifier that can't be part of a path is an error of ours and a ValueError, with nothing sent."""
-    with pytest.raises(InvalidIdentifierError) as caught:
-        check_identifier(text, "card_id")
-    assert isinstance(caught.value, ValueError)
-    assert caught.value.effect is Effect.NOT_SENT
-    assert "card_id" in str(caught.value)

@@ -22,7 +22,7 @@ from boardclient import (
     events,
     retry,
 )
-from boardclient.credentials import CredentialObserver, Exchange
+from boardclient.credentials import Exchange
 from boardclient.testing import BoardService, faults
 
 
@@ -265,9 +265,6 @@ class Hooks(StaticCredentials):
     def note_accepted(self, credentials: Credentials) -> None:
         raise LookupError("note_accepted")
 
-    async def note_refused(self, credentials: Credentials, exchange: Exchange) -> None:
-        raise LookupError("note_refused")
-
 
 async def test_hooks_of_credentials_that_raise_lose_nothing(
     board_service: BoardService, caplog: pytest.LogCaptureFixture
@@ -298,34 +295,6 @@ async def test_outdated_credentials_are_acquired_again_before_another_entry(boar
     async with board_service.session(provider, limiter=limiter) as session:
         await session.members.me()
     assert (provider.acquired, limiter.entered, len(board_service.calls_of("members.me"))) == (2, 2, 1)
-
-
-async def test_a_second_401_is_raised_whatever_the_provider_makes_of_it(
-    board_service: BoardService, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A provider whose note of a refusal raises does not replace the 401."""
-
-    class Renewing(Hooks):
-        async def renew(self, rejected: Credentials, exchange: Exchange) -> Credentials:
-            return Credentials("another", board_service.key)
-
-    async with board_service.session(Renewing("bad", board_service.key), retry=None) as session:
-        error, _ = await settled(session.members.me())
-    assert (error.status, len(error.attempts)) == (401, 2)
-    assert [record.message for record in caplog.records][-1] == "note_refused of the credentials failed"
-
-
-async def test_a_subclass_with_its_own_acquire_is_awaited(board_service: BoardService) -> None:
-    """A subclass that overrides `acquire` alone is awaited, though its base knows its credentials at once."""
-
-    class Late(StaticCredentials):
-        async def acquire(self, exchange: Exchange) -> Credentials:
-            return Credentials(board_service.token, board_service.key)
-
-    async with board_service.session(Late("none")) as session:
-        await session.members.me()
-    assert Late("none").current() is None
-    assert CredentialObserver().is_current(Credentials("t"))
 
 
 @pytest.mark.parametrize("end", ["deadline", "cancellation", "closing"])

@@ -184,11 +184,6 @@ def test_retry_after_is_seconds_or_a_date(value: str, date: str | None, seconds:
     assert error.retry_after == seconds
 
 
-def test_without_retry_after_there_is_no_pause() -> None:
-    """A response without the header asks for nothing."""
-    assert retry_after({}, NOW) is None
-
-
 @settings(deadline=None)
 @given(TEXT | st.builds(http_date, st.floats(0, 2**37)), TEXT | st.just(""), st.floats(0, 2**40))
 @example("Mon, 01 Jan 0001 00:00:00 +9999", "Fri, 31 Dec 9999 23:59:59 -9999", 0.0)

@@ -97,13 +97,6 @@ async def test_the_limiter_is_entered_around_each_attempt(wire: Any, policy: Any
     assert limiter.reports == [(429, 3.0), (None, None), (200, None)]
 
 
-async def test_a_limiter_without_report(wire: Any) -> None:
-    """Any asynchronous context manager is a limiter."""
-    wire.get(ANY, payload={})
-    async with session_of(limiter=asyncio.Semaphore(1)) as session:
-        await session.members.me()
-
-
 # --- views
 
 

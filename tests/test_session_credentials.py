@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import aiohttp
 import pytest
 from session_helpers import ANY, BOARD, KEY, TOKEN, Provider, body_of, counted, session_of
 from virtual_loop import Clock
@@ -17,7 +16,6 @@ from boardclient import (
     DeadlineError,
     Effect,
     StaticCredentials,
-    TransportError,
 )
 from boardclient.credentials import CredentialObserver
 from boardclient.events import CredentialsRenewed
@@ -95,15 +93,18 @@ async def test_a_cancellation_of_the_providers_own_is_a_credential_error() -> No
     assert [attempt.effect for attempt in caught.value.attempts] == [Effect.NOT_SENT]
 
 
-async def test_a_cancellation_of_the_providers_own_does_not_replace_the_401(wire: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A CancelledError that `note_refused` raises is logged. The call raises the 401, and does not end its task silently."""
+@pytest.mark.parametrize("raised", [asyncio.CancelledError(), LookupError("note_refused")])
+async def test_what_a_provider_raises_when_it_notes_a_401_does_not_replace_it(
+    wire: Any, caplog: pytest.LogCaptureFixture, raised: BaseException
+) -> None:
+    """What `note_refused` raises is logged. The call raises the 401, and does not end its task silently."""
 
-    class Cancelling(CredentialObserver, Provider):
+    class Raising(CredentialObserver, Provider):
         async def note_refused(self, credentials: Credentials, exchange: Any) -> None:
-            raise asyncio.CancelledError
+            raise raised
 
     wire.get(ANY, status=401, repeat=True)
-    async with session_of(Cancelling(Credentials("one-t"), Credentials("two-t"))) as session:
+    async with session_of(Raising(Credentials("one-t"), Credentials("two-t"))) as session:
         with pytest.raises(AuthenticationError):
             await session.members.me()
     assert "note_refused" in caplog.text
@@ -161,19 +162,3 @@ async def test_a_passed_deadline_is_a_deadline_error_whatever_the_provider_raise
     task = asyncio.current_task()
     assert task is not None
     assert (task.cancelling(), caught.value.effect) == (0, Effect.NOT_SENT)
-
-
-# --- the token exchange
-
-
-async def test_a_form_without_a_response_is_a_transport_error(wire: Any) -> None:
-    """A form that got no response is a TransportError in whose frames no field is left."""
-    wire.post("https://auth.example/token", exception=aiohttp.ServerDisconnectedError())
-    async with session_of() as session:
-        with pytest.raises(TransportError) as caught:
-            await session._core.post_form("https://auth.example/token", {"code": "s3cret-code"})
-    assert caught.value.effect is Effect.UNKNOWN
-    traceback = caught.value.__traceback__
-    assert traceback is not None
-    assert traceback.tb_next is not None
-    assert "s3cret-code" not in repr(traceback.tb_next.tb_frame.f_locals)

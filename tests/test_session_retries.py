@@ -194,32 +194,14 @@ async def test_delete_then_404_without_an_unknown_effect_is_not_found(wire: Any,
                 await session.cards.delete("c1")
 
 
-async def test_retry_none_is_one_attempt(wire: Any) -> None:
-    """With retry=None there is one attempt, whatever the failure."""
+@pytest.mark.parametrize("retrying", [None, AsyncRetrying(enabled=False, stop=stop_after_attempt(3))])
+async def test_without_a_policy_there_is_one_attempt(wire: Any, retrying: AsyncRetrying | None) -> None:
+    """With retry=None, and with a policy of tenacity's that is not enabled, there is one attempt, whatever the failure."""
     wire.get(ANY, status=429, repeat=True)
-    async with session_of(retry=None) as session:
+    async with session_of(retry=retrying) as session:
         with pytest.raises(RateLimitError):
             await session.members.me()
     assert counted(wire) == 1
-
-
-async def test_a_disabled_policy_is_one_attempt(wire: Any) -> None:
-    """A policy of tenacity's that is not enabled makes one attempt."""
-    wire.get(ANY, status=429, repeat=True)
-    async with session_of(retry=AsyncRetrying(enabled=False, stop=stop_after_attempt(3))) as session:
-        with pytest.raises(RateLimitError):
-            await session.members.me()
-    assert counted(wire) == 1
-
-
-async def test_a_success_does_not_enter_tenacity(wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that succeeds at once never touches tenacity."""
-    wire.get(ANY, payload={})
-    entered: list[object] = []
-    monkeypatch.setattr(boardclient.retry.Policy, "drive", lambda *a: entered.append(a))
-    async with session_of() as session:
-        await session.members.me()
-    assert entered == []
 
 
 async def test_a_policy_may_repeat_a_success(wire: Any) -> None:

@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from boardclient import Effect
-from boardclient._transport import RawResponse, Settings, TransportFailure
+from boardclient._transport import RawResponse, Settings
 from boardclient._transport._outcomes import failure_of, read_whole
 from boardclient._transport._pool import Pool
 
@@ -186,16 +186,6 @@ async def test_an_unclosed_connector_closes_its_connections() -> None:
     assert (connector.closed, said) == (True, ["Unclosed connector"])
     protocol.close.assert_called_once_with()
     await http.close()
-
-
-def test_a_failure_is_a_value() -> None:
-    """Failures compare by what they say."""
-    assert TransportFailure("send", Effect.UNKNOWN, "x") == TransportFailure("send", Effect.UNKNOWN, "x")
-
-
-def test_settings_hide_what_may_be_secret() -> None:
-    """The repr of the settings shows neither the proxy nor the headers."""
-    assert SECRET not in repr(Settings(proxy=f"http://u:{SECRET}@p", headers={"X": SECRET}))
 
 
 @pytest.mark.parametrize("coding", ["gzip", " GZip ", "x-gzip"])
