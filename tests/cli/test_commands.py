@@ -195,28 +195,6 @@ def test_what_is_not_given_is_not_sent(cli, board_service: BoardService, board) 
     ]
 
 
-def test_whoami_shows_the_member(cli) -> None:
-    code, out, _ = cli("whoami")
-    assert code == 0
-    assert "username" in out
-    assert "A Member" in out
-
-
-def test_an_unknown_organization_fails(cli) -> None:
-    """An unknown organization is exit code 1 with the service's error."""
-    code, out, err = cli("board", "create", "X", "--organization", "nobody")
-    assert (code, out) == (1, "")
-    assert err.startswith("boardclient: error: ")
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("command", ["import", "export", "journal show", "board create", "serve", "login"])
-def test_the_help_of_each_command_has_an_example(bare_cli, command: str) -> None:
-    code, out, _ = bare_cli(*command.split(), "--help")
-    assert code == 0
-    assert "Example" in out
-
-
 def test_the_version_is_the_package_s(bare_cli) -> None:
     assert bare_cli("--version")[:2] == (0, f"{boardclient.__version__}\n")
 

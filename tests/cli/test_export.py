@@ -137,11 +137,6 @@ def test_cards_that_could_not_be_read_back_are_named_and_left_out(cli, board_ser
     assert lines[5] == "boardclient: error: 5 cards could not be written as import reads them"
 
 
-def test_one_card_is_counted_in_the_singular(cli, board_service: BoardService, board) -> None:
-    board_service.faults.add(board_service.faults.foreign_body(b'[{"id": "c1"}]'), "boards.cards")
-    assert cli("export", board.board).err.endswith("error: 1 card could not be written as import reads them\n")
-
-
 def test_an_unknown_board_leaves_the_file_as_it_is(cli, tmp_path: Path) -> None:
     path = tmp_path / "cards.csv"
     path.write_text("kept")

@@ -68,23 +68,6 @@ def test_a_named_pipe_is_read(cli, board_service: BoardService, board, tmp_path:
     assert names(board_service) == ["A"]
 
 
-def test_a_card_that_a_proxy_created_twice_is_reported(cli, board_service: BoardService, board, csv_file) -> None:
-    """A proxy that repeats a POST responds as if nothing had happened: the board is read in the end, and says so."""
-
-    class Repeated:
-        async def play(self, stage) -> None:
-            board_service.rules.answer("POST", "/1/cards", {}, board_service.calls[-1].body)
-            await stage.reply_answer()
-
-    board_service.faults.add(Repeated(), "cards.create", call=2)
-    code, out, err = cli("import", csv_file(THREE), *into(board), "--concurrency", "1", "--json")
-    assert code == 1
-    found = summary(out)
-    assert counts(found) == {"created": 3, "already": 0, "failed": 0, "unknown": 0}
-    assert len(found["audit"]["duplicated"]) == 1
-    assert "duplicated: 'B' " in err
-
-
 def test_cards_of_colleagues_are_no_fault(cli, board_service: BoardService, board, csv_file) -> None:
     """What others add while an import runs is neither a failure nor worth a line."""
 
@@ -163,13 +146,6 @@ def test_a_file_that_cannot_be_read_is_named(cli, board_service, board, tmp_path
     assert name in err
     assert words in err
     assert not board_service.calls
-
-
-def test_a_default_list_that_the_board_has_not_is_bad_usage(cli, board_service: BoardService, board, csv_file) -> None:
-    code, _, err = cli("import", csv_file(THREE), "--board", board.board, "--list", "Nowhere")
-    assert code == 2
-    assert "'Nowhere' is neither the identifier nor the name of a list of the board" in err
-    assert not board_service.calls_of("cards.create")
 
 
 def test_an_unknown_board_fails(cli, csv_file) -> None:
@@ -286,12 +262,6 @@ def test_a_card_stands_for_one_row_whatever_the_rows_say(cli, board, csv_file) -
     cli("card", "create", "A", "--list", board.done, "--desc", "text")
     err = cli("import", csv_file("name,desc\nA,text\nA,\n"), *into(board)).err
     assert "1 row of 2 equal cards" in err
-
-
-def test_rows_that_equal_cards_are_created_again_if_asked_for(cli, board_service, board, csv_file) -> None:
-    existing(cli, board)
-    assert cli("import", csv_file("name\nA\nB\n"), *into(board), "--existing", "create").code == 0
-    assert names(board_service) == ["A", "A", "A", "B", "B"]
 
 
 def test_rows_that_equal_cards_are_left_out_if_asked_for(cli, board_service, board, csv_file) -> None:

@@ -1,6 +1,7 @@
 """The same command line resumes an import that was ended; its journal is read before anything is sent."""
 
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -29,16 +30,6 @@ def test_the_same_command_sends_nothing_once_all_rows_are_done(cli, board_servic
     code, out, err = cli(*line)
     assert (code, err) == (0, "")
     assert out.startswith("created 0, already 9, failed 0, unknown 0 in ")
-    assert names(board_service) == ALL_NINE
-
-
-def test_the_same_command_creates_rows_that_were_added(cli, board_service: BoardService, board, csv_file) -> None:
-    line = ("import", csv_file("name,reference\ncard 1,r-1\ncard 3,r-3\n"), *into(board), "--json")
-    assert cli(*line).code == 0
-    csv_file(NINE)
-    code, out, _ = cli(*line)
-    assert code == 0
-    assert counts(summary(out)) == {"created": 7, "already": 2, "failed": 0, "unknown": 0}
     assert names(board_service) == ALL_NINE
 
 
@@ -119,16 +110,6 @@ def test_without_a_journal_all_rows_in_flight_are_unknown(cli, board_service, bo
     assert err.splitlines()[0] == "row 2: failed: lost"
     assert err.splitlines()[1] == "row 3 (reference 'r-2'): unknown: the import ended while the card was being created"
     assert err.endswith("ended by SIGINT; without a journal it can't be resumed\n")
-
-
-def test_rows_that_failed_are_named_beside_the_signal(cli, board_service, board, csv_file, signals_on, stop_requested) -> None:
-    board_service.faults.add(board_service.faults.status(400), "cards.create", call=1)
-    board_service.faults.add(Held(stop_requested), "cards.create", call=[2])
-    signals_on("cards.create", 2, signal.SIGTERM)
-    code, out, err = cli("import", csv_file(NINE), *into(board), "--concurrency", "1")
-    assert code == 143
-    assert out.startswith("created 1, failed 1, unknown 0, not sent 7 in ")
-    assert [line.partition(": ")[0] for line in err.splitlines()] == ["row 2", "boardclient"]
 
 
 def test_a_signal_before_anything_is_sent_ends_it_at_once(cli, board_service: BoardService, board, csv_file, signals_on) -> None:
@@ -235,59 +216,33 @@ def test_a_dry_run_prints_what_the_journal_holds_and_leaves_it_alone(cli, board_
 
 
 @pytest.mark.parametrize("extra", [(), ("--preview",)])
-def test_rows_with_other_content_are_named_and_nothing_is_sent(
-    cli, board_service: BoardService, board, csv_file, extra: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("content", "row 3: the row at position 1 (from 0) was sent by an earlier run with other content: "),
+        ("board", "belongs to another import: board {board!r} (now {other!r})"),
+        ("in use", "is in use by another run"),
+        ("file", "cards.csv.journal is no journal of boardclient"),
+    ],
+)
+def test_a_journal_that_can_t_be_used_is_refused_on_one_line(
+    cli, board_service: BoardService, board, csv_file, wrong: str, words: str, extra: tuple[str, ...]
 ) -> None:
     path = csv_file("name\nA\nB\n")
     assert cli("import", path, *into(board)).code == 0
-    csv_file("name\nA\nB mended\nC\n")
-    code, out, err = cli("import", path, *into(board), *extra)
-    assert (code, out) == (2, "")
-    assert err.startswith("boardclient: row 3: the row at position 1 (from 0) was sent by an earlier run with other content: ")
-    assert names(board_service) == ["A", "B"]
-
-
-@pytest.mark.parametrize("extra", [(), ("--preview",)])
-def test_the_journal_of_another_board_is_refused(
-    cli, board_service: BoardService, board, csv_file, extra: tuple[str, ...]
-) -> None:
-    path = csv_file(NINE)
-    assert cli("import", path, *into(board)).code == 0
     cli("board", "create", "Other", "--default-lists")
     other = list(board_service.rules.boards)[-1]
-    code, out, err = cli("import", path, "--board", other, "--list", "Done", *extra)
-    assert (code, out) == (2, "")
-    assert f"belongs to another import: board {board.board!r} (now {other!r})" in err
-    assert names(board_service) == ALL_NINE
-
-
-def test_a_journal_in_use_is_refused(cli, board_service: BoardService, board, csv_file) -> None:
-    path = csv_file(NINE)
-    assert cli("import", path, *into(board)).code == 0
-    with rehearsed(journal_of(path), read_journal(journal_of(path)).identity):
-        code, out, err = cli("import", path, *into(board), "--json")
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert "is in use by another run" in err
-    assert len(board_service.calls_of("cards.create")) == 9
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense " * 1000, b"SQLite format 3\x00" + b"\xff" * 5000])
-def test_a_file_that_is_not_a_journal_is_refused(cli, board_service: BoardService, board, csv_file, content: bytes) -> None:
-    path = csv_file(NINE)
-    journal_of(path).write_bytes(content)
-    code, out, err = cli("import", path, *into(board))
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert str(journal_of(path)) in err
-    assert journal_of(path).read_bytes() == content
-    assert not board_service.calls_of("cards.create")
-
-
-def test_a_missing_folder_is_refused(cli, board, csv_file, tmp_path: Path) -> None:
-    code, _, err = cli("import", csv_file(NINE), *into(board), "--journal", str(tmp_path / "no" / "journal"))
-    assert code == 2
-    assert "create it first" in err
+    if wrong == "content":
+        csv_file("name\nA\nB mended\nC\n")
+    if wrong == "file":
+        journal_of(path).write_bytes(b"nonsense " * 1000)
+    use = rehearsed(journal_of(path), read_journal(journal_of(path)).identity) if wrong == "in use" else contextlib.nullcontext()
+    target = ("--board", other, "--list", "Done") if wrong == "board" else into(board)
+    with use:
+        code, out, err = cli("import", path, *target, "--existing", "create", *extra)
+    assert (code, out, err.count("\n")) == (2, "", 1 + (wrong == "content"))
+    assert words.format(board=board.board, other=other) in err
+    assert names(board_service) == ["A", "B"]
 
 
 def test_a_journal_that_fails_during_the_run_ends_it(cli, board_service: BoardService, board, csv_file) -> None:

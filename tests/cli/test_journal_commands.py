@@ -1,12 +1,10 @@
 """What a journal shows of an import, and that looking leaves it alone."""
 
-import json
 from pathlib import Path
 
 import pytest
 from import_helpers import Renamed, into
 
-from boardclient.bulk.journal import read_journal, rehearsed
 from boardclient.testing import BoardService
 
 FIVE = "name,reference\nA,r-1\nB,\nC,r-3\x1b\nD,r-4\nE,r-5\n"
@@ -47,17 +45,6 @@ def test_show_sums_it_up(bare_cli, board_service: BoardService, board, journal: 
         "undone": "0",
     }
     assert journal.read_bytes() == before
-
-
-def test_show_prints_the_summary_as_json(bare_cli, board, journal: Path) -> None:
-    found = json.loads(bare_cli("journal", "show", str(journal), "--json").out)
-    assert (found["board"], found["rows"], found["done"], found["path"]) == (board.board, 5, 2, str(journal))
-    assert found["created_at"].startswith("20")
-
-
-def test_a_journal_in_use_can_be_read(bare_cli, journal: Path) -> None:
-    with rehearsed(journal, read_journal(journal).identity):
-        assert bare_cli("journal", "show", str(journal)).code == 0
 
 
 @pytest.mark.parametrize("command", ["show", "resolve"])

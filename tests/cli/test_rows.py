@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import string
 import tempfile
 from datetime import UTC, datetime, timedelta, timezone
@@ -264,13 +263,6 @@ def test_a_csv_file_gives_back_what_was_written(written: list[CardDraft], column
     writer.writerows(map(as_cells, written))
     found = rows_of(text.getvalue().encode("utf-8-sig" if bom else "utf-8"))
     assert found == [FileRow(number, draft) for number, draft in enumerate(written, 2)]
-
-
-@given(st.lists(drafts, max_size=5), st.booleans(), st.booleans())
-def test_a_json_lines_file_gives_back_what_was_written(written: list[CardDraft], ascii_only: bool, with_nulls: bool) -> None:
-    objects = [{k: v for k, v in as_cells(draft).items() if with_nulls or v is not None} for draft in written]
-    text = "\n".join(json.dumps(item, ensure_ascii=ascii_only) for item in objects)
-    assert rows_of(text, "jsonl") == [FileRow(number, draft) for number, draft in enumerate(written, 1)]
 
 
 @given(st.lists(drafts, max_size=5), st.sampled_from(["csv", "jsonl"]), st.sampled_from(",;\t|"))
