@@ -1,4 +1,4 @@
-"""Requests and responses without their secrets, as errors and instruments show them. No I/O.
+"""Texts without their secrets, as errors and instruments show them. No I/O.
 
 A response may hold a secret in any form. So it is searched as it is, and again after each of up to four passes that undo
 percent-encoding, JSON escapes and HTML character references. This finds a secret in mixed and nested forms with a plain search.
@@ -11,7 +11,7 @@ import bisect
 import functools
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import attrs
 
@@ -30,9 +30,6 @@ _ESCAPE: Final = re.compile(
 _ESCAPING: Final = re.compile(rb"[%\\&]")
 """What an escape begins with."""
 _SHORT_ESCAPES: Final = dict(zip(b"bfnrt", (b"\b", b"\f", b"\n", b"\r", b"\t"), strict=True))
-_KEY_VARIABLE: Final = '"$BOARDCLIENT_KEY"'
-_TOKEN_VARIABLE: Final = '"$BOARDCLIENT_TOKEN"'  # noqa: S105 -- a variable of the shell, not a secret
-"""The variables of the shell that stand for the credentials in a curl command."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
@@ -224,40 +221,3 @@ def _plain(match: re.Match[bytes]) -> bytes:
 
         return html.unescape(reference.decode()).encode("utf-8", "surrogatepass")
     return bytes.fromhex((high + low).decode()).decode("utf-16-be").encode()
-
-
-class ShownRequest(NamedTuple):
-    """What a call sends, without its credentials.
-
-    Args:
-        method: The HTTP method.
-        url: The absolute URL, without credentials.
-        body: The JSON body without credentials, None if there is none.
-        has_key: Whether a key is sent as well as a token.
-        is_in_body: Whether the credentials go into the body, and not into the query.
-    """
-
-    method: str
-    url: str
-    body: str | None = None
-    has_key: bool = True
-    is_in_body: bool = False
-
-    def as_curl(self) -> str:
-        """Return the request as one command of a POSIX shell."""
-        from shlex import quote  # few programs ask for a command: importing it takes a millisecond
-
-        url, body = quote(self.url), None if self.body is None else quote(self.body)
-        if self.is_in_body and self.body is not None:
-            rest = self.body[1:].lstrip()
-            comma = "" if rest == "}" else ","
-            key = quote('{"key":"') + _KEY_VARIABLE + quote('","token":"')
-            body = key + _TOKEN_VARIABLE + quote(f'"{comma}{rest}')
-        else:
-            start = "&" if "?" in self.url else "?"
-            key = quote(f"{start}key=") + _KEY_VARIABLE + quote("&token=") if self.has_key else quote(f"{start}token=")
-            url += key + _TOKEN_VARIABLE
-        parts = ["curl", "-sS", "-X", quote(self.method), "-H", quote("Accept: application/json")]
-        if body is not None:
-            parts += ["-H", quote("Content-Type: application/json"), "--data-binary", body]
-        return " ".join([*parts, url])

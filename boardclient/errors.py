@@ -23,13 +23,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Final, Literal, NamedTuple
 
 import attrs
 
-if TYPE_CHECKING:
-    from boardclient._redaction import ShownRequest
-
+_KEY_VARIABLE: Final = '"$BOARDCLIENT_KEY"'
+_TOKEN_VARIABLE: Final = '"$BOARDCLIENT_TOKEN"'  # noqa: S105 -- a variable of the shell, not a secret
+"""The variables of the shell that stand for the credentials in a curl command."""
 
 Phase = Literal["connect", "send", "receive", "deadline"]
 
@@ -76,6 +76,43 @@ class Attempt:
     why: str
     status: int | None = None
     pause_seconds: float | None = None
+
+
+class ShownRequest(NamedTuple):
+    """What a call sends, without its credentials.
+
+    Args:
+        method: The HTTP method.
+        url: The absolute URL, without credentials.
+        body: The JSON body without credentials, None if there is none.
+        has_key: Whether a key is sent as well as a token.
+        is_in_body: Whether the credentials go into the body, and not into the query.
+    """
+
+    method: str
+    url: str
+    body: str | None = None
+    has_key: bool = True
+    is_in_body: bool = False
+
+    def as_curl(self) -> str:
+        """Return the request as one command of a POSIX shell."""
+        from shlex import quote  # few programs ask for a command: importing it takes a millisecond
+
+        url, body = quote(self.url), None if self.body is None else quote(self.body)
+        if self.is_in_body and self.body is not None:
+            rest = self.body[1:].lstrip()
+            comma = "" if rest == "}" else ","
+            key = quote('{"key":"') + _KEY_VARIABLE + quote('","token":"')
+            body = key + _TOKEN_VARIABLE + quote(f'"{comma}{rest}')
+        else:
+            start = "&" if "?" in self.url else "?"
+            key = quote(f"{start}key=") + _KEY_VARIABLE + quote("&token=") if self.has_key else quote(f"{start}token=")
+            url += key + _TOKEN_VARIABLE
+        parts = ["curl", "-sS", "-X", quote(self.method), "-H", quote("Accept: application/json")]
+        if body is not None:
+            parts += ["-H", quote("Content-Type: application/json"), "--data-binary", body]
+        return " ".join([*parts, url])
 
 
 class BoardClientError(Exception):

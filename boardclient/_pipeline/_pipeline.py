@@ -28,7 +28,6 @@ from boardclient._activities import (
 from boardclient._operations import AT_ONCE_BYTES, Request, error_of, unreadable
 from boardclient._pipeline._calls import CallContext, CallOptions, GuardedLimiter
 from boardclient._pipeline._core import ConnectionSlots, SessionCore
-from boardclient._redaction import ShownRequest
 from boardclient._responses import SUCCESSES, is_throttling
 from boardclient._transport import RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn, GuardedProvider
@@ -40,6 +39,7 @@ from boardclient.errors import (
     DecodeError,
     Effect,
     SessionClosedError,
+    ShownRequest,
 )
 from boardclient.models import check_seconds
 

@@ -14,10 +14,10 @@ from multidict import CIMultiDict
 from boardclient import _wire
 from boardclient._activities import guarded, log_failure
 from boardclient._operations import Request
-from boardclient._redaction import ShownRequest, forms_of, is_free_of, masked, takes_secrets
+from boardclient._redaction import forms_of, is_free_of, masked, takes_secrets
 from boardclient._responses import BODY_KEPT_BYTES, Response
 from boardclient._transport import RawResponse
-from boardclient.errors import AuthenticationError, CredentialError
+from boardclient.errors import AuthenticationError, CredentialError, ShownRequest
 from boardclient.models import check_filled
 
 T = TypeVar("T")
