@@ -145,7 +145,7 @@ SOUND = """() => {
 
 
 def show(page: Page, name: str) -> None:
-    """See that a page is accessible, in light and dark; keep pictures of it where a folder for them is named."""
+    """See that a page is accessible, in light and dark."""
     page.wait_for_load_state("load")  # with the stylesheet
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
@@ -160,12 +160,6 @@ def show(page: Page, name: str) -> None:
             "wide": False,
             "faint": [],
         }, name
-    folder = os.environ.get("BOARDCLIENT_SCREENSHOTS")
-    if folder:
-        for width, height in ((375, 740), (1280, 800)):
-            page.set_viewport_size({"width": width, "height": height})
-            page.screenshot(path=f"{folder}/{name}-{width}.png", full_page=True)
-        page.set_viewport_size(PHONE)
 
 
 def sign_in(page: Page, member: str = "Ada Lovelace") -> None:
@@ -254,40 +248,6 @@ def test_an_upload_resumes_after_the_token_expired(page: Page, service: BoardSer
     page.get_by_role("link", name="To the board").click()
     expect(page.get_by_role("region", name="To Do").get_by_role("listitem")).to_have_count(120)
     assert len({card.name for card in service.rules.cards_of(board.id)}) == 120
-
-
-def test_two_browsers_with_four_tabs_restored_at_once(browser: Browser, site: str, service: BoardService) -> None:
-    """Each tab of each browser comes back to its own board, though all begin and all finish at the same time."""
-    boards = [service.seed({"To Do": [f"Card of tab {number}"]}) for number in range(4)]
-    members = ("Ada Lovelace", "Alan Turing")
-    contexts = [browser.new_context(base_url=site, viewport=PHONE) for _ in members]
-    for context in contexts:
-        context.set_default_timeout(LIMIT_MILLISECONDS)
-    for _ in range(3):
-        service.rules.expire_tokens()
-        tabs = [[context.new_page() for _ in boards] for context in contexts]
-        for opened in tabs:
-            for tab in opened:
-                tab.goto("/static/icon.svg")
-        for opened in tabs:
-            for tab, board in zip(opened, boards, strict=True):
-                tab.evaluate("address => { setTimeout(() => location.assign(address)) }", f"/boards/{board.id}")
-        for opened in tabs:
-            for tab in opened:
-                expect(tab.get_by_role("heading", name="Allow access to your boards?")).to_be_visible()
-        for opened, member in zip(tabs, members, strict=True):
-            for tab in opened:
-                button = tab.get_by_role("button", name=f"Continue as {member}")
-                button.evaluate("button => { setTimeout(() => button.click()) }")
-        for opened in tabs:
-            for number, tab in enumerate(opened):
-                expect(tab.get_by_text(f"Card of tab {number}", exact=True)).to_be_visible()
-        for opened, member in zip(tabs, service.members, strict=True):
-            assert opened[0].request.get("/me", headers={"accept": "application/json"}).json() == {"id": member.id}
-            for tab in opened:
-                tab.close()
-    for context in contexts:
-        context.close()
 
 
 def test_the_server_ends_while_a_page_watches(page: Page, service: BoardService, server: subprocess.Popen[bytes]) -> None:

@@ -4,11 +4,7 @@
 
 import asyncio
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import aiohttp
@@ -158,41 +154,6 @@ async def test_a_token_store_that_fails_is_503(consenting: BoardService, running
         store.is_broken = True
         reply = await browser.fetch("/me")
     assert (reply.status, "canary" in reply.text) == (503, False)
-
-
-@pytest.mark.parametrize("path", ["/card?card_id=1", "/callback?code=c&state={state}"])
-def test_plain_uvicorn_shows_a_line_for_each_5xx(consenting: BoardService, path: str) -> None:
-    """Without any configuration of logging, standard error has a line that names the cause."""
-    program = """
-import asyncio, os, uvicorn
-from boardclient.testing import BoardService, faults
-from boardclient.web import SignIn
-from web_apps import HOST, Browser, fastapi_app, starlette_client
-
-async def main():
-    consenting = BoardService(redirect_uri=f"{HOST}/callback")
-    async with consenting:
-        os.environ.update(consenting.environment, BOARDCLIENT_COOKIE_SECRET="a secret of this test")
-        uvicorn.Config("app:app")  # configures its own loggers
-        async with starlette_client(fastapi_app(SignIn.from_env)) as send:
-            browser = Browser(send)
-            begun = await browser.open("/login")
-            state = begun.header("Location").partition("state=")[2].partition("&")[0]
-            consenting.faults.add(faults.status(400, body=b'{"error": "invalid_client"}'), "token.exchange")
-            if "card" in PATH:
-                consenting.faults.clear()
-                await browser.sign_in(consenting.members[0].id)
-                consenting.faults.add(faults.status(500), "cards.get")
-            print((await browser.fetch(PATH.replace("{state}", state))).status)
-
-PATH = os.environ["TEST_PATH"]
-asyncio.run(main())
-"""
-    environment = {**os.environ, "TEST_PATH": path, "PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.split() == ["502"]
-    (line,) = [line for line in done.stderr.splitlines() if "502" in line or "sign-in failed" in line]
-    assert ("responded to GET /card with 502" in line) if "card" in path else ("invalid_client" in line)
 
 
 async def test_an_application_uses_its_own_session(board_service: BoardService) -> None:

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
 import json
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -94,64 +86,25 @@ async def test_a_file_that_is_too_large_is_refused_while_it_arrives(app: Any, co
     assert not Path("uploads").exists()
 
 
-async def test_an_upload_survives_the_end_of_the_server(consenting: BoardService, tmp_path: Path) -> None:
-    """SIGTERM amid an upload loses no row and doubles none: the next start creates the rest."""
-    (tmp_path / "app.py").write_text(_SOURCE)
-    tmp_path.chmod(0o700)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    environment = {**os.environ, "BOARDCLIENT_TOKENS": str(tmp_path / "tokens")}
-    command = [sys.executable, "-m", "uvicorn", "app:app", "--port", str(port), "--log-level", "warning"]
+async def test_an_upload_survives_the_end_of_the_server(app: Any, consenting: BoardService, tmp_path: Path) -> None:
+    """An application that ends amid an upload loses no row and doubles none: its next start creates the rest."""
     seeded = consenting.seed({"To Do": []})
-    consenting.faults.rate_limit = faults.rate_limit(40, burst=10)
-
-    async def send(method: str, target: str, headers: Mapping[str, str], content: bytes | None = None) -> Reply:
-        address = f"http://127.0.0.1:{port}{target.removeprefix(HOST)}"
-        request = urllib.request.Request(address, content, dict(headers), method=method)
-        opener = urllib.request.build_opener(_NoRedirect)
-        for _ in range(600):
-            try:
-                with await asyncio.to_thread(opener.open, request) as answer:
-                    return Reply(answer.status, list(answer.headers.items()), answer.read().decode())
-            except urllib.error.HTTPError as error:
-                return Reply(error.code, list(error.headers.items()), error.read().decode())
-            except OSError:
-                await asyncio.sleep(0.05)
-        raise AssertionError("the application did not start")
-
-    rows = [f"Card {number}" for number in range(120)]
-    text = io.StringIO()
-    csv.writer(text).writerows([["name"], *([row] for row in rows)])
-    for part in range(2):
-        with subprocess.Popen(command, cwd=tmp_path, env=environment) as server_process:
-            if part == 0:
-                browser = Browser(send)
-                await browser.sign_in(consenting.members[0].id, f"/boards/{seeded.id}")
-                target = f"/boards/{seeded.id}/lists/{seeded.lists['To Do']}/cards"
-                started = await send("POST", target, cookie_of(browser), text.getvalue().encode())
-                assert started.status == 202
-                await asyncio.to_thread(_wait_for, lambda: len(consenting.rules.cards) >= 20)
-            else:
-                consenting.faults.rate_limit = None
-                await asyncio.to_thread(_wait_for, lambda: [*tmp_path.glob("uploads/*/end.json")])
-            server_process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(server_process.wait, 60) in (0, -signal.SIGTERM)
-        if part == 0:
-            assert 20 <= len(consenting.rules.cards) < 120
+    rows = [f"Card {number}" for number in range(60)]
+    consenting.faults.add(faults.status(429, {"Retry-After": "60"}), "cards.create", call=range(20, 1000))
+    with TestClient(app, HOST, follow_redirects=False) as client:
+        browser = Browser(sending(client))
+        await browser.sign_in(consenting.members[0].id, f"/boards/{seeded.id}")
+        target = f"/boards/{seeded.id}/lists/{seeded.lists['To Do']}/cards"
+        content = "\n".join(["name", *rows]).encode()
+        started = await sending(client)("POST", target, cookie_of(browser), content=content)
+        await consenting.received("cards.create", 20)
+        while any(call.status is None for call in consenting.calls_of("cards.create")):
+            await browser.fetch(f"/boards/{seeded.id}")
+        await browser.fetch(f"/boards/{seeded.id}")  # by now the application has read all responses
+    assert 0 < len(consenting.rules.cards) < 20
+    consenting.faults.clear()
+    with TestClient(app, HOST) as client:
+        browser.send = sending(client)
+        watched = (await browser.fetch(started.json()["progress"])).text
+    assert "event: end" in watched
     assert sorted(card.name for card in consenting.rules.cards.values()) == sorted(rows)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *arguments: Any) -> None:
-        return None
-
-
-def _wait_for(condition: Any) -> None:
-    import time
-
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        if condition():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it did not happen")

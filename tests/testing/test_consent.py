@@ -191,10 +191,11 @@ def test_members_must_be_a_list_of_names(members, error) -> None:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
+        ({"client_id": "wrong"}, "invalid_client"),
         ({"client_secret": "wrong"}, "invalid_client"),
         ({"code": "wrong"}, "invalid_grant"),
         ({"redirect_uri": "https://elsewhere.example"}, "invalid_grant"),
-        ({"code": None}, "invalid_request"),
+        *(({name: None}, "invalid_request") for name in ("client_id", "client_secret", "code", "redirect_uri")),
         ({"code_verifier": 7}, "invalid_request"),
     ],
 )
