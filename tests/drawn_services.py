@@ -248,6 +248,19 @@ class DrawnWorld:
         self.deaths = chance.choice([0, 0, 1, 2])
         self.made: dict[str, Hashable] = {}
         """What was sent for each card that a row made."""
+        self.gone: list[tuple[str, Hashable]] = []
+        """The cards that a row made and people have deleted."""
+        self.free: list[str] = []
+        """The identifiers of deleted cards, which the service gives again."""
+        self.known: list[str] = []
+        """The cards that people may delete: those of others, and those that were reported."""
+        self.more = more = random.Random(f"deletions {seed}")  # so that the other services stay what they were
+        self.deletions = more.choice([0.0] * 9 + [0.2])
+        if self.deletions:  # without a marker only a card that is shown as it was sent tells whose it is
+            self.meddling = 0.0
+            self.kind = attrs.evolve(self.kind, desc="as sent", cap=None)
+            if not marker:
+                self.kind = attrs.evolve(self.kind, name="as sent", due="as sent")
         self.lists: list[str] = []
 
     async def play(self, stage: Any) -> None:
@@ -262,6 +275,8 @@ class DrawnWorld:
             await stage.reply_answer()
             return
         record = self.service.rules.cards[answer.body["id"]]
+        if self.free:
+            record.id = answer.body["id"] = self.give_again(record)
         desc = re.sub(r"\[bc\w{16}\]", "", record.desc).strip() if self.marker else record.desc
         self.made[record.id] = self.key(record.name, record.list_id, desc, record.due)
         if self.kind.only is not None and self.lists.index(record.list_id) == self.kind.only:
@@ -275,6 +290,22 @@ class DrawnWorld:
             stage.abort()
         else:
             await stage.reply_answer()
+        if self.known and self.more.random() < self.deletions:
+            self.delete(self.known.pop(self.more.randrange(len(self.known))))
+
+    def delete(self, card_id: str) -> None:
+        """Delete a card that is known, as people do."""
+        del self.service.rules.cards[card_id]
+        self.free.append(card_id)
+        if card_id in self.made:
+            self.gone.append((card_id, self.made.pop(card_id)))
+
+    def give_again(self, record: Any) -> str:
+        """Give a new card the identifier of a deleted one."""
+        given = self.free.pop()
+        cards = self.service.rules.cards
+        cards[given] = cards.pop(record.id)
+        return given
 
     def meddle(self, record: Any) -> None:
         """Change a card as people do: one thing or two."""
@@ -298,6 +329,7 @@ class DrawnWorld:
         body |= {"desc": self.chance.choice(["", "of others"]), "key": self.service.key, "token": self.service.token}
         answer = self.service.rules.answer("POST", "/1/cards", {}, body)
         assert answer.status < 300, answer
+        self.known.append(answer.body["id"])
 
     def key(self, name: str, list_id: str, desc: str | None, due: str | None) -> Hashable:
         """Return what was sent for a row."""
@@ -335,6 +367,8 @@ class DrawnWorld:
                 return results
             async for result in run:
                 results[result.index] = result
+                if result.card is not None and result.state == "created":
+                    self.known.append(result.card.id)
                 if len(results) == ends_after:
                     break
         self.report: BulkReport = run.report
@@ -346,13 +380,15 @@ class DrawnWorld:
             self.key(draft.name, draft.list_id, draft.desc, None if draft.due is None else draft.due.isoformat())
             for draft in drafts
         ]
-        created, wanted = Counter(self.made.values()), Counter(keys)
+        made, wanted = [*self.made.items(), *self.gone], Counter(keys)
+        created = Counter(key for _, key in made)
         found = Outcome(rows=len(drafts), unknown=sum(result.state == "unknown" for result in results.values()))
-        found.second = sum((created - wanted).values())
+        # Of two equal cards with one identifier people have deleted the first, as if it were the other: nothing tells them apart.
+        found.second = sum((Counter(key for _, key in {*made}) - wanted).values())
         reported = Counter(keys[index] for index, result in results.items() if result.state in {"created", "already"})
         found.lost = sum((reported - created).values())
         found.untrue = sum(
-            result.card is not None and self.made.get(result.card.id) != keys[index] for index, result in results.items()
+            result.card is not None and (result.card.id, keys[index]) not in made for index, result in results.items()
         )
         assert all(result.state in {"created", "already", "unknown"} for result in results.values())
         assert len(results) == len(drafts)
@@ -363,7 +399,8 @@ class DrawnWorld:
             is_wrong = bool(audit.lost or audit.reused or audit.duplicated)
             equal = {key[0] for key in wanted if isinstance(key, tuple)}
             others = [card for card in self.service.rules.cards.values() if card.id not in self.made]
-            found.accused = int(is_wrong and not found.second and not any(card.name in equal for card in others))
+            is_right = found.second or self.gone or any(card.name in equal for card in others)
+            found.accused = int(is_wrong and not is_right)
         if audit is not None:
             named = {
                 word.strip(",:") for result in results.values() if result.state == "unknown" for word in str(result.error).split()

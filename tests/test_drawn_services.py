@@ -18,6 +18,14 @@ async def test_no_card_is_created_twice_whatever_services_and_people_do(seed: in
     assert outcome.is_good, outcome
 
 
+@pytest.mark.parametrize("marker", [None, True])
+@pytest.mark.parametrize("seed", [33, 143, 197, 214, 275, 330])
+async def test_identifiers_that_are_given_again_make_no_second_card(seed: int, marker: bool | None) -> None:
+    """People delete cards during the runs, and new cards, lost ones too, get their identifiers."""
+    outcome = await draw(seed, marker=marker)
+    assert outcome.is_good, outcome
+
+
 async def test_names_that_are_shown_in_part_prove_nothing() -> None:
     """A service changes letters, so that some names stay. A person has described a lost card, which shows no marker now."""
     assert (await draw(987, marker=True)).is_good

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from array import array
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
@@ -13,7 +14,7 @@ from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import ends_run
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._listing import IdSet, Listing, Missing
+from boardclient.bulk._listing import IdSet, Listing, Missing, look
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold
 from boardclient.errors import (
     ApiError,
@@ -24,7 +25,7 @@ from boardclient.errors import (
     RateLimitError,
     ServerError,
 )
-from boardclient.models import Card
+from boardclient.models import Card, CardDraft
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -114,6 +115,8 @@ class RunBoard:
         """Those whose cards are listed."""
         self.created_at = -math.inf
         """When the run last created a card, on the loop's clock. Minus infinity if it has created none."""
+        self._looks, self._new_looks = IdSet(), array("q")
+        """Hashes of known cards: of each identifier with what was sent for its row, or what the card showed at the start."""
         self._reader = reader
         self._ledger = ledger
         self._settle_seconds = settle_seconds
@@ -134,9 +137,30 @@ class RunBoard:
         await self.read_lists()
         self._baseline = await self._ledger.baseline()
         if reads_cards and self._baseline is None and self._ledger.is_new:
-            ids = await self._reader.read(operations.CARDS_IN_SLICES.request(self.board_id), _ids)
+            ids = await self._reader.read(operations.CARDS_IN_SLICES.request(self.board_id), self._ids)
             await self._ledger.set_baseline(ids)
             self._baseline = IdSet(ids)
+        if self._baseline is not None:
+            self._ledger.seen.taken = self._baseline
+
+    async def _ids(self, slices: Iterator[list[Card]]) -> list[str]:
+        ids: list[str] = []
+        for cards in slices:
+            for card in cards:
+                ids.append(card.id)
+                self.note_look(card.id, card)
+            await asyncio.sleep(0)
+        return ids
+
+    def note_look(self, card_id: str, card: Card | CardDraft) -> None:
+        """Note what a known card looks like, or what was sent for its row."""
+        self._new_looks.append(hash((card_id, look(card))))
+
+    def is_noted(self, card_id: str, card: Card | CardDraft) -> bool:
+        """Return True if this was noted: few runs ask, so the set is made only then."""
+        while self._new_looks:
+            self._looks.add(self._new_looks.pop())
+        return hash((card_id, look(card))) in self._looks
 
     async def read_lists(self) -> None:
         """Read the lists: one may have been archived.
@@ -148,23 +172,25 @@ class RunBoard:
         self.lists = frozenset(item.id for item in lists)
         self.open_lists = frozenset(item.id for item in lists if not item.closed)
 
-    async def listing(self, samples: Container[str]) -> Listing:
+    async def listing(self, samples: Container[str], is_doubted: Callable[[Card], bool] | None) -> Listing:
         """Read the cards. If some are missing that may be too new to be listed, wait and read them again.
+
+        The arguments are those of `Listing`.
 
         Raises:
             BoardClientError: the board could not be read.
         """
         confirmed = await self._ledger.confirmed()
-        listing = await self._read(confirmed, samples)
+        listing = await self._read(confirmed, samples, is_doubted)
         wait = self.created_at + self._settle_seconds - asyncio.get_running_loop().time()
         if listing.missing and wait > 0:
             await asyncio.sleep(wait)
-            listing = await self._read(confirmed, samples)
+            listing = await self._read(confirmed, samples, is_doubted)
         return listing
 
-    async def _read(self, confirmed: IdSet, samples: Container[str]) -> Listing:
+    async def _read(self, confirmed: IdSet, samples: Container[str], is_doubted: Callable[[Card], bool] | None) -> Listing:
         async def take(slices: Iterator[list[Card]]) -> Listing:
-            listing = Listing(self._baseline, confirmed, samples)
+            listing = Listing(self._baseline, confirmed, samples, is_doubted)
             for cards in slices:
                 for card in cards:
                     listing.add(card)
@@ -229,11 +255,3 @@ def _is_no_card(error: BoardClientError, request: Request[T]) -> bool:
 
 async def _itself(value: T) -> T:
     return value
-
-
-async def _ids(slices: Iterator[list[Card]]) -> list[str]:
-    ids: list[str] = []
-    for cards in slices:
-        ids += [card.id for card in cards]
-        await asyncio.sleep(0)
-    return ids

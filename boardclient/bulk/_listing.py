@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from itertools import chain
 from typing import Final, NamedTuple
 
 import attrs
 
 from boardclient.bulk._content import FIELDS, shown_fields
-from boardclient.models import Card
+from boardclient.models import Card, CardDraft
 
 _MOST_LATEST: Final = 2**16
 """How many identifiers a set keeps as they are: 8 MiB of them. Looking one up there takes a third of the time."""
@@ -40,24 +40,28 @@ class Missing(NamedTuple):
 
 
 class IdSet:
-    """A set of identifiers, for millions of them: the latest as they are, the others as hashes of 12 to 24 bytes each.
+    """A set of identifiers or hashes, for millions of them: the latest as they are, the others as hashes of 12 to 24 bytes each.
 
     Hashes differ between processes, so it must not be stored.
     """
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
-        self._latest: set[str] = set()
+        self._latest: set[str | int] = set()
         self._table: array[int] | None = None
         """An open table of the hashes of the others, if there are any."""
         self._number = 0
         """How many it has: numbers other than 0, which marks a free place."""
+        self.taken: IdSet | None = None
+        """Others that can't be added."""
         self.repeated: int = sum(not self.add(identifier) for identifier in ids)
         """How many of `ids` were given before."""
 
-    def add(self, identifier: str) -> bool:
-        """Add an identifier. Return False if the set had it."""
+    def add(self, identifier: str | int) -> bool:
+        """Add an identifier. Return False if the set had it, or it is taken."""
         latest = self._latest
         if identifier in latest or (self._table is not None and self._table[_place(self._table, _hash(identifier))]):
+            return False
+        if self.taken is not None and identifier in self.taken:
             return False
         latest.add(identifier)
         if len(latest) > _MOST_LATEST:
@@ -74,7 +78,7 @@ class IdSet:
             self._table[_place(self._table, value)] = value
         self._latest = set()
 
-    def __contains__(self, identifier: str) -> bool:
+    def __contains__(self, identifier: str | int) -> bool:
         return identifier in self._latest or (
             self._table is not None and bool(self._table[_place(self._table, _hash(identifier))])
         )
@@ -83,7 +87,7 @@ class IdSet:
         return self._number + len(self._latest)
 
 
-def _hash(identifier: str) -> int:
+def _hash(identifier: str | int) -> int:
     return hash(identifier) or 1
 
 
@@ -100,19 +104,28 @@ class Listing:
     """A listing of a board, read card by card. Owned by one reading.
 
     `baseline` are the cards that existed before the run, or None if unknown, and `confirmed` those known to belong to rows.
-    `samples` are the identifiers of confirmed cards to keep as they are listed.
+    `samples` are the identifiers of confirmed cards to keep as they are listed. `is_doubted` tells which of these cards to
+    keep since they may be others by now: a service may give the identifier of a deleted card again.
     """
 
-    def __init__(self, baseline: IdSet | None, confirmed: IdSet, samples: Container[str] = ()) -> None:
+    def __init__(
+        self,
+        baseline: IdSet | None,
+        confirmed: IdSet,
+        samples: Container[str] = (),
+        is_doubted: Callable[[Card], bool] | None = None,
+    ) -> None:
         self.has_baseline = baseline is not None
         self.count = 0
         """How many cards are listed."""
         self.confirmed = 0
         """How many confirmed cards are listed."""
         self.reused = confirmed.repeated
-        """How many rows were confirmed with a card that is another row's, or that existed before the run and is listed."""
+        """How many rows were confirmed with a card that is another row's."""
         self.unaccounted: list[Card] = []
         """The cards that are neither in the baseline nor confirmed."""
+        self.doubted: list[Card] = []
+        """The cards in the baseline or confirmed that `is_doubted` keeps."""
         self.samples: dict[str, Card] = {}
         """The listed cards that were asked for as samples, by identifier."""
         self.fields: set[str] = set()
@@ -120,6 +133,7 @@ class Listing:
         self._baseline = IdSet() if baseline is None else baseline
         self._all_confirmed = confirmed
         self._wanted = samples
+        self._is_doubted = is_doubted
         self._seen = IdSet()
         self._by_list: Counter[str] = Counter()
         self._looks = array("q")
@@ -137,12 +151,18 @@ class Listing:
         was_there = card.id in self._baseline
         if card.id in self._all_confirmed:
             self.confirmed += 1
-            self.reused += was_there
-            self._looks.append(_look(card))
+            self._looks.append(look(card))
             if card.id in self._wanted:
                 self.samples[card.id] = attrs.evolve(card, extra={})
         elif not was_there:
             self.unaccounted.append(attrs.evolve(card, extra={}))
+            return
+        if self._is_doubted is not None and self._is_doubted(card):
+            self.doubted.append(attrs.evolve(card, extra={}))
+
+    def has_row(self, card_id: str) -> bool:
+        """Return True if a card was known to belong to a row."""
+        return card_id in self._all_confirmed
 
     def lacks(self, card_id: str) -> bool:
         """Return True for a confirmed card that is not listed."""
@@ -169,10 +189,11 @@ class Listing:
 
         Cards without names look like no other.
         """
-        looks = {card.id: _look(card) for card in self.unaccounted if card.name is not None}
+        looks = {card.id: look(card) for card in self.unaccounted if card.name is not None}
         counts = Counter(filter(set(looks.values()).__contains__, self._looks))
-        return {card_id: counts[look] for card_id, look in looks.items() if look in counts}
+        return {card_id: counts[seen] for card_id, seen in looks.items() if seen in counts}
 
 
-def _look(card: Card) -> int:
+def look(card: Card | CardDraft) -> int:
+    """Return a hash of what a card shows, or of what a draft sends."""
     return hash((card.name, card.desc or None, card.list_id, card.due))

@@ -113,6 +113,10 @@ class RowMarkers:
         """Return True if a card shows the marker of a row."""
         return (self.of(row) or "").casefold() in markers(card.desc)
 
+    def secret_of(self, rows: Iterable[Row]) -> set[str]:
+        """Return the markers of rows that no other card shows unless its description was copied."""
+        return {self.of(row) or "" for row in rows} if self.are_secret else set()
+
     def cards_of_rows(self, cards: Iterable[Card]) -> set[str]:
         """Return the ids of the cards that show the marker of any row that has one."""
         return self._cards_with(self._made, cards)

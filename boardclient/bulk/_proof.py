@@ -169,9 +169,10 @@ def make_audit(
     markers: RowMarkers,
     *,
     recovered: int,
+    reused: int,
 ) -> BulkAudit:
     """Compare a listing with what is known of the rows. `named` are the cards that the errors of unknown rows name."""
-    others = listing.unaccounted
+    others = [*listing.unaccounted, *(card for card in listing.doubted if card.id in named)]
     # Without a baseline, it is not known which cards existed before, unless they show a marker.
     equal = EqualCards(others if listing.has_baseline else [], listing.fields)
 
@@ -196,7 +197,7 @@ def make_audit(
         recovered=recovered,
         lost=missing.deleted,
         hidden=missing.hidden,
-        reused=listing.reused,
+        reused=reused,
         duplicated=tuple(duplicated[:_NAMED]),
         unexpected=tuple(unexpected[:_NAMED]),
         resembling=tuple(resembling[:_NAMED]),

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from boardclient._responses import ends_run
 from boardclient.bulk._board import PatientReader, RunBoard
-from boardclient.bulk._content import EqualCards, digest
+from boardclient.bulk._content import EqualCards, digest, normal
 from boardclient.bulk._ledger import Doubt, Ledger
 from boardclient.bulk._life import Row
 from boardclient.bulk._listing import Listing
-from boardclient.bulk._markers import Marking, RowMarkers
+from boardclient.bulk._markers import Marking, RowMarkers, markers
 from boardclient.bulk._proof import Claim, Evidence, Samples, Suspects, find_equal, make_audit
 from boardclient.bulk._results import BulkAudit
 from boardclient.errors import BoardClientError, Effect
-from boardclient.models import Card
+from boardclient.models import Card, CardDraft
 
 _MOST_NAMED: Final = 100
 """How many cards are kept for a row that may be its."""
@@ -58,6 +58,8 @@ class Reconciler:
         self._samples = Samples()
         self._recovered = 0
         """How many rows in doubt were found."""
+        self._replaced = 0
+        """How many of these have the identifier of another row's card, which is gone."""
         self._unknown: list[Row] = []
         """The rows whose cards may exist or not."""
         self._named: set[str] = set()
@@ -65,7 +67,7 @@ class Reconciler:
         self._read_at: list[float] = []
         """When the board was read, on the loop's clock."""
         self._listed_in: dict[str, int] = {}
-        """In which of these readings each unaccounted card was listed first, from 1."""
+        """In which of these readings each unaccounted card was first listed as it is, from 1."""
 
     async def prepare(self, *, reads_cards: bool) -> None:
         """Read the board's lists, and the cards that exist before the first row.
@@ -103,6 +105,7 @@ class Reconciler:
         if self._markers.are_secret:
             self._markers.of(row)
         self._samples.add(card_id, row)
+        self._board.note_look(card_id, row.draft)
 
     # --- rows in doubt
 
@@ -115,7 +118,7 @@ class Reconciler:
             BoardClientError: an error that ends the run. If the board can't be read for another reason, the findings say so.
         """
         try:
-            listing = await self._listing()
+            listing = await self._listing(rows)
             await self._board.read_lists()  # after the cards, so that they were listed if it is open
             missing = await self._board.look_for_missing(listing, self._samples.ids)
         except BoardClientError as error:
@@ -130,18 +133,34 @@ class Reconciler:
         for row, card, unknown, _ in findings:
             if card is not None:
                 self._recovered += 1
-                self._samples.add(card.id, row)
+                self._replaced += listing.has_row(card.id)
+                self.note_known(row, card.id)
             elif unknown is not None:
                 self._unknown.append(row)
         return findings
 
-    async def _listing(self) -> Listing:
-        """Read the cards, and note in which reading each was listed first."""
-        listing = await self._board.listing(self._samples.ids)
+    async def _listing(self, rows: Sequence[Row] = ()) -> Listing:
+        """Read the cards, and note in which reading each was listed first. `rows` are in doubt, as the unknown ones are."""
+        listing = await self._board.listing(self._samples.ids, self._doubts([*rows, *self._unknown]))
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
-            self._listed_in.setdefault(card.id, len(self._read_at))
+            if card.id not in self._listed_in or not self._board.is_noted(card.id, card):
+                self._board.note_look(card.id, card)
+                self._listed_in[card.id] = len(self._read_at)
         return listing
+
+    def _doubts(self, rows: Sequence[Row]) -> Callable[[Card], bool] | None:
+        """Return what tells the known cards that may be rows' in doubt: they show a marker, or a name as they did not before."""
+        if not rows:
+            return None
+        wanted, names = self._markers.secret_of(rows), {normal(row.draft.name) for row in rows}
+
+        def is_doubted(card: Card) -> bool:
+            if wanted and not wanted.isdisjoint(markers(card.desc)):
+                return True
+            return normal(card.name or "") in names and not self._board.is_noted(card.id, card)
+
+        return is_doubted
 
     def _since(self, row: Row) -> int:
         """Return how often the board had been read before a row was last sent: none is in flight while it is read."""
@@ -181,25 +200,30 @@ class Reconciler:
     def _recognise(
         self, rows: Sequence[Row], others: Sequence[Doubt], listing: Listing, evidence: Evidence
     ) -> tuple[dict[int, Card], dict[int, list[Card]]]:
-        """Return the card of each row by its place, and the cards of rows for which it is not clear. `others` follow `rows`."""
-        found, unclear = self._markers.match(rows, listing.unaccounted)
-        if not listing.has_baseline:
-            return found, unclear
+        """Return the card of each row by its place, and the cards of rows for which it is not clear. `others` follow `rows`.
+
+        A card whose identifier is known is a row's if it shows its secret marker. If it equals the row, that is not clear.
+        """
+        known = listing.doubted if self._markers.are_secret else []
+        found, unclear = self._markers.match(rows, [*listing.unaccounted, *known])
         given, copies = {card.id for card in found.values()}, listing.copies()
         claims = {
             place: Claim(self._markers.content(row), digest(row.draft), self._since(row))
             for place, row in enumerate(rows)
             if place not in found and place not in unclear
         }
-        claims.update((place, Claim(doubt.content, b"%d" % doubt.seq, 0)) for place, doubt in enumerate(others, len(rows)))
-        free = EqualCards([card for card in listing.unaccounted if card.id not in given], listing.fields)
-        equal, equally = find_equal(claims, free, self._listed_in)
-        for place in [place for place in equal if place < len(rows)]:
-            card, draft = equal[place], rows[place].draft
-            # It may equal the row only in what was sent, but another row's card in everything.
-            is_copy = card.id in copies and bool((card.desc and draft.desc is None) or (card.due and draft.due is None))
-            if is_copy or not evidence.shows_as_sent(draft.list_id):
-                equally[place] = [equal.pop(place)]
+        earlier = {place: Claim(doubt.content, b"%d" % doubt.seq, 0) for place, doubt in enumerate(others, len(rows))}
+        free = [card for card in listing.unaccounted if listing.has_baseline and card.id not in given]
+        equal, equally = find_equal({**claims, **earlier}, EqualCards(free, listing.fields), self._listed_in)
+        doubted = EqualCards(listing.doubted, listing.fields)
+        for place, claim in claims.items():
+            draft = rows[place].draft
+            # The card of a row that is the same is that row's.
+            cards = [card for card in doubted.to(claim.content) if not self._board.is_noted(card.id, draft)]
+            if place in equal and (cards or _is_copy(equal[place], draft, copies) or not evidence.shows_as_sent(draft.list_id)):
+                cards.append(equal.pop(place))
+            if cards:
+                equally[place] = [*equally.get(place, ()), *cards]
         return {**found, **equal}, {**unclear, **equally}
 
     def _absence(self, row: Row, listing: Listing, evidence: Evidence) -> RowFinding:
@@ -233,8 +257,21 @@ class Reconciler:
         missing = await self._board.look_for_missing(listing, self._samples.ids)
         evidence = Evidence(self._samples, listing, self._markers)
         return make_audit(
-            self._unknown, self._named, self._samples, listing, missing, evidence, self._markers, recovered=self._recovered
+            self._unknown,
+            self._named,
+            self._samples,
+            listing,
+            missing,
+            evidence,
+            self._markers,
+            recovered=self._recovered,
+            reused=max(listing.reused, self._replaced),
         )
+
+
+def _is_copy(card: Card, draft: CardDraft, copies: Mapping[str, int]) -> bool:
+    """Return True if a card equals a row only in what was sent, but another row's card in everything."""
+    return card.id in copies and bool((card.desc and draft.desc is None) or (card.due and draft.due is None))
 
 
 def _why(cards: Sequence[Card], *, is_equal: bool) -> str:

@@ -44,6 +44,22 @@ class Losing:
 
 
 @attrs.define
+class GivingAgain:
+    """A fault: a card is deleted just before another is created, which gets its identifier. The response may be lost."""
+
+    world: World
+    gone: str
+    is_lost: bool = True
+
+    async def play(self, stage: Any) -> None:
+        cards, answer = self.world.service.rules.cards, stage.commit()
+        made, gone = cards.pop(answer.body["id"]), record(self.world, self.gone)
+        made.id = answer.body["id"] = gone.id
+        cards[gone.id] = made
+        await (faults.drop(commit=True).play(stage) if self.is_lost else stage.reply_answer())
+
+
+@attrs.define
 class Run:
     """What a run said, by the names of the rows."""
 
@@ -178,10 +194,14 @@ async def test_cards_of_others_beside_a_run_are_no_fault(world: World) -> None:
     assert done.audit.is_sound
 
 
-async def test_a_card_that_was_listed_before_a_row_was_sent_is_not_its_own(world: World) -> None:
-    """The card of others keeps only the row unknown that was sent before the board was read. A later one is sent again."""
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_a_card_that_was_listed_before_a_row_was_sent_is_not_its_own(world: World, is_gone: bool) -> None:
+    """The card of others keeps only the row unknown that was sent before the board was read. A later one is sent again.
+
+    If the later one gets the identifier of that card, which is deleted, it is found.
+    """
     world.service.faults.add(faults.drop(), "cards.create", call=2)
-    world.service.faults.add(faults.drop(), "cards.create", call=4)
+    world.service.faults.add(GivingAgain(world, "of others") if is_gone else faults.drop(), "cards.create", call=4)
     world.service.faults.add(Meanwhile(lambda: add_card(world)), "boards.cards", call=2)
     known = asyncio.Event()
 
@@ -199,7 +219,80 @@ async def test_a_card_that_was_listed_before_a_row_was_sent_is_not_its_own(world
             if result.draft.name == "b":
                 known.set()
     assert states == {**dict.fromkeys("acdef", "created"), "b": "unknown"}
-    assert Counter(world.sent) == Counter("abcddef")
+    assert Counter(world.sent) == (Counter("abcdef") if is_gone else Counter("abcddef"))
+
+
+# --- identifiers that are given again
+
+
+@pytest.mark.parametrize("marker", [None, True])
+@pytest.mark.parametrize("gone", ["a", "before"])
+async def test_a_lost_card_with_the_identifier_of_a_deleted_one_is_not_created_twice(
+    world: World, gone: str, marker: bool | None
+) -> None:
+    """The deleted one was a row's, or on the board before. A marker shows whose the card is now, also to a later run."""
+    add_card(world, "before")
+    world.service.faults.add(GivingAgain(world, gone), "cards.create", call=3)
+    done = await run(world, "abcdef", journal=world.path, marker=marker)
+    assert done.states == {**dict.fromkeys("abdef", "created"), "c": "created" if marker else "unknown"}
+    assert (done.audit.reused, done.audit.is_sound) == (int(gone == "a" and bool(marker)), gone == "before" and bool(marker))
+    card = record(world, "c")
+    if marker is None:
+        assert f"the card {card.id} may be its own" in done.error("c")
+        assert [card.name for card in done.audit.resembling] == ["c"]
+    later = await run(world, "abcdefgh", lost="g", journal=world.path, marker=marker)
+    assert later.states == {
+        **dict.fromkeys("abdef", "already"),
+        "c": "already" if marker else "unknown",
+        **dict.fromkeys("gh", "created"),
+    }
+    assert Counter(world.sent) == Counter("abcdefggh")
+
+
+@pytest.mark.parametrize("journal", [True, False])
+@pytest.mark.parametrize("marker", [None, True])
+async def test_a_response_that_names_a_card_that_was_there_before_confirms_nothing(
+    world: World, journal: bool, marker: bool | None
+) -> None:
+    """The identifier may have been given again: a marker shows that. Otherwise the row may have no card of its own."""
+    path = world.path if journal else None
+    add_card(world, "before")
+    world.service.faults.add(GivingAgain(world, "before", is_lost=False), "cards.create", call=2)
+    done = await run(world, "abc", journal=path, marker=marker)
+    assert done.states == {"a": "created", "b": "created" if marker else "unknown", "c": "created"}
+    assert (done.audit.is_wrong, done.audit.is_sound) == (False, bool(marker))
+
+
+@pytest.mark.parametrize("marker", [None, True])
+async def test_a_response_that_names_an_older_card_of_others_makes_no_row_created(world: World, marker: bool | None) -> None:
+    """The row's own card is found, if there is one."""
+    older = add_card(world, "before")
+    world.service.rules.shape = lambda operation, body: (
+        {**body, "id": older} if operation == "cards.create" and body["name"] == "b" else body
+    )
+    done = await run(world, "abc", marker=marker)
+    assert set(done.states.values()) == {"created"}
+    assert done.results["b"].card is not None
+    assert done.results["b"].card.id == record(world, "b").id
+    assert Counter(world.sent) == Counter("abc")
+
+
+async def test_equal_cards_that_were_there_before_are_no_obstacle(world: World) -> None:
+    """They look as they did: an absent row is sent again, and the card of another is found."""
+    for name in "bc":
+        add_card(world, name)
+    done = await run(world, "abcd", committed="b", lost="c")
+    assert set(done.states.values()) == {"created"}
+    assert world.there == [*"abbccd"]
+    assert done.audit.is_sound
+
+
+async def test_a_known_card_that_was_changed_to_equal_a_lost_row_is_not_taken_for_its_own(world: World) -> None:
+    """Nothing shows whether it has been changed, or deleted and its identifier given again."""
+    add_card(world, "before")
+    done = await run(world, "abcd", lost="c", before_reading=change(world, "before", name="c"))
+    assert done.states["c"] == "unknown"
+    assert Counter(world.sent)["c"] == 1
 
 
 # --- one card, one row
@@ -617,7 +710,7 @@ async def test_a_second_card_with_a_marker_is_reported(world: World) -> None:
 
 
 async def test_a_response_that_names_the_card_of_a_lost_row_makes_no_second_card(world: World) -> None:
-    """The markers of known cards show that responses name the cards of others."""
+    """The marker shows whose card it is. The row that is reported with it may have none."""
 
     def shape(operation: str, body: Any) -> Any:
         is_wrong = operation == "cards.create" and body["name"] == "b"
@@ -626,8 +719,9 @@ async def test_a_response_that_names_the_card_of_a_lost_row_makes_no_second_card
     world.service.rules.shape = shape
     done = await run(world, "abcd", committed="a", marker=True)
     assert Counter(world.sent) == Counter("abcd")
-    assert (done.states["a"], done.audit.is_sound) == ("unknown", False)
-    assert record(world, "b").id in done.error("a")
+    assert done.results["a"].card is not None
+    assert done.results["a"].card.id == record(world, "a").id
+    assert (done.audit.reused, [card.name for card in done.audit.duplicated]) == (1, ["b"])
 
 
 async def test_rows_that_share_a_marker_are_clear_only_together(world: World) -> None:
