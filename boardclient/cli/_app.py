@@ -190,7 +190,6 @@ _SETTINGS = {"max_content_width": 110, "help_option_names": ["-h", "--help"]}
     help="The deadline of a call, including all its attempts.",
 )
 @click.option("--allow-insecure", is_flag=True, help="Allow unencrypted http to hosts other than this machine.")
-@click.option("--verbose", is_flag=True, help="Log each call and its attempts on stderr, without credentials.")
 @click.version_option(__version__, message="%(version)s", help="Print the version.")
 def app(**options: Any) -> None:
     """Work with boards, lists and cards of a board service.

@@ -13,7 +13,7 @@ import attrs
 import click
 
 import boardclient
-from boardclient import BoardClientError, Effect, logs
+from boardclient import BoardClientError, Effect
 from boardclient.cli import _profiles, _sign_in
 from boardclient.cli._errors import StoppedError, UsageError
 from boardclient.cli._output import note
@@ -165,7 +165,6 @@ def _settings() -> Settings:
 def without_session(work: Callable[[Settings], Awaitable[None]]) -> None:
     """Run `work` until it ends or a signal comes. The process ends with the exit code of an error, if there is one."""
     with reported():
-        _log()
         settings = _settings()
         run_until_signal(lambda: work(settings))
 
@@ -196,14 +195,8 @@ def with_session(
                 await work(client)
 
     with reported(writes=writes, when_stopped=when_stopped):
-        _log()
         settings = _settings()
         run_until_signal(in_session, graceful_stop)
-
-
-def _log() -> None:
-    if click.get_current_context().find_root().params["verbose"]:
-        logs.log_to_stderr("debug")
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -217,13 +210,12 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Nobody can be asked here: give --yes to do it")
     # The event loop, which handles signals otherwise, stands still while the user thinks.
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    terminate = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         is_wanted = click.confirm(question, err=True)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGTERM, terminate)
     if not is_wanted:
         raise UsageError("nothing was changed")

@@ -17,8 +17,7 @@ import secrets
 import sys
 import threading
 import webbrowser
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TypeVar
+from collections.abc import AsyncIterator, Iterator
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import attrs
@@ -28,8 +27,6 @@ import boardclient
 from boardclient.cli._errors import CommandError, UsageError
 from boardclient.cli._output import note
 from boardclient.cli._profiles import Settings
-
-T = TypeVar("T")
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PAGE = "<!doctype html><meta charset=utf-8><title>boardclient</title><body style='font:1.2em system-ui;margin:3em'><p>{}"
@@ -76,10 +73,10 @@ class _Answer:
         if not hmac.compare_digest(fields.get("state", "").encode(), self.state.encode()):
             return "This is not the answer to this sign-in: its state is another one."
         if "code" in fields:
-            self._settle(self.code.set_result, fields["code"])
+            self._settle(fields["code"])
             return "You are signed in. You can close this page."
         refusal = fields.get("error_description") or fields.get("error") or "no code came back"
-        self._settle(self.code.set_exception, CommandError(f"not signed in: {refusal}"))
+        self._settle(CommandError(f"not signed in: {refusal}"))
         return f"The sign-in failed: {refusal}. You can close this page."
 
     def paste(self, text: str) -> None:
@@ -87,12 +84,12 @@ class _Answer:
         if "?" in text or "state=" in text:
             note(self.redirect(text.partition("?")[2] or text))
         else:
-            self._settle(self.code.set_result, text)
+            self._settle(text)
 
-    def _settle(self, settle: Callable[[T], None], result: T) -> None:
-        """Take a result, unless there is one."""
-        if not self.code.done():
-            settle(result)
+    def _settle(self, result: str | CommandError) -> None:
+        """Take a code or a refusal, unless there is one."""
+        with contextlib.suppress(asyncio.InvalidStateError):
+            self.code.set_result(result) if isinstance(result, str) else self.code.set_exception(result)
 
 
 def _address(settings: Settings, redirect_uri: str, state: str, verifier: str) -> str:
