@@ -1,28 +1,30 @@
-"""What instruments see of responses, without I/O."""
+"""What instruments that wrap `ClientSession` see of responses."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import aiohttp
 import pytest
 
-from boardclient._transport._client_session import FORM_TYPE, secrets_of, shown_headers, shown_response
+from boardclient import ApiError
+from boardclient.testing import BoardService, faults
 
-URL = "https://board.example/1/members/me"
+SECRET = "s3cret-of-the-client"
 
 
-@pytest.mark.parametrize(
-    ("url", "body", "content_type", "secrets"),
-    [
-        (URL, None, "", []),
-        (f"{URL}?fields=a&key=k%2F1&TOKEN=t+1", None, "", ["k/1", "t 1"]),
-        (URL, b'{"key": "k", "token": "t", "name": "n"}', "application/json", ["k", "t"]),
-        (URL, b'["token"]', "application/json", []),
-        (URL, b"\xff{", "application/json", []),
-        (URL, b"client_id=i&client_secret=s%20s&code=c", FORM_TYPE, ["s s", "c"]),
-    ],
-)
-def test_secrets_are_found_in_requests(url: str, body: bytes | None, content_type: str, secrets: list[str]) -> None:
-    """Credentials are taken from query, form and JSON body; what is none of these holds no credential."""
-    assert secrets_of(url, body, content_type) == secrets
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, bytes]]:
+    """Wrap the requests of aiohttp, and give the header X-Copy and the body of each response."""
+    noted: list[tuple[str | None, bytes]] = []
+
+    async def request(self: Any, *args: Any, request: Any = aiohttp.ClientSession._request, **options: Any) -> Any:
+        response = await request(self, *args, **options)
+        noted.append((response.headers.get("X-Copy"), await response.read()))
+        return response
+
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", request)
+    return noted
 
 
 @pytest.mark.parametrize(
@@ -37,21 +39,24 @@ def test_secrets_are_found_in_requests(url: str, body: bytes | None, content_typ
         (b'"t0"', b'"***"'),
     ],
 )
-def test_a_token_is_not_shown(body: bytes, shown: bytes) -> None:
-    """Of the response to a token exchange names and numbers are left."""
-    headers, kept = shown_response({"X-Copy": "t0", "Content-Encoding": "gzip"}, body, ["t0"], is_token=True)
-    assert kept == shown
-    assert dict(headers) == {"X-Copy": "***", "Content-Length": str(len(shown))}
+async def test_a_token_is_not_shown(
+    service: BoardService, seen: list[tuple[str | None, bytes]], body: bytes, shown: bytes
+) -> None:
+    """Of the response to a token exchange names and numbers are left, and the application gets all of it."""
+    service.faults.add(faults.status(200, {"X-Copy": f"bearer {SECRET}"}, body), "token.exchange")
+    async with service.session() as session:
+        response = await session.exchange.post_form(f"{service.auth_url}/1/OAuthGetAccessToken", {"client_secret": SECRET})
+    assert (response.headers["X-Copy"], response.body) == (f"bearer {SECRET}", body)
+    assert seen == [("bearer ***", shown)]
 
 
-def test_a_token_in_headers_is_not_shown() -> None:
-    """A header that repeats the token of the body has it redacted."""
-    headers, _ = shown_response({"X-Copy": "bearer t0"}, b'{"access_token": "t0"}', [], is_token=True)
-    assert headers["X-Copy"] == "bearer ***"
-
-
-def test_responses_without_credentials_stay() -> None:
-    """Where a request held no credential, its response is shown as it is."""
-    headers, body = shown_response({"X-Kind": "a"}, b"a body", [], is_token=False)
-    assert (dict(headers), body) == ({"X-Kind": "a", "Content-Length": "6"}, b"a body")
-    assert dict(shown_headers({"X-Echo": "a secret", "X-secret": "1"}, ["secret"])) == {"X-Echo": "a ***", "X-***": "1"}
+@pytest.mark.parametrize("json", [["a list"], {"name": "a field"}])
+async def test_credentials_of_a_request_are_not_shown(
+    service: BoardService, seen: list[tuple[str | None, bytes]], json: Any
+) -> None:
+    """Credentials in a query or in a JSON body are redacted in what the service repeats of them."""
+    service.faults.add(faults.status(403, {"X-Copy": service.token}, f"no {service.key} here".encode()))
+    async with service.session(retry=None) as session:
+        with pytest.raises(ApiError):
+            await session.request("POST", "/1/things", json=json)
+    assert seen == [("***", b"no *** here")]
