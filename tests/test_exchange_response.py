@@ -318,7 +318,7 @@ def test_a_ring_of_errors_of_parse_token() -> None:
 # --- whatever comes
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode), st.integers(0, 999))
 @example(b"\xef\xbb\xbf{}", 200)
 @example(b'{"access_token":"\\ud800"}', 200)
@@ -385,7 +385,7 @@ def _raising(fields: Mapping[str, JsonValue]) -> Token:
 _parses = st.sampled_from([None, None, _returning(CANARY), _returning({CANARY: 1}), _raising])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(_bodies(), st.sampled_from([199, 200, 201, 302, 400, 401, 500]), _parses)
 def test_no_failure_shows_a_value(body: bytes, status: int, parse: Any) -> None:
     """Wherever the response holds a token, a failure and its error show nothing of it, nor of its base64 form."""

@@ -224,9 +224,8 @@ BODIES = (
 BODIES |= st.tuples(BODIES, BODIES).map(b"".join)
 
 
-@settings(deadline=None, max_examples=60)
-@given(BODIES)
-@pytest.mark.parametrize("request_", READS)
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(READS), BODIES)
 def test_any_body_is_a_value_or_a_decode_error(request_: ops.Request[Any], body: bytes) -> None:
     """Whatever bytes a success carries, each operation gives its value or a DecodeError; a change always its value."""
     outcome = interpret(request_, raw_response(200, body), NOW)
