@@ -94,13 +94,6 @@ def test_a_card_whose_response_is_lost_is_looked_up_on_the_board(cli, board_serv
     assert re.fullmatch(r"the response was lost: the board is read at \d\d:\d\d:\d\d to find the card\n", err)
 
 
-def test_an_identifier_is_taken_before_a_name(cli, board_service: BoardService, board) -> None:
-    """A list whose name is the identifier of another one is never taken for it."""
-    cli("list", "create", board.todo, "--board", board.board)
-    cli("card", "create", "x", "--list", board.todo, "--board", board.board)
-    assert [card.list_id for card in board_service.rules.cards.values()] == [board.todo]
-
-
 @pytest.mark.parametrize("argv", [["card", "delete", "{card}"], ["list", "archive", "{todo}"]])
 def test_what_can_t_be_undone_needs_consent(cli, board_service: BoardService, board, monkeypatch, argv) -> None:
     card_id = fields(cli("card", "create", "x", "--list", board.todo).out)["id"]

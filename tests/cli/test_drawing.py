@@ -72,10 +72,6 @@ def test_a_board_is_drawn_in_columns_of_cards(shown: Draw) -> None:
     assert "(list not shown) (1)" in text
 
 
-def test_a_board_without_lists_says_so(shown: Draw) -> None:
-    assert shown([], []) == "The board has no lists.\n"
-
-
 def test_markup_and_control_characters_of_the_service_are_escaped(shown: Draw) -> None:
     text = shown(
         [{**TODO, "name": "[red]List[/red]\x1b"}], [{"id": "c1", "name": "[bold]x[/] :smile: \x1b[2J\u202e", "idList": "l1"}]

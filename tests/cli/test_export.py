@@ -137,26 +137,10 @@ def test_cards_that_could_not_be_read_back_are_named_and_left_out(cli, board_ser
     assert lines[5] == "boardclient: error: 5 cards could not be written as import reads them"
 
 
-def test_an_unknown_board_leaves_the_file_as_it_is(cli, tmp_path: Path) -> None:
-    path = tmp_path / "cards.csv"
-    path.write_text("kept")
-    code, out, err = cli("export", "nowhere", "--output", str(path))
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert path.read_text() == "kept"
-
-
 def test_an_output_that_cannot_be_written_is_one_line(cli, board, tmp_path: Path) -> None:
     code, out, err = cli("export", board.board, "--output", str(tmp_path / "no" / "cards.csv"))
     assert (code, out) == (2, "")
     assert err.endswith("cards.csv: No such file or directory\n")
-
-
-def test_a_file_without_a_known_extension_is_bad_usage(cli, board_service: BoardService, board) -> None:
-    board_service.calls.clear()
-    code, _, err = cli("export", board.board, "--output", "cards.data")
-    assert code == 2
-    assert "must be one of" in err
-    assert not board_service.calls
 
 
 def test_a_list_is_written_by_name_if_the_name_is_unique(cli, board_service: BoardService, board, exported) -> None:

@@ -86,17 +86,6 @@ def test_an_unknown_or_ambiguous_list_is_refused(value: str, message: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "due"),
-    [
-        ("2027-01-02T03:04:05Z", datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC)),
-        ("2027-01-02T03:04+01:00", datetime(2027, 1, 2, 3, 4, tzinfo=timezone(timedelta(hours=1)))),
-    ],
-)
-def test_a_due_date_keeps_its_offset(text: str, due: datetime) -> None:
-    assert parse_due(text) == due
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("tomorrow", "is not an ISO 8601 date"),
