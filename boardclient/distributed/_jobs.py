@@ -309,13 +309,15 @@ async def _prepare(database: Database, job: Job, session: AsyncSession) -> dict[
 
 async def _is_open(database: Database, job: str, part: int) -> bool:
     """Return True if a part is open; the closing part, if all others are done."""
+    is_other = (parts.c.job == job) & (parts.c.part != CLOSING) & (parts.c.state != "done")
+    others = sa.select(sa.func.count()).select_from(parts).where(is_other).scalar_subquery()
     async with database.begin() as connection:
-        rows = await connection.execute(sa.select(parts.c.part, parts.c.state).where(parts.c.job == job))
-        found: dict[int, str] = {row.part: row.state for row in rows}
-    if part not in found:
+        wanted = sa.select(parts.c.state, others).where(parts.c.job == job, parts.c.part == part)
+        found = (await connection.execute(wanted)).one_or_none()
+    if found is None:
         raise JournalError(f"the job {job!r} has no part {part}")
-    others = [state for number, state in found.items() if number != CLOSING]
-    return found[part] != "done" and (part != CLOSING or {*others} <= {"done"})
+    state, waiting = found
+    return bool(state != "done" and (part != CLOSING or not waiting))
 
 
 async def _run(
