@@ -2,28 +2,36 @@
 
 PLACE is the path of a file that does not exist, or postgresql://…; by default a temporary file. For each batch of rows it shows
 processor time, time and bytes, then the same beside a transaction that is held open, which keeps a vacuum from removing anything.
+--simulate plans all parts of such a job, with few rows each, and lets all workers write as fast as they can. Each has two
+connections, which a server's `max_connections` has to allow. The processor time is that of the server's processes on this host.
 """
 
 import argparse
 import asyncio
 import contextlib
+import itertools
+import json
 import os
 import pickle
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sized
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
 from boardclient import Card, CardDraft
 from boardclient._database import Database
+from boardclient._pace._shared import Message, Store
 from boardclient.bulk._life import Row
 from boardclient.distributed import plan, report
 from boardclient.distributed._lease import Lease, claim
-from boardclient.distributed._parts import BATCH, PartLedger
+from boardclient.distributed._parts import BATCH, PartLedger, read_states
 from boardclient.distributed._tables import events, parts
 from boardclient.testing import BoardService
 
@@ -102,6 +110,114 @@ async def _measure(place: str, rows: int) -> None:
     print(f"{event_bytes * batches / 1e9:.1f} GB, {writes:.0f} batches and {_WORKERS * 4 / _LEASE:.0f} renewals a second")
 
 
+# --- the traffic of all workers
+
+
+class _Rows(Sized, Iterable[CardDraft]):
+    """Rows that are made while they are read."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[CardDraft]:
+        return (CardDraft(f"Card {n}", "5f3c7a9e1b2d4c6a00000000", reference=f"r{n}") for n in range(self._count))
+
+
+class _Worker:
+    """A worker with a connection of its own, which holds a part."""
+
+    batches = itertools.count()
+
+    def __init__(self, place: str, lease: Lease) -> None:
+        self.database = Database(place)
+        self.store = Store(place, f"account {lease.part}")
+        self._lease = lease
+        self._ended: dict[int, Any] = {}
+
+    async def renew(self) -> None:
+        async with self.database.begin() as connection:
+            await self._lease.renew(self.database, connection)
+
+    async def write(self) -> None:
+        first = BATCH * next(self.batches)
+        outcomes = json.dumps([(first + n, "done", f"5f3c7a9e1b2d4c6a{first + n:08x}") for n in range(BATCH)])
+        values = {"part": self._lease.part, "epoch": self._lease.epoch, "sent": json.dumps([*range(first, first + BATCH)])}
+        async with self.database.begin() as connection:
+            await self._lease.renew(self.database, connection)
+            await connection.execute(events.insert().values(job=self._lease.job, outcomes=outcomes, **values))
+
+    async def exchange(self) -> None:
+        answer = await self.store.exchange("worker", Message(refused=1, wanted=2, ended=self._ended))
+        self._ended = {attempt.serial: (200, None, 0.05) for attempt in answer.granted}
+
+
+async def _server_seconds(database: Database) -> float:
+    """Return the processor time of the server's processes for this database so far, for a file that of this process."""
+    if database.is_file:
+        return time.process_time()
+    async with database.begin() as connection:
+        found = await connection.execute(sa.text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()"))
+        paths = [Path(f"/proc/{pid}/schedstat") for pid in found.scalars()]
+    return sum(int(path.read_text().split()[0]) for path in paths if path.exists()) / 1e9
+
+
+async def _traffic(
+    database: Database, name: str, needed: float, steps: list[Callable[[], Awaitable[object]]], seconds: float
+) -> float:
+    """Let each worker repeat its step, and return the server's processor time for one."""
+    for step in steps:  # connections are made one after the other
+        await step()
+    count, cpu, began = 0, await _server_seconds(database), time.perf_counter()
+
+    async def repeat(step: Callable[[], Awaitable[object]]) -> None:
+        nonlocal count
+        while time.perf_counter() - began < seconds:
+            await step()
+            count += 1
+
+    await asyncio.gather(*map(repeat, steps))
+    rate = count / (time.perf_counter() - began)
+    each = (await _server_seconds(database) - cpu) / max(1, count)
+    print(
+        f"{name}: {rate:.0f} a second of {needed:.0f}; {each * 1e3:.2f} ms of CPU each, so {100 * each * needed:.0f} % of a core"
+    )
+    return each
+
+
+async def _simulate(place: str, count: int, workers: int, seconds: float) -> None:
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    job = await plan(_Rows(8 * count), "board", place, parts=count)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3
+    print(f"{len(job.parts):,} parts: planned in {time.perf_counter() - began:.0f} s with {grown:.0f} MB more memory")
+    database, everyone = Database(place), list[_Worker]()
+    async with contextlib.AsyncExitStack() as opened:
+        opened.push_async_callback(database.aclose)
+        for part in job.parts[:workers]:
+            lease = await claim(database, job.name, part, "simulated", 1e5)
+            assert lease is not None
+            everyone.append(_Worker(place, lease))
+            opened.push_async_callback(everyone[-1].database.aclose)
+            opened.push_async_callback(everyone[-1].store.aclose)
+        writes, renewals = _WORKERS * _RATE / BATCH, _WORKERS * 4 / _LEASE
+        await _traffic(database, "renewals", renewals, [each.renew for each in everyone], seconds)
+        await _traffic(database, "batches", writes, [each.write for each in everyone], seconds)
+        few = [each.write for each in everyone[:8]]  # so that a row has as many versions as a part's at its end
+        alone = await _traffic(database, "batches of eight", writes, few, seconds)
+        async with _held_open(place):
+            beside = await _traffic(database, "batches of eight beside an open transaction", writes, few, seconds)
+        print(f"loss beside an open transaction: {100 * (beside / alone - 1):.0f} %")
+        await _traffic(database, "exchanges of paces", 5 * _WORKERS, [each.exchange for each in everyone], seconds)
+        rows = BATCH * next(_Worker.batches)
+        tracemalloc.start()
+        began = time.perf_counter()
+        await read_states(database, job.name)
+        kept = tracemalloc.get_traced_memory()[1] / rows
+        print(f"the state of a row: {kept:.0f} bytes in the closing part, {kept * _CARDS / 1e9:.0f} GB for {_CARDS:,} rows")
+
+
 async def _scale(folder: Path, rows: int) -> None:
     """Create cards by one process, then by two, at a service with a latency of 50 ms."""
     rates = []
@@ -131,14 +247,20 @@ def main() -> None:
     parser.add_argument("place", nargs="?", metavar="PLACE")
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--processes", action="store_true", help="compare one process with two, over a service on this host")
+    parser.add_argument("--simulate", action="store_true", help="plan all parts, and let all workers write: minutes")
     parser.add_argument("--smoke", action="store_true", help="tiny counts: shows that it runs, measures nothing")
     options = parser.parse_args()
     rows = 600 if options.smoke else options.rows
     with tempfile.TemporaryDirectory() as folder:
+        place = options.place or str(Path(folder) / "ledger")
         if options.processes:
             asyncio.run(_scale(Path(folder), rows))
+        elif options.simulate:
+            asyncio.run(_simulate(place, _CARDS // _PART, _WORKERS, 15.0))
         else:
-            asyncio.run(_measure(options.place or str(Path(folder) / "ledger"), rows))
+            asyncio.run(_measure(place, rows))
+        if options.smoke:
+            asyncio.run(_simulate(f"{place} of all", 20, 4, 0.1))
 
 
 if __name__ == "__main__":
