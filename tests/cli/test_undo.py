@@ -86,19 +86,23 @@ def test_cards_that_were_there_before_the_import_are_kept_and_named(cli, board_s
     assert cli("undo", f"{path}.journal", "--yes").out == undone(kept=2)
 
 
-def test_a_card_that_was_there_before_is_kept_though_a_response_named_it(cli, board_service, board, csv_file) -> None:
-    """A service or a proxy that takes a row for a repetition responds with an older card."""
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_card_that_was_there_before_is_never_deleted(cli, board_service, board, csv_file, is_named: bool) -> None:
+    """A response may name it, as that of a service that takes a row for a repetition, or a person may settle a row with it."""
     cli("card", "create", "A", "--list", board.done)
     (older,) = board_service.rules.cards
     body = json.dumps({"id": older, "name": "A"}).encode()
-    board_service.faults.add(board_service.faults.foreign_body(body), "cards.create", call=2)
-    path = csv_file("name\nA\nB\n")
-    code, _, err = cli("import", path, *into(board), "--existing", "create", "--concurrency", "1")
-    assert (code, "rows were given the card of another row or an older one" in err) == (1, True)
+    faults = board_service.faults
+    faults.add(faults.foreign_body(body) if is_named else faults.drop(), "cards.create", call=2)
+    path = csv_file("name\nA\n")
+    code = cli("import", path, *into(board), "--existing", "create").code
+    if not is_named:
+        assert code == 3
+        assert cli("journal", "resolve", f"{path}.journal", "0", "--card", older).code == 0
     code, out, err = cli("undo", f"{path}.journal", "--yes")
-    assert (code, out) == (0, undone(deleted=1, kept=1))
-    assert f"({older}) was there before the import" in err
-    assert older in board_service.rules.cards
+    assert (code, out) == (0, undone(deleted=1) if is_named else undone(kept=1))
+    assert (f"({older}) was there before the import" in err) is not is_named
+    assert list(board_service.rules.cards) == [older]
 
 
 def test_what_was_undone_is_imported_again(cli, board_service: BoardService, imported) -> None:
