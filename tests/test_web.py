@@ -12,6 +12,7 @@ import math
 import sys
 import weakref
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from string import ascii_letters
 from typing import Any
@@ -414,7 +415,7 @@ async def test_clocks_of_workers_may_differ_by_a_minute(service: BoardService, s
     for ahead, reason in ((60, ""), (62, "expired")):
         browser, clock = Browser(), Clock(1_800_000_000.0)
         other = sign_in_of(service, session, clock=lambda: clock.now + ahead)  # noqa: B023 -- used at once
-        sign_in, store = sign_in_of(service, session, clock=clock), other._credentials
+        sign_in = sign_in_of(service, session, clock=clock)
         state = browser.begin(other)["state"]
         if reason:
             await refused(browser, sign_in, reason, code="c", state=state)
@@ -423,7 +424,6 @@ async def test_clocks_of_workers_may_differ_by_a_minute(service: BoardService, s
         browser.begin(other)
         await browser.complete(other, code=service.new_code(), state=browser.begin(other)["state"])
         assert sign_in.account_of_request(browser.cookies) == (None if reason else MEMBER_ID)
-        assert store.account == "default"
 
 
 # --- signing out
@@ -723,32 +723,34 @@ async def test_a_request_that_ends_early_does_not_lose_the_token(
         await asyncio.sleep(0)
 
 
-async def test_a_session_that_closes_amid_a_sign_in(service: BoardService, browser: Browser) -> None:
-    """The sign-in ends with SessionClosedError, before the exchange and amid it."""
-    service.faults.add(faults.hang(), "token.exchange")
+@pytest.mark.parametrize("operation", ["token.exchange", "members.me"])
+async def test_a_session_that_closes_amid_a_sign_in(service: BoardService, browser: Browser, operation: str) -> None:
+    """The sign-in ends with SessionClosedError, before the exchange, amid it and after it."""
+    service.faults.add(faults.hang(), operation)
     session = service.session()
     sign_in = sign_in_of(service, session)
     states = [browser.begin(sign_in)["state"] for _ in range(2)]
     completing = asyncio.create_task(sign_in.complete({"code": service.new_code(), "state": states[0]}, browser.cookies))
-    await service.received("token.exchange")
+    await service.received(operation)
     await session.aclose()
     for awaited in (completing, sign_in.complete({"code": "c", "state": states[1]}, browser.cookies)):
         with pytest.raises(SessionClosedError):
             await awaited
 
 
-async def test_a_session_that_closes_between_two_steps(
-    monkeypatch: pytest.MonkeyPatch, sign_in: SignIn, browser: Browser
-) -> None:
-    """The sign-in ends with SessionClosedError where a step finds the session closed."""
+async def test_a_session_that_closes_between_two_steps(service: BoardService, browser: Browser) -> None:
+    """Another event loop may close the session: the next step finds it closed."""
+    session = service.session()
 
-    async def closed(*arguments: object, **options: object) -> Token:
-        raise SessionClosedError("closed")
+    def parse_token(fields: Mapping[str, object]) -> Token:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, session.aclose()).result()
+        return Token(str(fields["access_token"]))
 
-    monkeypatch.setattr(sign_in._credentials, "request_token", closed)
+    sign_in = sign_in_of(service, session, parse_token=parse_token)
     state = browser.begin(sign_in)["state"]
-    with pytest.raises(SessionClosedError, match="closed"):
-        await browser.complete(sign_in, code="c", state=state)
+    with pytest.raises(SessionClosedError):
+        await browser.complete(sign_in, code=service.new_code(), state=state)
 
 
 async def test_many_accounts_and_states(service: BoardService, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,23 +65,13 @@ async def test_the_application_signs_in_uploads_and_shows_progress(app: Any, con
             assert refused.status == (202 if not bad else 400), bad
 
 
-async def test_a_file_that_is_too_large_is_refused_while_it_arrives(app: Any, consenting: BoardService) -> None:
-    """The rest of the file is not read."""
-    sent = 0
-
-    def endless() -> Any:
-        nonlocal sent
-        yield b"name\n"
-        while True:
-            sent += 1
-            yield b"x" * 2**20
-
+async def test_a_file_that_is_too_large_is_refused(app: Any, consenting: BoardService) -> None:
+    """Nothing of it is kept."""
     with TestClient(app, HOST, follow_redirects=False) as client:
         browser = Browser(sending(client))
         await browser.sign_in(consenting.members[0].id, f"/boards/{consenting.seed({'To Do': []}).id}")
-        body = iter(endless())
-        scope_body = b"".join(next(body) for _ in range(13))
-        reply = await sending(client)("POST", "/boards/1/lists/1/cards", cookie_of(browser), content=scope_body)
+        content = b"name\n" + b"x" * 11 * 2**20
+        reply = await sending(client)("POST", "/boards/1/lists/1/cards", cookie_of(browser), content=content)
     assert reply.status == 413
     assert not Path("uploads").exists()
 

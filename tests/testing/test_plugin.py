@@ -1,12 +1,10 @@
-"""The pytest plugin, in pytest processes of its own."""
+"""The pytest plugin."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+pytest_plugins = ["pytester"]
 
 SYNC = """
 import pytest
@@ -56,33 +54,23 @@ def test_nothing():
 """
 
 
+def test_unused_fixtures_import_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(NOTHING)
+    assert pytester.runpytest_subprocess("-q", "-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider").ret == 0
+
+
 @pytest.mark.parametrize(
     ("text", "options"),
     [
-        (NOTHING, ["-p", "no:asyncio"]),
         (SYNC, ["-p", "no:asyncio"]),
         (SYNC + ASYNC.replace("MARK", ""), ["-o", "asyncio_mode=auto"]),
         (ASYNC.replace("MARK", "@pytest.mark.asyncio"), ["-o", "asyncio_mode=strict"]),
     ],
-    ids=["unused", "sync", "auto", "strict"],
+    ids=["sync", "auto", "strict"],
 )
-def test_the_fixtures_work_in_any_style(tmp_path: Path, text: str, options: list[str]) -> None:
-    """The fixtures serve plain tests and pytest-asyncio in both modes, and take options. Unused, they import nothing."""
-    (tmp_path / "test_it.py").write_text(text)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-W",
-        "error",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(tmp_path),
-        *options,
-    ]
+def test_the_fixtures_work_in_any_style(pytester: pytest.Pytester, text: str, options: list[str]) -> None:
+    """The fixtures serve plain tests and pytest-asyncio in both modes, and take options."""
+    pytester.makepyfile(text)
     if "no:asyncio" not in options:
-        command += ["-o", "asyncio_default_fixture_loop_scope=function"]
-    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+        options = [*options, "-o", "asyncio_default_fixture_loop_scope=function"]
+    assert pytester.runpytest_inprocess("-q", "-W", "error", "-p", "no:cacheprovider", *options).ret == 0
