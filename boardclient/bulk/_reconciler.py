@@ -230,7 +230,7 @@ class Reconciler:
         """Return a finding for a row that is not listed, which is absent if an earlier, shorter listing lacked it too."""
         list_id, open_lists = row.draft.list_id, self._board.open_lists
         if row.names_known:
-            return _unknown(row, "its response named a card which is also another row's")
+            return _unknown(row, "its response named a card which is known as another")
         if open_lists is not None and list_id not in open_lists:
             return _unknown(row, f"the list {list_id} was archived or removed, so its cards may not be listed")
         if row.absent_at is not None and listing.has_grown(row.absent_at) and evidence.has_later_sample(row):

@@ -277,6 +277,16 @@ async def test_a_response_that_names_an_older_card_of_others_makes_no_row_create
     assert Counter(world.sent) == Counter("abc")
 
 
+async def test_a_row_whose_response_names_a_known_card_is_never_absent(world: World) -> None:
+    """The service shows names in another way, so nothing shows whose card it is now."""
+    world.service.rules.shape = shown_as(name=lambda name: f"TICKET {name}")
+    world.service.faults.add(GivingAgain(world, "a", is_lost=False), "cards.create", call=2)
+    done = await run(world, "abcd")
+    assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
+    assert "named a card which is known as another" in done.error("b")
+    assert Counter(world.sent) == Counter("abcd")
+
+
 async def test_equal_cards_that_were_there_before_are_no_obstacle(world: World) -> None:
     """They look as they did: an absent row is sent again, and the card of another is found."""
     for name in "bc":
