@@ -130,7 +130,7 @@ async def plan(
     if parts is not None and parts < 1:
         raise ValueError("parts must be at least 1")
     size = _PART_ROWS if parts is None or not isinstance(rows, Sized) else max(1, -(-len(rows) // parts))
-    async with _opened(place) as database:
+    async with contextlib.aclosing(Database(place)) as database:
         await database.create()
         async with database.begin() as connection:
             known = (await connection.execute(sa.select(jobs.c.digest, jobs.c.options).where(jobs.c.job == job))).one_or_none()
@@ -201,15 +201,6 @@ def _numbers(first: int, count: int) -> range:
     return range(first + 1, first + count + 1)
 
 
-@contextlib.asynccontextmanager
-async def _opened(place: str) -> AsyncGenerator[Database, None]:
-    database = Database(place)
-    try:
-        yield database
-    finally:
-        await database.aclose()
-
-
 async def import_part(
     job: Job,
     part: int,
@@ -242,7 +233,7 @@ async def import_part(
     """
     owner = worker_name()
     async with contextlib.AsyncExitStack() as opened:
-        database = await opened.enter_async_context(_opened(job.ledger))
+        database = await opened.enter_async_context(contextlib.aclosing(Database(job.ledger)))
         await database.check()
         if session is None:
             session = await opened.enter_async_context(AsyncSession.from_env(_credentials(job)))
@@ -501,7 +492,7 @@ async def _of(ledger: Job | str | os.PathLike[str], name: str | None) -> AsyncGe
     place = checked_place(ledger)
     if "://" not in place and not _exists(place):
         raise JournalError(f"there is no ledger {place}: check the path")
-    async with _opened(place) as database:
+    async with contextlib.aclosing(Database(place)) as database:
         await database.check()
         async with database.begin() as connection:
             names = list((await connection.execute(sa.select(jobs.c.job))).scalars())
@@ -520,7 +511,7 @@ async def results(job: Job) -> AsyncGenerator[CardResult, None]:
     Raises:
         JournalError: the ledger can't be read.
     """
-    async with _opened(job.ledger) as database:
+    async with contextlib.aclosing(Database(job.ledger)) as database:
         states = await read_states(database, job.name)
         before = await read_states(database, job.name, until=job.since)
         async with database.begin() as connection:

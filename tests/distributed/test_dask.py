@@ -22,7 +22,7 @@ from boardclient import AsyncSession, BulkProgress, CardDraft
 from boardclient.integrations.dask import DaskRun
 from boardclient.testing import BoardService, faults
 
-SECONDS = 90.0
+SECONDS = 240.0
 
 
 @attrs.define

@@ -51,7 +51,7 @@ from boardclient.testing import BoardService, faults
 if TYPE_CHECKING:
     from conftest import Server
 
-SECONDS = 100.0
+SECONDS = 240.0
 """How long a campaign may take before it counts as hanging."""
 
 
