@@ -146,7 +146,7 @@ class MemoryLedger:
 
     async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
         """Return nothing: only hashes are kept."""
-        return set()  # pragma: no cover -- asked about rows of earlier runs
+        return set()
 
     async def other_doubts(self) -> Sequence[Doubt]:
         """Return none: there are no earlier runs."""

@@ -52,10 +52,10 @@ class Closing:
             await asyncio.sleep(0)
             self.is_closed = True
 
-    async def one_and_wait(self, name: str = "first") -> AsyncIterator[CardDraft]:
+    async def one_and_wait(self) -> AsyncIterator[CardDraft]:
         """Yield one row, and wait for another that never comes."""
         try:
-            yield CardDraft(name, "list")
+            yield CardDraft("first", "list")
             await asyncio.Event().wait()
         finally:
             self.is_closed = True

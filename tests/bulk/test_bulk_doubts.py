@@ -10,7 +10,7 @@ import pytest
 from bulk_helpers import LOST, Memory, Moments, kept
 from virtual_loop import virtually
 
-from boardclient import AuthenticationError, BadRequestError, CardDraft, Effect
+from boardclient import BadRequestError, CardDraft, Effect
 from boardclient.bulk import _engine
 
 
@@ -151,20 +151,6 @@ async def test_more_rows_in_doubt_than_are_kept() -> None:
     assert len(memory.sent) == 2500
 
 
-async def test_refused_credentials_end_the_run_while_the_board_is_read(moments: Moments, path: Path) -> None:
-    """What ends a run when a card is sent ends it when the board is read: the card in doubt is unknown, and the 401 is raised."""
-    memory = Memory(moments)
-    memory.script = {"a": [LOST]}
-    async with memory.run("ab", journal=path) as run:
-        memory.unreadable = AuthenticationError("401", 401)
-        states = {}
-        with pytest.raises(AuthenticationError):
-            async for result in run:
-                states[result.draft.name] = result.state
-    assert states == {"a": "unknown"}
-    assert (kept(path)[0][0], kept(path)[1][0]) == ("unknown", "waiting")
-
-
 @virtually
 async def test_a_run_without_doubts_and_without_a_journal_reads_the_board_once() -> None:
     """The audit reads the whole board, so it is left to runs that had cards in doubt, or have a journal."""
@@ -216,22 +202,6 @@ async def test_the_doubt_of_a_card_that_waits_to_be_resent_is_kept(stops: bool, 
     assert kept(path)[0][0] == ("unknown" if stops else "logged")
     (result,) = await memory.results("a", journal=path, unknown="report", board_id=None)
     assert (result.state, len(memory.sent)) == ("unknown", 1)
-
-
-async def test_no_row_is_kept_back_for_ever_while_the_input_is_waited_for(moments: Moments) -> None:
-    """The input may wait for the result of any row."""
-    seen = asyncio.Event()
-
-    async def rows() -> AsyncIterator[CardDraft]:
-        yield CardDraft("a", "list")
-        await seen.wait()
-        yield CardDraft("b", "list")
-
-    memory = Memory(moments)
-    async with memory.open_run(rows(), concurrency=2, board_id="board") as run:
-        assert (await anext(run)).draft.name == "a"
-        seen.set()
-        assert [result.draft.name async for result in run] == ["b"]
 
 
 @virtually

@@ -13,7 +13,6 @@ from bulk_service import Service, let_run
 
 from boardclient import (
     AuthenticationError,
-    BulkProgress,
     BulkReport,
     CardDraft,
     Effect,
@@ -52,22 +51,6 @@ async def test_the_reason_of_a_doubt_does_not_grow(world: World) -> None:
         await world.finish(drafts, unknown="report")
         details.append(kept(world.path)["row 0"])
     assert details[1] == details[2]
-
-
-@pytest.mark.parametrize("status", [401, 403, 408, 425])
-async def test_rows_refused_for_a_passing_reason_are_sent_again(world: World, status: int) -> None:
-    """What may pass without a change of the row is tried by the next run."""
-    world.service.faults.add(faults.status(status), "cards.create", times=1)
-    drafts = world.drafts(0, 1)
-    options = {"concurrency": 1, "unknown": "report"}
-    if status == 401:
-        with pytest.raises(AuthenticationError):
-            await world.finish(drafts, **options)
-    else:
-        states, _ = await world.finish(drafts, **options)
-        assert states == {"0": "unknown" if status == 408 else "failed", "1": "created"}
-    states, _ = await world.finish(drafts, **options)
-    assert states["0"] == ("unknown" if status == 408 else "created")  # a 408 does not say whether it was done
 
 
 @pytest.mark.usefixtures("passing_time")
@@ -160,23 +143,6 @@ async def test_stopping_reports_rows_in_doubt() -> None:
     assert (run.report.created, run.report.unknown) == (1, 2)
 
 
-async def test_a_failing_listener_while_a_run_stops() -> None:
-    """The result that the callback received is returned, and the callback's error is raised."""
-
-    def fail(progress: BulkProgress) -> None:
-        if progress.unknown:
-            raise ZeroDivisionError
-
-    memory = Memory()
-    memory.script = {"a": [LOST]}
-    async with memory.run("abc", fail, settle=1000.0) as run:
-        assert (await anext(run)).draft.name == "b"
-        run.stop()
-        assert (await anext(run)).state == "unknown"
-        with pytest.raises(ZeroDivisionError):
-            await run.wait()
-
-
 async def test_stopping_withdraws_what_waits_to_be_sent(path: Path) -> None:
     """A row that is on record and was not sent is no row in doubt, while the block still runs and after."""
 
@@ -220,21 +186,6 @@ async def test_stopping_while_the_board_is_read_for_the_first_time() -> None:
     async with run:
         await run.wait()
     assert memory.sent == []
-
-
-async def test_an_input_that_fails_leaves_a_resumable_journal(world: World) -> None:
-    """What was read before it is created or left for the next run; nothing is in doubt."""
-
-    def source() -> Any:
-        yield from world.drafts(*range(7))
-        raise OSError("the disk is gone")
-
-    async with world.run(source()) as run:
-        with pytest.raises(OSError, match="the disk is gone"):
-            await run.wait()
-    assert {state for state, _ in kept(world.path).values()} <= {"done", "waiting"}
-    await world.finish(world.drafts(*range(9)))
-    assert world.there == names(range(9))
 
 
 async def test_a_list_of_another_board_is_not_sent(world: World) -> None:

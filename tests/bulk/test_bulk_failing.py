@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bulk_service import Closing, Service, drafts, let_run
+from bulk_service import Service, drafts, let_run
 
 from boardclient import (
     AsyncSession,
@@ -68,16 +68,6 @@ async def test_closed_session_ends_the_run(service: BoardService, list_id: str) 
     assert sorted(states) == ["created", "created", "unknown", "unknown", "unknown", "unknown"]
 
 
-async def test_fatal_error_stops_an_input_that_waits() -> None:
-    """A run does not wait for an input that has nothing to give once an error ended it, and closes the input."""
-    source, service = Closing(), Service()
-    service.errors["refused"] = AuthenticationError("401", 401)
-    async with service.run(source.one_and_wait("refused"), 4) as run:
-        with pytest.raises(AuthenticationError):
-            await run.wait()
-        assert source.is_closed
-
-
 @pytest.mark.parametrize("taken", [0, 1, 7])
 async def test_fatal_error_with_full_results(taken: int) -> None:
     """An error while results wait to be taken loses none of them, wherever the consumer is. A row that was not sent has none."""
@@ -123,18 +113,6 @@ async def test_a_cancelled_error_from_a_creation_loses_no_card() -> None:
             async for result in run:
                 seen.append(result.index)
     assert seen == [0, 1]
-
-
-async def test_foreign_exception_of_a_call_ends_the_run() -> None:
-    """An error from outside the package, such as a limiter's, ends the run and is raised; the first one counts."""
-    service = Service(waits=True)
-    service.errors = {f"card {index}": LookupError(f"limiter {index}") for index in range(3)}
-    async with service.run(drafts("list", 10), 3) as run:
-        await let_run()
-        service.may_end.set()
-        with pytest.raises(LookupError, match="limiter 0"):
-            await run.wait()
-    assert len(service.begun) == 3
 
 
 class Quit(BaseException):
@@ -224,20 +202,3 @@ async def test_a_listener_that_raises_a_cancellation_is_named() -> None:
         with pytest.raises(RuntimeError, match="on_progress raised CancelledError"):
             await run.wait()
     assert run.report.created == 1
-
-
-async def test_failing_on_progress_ends_the_run_and_keeps_the_result() -> None:
-    """An error of `on_progress` ends the run; the result it was called with is still returned."""
-
-    def tell(progress: BulkProgress) -> None:
-        if progress.done == 3:
-            raise ZeroDivisionError
-
-    service = Service()
-    seen = []
-    async with service.run(drafts("list", 50), 1, tell) as run:
-        with pytest.raises(ZeroDivisionError):
-            async for result in run:
-                seen.append(result.index)
-    assert seen == [0, 1, 2]
-    assert service.begun == ["card 0", "card 1", "card 2"]

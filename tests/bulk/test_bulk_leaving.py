@@ -68,33 +68,6 @@ async def test_unfinished_cards_in_flight_leave_no_connection(service: BoardServ
     assert (await session.cards.create("after", list_id=list_id)).name == "after"
 
 
-async def test_exception_in_the_block_is_kept() -> None:
-    """What the block raises leaves it, after the workers ended."""
-    service = Service(waits=True)
-    with pytest.raises(KeyError, match="mine"):
-        async with service.run(drafts("list", 10), 2):
-            await let_run()
-            raise KeyError("mine")
-    assert service.running == 0
-
-
-async def test_cancelled_consumer() -> None:
-    """A consumer that is cancelled leaves the block as any other: cards cancelled, input closed."""
-    source, service = Closing(), Service(waits=True)
-
-    async def consume() -> None:
-        async with service.run(source.rows(), 2) as run:
-            await run.wait()
-
-    task = asyncio.create_task(consume())
-    await let_run()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert sorted(service.cancelled) == ["card 0", "card 1"]
-    assert source.is_closed
-
-
 async def test_cancelled_while_leaving_still_closes_the_input() -> None:
     """A second cancellation, while the block is being left, still closes the input."""
     source = Closing()

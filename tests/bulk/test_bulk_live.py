@@ -66,23 +66,6 @@ def test_an_input_gets_the_result_that_it_waits_for(workers: int, ahead: int, ha
         virtually(body)()
 
 
-@virtually
-async def test_an_input_that_yields_nothing_more_can_be_left() -> None:
-    """The row in doubt is settled though the input never ends. Stopping ends the run at once."""
-
-    async def rows() -> AsyncIterator[CardDraft]:
-        yield CardDraft("a", "list")
-        await asyncio.Event().wait()
-
-    memory = on_the_loop()
-    memory.script = {"a": ["swallowed"]}
-    async with asyncio.timeout(3600), open_run(memory, rows(), 1) as run:
-        assert (await anext(run)).state == "created"
-        run.stop()
-        assert [result async for result in run] == []
-    assert len(memory.sent) == 1
-
-
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 61.0])
 def test_a_run_that_waits_for_its_input_can_be_stopped(seconds: float) -> None:
     """A run whose input is slow can be stopped: a row in doubt is unknown, or was settled before."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from bulk_helpers import Memory, Moments, World, kept
+from bulk_helpers import Memory, Moments, World
 
 from boardclient import (
     BadRequestError,
@@ -36,14 +36,6 @@ async def test_an_invalid_marker_ends_the_run(world: World, made: Any) -> None:
         with pytest.raises((TypeError, ValueError, KeyError)):
             await run.wait()
     assert world.sent == []
-
-
-async def test_a_row_whose_marker_cannot_be_made_is_in_no_doubt(world: World) -> None:
-    """Nothing was sent, and the journal says so."""
-    async with world.run(world.drafts(0), marker=lambda draft: "") as run:
-        with pytest.raises(ValueError, match="marker"):
-            await run.wait()
-    assert kept(world.path)["row 0"][0] == "waiting"
 
 
 async def test_a_marker_that_is_another_each_time_makes_no_duplicate(moments: Moments) -> None:

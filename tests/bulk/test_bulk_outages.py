@@ -352,15 +352,6 @@ async def test_the_board_is_refused_for_too_long(retry_after: float | None) -> N
     assert asyncio.get_running_loop().time() < 300.0
 
 
-@pytest.mark.parametrize(("down_for", "is_read"), [(1.0, True), (1e9, False)])
-@virtually
-async def test_a_page_in_place_of_the_board_is_not_the_last_word(down_for: float, *, is_read: bool) -> None:
-    """A proxy shows a page for a moment. If it lasts, the error is raised."""
-    service = Service(lambda: DecodeError("the body is not JSON"), down_at=0.015, down_for=down_for)
-    with contextlib.nullcontext() if is_read else pytest.raises(DecodeError):
-        assert (await service.run(10, board_id="board").wait()).created == 10
-
-
 @virtually
 async def test_stopping_a_run_that_can_not_begin() -> None:
     """A run that waits for consent before its first row ends when it is stopped."""

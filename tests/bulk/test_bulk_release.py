@@ -58,28 +58,6 @@ async def test_a_cancelled_run_gives_its_journal_back(world: World, monkeypatch:
     world.service.assert_no_duplicates()
 
 
-async def test_cancelled_while_the_journal_is_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal that was opened for a run that is cancelled meanwhile is given back before the cancellation leaves."""
-    opening, may_open = threading.Event(), threading.Event()
-    open_file = RunFile.open.__func__  # type: ignore[attr-defined]  # -- a class method has it
-
-    def slow(cls: type[RunFile], *arguments: Any) -> RunFile:
-        opening.set()
-        may_open.wait()
-        return open_file(cls, *arguments)
-
-    monkeypatch.setattr(RunFile, "open", classmethod(slow))
-    task = asyncio.create_task(world.run(world.drafts(0)).wait())
-    while not opening.is_set():
-        await asyncio.sleep(0)
-    task.cancel()
-    await let_run()
-    may_open.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (await world.run(world.drafts(0)).wait()).created == 1
-
-
 async def test_an_input_that_hangs_keeps_no_journal(world: World) -> None:
     """The journal is given back before the cleanup of the input, which takes its time."""
     may_end = asyncio.Event()

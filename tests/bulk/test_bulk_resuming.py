@@ -244,17 +244,6 @@ async def test_another_oauth_account_is_refused(world: World) -> None:
             await attrs.evolve(world, session=session).finish(world.drafts(0))
 
 
-async def test_a_journal_serves_one_run_at_a_time(world: World) -> None:
-    """A second run is refused while the first is running, and the first is not disturbed."""
-    async with world.run(world.drafts(*range(6))) as run:
-        await anext(run)
-        with pytest.raises(JournalError, match="is in use by another run"):
-            await world.run(world.drafts(7)).__aenter__()
-        await run.wait()
-    assert world.there == names(range(6))
-    assert (await world.finish(world.drafts(*range(6))))[1].already == 6
-
-
 async def test_a_board_that_cannot_be_read_at_the_start_frees_the_journal(world: World) -> None:
     """A run that can't begin raises why, sends nothing, and leaves the journal to the next."""
     world.service.faults.add(faults.status(401), "boards.lists")

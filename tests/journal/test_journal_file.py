@@ -342,16 +342,6 @@ async def test_rows_logged_for_a_cancelled_run_are_not_in_doubt(path: Path, step
     assert {*states(path)} <= {"waiting"}
 
 
-async def test_an_opening_that_is_cancelled_leaves_nothing_open(path: Path) -> None:
-    """Another run can open the journal at once."""
-    opening = asyncio.ensure_future(opened(path))
-    await asyncio.sleep(0)
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-    assert await run(path, "a") == ["send"]
-
-
 async def test_every_row_is_found_again_in_a_long_journal(path: Path) -> None:
     """In the run that logged it and in later ones."""
     given = [Row(n, CardDraft(f"card {n}", "l1", reference=f"{n * 7919 % 1000}")) for n in range(230)]

@@ -28,12 +28,6 @@ def actions(path: Path, names: str) -> list[str]:
         return [action for _, action, _ in decide([(index, CardDraft(name, "l1")) for index, name in enumerate(names)])]
 
 
-def test_a_journal_of_another_board_is_refused(path: Path) -> None:
-    write(path, "a")
-    with pytest.raises(JournalError, match=r"belongs to another import: board 'b1' \(now 'b2'\)"):
-        write(path, board="b2")
-
-
 def test_what_a_deleted_journal_left_is_not_taken_for_the_new_one(path: Path) -> None:
     """SQLite would play a left rollback journal back into any file of that name."""
     left = path.with_name(f"{path.name}-journal")

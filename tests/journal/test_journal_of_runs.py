@@ -58,16 +58,6 @@ async def trial(path: Path) -> AsyncIterator[Trial]:
 # --- the same rows again
 
 
-async def test_a_second_run_creates_nothing(trial: Trial) -> None:
-    """Each row exists once, however often the import is repeated, and the journal is one file."""
-    drafts = trial.drafts("abc")
-    assert (await trial.run(drafts))[0] == ["created"] * 3
-    assert (await trial.run(drafts))[0] == ["already"] * 3
-    assert (await trial.run([*drafts, CardDraft("d", trial.list_id)]))[0] == ["already"] * 3 + ["created"]
-    assert await trial.cards() == Counter("abcd")
-    assert {item.name for item in trial.path.parent.iterdir()} == {trial.path.name, f"{trial.path.name}-lock"}
-
-
 async def test_a_file_that_gains_a_reference_column_is_recognised(trial: Trial) -> None:
     """Rows that were known by their positions are known by their content; equal rows share their cards."""
     await trial.run(trial.drafts("abab"))
@@ -94,29 +84,6 @@ async def test_an_equal_row_that_comes_later_is_a_row_of_its_own(trial: Trial) -
     assert (await trial.run([*drafts, attrs.evolve(drafts[0], reference="r2")]))[0] == ["already", "already", "created"]
     assert (await trial.run([*drafts, attrs.evolve(drafts[0], reference="r2")]))[0] == ["already"] * 3
     assert await trial.cards() == Counter("aab")
-
-
-async def test_a_changed_row_and_a_repeated_reference_are_refused(trial: Trial) -> None:
-    """What was sent can't be changed by sending it again, and two rows can't be told apart by one reference."""
-    drafts = trial.drafts("ab", prefix="r")
-    await trial.run(drafts)
-    for changed in (attrs.evolve(drafts[0], desc="new"), attrs.evolve(drafts[0], pos="top")):
-        with pytest.raises(JournalError, match="was sent by an earlier run with other content"):
-            await trial.run([changed])
-    with pytest.raises(JournalError, match="comes twice in the input"):
-        await trial.run([drafts[0], drafts[0]])
-    new = CardDraft("c", trial.list_id, reference="r9")
-    with pytest.raises(JournalError, match="comes twice in the input"):
-        await trial.run([new, new])
-    assert await trial.cards() == Counter("ab")
-
-
-async def test_a_row_that_comes_twice_in_different_batches_is_refused(trial: Trial) -> None:
-    """The first one may have been logged long before."""
-    many = [CardDraft(f"card {n}", trial.list_id, reference=f"r{n}") for n in range(40)]
-    with pytest.raises(JournalError, match="comes twice in the input"):
-        await trial.run([*many, many[0]])
-    assert max((await trial.cards()).values()) == 1
 
 
 # --- settled by hand
