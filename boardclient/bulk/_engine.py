@@ -67,6 +67,7 @@ class Engine:
         self._caller, self._source, self._options, self._ledger, self._tally = caller, source, options, ledger, tally
         self._loop = asyncio.get_running_loop()
         self._life = LIVES[options.unknown]
+        self._once_taken = {state: after for (state, event), (after, _) in self._life.items() if event == "taken"}
         self._hold = Hold(caller.timeout, self._note_change)
         self._turns = Turns(caller, options.workers, self._hold, grows=options.concurrency is None)
         reader = PatientReader(caller, self._hold)
@@ -250,8 +251,10 @@ class Engine:
     def _admit(self, row: Row) -> None:
         """Begin the life of a row that was taken from the input."""
         if row.action == "send":
-            problem = None if self._options.board_id is None else self._reconciler.problem(row)
-            self._happen(row, "admitted" if problem is None else "unsendable", error=problem)
+            if self._options.board_id is None or (problem := self._reconciler.problem(row)) is None:
+                self._happen(row, "admitted")
+            else:
+                self._happen(row, "unsendable", error=problem)
         elif row.action == "done":
             card_id = row.detail or ""
             self._ledger.seen.add(card_id)
@@ -350,7 +353,7 @@ class Engine:
         elif not rows:
             return None
         row = rows.popleft()
-        row.state, _ = self._life[row.state, "taken"]
+        row.state = self._once_taken[row.state]
         self._busy += 1
         if 2 * len(self._ready) <= self._ahead:
             self._needs_rows.set()
@@ -442,7 +445,7 @@ class Engine:
         draft = row.draft
         desc = self._reconciler.description(row) if self._options.marker else draft.desc
         request = operations.ADD_CARD.request_with(operations.draft_fields(draft, desc), list_id=draft.list_id, due=draft.due)
-        if self._turns.must_wait:
+        if self._turns.must_wait():
             options.limiter = GuardedLimiter(Turn(self._turns, partial(self._begin, row)))
         else:
             options.limiter = None

@@ -228,7 +228,6 @@ class Turns:
         self._clock = asyncio.get_running_loop().time
         self._began = self._clock()
 
-    @property
     def must_wait(self) -> bool:
         """Whether a request may have to wait."""
         return self.pace is not None or self.limiter is not None or self.slots.wanted > self.slots.number

@@ -140,8 +140,8 @@ def test_rows_that_differ_in_anything_sent_have_different_digests() -> None:
 
 def test_a_set_of_identifiers_knows_each_of_many() -> None:
     """Beyond 65,536 it keeps hashes, in a table that grows."""
-    names = [f"c{number}" for number in range(200_000)]
-    ids = IdSet([*names, "c0", "c199999"])
-    assert (len(ids), ids.repeated) == (200_000, 2)
+    names = [f"c{number}" for number in range(300_000)]
+    ids = IdSet([*names, "c0", "c299999"])
+    assert (len(ids), ids.repeated) == (300_000, 2)
     assert all(name in ids for name in names[::1000])
-    assert "c200000" not in ids
+    assert "c300000" not in ids
