@@ -172,6 +172,16 @@ def test_json_is_valid_whatever_the_service_sends(cli, board_service: BoardServi
     assert out.strip().isprintable()
 
 
+def test_a_pipe_that_closes_at_the_end_is_silent_too(cli, board, monkeypatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        code, _, err = cli("export", board.board)
+        stream.write("what is left goes nowhere")
+    assert (code, err) == (1, "")
+
+
 class _Full(io.StringIO):
     def write(self, text: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
