@@ -180,8 +180,8 @@ def load(stored: bytes) -> Group:
         if number is None:
             return value
         if number not in objects:
-            kind = _KINDS[value.pop("kind")]
-            objects[number] = one = kind.__new__(kind)
+            kind: type[Any] = _KINDS[value.pop("kind")]
+            objects[number] = one = object.__new__(kind)
             for name, attribute in value.items():
                 object.__setattr__(one, name, attribute)
         return objects[number]

@@ -25,7 +25,7 @@ from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import is_throttling
 from boardclient.bulk._board import PatientReader
 from boardclient.bulk._ledger import Ledger, to_the_end
-from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, event_of
+from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, State, event_of
 from boardclient.bulk._options import BulkOptions
 from boardclient.bulk._reconciler import Reconciler, RowFinding
 from boardclient.bulk._results import Moment, Results, ResultState, Tally, moment_in
@@ -67,7 +67,9 @@ class Engine:
         self._caller, self._source, self._options, self._ledger, self._tally = caller, source, options, ledger, tally
         self._loop = asyncio.get_running_loop()
         self._life = LIVES[options.unknown]
-        self._once_taken = {state: after for (state, event), (after, _) in self._life.items() if event == "taken"}
+        self._once_taken: dict[State, State] = {
+            state: after for (state, event), (after, _) in self._life.items() if event == "taken"
+        }
         self._hold = Hold(caller.timeout, self._note_change)
         self._turns = Turns(caller, options.workers, self._hold, grows=options.concurrency is None)
         reader = PatientReader(caller, self._hold)

@@ -1,4 +1,4 @@
-"""The session of an application for each of its event loops, its users and sign-in routes, and any ASGI application with it.
+"""One session for each event loop of an application, its users and sign-in.
 
 The adapters of the frameworks build on this module.
 """
@@ -170,7 +170,7 @@ class BoardSessions:
         return self._current().sign_in is not None
 
     async def account_of(self, request: IncomingRequest) -> str:
-        """Return the account that is signed in at the browser, by its cookie and the token store.
+        """Return the account that is signed in at the browser.
 
         Raises:
             ConsentRequired: nobody is signed in.

@@ -418,9 +418,9 @@ async def test_a_disk_that_is_full(board: Board, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("ledger", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("is_log_full", [False, True])
 async def test_a_server_whose_disk_is_full(board: Board, postgresql: Server, is_log_full: bool) -> None:
-    """The run says so, and sends nothing that was not logged. With room the same job resumes.
+    """The run says so, and sends nothing that was not logged. Once there is space, the same job resumes.
 
-    Without room for its log, the server itself ends, and is started again by its operator.
+    If its log finds no space, the server itself ends, and is started again by its operator.
     """
     drafts = board.drafts(1200)
     job = await board.plan(drafts, parts=2)
