@@ -245,6 +245,12 @@ def test_a_journal_that_can_t_be_used_is_refused_on_one_line(
     assert names(board_service) == ["A", "B"]
 
 
+def test_a_journal_that_can_t_be_made_is_refused(cli, board_service: BoardService, board, csv_file, tmp_path: Path) -> None:
+    code, _, err = cli("import", csv_file(NINE), *into(board), "--journal", str(tmp_path / "no" / "journal"))
+    assert (code, names(board_service)) == (2, [])
+    assert "create it first" in err
+
+
 def test_a_journal_that_fails_during_the_run_ends_it(cli, board_service: BoardService, board, csv_file) -> None:
     many = [f"card {n}" for n in range(1, 201)]  # more than are logged together
     path = csv_file("name\n" + "".join(f"{name}\n" for name in many))
