@@ -471,7 +471,7 @@ def _audit_lines(audit: BulkAudit) -> list[str]:
     counts = {
         "lost": f"{audit.lost} of the confirmed cards are not on the board",
         "hidden": f"{audit.hidden} of the confirmed cards are not listed, so the listing is incomplete",
-        "reused": f"{audit.reused} rows were given the card of another row or an older one, and may have none of their own",
+        "reused": f"{audit.reused} rows were given the card of another row, and may have none of their own",
     }
     return [
         *(f"{name}: {words}" for name, words in counts.items() if getattr(audit, name)),
