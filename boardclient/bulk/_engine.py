@@ -279,7 +279,7 @@ class Engine:
             why = "a later call can't send the identifier"  # not shown, since it may repeat a credential
         elif not self._ledger.seen.add(card.id):
             row.names_known = True
-            why = "the response names a card that is another row's or an older one"
+            why = "the response names a card which is another row's or an older one"
         if why is not None:
             self._note_failure(row, DecodeError(f"{_LINE}: {why}", "id", _LINE))
             return
