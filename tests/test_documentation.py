@@ -37,8 +37,13 @@ _PACKAGES = (
 )
 _FULL = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(map(re.escape, _PACKAGES.split()))})\b", re.MULTILINE)
 
+
+def _is_of_pytest(source: str) -> bool:
+    return "\nasync def test_" in source
+
+
 _PROGRAMS = [
-    pytest.param(code, id=f"{page} {number}", marks=[pytest.mark.full] if _FULL.search(code) else [])
+    pytest.param(code, id=f"{page} {number}", marks=[pytest.mark.full] if _FULL.search(code) or _is_of_pytest(code) else [])
     for page, text in _PAGES.items()
     for number, code in enumerate(_blocks("python", text))
 ]
@@ -52,7 +57,7 @@ def test_each_program_runs_as_pasted(
     monkeypatch.chdir(tmp_path)
     for name, value in board_service.environment.items():
         monkeypatch.setenv(name, value)
-    if "\nasync def test_" in source:
+    if _is_of_pytest(source):
         (tmp_path / "test_block.py").write_text(source, encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_block.py"]
         for option in ["--board-record"] * ("(board_recording)" in source), []:

@@ -41,6 +41,7 @@ _WORDS = {
     "room for": "capacity for",
 }
 """Riddles and private metaphors, and what to write in their place."""
+_ANY_WORD = re.compile(rf"\b(?:{'|'.join(_WORDS)})\b")
 
 _PACKAGE = sorted(package().rglob("*.py"))
 _HERE = Path(__file__).parent
@@ -95,7 +96,8 @@ def test_public_docstrings_begin_with_a_short_sentence() -> None:
 
 def test_docstrings_and_comments_have_no_odd_words() -> None:
     """Docstrings and comments of the package and of the tests use plain words."""
-    found = [(path.name, line, odd_words(text)) for path in [*_PACKAGE, *_TESTS] for line, text in prose(_read(path))]
+    some = [path for path in [*_PACKAGE, *_TESTS] if _ANY_WORD.search(" ".join(_read(path).lower().split()))]
+    found = [(path.name, line, odd_words(text)) for path in some for line, text in prose(_read(path))]
     assert [one for one in found if one[2]] == []
 
 

@@ -440,7 +440,7 @@ class Misleading:
             rules.cards[list(rules.cards)[-1]].name = f"{body['name']}!"
             return stage.abort()
         if self.kind == "unread" and len(rules.cards) == 3:
-            self.service.faults.add(self.service.faults.status(403), "boards.cards")
+            self.service.faults.add(self.service.faults.status(401), "boards.cards")  # waiting would not help
         content, headers = stage.encode(answer)
         return await stage.reply(answer.status, content, headers)
 

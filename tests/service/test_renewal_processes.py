@@ -23,7 +23,10 @@ PROCESSES, REQUESTS = 4, 250
 LEASE_SECONDS = 1000
 """No process is so slow that its lease ends by itself: `end_leases` moves the clock of all stores."""
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and private files are POSIX")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="signals and private files are POSIX"),
+    pytest.mark.full,  # the renewal model and tests of shared stores say the same within one process
+]
 
 
 class Family:

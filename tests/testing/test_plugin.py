@@ -54,6 +54,7 @@ def test_nothing():
 """
 
 
+@pytest.mark.full
 def test_unused_fixtures_import_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(NOTHING)
     assert pytester.runpytest_subprocess("-q", "-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider").ret == 0
@@ -64,7 +65,7 @@ def test_unused_fixtures_import_nothing(pytester: pytest.Pytester) -> None:
     [
         (SYNC, ["-p", "no:asyncio"]),
         (SYNC + ASYNC.replace("MARK", ""), ["-o", "asyncio_mode=auto"]),
-        (ASYNC.replace("MARK", "@pytest.mark.asyncio"), ["-o", "asyncio_mode=strict"]),
+        pytest.param(ASYNC.replace("MARK", "@pytest.mark.asyncio"), ["-o", "asyncio_mode=strict"], marks=pytest.mark.full),
     ],
     ids=["sync", "auto", "strict"],
 )

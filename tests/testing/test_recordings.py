@@ -376,6 +376,7 @@ class TestOptions:
 """
 
 
+@pytest.mark.full
 def test_a_test_is_recorded_and_replayed_from_then_on(
     pytester: pytest.Pytester, board_service: BoardService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,7 @@ def test_suite_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept == [1.5]
 
 
+@pytest.mark.full
 def test_suite_is_collected_without_any_plugin(tmp_path: Path) -> None:
     """A subclass is collected and its tests run, whatever pytest knows of asyncio; each says what it shows."""
     (tmp_path / "test_mine.py").write_text(
