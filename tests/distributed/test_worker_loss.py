@@ -422,22 +422,33 @@ async def test_a_server_whose_disk_is_full(board: Board, postgresql: Server, is_
 
     If its log finds no space, the server itself ends, and is started again by its operator.
     """
-    drafts = board.drafts(1200)
+    drafts = board.drafts(4000)
     job = await board.plan(drafts, parts=2)
     database = Database(board.ledger)
-    async with database.begin() as connection:  # files of the log have a megabyte, and have to fit
-        other = "SELECT 'other', 0, 0, repeat(md5(n::text), 50), '[]' FROM generate_series(1, 700) AS n"
+    async with database.begin() as connection:  # files of the log have a megabyte, and have to fit, and pages are full
+        other = "SELECT 'other', 0, 0, repeat(md5(n::text), 2), '[]' FROM generate_series(1, 12000) AS n"
         await connection.execute(sa.text(f"INSERT INTO boardclient_events (job, part, epoch, outcomes, sent) {other}"))
         size = await connection.scalar(sa.text("SELECT pg_relation_size('boardclient_events')"))
     await database.aclose()
     assert size is not None
     assert size > 2**20
+    is_full = asyncio.Event()
+
+    class Held:
+        """A fault: the service is silent until the disk is full."""
+
+        async def play(self, stage: Any) -> None:
+            await is_full.wait()
+            await stage.reply_answer()
+
+    board.service.faults.add(Held(), "cards.create", call=range(50, 4000))
     parts = asyncio.gather(
         *(import_part(job, part, session=board.session, lease=3.0) for part in job.parts), return_exceptions=True
     )
     while len(board.service.calls_of("cards.create")) < 50:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
     await asyncio.to_thread(postgresql.limit_files, 0 if is_log_full else size)
+    is_full.set()
     try:
         ended = await asyncio.wait_for(parts, 60)
     finally:
@@ -446,12 +457,12 @@ async def test_a_server_whose_disk_is_full(board: Board, postgresql: Server, is_
     assert said
     assert {type(error) for error in ended} <= {JournalError, type(None)}  # a part may have ended before
     assert is_log_full or "File too large" in said[0]
-    assert 0 < len(await board.cards()) < 1200
+    assert 0 < len(await board.cards()) < 4000
     job = await board.plan(drafts, parts=2)
     await asyncio.wait_for(board.run(job), 60)
     assert await board.cards() == Counter(draft.name for draft in drafts)
     found = await report(job)
-    assert (found.created + found.already, found.unknown) == (1200, 0)
+    assert (found.created + found.already, found.unknown) == (4000, 0)
 
 
 async def test_a_token_that_expires_every_300_requests(board: Board) -> None:
