@@ -446,7 +446,7 @@ def _checked_path(path: str) -> str:
 def error_of(
     request: Request[T], response: TransportResult, earlier: Effect, now: float, host: str = "the service"
 ) -> T | BoardClientError:
-    """Return the error of an unsuccessful response, or of none.
+    """Return the error of an unsuccessful response, or of a request that got no response.
 
     A DELETE that gets 404 after an attempt of unknown effect counts as done, and its value is returned: that attempt may have
     deleted the card.
@@ -474,7 +474,7 @@ def error_of(
 
 
 def unreadable(request: Request[T], error: DecodeError, response: RawResponse, host: str = "the service") -> DecodeError:
-    """Return the error of a success that can't be read. Frames of the old one hold the body.
+    """Return the error of a success that can't be read. It replaces `error`, whose frames hold the body.
 
     It shows the beginning of a body of another kind. The credentials in the response are redacted already.
     """

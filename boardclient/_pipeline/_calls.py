@@ -297,7 +297,7 @@ _all: Final[weakref.WeakSet[InFlightCalls]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:  # pragma: no cover -- it runs in children, which tests/service/test_session_lifetime.py forks
-    """Have the next call of each session check its process, which forks that bypass Python's hooks do not."""
+    """Have the next call of each session check its process. A fork that bypasses Python's hooks does not call this."""
     for calls in _all:
         calls._open_on = None
 

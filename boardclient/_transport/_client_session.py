@@ -60,7 +60,7 @@ _logger: Final = logging.getLogger("boardclient.transport")
 class ClientSessionTransport:
     """Sends requests through a `ClientSession`. Owned by its `Pool`.
 
-    On a session of our own, whose request class is `SignedRequest`, `ClientSession.request` receives neither the credentials nor
+    On a session of our own, whose request class is `OutgoingRequest`, `ClientSession.request` receives neither credentials nor
     the body, since it passes what it receives to instruments: https://docs.aiohttp.org/en/stable/tracing_reference.html.
     """
 
