@@ -201,9 +201,11 @@ class SessionCore:
             why = f"the form got no response: {outcome.words(host_of(target))}"
             error = TransportError(why, outcome.phase, "POST", outcome.effect)
         except BaseException as raised:
-            activity.effect, activity.why = context.progress.effect_under_way, "cancelled"
-            activity.end(asyncio.CancelledError())
-            error = context.end_early(host_of(target)) or raised
+            activity.effect = context.progress.effect_under_way
+            early = context.end_early(host_of(target))
+            activity.why = "cancelled" if early is None else early.message
+            activity.end(early or asyncio.CancelledError())
+            error = early or raised
         finally:
             self.in_flight.end(context)
             del fields, body

@@ -15,7 +15,7 @@ import pytest
 
 from boardclient import ApiError, AsyncSession, BoardClientError, CardDraft, OAuthCredentials, StaticCredentials, logs
 from boardclient._activities import INSTALLED, Activity, Instrument
-from boardclient.errors import Effect
+from boardclient.errors import Effect, SessionClosedError
 from boardclient.events import CredentialsRenewed, RequestSent, ResponseReceived, RetryScheduled
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
@@ -144,6 +144,22 @@ async def test_observers_see_failed_exchanges(service: BoardService, fault: Any,
     assert [type(event) for event in seen] == [RequestSent, ResponseReceived]
     assert (seen[1].operation, seen[1].status, seen[1].effect) == ("token exchange", status, effect)
     assert seen[1].call_id == ""
+    assert_no_secrets(seen, secrets=["c0de"])
+
+
+async def test_observers_see_why_an_exchange_ended_early(service: BoardService) -> None:
+    """It was not cancelled by the application: its session was closed."""
+    seen: list[Any] = []
+    service.faults.add(faults.hang(), "token.exchange")
+    async with service.session(observers=[seen.append]) as session:
+        form = session._core.post_form(f"{service.auth_url}/1/OAuthGetAccessToken", {"code": "c0de"})
+        exchange = asyncio.ensure_future(form)
+        while not service.calls:
+            await asyncio.sleep(0)
+    with pytest.raises(SessionClosedError):
+        await exchange
+    assert "the session was closed during the call" in seen[1].why
+    assert seen[1].effect is Effect.UNKNOWN
     assert_no_secrets(seen, secrets=["c0de"])
 
 
