@@ -14,6 +14,8 @@ _TOKEN = RawResponse(200, {}, b'{"access_token": "a-token-of-usual-length-012345
 class _InstantPool:
     """Responds with success to each request."""
 
+    max_connections = 100
+
     async def send(self, method: str, url: str, *rest: object, **more: object) -> RawResponse:
         return _TOKEN if url.endswith("/1/OAuthGetAccessToken") else RawResponse(200, {}, _CARD % next(_NUMBERS))
 
