@@ -339,7 +339,7 @@ def extended(
         assert body is not None  # noqa: S101 -- only calls with a body take it
         if not isinstance(extra_body, Mapping):
             raise TypeError(f"extra_body must be a mapping, not {type(extra_body).__name__}")
-        fields = _exactly(dict(extra_body))
+        fields = _exactly(dict(extra_body), "extra_body")
         _check_names(extra_body, "extra_body", reserved)
         if fields:
             body = b",".join((body[:-1], encode(fields)[1:])) if body != b"{}" else encode(fields)
@@ -352,7 +352,7 @@ def _query(parameters: Parameters, name: str, reserved: frozenset[str]) -> dict[
     if not isinstance(parameters, Mapping):
         raise TypeError(f"{name} must be a mapping, not {type(parameters).__name__}")
     _check_names(parameters, name, reserved)
-    return {check_text(key, name): _parameters(value) for key, value in parameters.items()}
+    return {check_text(key, name): _parameters(value, name) for key, value in parameters.items()}
 
 
 def _check_names(given: Iterable[object], name: str, reserved: frozenset[str]) -> None:
@@ -381,53 +381,53 @@ def build_request(
         raise TypeError(f"params must be a mapping, not {type(params).__name__}")
     if not isinstance(repeatable, bool | None):
         raise TypeError(f"repeatable must be a bool or None, not {type(repeatable).__name__}")
-    pairs = {check_text(name, "params"): _parameters(value) for name, value in (params or {}).items()}
+    pairs = {check_text(name, "params"): _parameters(value, "params") for name, value in (params or {}).items()}
     named = pairs.keys() | (json.keys() if isinstance(json, dict) else ())
     if _CREDENTIAL_NAMES & named:
         raise ValueError("key and token are added by the session: params and json must not hold them")
     checked = _checked_path(path)
     is_repeatable = verb in REPEATABLE_METHODS if repeatable is None else repeatable
-    body = None if json is None else encode(_exactly(json))
+    body = None if json is None else encode(_exactly(json, "json"))
     is_signable = isinstance(json, dict)
     operation = Operation("request", verb, checked, _response, repeatable=is_repeatable, signable_body=is_signable)
     query = urlencode(pairs, doseq=True, quote_via=quote)
     return Request(operation, f"{checked}?{query}" if query else checked, body)
 
 
-def _exactly(json: JsonValue) -> JsonValue:
-    """Return a JSON value unchanged, or raise ValueError for anything else.
+def _exactly(value: JsonValue, name: str) -> JsonValue:
+    """Return a JSON value unchanged, or raise ValueError for anything else. Errors call it `name`.
 
     msgspec would write NaN as null, bytes as base64 and sets as arrays: https://jcristharif.com/msgspec/supported-types.html.
     """
     try:
-        return _json(json)
+        return _json(value, name)
     except RecursionError:
         pass
-    raise ValueError("json is too deep, or holds itself")
+    raise ValueError(f"{name} is too deep, or holds itself")
 
 
-def _json(value: JsonValue) -> JsonValue:
+def _json(value: JsonValue, name: str) -> JsonValue:
     if isinstance(value, dict):
-        return {check_text(name, "json"): _json(item) for name, item in value.items()}
+        return {check_text(key, name): _json(item, name) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_json(item) for item in value]
+        return [_json(item, name) for item in value]
     if isinstance(value, str):
-        return check_text(value, "json")
+        return check_text(value, name)
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise ValueError(f"json holds a {type(value).__name__} object that JSON can't express")
+    raise ValueError(f"{name} holds a {type(value).__name__} object that JSON can't express")
 
 
-def _parameters(values: object) -> list[str]:
+def _parameters(values: object, name: str) -> list[str]:
     """Return the texts of a query parameter, one for each time it is sent."""
-    return [_parameter(value) for value in (values if isinstance(values, list | tuple) else [values])]
+    return [_parameter(value, name) for value in (values if isinstance(values, list | tuple) else [values])]
 
 
-def _parameter(value: object) -> str:
+def _parameter(value: object, name: str) -> str:
     """Return the text of a query parameter; booleans are true and false, as in JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return check_text(str(value) if isinstance(value, int | float) else value, "params")
+    return check_text(str(value) if isinstance(value, int | float) else value, name)
 
 
 def _checked_path(path: str) -> str:

@@ -130,9 +130,9 @@ async def test_every_body_takes_further_fields(echo: Any, call: Call) -> None:
     ],
 )
 async def test_what_the_session_sets_and_what_can_not_be_sent_is_refused(echo: Any, extra: dict[str, Any]) -> None:
-    """Credentials, documented fields and framing are refused before anything is sent."""
+    """Credentials, documented fields and framing are refused before anything is sent, and the error names the argument."""
     service, session = echo
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises((ValueError, TypeError), match=next(iter(extra))):
         await session.cards.create("C", list_id="l1", **extra)
     assert service.seen == 0
 
