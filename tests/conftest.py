@@ -31,10 +31,8 @@ _FULL = {
         "distributed",
         "examples",
         "integrations",
-        "service/test_exported_secrets.py",
         "service/test_foreign_instruments.py",
         "service/test_opentelemetry.py",
-        "service/test_semantic_conventions.py",
         "test_activities.py",
         "test_datadog.py",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,9 +19,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 from sentry_sdk.integrations.aiohttp import AioHttpIntegration
 from sentry_sdk.transport import Transport
-
-TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-SIGNALS = [name for name in vars(aiohttp.TraceConfig) if name.startswith("on_")]
 
 
 @attrs.define
@@ -117,37 +113,6 @@ def opentelemetry(folder: Path) -> Iterator[Foreign]:
 
 
 @contextlib.contextmanager
-def trace_configs(folder: Path) -> Iterator[Foreign]:
-    """Give every new session a trace config that keeps all that it is handed."""
-    taken: list[tuple[str, Any]] = []
-
-    async def note(name: str, session: Any, context: Any, params: Any) -> None:
-        taken.append((name, params))
-        if name == "on_request_start":
-            params.headers["traceparent"] = TRACEPARENT
-
-    config = aiohttp.TraceConfig()
-    for name in SIGNALS:
-        getattr(config, name).append(functools.partial(note, name))
-    before = aiohttp.ClientSession.__init__
-
-    @functools.wraps(before)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        before(self, *args, **{**kwargs, "trace_configs": [*(kwargs.get("trace_configs") or ()), config]})
-
-    aiohttp.ClientSession.__init__ = init  # type: ignore[method-assign]  # -- as instruments do
-
-    def seen() -> list[str]:
-        ends = ("on_request_end", "on_request_exception")
-        return [f"{params.method} {params.url}" for name, params in taken if name in ends]
-
-    try:
-        yield Foreign(seen, lambda: [taken], ("traceparent",))
-    finally:
-        aiohttp.ClientSession.__init__ = before  # type: ignore[method-assign]  # -- what an instrument replaced is put back
-
-
-@contextlib.contextmanager
 def cassette(folder: Path) -> Iterator[Foreign]:
     """Record with vcrpy."""
     path = folder / "cassette.yaml"
@@ -160,5 +125,5 @@ def cassette(folder: Path) -> Iterator[Foreign]:
         yield Foreign(lambda: [f"{request.method} {request.uri}" for request in running.requests], written)
 
 
-FOREIGN = {function.__name__: function for function in (sentry, opentelemetry, trace_configs, cassette)}
+FOREIGN = {function.__name__: function for function in (sentry, opentelemetry, cassette)}
 """Each is called with a folder that it may write to."""
