@@ -7,7 +7,7 @@ from typing import Any
 from django.core.asgi import get_asgi_application
 from django.http import JsonResponse
 from django.urls import path
-from web_apps import both, broken, card, me
+from web_apps import PATHS, act
 
 from boardclient.integrations.asgi import BoardLifespan
 from boardclient.integrations.django import DjangoBoards
@@ -23,28 +23,12 @@ def middleware(get_response: Any) -> Any:
 middleware.sync_capable, middleware.async_capable = False, True  # type: ignore[attr-defined]  # -- what Django reads
 
 
-async def get_me(request: Any) -> JsonResponse:
-    return JsonResponse(await me(await boards.user_session(request), await boards.user_account(request)))
+async def view(request: Any) -> JsonResponse:
+    user = await boards.user_session(request), await boards.user_account(request)
+    return JsonResponse(await act(request.path, *user, **request.GET.dict()))
 
 
-async def get_card(request: Any) -> JsonResponse:
-    return JsonResponse(await card(await boards.user_session(request), request.GET["card_id"]))
-
-
-async def get_both(request: Any) -> None:
-    await both(await boards.user_session(request))
-
-
-async def get_broken(request: Any) -> None:
-    await broken()
-
-
-urlpatterns = [
-    path("me", get_me),
-    path("card", get_card),
-    path("both", get_both),
-    path("broken", get_broken),
-]
+urlpatterns = [path(name[1:], view) for name in PATHS]
 
 
 def application() -> BoardLifespan:

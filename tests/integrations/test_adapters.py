@@ -15,15 +15,27 @@ from aiohttp.test_utils import TestClient as AiohttpClient
 from aiohttp.test_utils import TestServer
 from fastapi import Depends, FastAPI
 from litestar.di import NamedDependency
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
 from starlette.testclient import TestClient
-from web_apps import PAGE, Browser, MakeSignIn, Running, aiohttp_app, litestar_client, starlette_client
+from web_apps import (
+    PAGE,
+    Browser,
+    MakeSignIn,
+    Running,
+    aiohttp_app,
+    aiohttp_client,
+    fastapi_app,
+    litestar_client,
+    starlette_client,
+)
 
 from boardclient import AsyncSession, MemoryTokenStore, StoredToken
 from boardclient.integrations.aiohttp_web import AiohttpBoards
 from boardclient.integrations.fastapi import FastAPIBoards
 from boardclient.integrations.litestar import LitestarBoards
 from boardclient.testing import BoardService, assert_no_secrets, faults
-from boardclient.web import SignIn
+from boardclient.web import SignIn, SignInError
 
 
 async def test_two_users_sign_in_and_never_mix(consenting: BoardService, running: Running, make: MakeSignIn) -> None:
@@ -44,20 +56,14 @@ async def test_two_users_sign_in_and_never_mix(consenting: BoardService, running
     assert len(consenting.calls_of("token.exchange")) == 3
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_page_leads_to_the_login(running: Running, make: MakeSignIn, method: str) -> None:
-    """A navigation without consent is sent to the login, and from there back to its page."""
+async def test_without_consent_a_page_leads_to_the_login(running: Running, make: MakeSignIn) -> None:
+    """A navigation is sent to the login, and from there back to its page. A fetch, which that would mislead, gets 401."""
+    headers = {**PAGE, "Host": "app.example", "Referer": "http://app.example/form?a=b"}
     async with running(make) as send:
-        headers = {**PAGE, "Host": "app.example", "Referer": "http://app.example/form?a=b"}
-        reply = await Browser(send).fetch("/me?x=%C3%A4&y=1", method, headers)
-        page = "/me%3Fx%3D%25C3%25A4%26y%3D1" if method == "GET" else "/form%3Fa%3Db"
-        assert (reply.status, reply.header("Location")) == (303, f"/login?return_to={page}")
-        assert reply.header("Cache-Control") == "no-store"
-
-
-async def test_other_requests_get_401_and_the_address_of_the_login(running: Running, make: MakeSignIn) -> None:
-    """A fetch, which a redirect would mislead, gets 401 and the address of the login."""
-    async with running(make) as send:
+        for method, page in (("GET", "/me%3Fx%3D%25C3%25A4%26y%3D1"), ("POST", "/form%3Fa%3Db")):
+            reply = await Browser(send).fetch("/me?x=%C3%A4&y=1", method, headers)
+            assert (reply.status, reply.header("Location")) == (303, f"/login?return_to={page}")
+            assert reply.header("Cache-Control") == "no-store"
         reply = await Browser(send).fetch("/me")
     assert (reply.status, reply.header("Location")) == (401, None)
     assert reply.header("Content-Type") == "application/problem+json"
@@ -153,6 +159,40 @@ async def test_a_token_store_that_fails_is_503(consenting: BoardService, running
         store.is_broken = True
         reply = await browser.fetch("/me")
     assert (reply.status, "canary" in reply.text) == (503, False)
+
+
+def page_of(error: SignInError) -> str:
+    return f"<h1>Not signed in: {error.reason}</h1>"
+
+
+async def show(request: Request, error: Exception) -> HTMLResponse:
+    assert isinstance(error, SignInError)
+    return HTMLResponse(page_of(error), error.suggested_status)
+
+
+@web.middleware
+async def show_of_aiohttp(request: web.Request, handler: Any) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except SignInError as error:
+        return web.Response(text=page_of(error), status=error.suggested_status)
+
+
+@pytest.mark.parametrize("framework", ["fastapi", "aiohttp"])
+async def test_an_application_shows_its_own_page_for_a_failed_sign_in(make: MakeSignIn, framework: str) -> None:
+    """A handler for `SignInError` is called in place of the built-in one, which all other errors keep."""
+    if framework == "fastapi":
+        app = fastapi_app(make)
+        app.add_exception_handler(SignInError, show)
+        client = starlette_client(app)
+    else:
+        app = aiohttp_app(make)
+        app.middlewares.append(show_of_aiohttp)  # behind the adapter's own, which sees what this one lets pass
+        client = aiohttp_client(app)
+    async with client as send:
+        foreign = await Browser(send).open("/callback?code=c&state=s")
+        assert (foreign.status, foreign.text) == (400, "<h1>Not signed in: foreign</h1>")
+        assert (await Browser(send).fetch("/me")).header("Content-Type") == "application/problem+json"
 
 
 async def test_an_application_uses_its_own_session(board_service: BoardService) -> None:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
-from web_apps import Browser, MakeSignIn, asynchronous_client, fastapi_app, starlette_client
+from web_apps import Browser, MakeSignIn, fastapi_app, starlette_client
 
 from boardclient import AsyncSession, SessionClosedError, StaticCredentials
 from boardclient.integrations.asgi import BoardLifespan
@@ -236,15 +236,6 @@ async def test_without_its_lifespan_an_application_gets_a_clear_error(make: Make
     for client in (TestClient(app), TestClient(Starlette(routes=[Mount("/", app)]))):
         with pytest.raises(RuntimeError, match=r"lifespan has not run.*with TestClient\(app\).*BoardLifespan"):
             client.get("/me")
-
-
-async def test_one_application_runs_in_two_loops(consenting: BoardService, make: MakeSignIn) -> None:
-    """Two test clients at once, each with a loop of its own, have a session each."""
-    app = fastapi_app(make)
-    ada, alan = consenting.members
-    async with starlette_client(app) as first, starlette_client(app) as second, asynchronous_client(app) as third:
-        for send, member in ((first, ada), (second, alan), (third, ada)):
-            assert (await Browser(send).sign_in(member.id)).json()["id"] == member.id
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
-from aiohttp import web
-from web_apps import MakeSignIn, aiohttp_app, quart_app, starlette_app
+from web_apps import MakeSignIn
 
 from boardclient import AsyncSession, StaticCredentials
 from boardclient.integrations.asgi import BoardSessions
-from boardclient.testing import BoardService
 from boardclient.web import SignIn
 
 
@@ -42,28 +39,6 @@ async def test_opened_in_one_task_and_closed_in_another() -> None:
     await boards.aclose()
     with pytest.raises(RuntimeError, match="lifespan has not run"):
         _ = boards.session
-
-
-async def in_tasks(*steps: Callable[[], object]) -> None:
-    for step in steps:
-        await asyncio.create_task(step())  # type: ignore[arg-type]  # -- they are coroutine functions
-
-
-async def test_frameworks_open_in_one_task_and_close_in_another(consenting: BoardService) -> None:
-    """Each adapter's hooks may run in a task each."""
-    made: list[SignIn] = []
-
-    def make() -> SignIn:
-        made.append(SignIn.from_env())
-        return made[-1]
-
-    starlette, quart = starlette_app(make), quart_app(make)
-    context = starlette.router.lifespan_context(starlette)
-    await in_tasks(context.__aenter__, lambda: context.__aexit__(None, None, None))
-    runner = web.AppRunner(aiohttp_app(make))
-    await in_tasks(runner.setup, runner.cleanup)
-    await in_tasks(quart.startup, quart.shutdown)
-    assert ["closed" in repr(sign_in.session) for sign_in in made] == [True, True, True]
 
 
 async def test_parts_of_an_application_share_a_session() -> None:

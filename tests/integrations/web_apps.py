@@ -20,7 +20,6 @@ from aiohttp.test_utils import TestClient as AiohttpClient
 from aiohttp.test_utils import TestServer
 from fastapi import Depends, FastAPI
 from litestar.di import NamedDependency
-from litestar.params import FromQuery
 from quart.testing.connections import WebsocketResponseError
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -79,24 +78,20 @@ Running: TypeAlias = Callable[..., AbstractAsyncContextManager[Send]]
 """Runs a framework's application for a block: given what makes the sign-in, and options of the adapter."""
 
 
-async def me(session: AsyncSession, account: str) -> dict[str, Any]:
-    return {"id": (await session.members.me()).id, "account": account}
+PATHS = ("/me", "/card", "/both", "/broken")
 
 
-async def card(session: AsyncSession, card_id: str) -> dict[str, Any]:
-    return {"name": (await session.cards.get(card_id)).name}
-
-
-async def both(session: AsyncSession) -> None:
-    """Make two calls at once, as views do."""
+async def act(path: str, session: AsyncSession, account: str, card_id: str = "", **others: str) -> dict[str, Any]:
+    """Do what a page of an application does."""
+    if path == "/card":
+        return {"name": (await session.cards.get(card_id)).name}
     async with asyncio.TaskGroup() as group:
-        group.create_task(session.cards.get("nowhere"))
-        group.create_task(session.members.me())
-
-
-async def broken() -> None:
-    async with asyncio.TaskGroup():
-        raise ZeroDivisionError("canary-of-the-application")
+        if path == "/broken":
+            raise ZeroDivisionError("canary-of-the-application")
+        if path == "/both":
+            group.create_task(session.cards.get("nowhere"))
+        member = group.create_task(session.members.me())
+    return {"id": member.result().id, "account": account}
 
 
 # --- applications
@@ -113,22 +108,12 @@ def starlette_app(make: MakeSignIn, **options: Any) -> Starlette:
     app = Starlette(lifespan=boards.lifespan)
     boards.install(app)
 
-    async def get_me(request: Request) -> JSONResponse:
-        return JSONResponse(await me(await boards.user_session(request), await boards.user_account(request)))
+    async def view(request: Request) -> JSONResponse:
+        user = await boards.user_session(request), await boards.user_account(request)
+        return JSONResponse(await act(request.url.path, *user, **request.query_params))
 
-    async def get_card(request: Request) -> JSONResponse:
-        return JSONResponse(await card(await boards.user_session(request), request.query_params["card_id"]))
-
-    async def get_both(request: Request) -> None:
-        await both(await boards.user_session(request))
-
-    async def get_broken(request: Request) -> None:
-        await broken()
-
-    app.add_route("/me", get_me, methods=["GET", "POST"])
-    app.add_route("/card", get_card)
-    app.add_route("/both", get_both)
-    app.add_route("/broken", get_broken)
+    for path in PATHS:
+        app.add_route(path, view, methods=["GET", "POST"])
     app.router.routes.append(WebSocketRoute("/socket", open_socket))
     return app
 
@@ -137,46 +122,29 @@ def fastapi_app(make: MakeSignIn, **options: Any) -> FastAPI:
     boards = FastAPIBoards(make, **options)
     app = FastAPI(lifespan=boards.lifespan)
     boards.install(app)
-    user_session = Annotated[AsyncSession, Depends(boards.user_session)]
+    session = Annotated[AsyncSession, Depends(boards.user_session)]
 
-    @app.api_route("/me", methods=["GET", "POST"])
-    async def get_me(session: user_session, account: Annotated[str, Depends(boards.user_account)]) -> dict[str, Any]:
-        return await me(session, account)
+    async def view(request: Request, session: session, account: Annotated[str, Depends(boards.user_account)]) -> dict[str, Any]:
+        return await act(request.url.path, session, account, **request.query_params)
 
-    @app.get("/card")
-    async def get_card(card_id: str, session: user_session) -> dict[str, Any]:
-        return await card(session, card_id)
-
-    @app.get("/both")
-    async def get_both(session: user_session) -> None:
-        await both(session)
-
-    app.get("/broken")(broken)
+    for path in PATHS:
+        app.add_api_route(path, view, methods=["GET", "POST"])
     app.router.routes.append(WebSocketRoute("/socket", open_socket))
     return app
 
 
-def litestar_app(make: MakeSignIn, exception_handlers: Any = None, **options: Any) -> litestar.Litestar:
-    @litestar.route("/me", http_method=["GET", "POST"], status_code=200)
-    async def get_me(user_session: NamedDependency[AsyncSession], user_account: NamedDependency[str]) -> dict[str, Any]:
-        return await me(user_session, user_account)
-
-    @litestar.get("/card")
-    async def get_card(user_session: NamedDependency[AsyncSession], card_id: FromQuery[str]) -> dict[str, Any]:
-        return await card(user_session, card_id)
-
-    @litestar.get("/both")
-    async def get_both(user_session: NamedDependency[AsyncSession]) -> None:
-        await both(user_session)
+def litestar_app(make: MakeSignIn, **options: Any) -> litestar.Litestar:
+    @litestar.route([*PATHS], http_method=["GET", "POST"], status_code=200)
+    async def view(
+        request: litestar.Request[Any, Any, Any], user_session: NamedDependency[AsyncSession], user_account: NamedDependency[str]
+    ) -> dict[str, Any]:
+        return await act(request.url.path, user_session, user_account, **request.query_params)
 
     @litestar.websocket("/socket")
     async def connect(socket: litestar.WebSocket[Any, Any, Any]) -> None:
-        await socket.accept()
-        await socket.send_text("hello")
-        await socket.close()
+        await open_socket(socket)
 
-    handlers = [get_me, get_card, get_both, litestar.get("/broken")(broken), connect]
-    return litestar.Litestar(handlers, plugins=[LitestarBoards(make, **options)], exception_handlers=exception_handlers)
+    return litestar.Litestar([view, connect], plugins=[LitestarBoards(make, **options)])
 
 
 def quart_app(make: MakeSignIn, **options: Any) -> quart.Quart:
@@ -184,23 +152,12 @@ def quart_app(make: MakeSignIn, **options: Any) -> quart.Quart:
     app = quart.Quart(__name__)
     boards.install(app)
 
-    @app.route("/me", methods=["GET", "POST"])
-    async def get_me() -> dict[str, Any]:
-        return await me(await boards.user_session(), await boards.user_account())
+    async def view() -> dict[str, Any]:
+        user = await boards.user_session(), await boards.user_account()
+        return await act(quart.request.path, *user, **quart.request.args)
 
-    @app.get("/card")
-    async def get_card() -> dict[str, Any]:
-        return await card(await boards.user_session(), quart.request.args["card_id"])
-
-    @app.get("/both")
-    async def get_both() -> str:
-        await both(await boards.user_session())
-        return ""
-
-    @app.get("/broken")
-    async def get_broken() -> str:
-        await broken()
-        return ""
+    for path in PATHS:
+        app.add_url_rule(path, path, view, methods=["GET", "POST"])
 
     @app.websocket("/socket")
     async def connect() -> None:
@@ -214,19 +171,9 @@ def aiohttp_app(make: MakeSignIn, **options: Any) -> web.Application:
     app = web.Application()
     boards.install(app)
 
-    async def get_me(request: web.Request) -> web.Response:
-        return web.json_response(await me(await boards.user_session(request), await boards.user_account(request)))
-
-    async def get_card(request: web.Request) -> web.Response:
-        return web.json_response(await card(await boards.user_session(request), request.query["card_id"]))
-
-    async def get_both(request: web.Request) -> web.Response:
-        await both(await boards.user_session(request))
-        return web.Response()
-
-    async def get_broken(request: web.Request) -> web.Response:
-        await broken()
-        return web.Response()
+    async def view(request: web.Request) -> web.Response:
+        user = await boards.user_session(request), await boards.user_account(request)
+        return web.json_response(await act(request.path, *user, **request.query))
 
     async def connect(request: web.Request) -> web.WebSocketResponse:
         opened = web.WebSocketResponse()
@@ -236,15 +183,10 @@ def aiohttp_app(make: MakeSignIn, **options: Any) -> web.Application:
         return opened
 
     app.router.add_get("/socket", connect)
-    app.router.add_get("/me", get_me)
-    app.router.add_post("/me", get_me)
-    app.router.add_get("/card", get_card)
-    app.router.add_get("/both", get_both)
-    app.router.add_get("/broken", get_broken)
+    for path in PATHS:
+        app.router.add_get(path, view)
+        app.router.add_post(path, view)
     return app
-
-
-# --- their test clients
 
 
 def django_app(make: MakeSignIn, **options: Any) -> BoardLifespan:
@@ -257,6 +199,9 @@ def django_app(make: MakeSignIn, **options: Any) -> BoardLifespan:
 
     django_project.boards = DjangoBoards(make, **options)
     return django_project.application()
+
+
+# --- their test clients
 
 
 def _reply(response: httpx2.Response) -> Reply:
