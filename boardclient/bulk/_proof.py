@@ -187,11 +187,10 @@ def make_audit(
         for card in others
         if card.id not in named and (copies.get(card.id) == 1 or (card.id in copies and evidence.shows_as_sent(card.list_id)))
     }
-    possible = cards_of(unknown) | markers.cards_of(unknown, others)
-    second -= possible
+    second -= cards_of(unknown) | markers.cards_of(unknown, others)
     duplicated = [card for card in others if card.id in second]
     unexpected = [card for card in others if card.id not in second] if listing.has_baseline else []
-    resembling = [card for card in chain(unexpected, duplicated) if card.id in possible or card.id in named]
+    resembling = [card for card in chain(unexpected, duplicated) if card.id in named]
     return BulkAudit(
         confirmed=listing.confirmed,
         recovered=recovered,

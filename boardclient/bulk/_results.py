@@ -70,8 +70,7 @@ class BulkAudit:
         duplicated: Second cards of rows: they show the marker of a row that has a card, or equal what was sent for it. A card of
             others that equals a row is among them. Markers tell it apart.
         unexpected: Other cards that belong to no known row and did not exist before the run. Those of others are no fault.
-        resembling: Those of `duplicated` and `unexpected` that may belong to a row that is unknown. Its error names them, or they
-            equal it and were listed only at the end.
+        resembling: Those of `duplicated` and `unexpected` that may belong to rows that are unknown, whose errors name them.
         unproven: The drafts of the rows that stayed unknown.
     """
 

@@ -327,6 +327,16 @@ async def test_two_cards_that_equal_one_row_leave_it_unknown(world: World) -> No
     assert done.audit.duplicated == ()
 
 
+async def test_the_audit_names_the_cards_that_the_errors_name(world: World) -> None:
+    """A card that equals an unknown row, and is listed only at the end, is unexpected, and no second card of an equal row."""
+    world.service.faults.add(faults.drop(), "cards.create", call=3)
+    world.service.faults.add(Meanwhile(lambda: add_card(world, "a")), "boards.cards", call=3)
+    done = await run(world, "aba")
+    assert "no later, longer listing" in done.error("a")
+    assert [card.name for card in done.audit.unexpected] == ["a"]
+    assert done.audit.resembling == done.audit.duplicated == ()
+
+
 async def test_rows_that_differ_in_what_is_not_shown_are_not_confused(world: World) -> None:
     """The listing shows no dates. Of two rows with one name one exists: both are unknown."""
     world.service.rules.shape = shown_as(due=lambda due: None)
