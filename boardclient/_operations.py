@@ -16,7 +16,7 @@ from boardclient._responses import Response, api_error, excerpt, response_of
 from boardclient._transport import FRAMING, RawResponse, TransportFailure, TransportResult, check_headers
 from boardclient._wire import encode
 from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, SessionClosedError, TransportError
-from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Member, check_identifier, check_text, utc_timestamp
+from boardclient.models import Board, BoardList, Card, JsonValue, Member, check_identifier, check_text, utc_timestamp
 
 T = TypeVar("T")
 AT_ONCE_BYTES: Final = 256 * 2**10
@@ -144,9 +144,17 @@ def _lenient(read: Callable[[str, bytes], T]) -> Read[T]:
 
 
 def _created_card(response: RawResponse, request: Request[Card]) -> Card:
-    """Read the card that was created, with the list and the date that were sent if the response shows none."""
-    values = request.values
-    return _wire.created_card(response.body, values.get("list_id"), values.get("due"))
+    """Read the card that was created, with the list and the date that were sent if the response lacks them.
+
+    A field that the response has, as null or in another form, stays as it is.
+    """
+    body, sent = response.body, request.values
+    card = _wire.created_card(body)
+    if card.list_id is None and b'"idList"' not in body:
+        object.__setattr__(card, "list_id", sent.get("list_id"))  # frozen, but not returned yet
+    if (due := sent.get("due")) is not None and card.due is None and b'"due"' not in body:
+        object.__setattr__(card, "due", due)
+    return card
 
 
 def _gathered(slices: Callable[[bytes], Iterator[list[T]]]) -> ReadInSteps[list[T]]:
@@ -188,25 +196,24 @@ def _list_fields(*, name: object, board_id: object, pos: object) -> dict[str, Js
 
 
 def _card_fields(*, name: object, list_id: object, desc: object, due: object, pos: object) -> dict[str, JsonValue]:
-    fields: dict[str, JsonValue] = {"name": check_text(name, "name"), "idList": check_identifier(list_id, "list_id")}
+    return card_fields(
+        check_text(name, "name"),
+        check_identifier(list_id, "list_id"),
+        None if desc is None else check_text(desc, "desc"),
+        due,
+        None if pos is None else check_text(pos, "pos"),
+    )
+
+
+def card_fields(name: str, list_id: str, desc: str | None, due: object, pos: str | None) -> dict[str, JsonValue]:
+    """Return the fields of a card from checked values, such as those of a draft."""
+    fields: dict[str, JsonValue] = {"name": name, "idList": list_id}
     if desc is not None:
-        fields["desc"] = check_text(desc, "desc")
+        fields["desc"] = desc
     if due is not None:
         fields["due"] = utc_timestamp(due, "due")
     if pos is not None:
-        fields["pos"] = check_text(pos, "pos")
-    return fields
-
-
-def draft_fields(draft: CardDraft, desc: object) -> dict[str, JsonValue]:
-    """Return the fields of a draft, whose name and list are checked already. `desc` may be its description with a marker."""
-    fields: dict[str, JsonValue] = {"name": draft.name, "idList": draft.list_id}
-    if desc is not None:
-        fields["desc"] = check_text(desc, "desc")
-    if draft.due is not None:
-        fields["due"] = utc_timestamp(draft.due)
-    if draft.pos is not None:
-        fields["pos"] = check_text(draft.pos, "pos")
+        fields["pos"] = pos
     return fields
 
 

@@ -18,7 +18,6 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import cache, partial
 from itertools import count, repeat, starmap
 from operator import add, eq
@@ -519,7 +518,7 @@ def _with_extra(value: T, more: Mapping[str, JsonValue]) -> T:
 
 created_board: Final[Callable[[bytes], Board]] = _one(_strict, Board)
 created_list: Final[Callable[[bytes], BoardList]] = _one(_strict, BoardList)
-_created_card: Final[Callable[[bytes], Card]] = _one(_strict, Card)
+created_card: Final[Callable[[bytes], Card]] = _one(_strict, Card)
 card: Final[Callable[[bytes], Card]] = _one(_lenient, Card)
 member: Final[Callable[[bytes], Member]] = _one(_lenient, Member)
 _READERS: Final[dict[Any, Callable[[bytes], Any]]] = {
@@ -545,17 +544,3 @@ def read(model: type[T], body: bytes) -> T:
     if element not in _READERS:
         raise TypeError("a response is read as Board, BoardList, Card or Member, or as a list of these, such as list[Card]")
     return cast("T", _many(element, body) if arguments else _READERS[element](body))
-
-
-def created_card(body: bytes, list_id: str | None = None, due: datetime | None = None) -> Card:
-    """Return the card of a response to a creation.
-
-    It has the list and the date that were sent if the response lacks them. A field that the response has, as null or in another
-    form, stays as it is.
-    """
-    card = _created_card(body)
-    if list_id is not None and card.list_id is None and b'"idList"' not in body:
-        object.__setattr__(card, "list_id", list_id)  # frozen, but not returned yet
-    if due is not None and card.due is None and b'"due"' not in body:
-        object.__setattr__(card, "due", due)
-    return card

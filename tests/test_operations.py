@@ -50,7 +50,7 @@ def test_a_draft_is_sent_as_the_call_sends_it(
 ) -> None:
     """A card of a bulk run has the same body as one of `cards.create`, whatever strings its values are."""
     draft = CardDraft(kind(name), kind(list_id), desc if desc is None else kind(desc), due, pos)
-    sent = ops.ADD_CARD.request_with(ops.draft_fields(draft, draft.desc))
+    sent = ops.ADD_CARD.request_with(ops.card_fields(draft.name, draft.list_id, draft.desc, draft.due, draft.pos))
     called = ops.ADD_CARD.request(name=name, list_id=list_id, desc=desc, due=due, pos=pos)
     assert (sent.line, sent.body, sent.identifier) == (called.line, called.body, called.identifier)
 

@@ -107,6 +107,9 @@ class CallContext:
     """The seconds that were left when the deadline was last suspended."""
     started: float = 0.0
     """When the current attempt began, by `time.time`."""
+    attempts: tuple[Attempt, ...] = ()
+    interruption: InterruptionReason | None = None
+    """Why the call is ended early, or None."""
     last_error: BoardClientError | None = None
     attempt_activity: Activity | None = None
     """The current attempt as instruments see it."""
@@ -120,20 +123,19 @@ class CallContext:
     cancellations: int = 0
     """How often the call has cancelled its task."""
 
-    def __init__(self, request: Request[Any] | None, task: asyncio.Task[object], began: float, seconds: float | None) -> None:
+    def __init__(
+        self, request: Request[Any] | None, task: asyncio.Task[object], began: float, seconds: float | None, options: CallOptions
+    ) -> None:
         self.request = request
         self.task = task
         self.seconds = seconds
-        self.options = _NO_OPTIONS
+        self.options = options
         """The options that differ from the session's."""
-        self.progress: Progress = Progress()
-        self.attempts: tuple[Attempt, ...] = ()
+        self.progress: Progress = Progress() if options.may_send is None else GuardedProgress(options.may_send)
         self.is_recorded: bool = False
-        """Whether an attempt that succeeds is recorded too: something needs to know of it, or one before it has failed."""
+        """Whether an attempt that succeeds is recorded too: something follows the call, or it did not just succeed at once."""
         self.activity: Activity | None = None
         """The call as instruments see it, None if nothing follows it."""
-        self.interruption: InterruptionReason | None = None
-        """Why the call is ended early, or None."""
         self.may_send: bool = True
         """Whether another request may be sent. False after an interruption and once the session is closed."""
         self._began = began
@@ -225,6 +227,7 @@ class CallContext:
         """End the call early by cancelling its task, unless it is being ended already."""
         if self.interruption is None:
             self.may_send = False
+            self.is_recorded = True
             self.deadline = math.inf
             self.interruption = reason
             self._cancel()
@@ -342,11 +345,7 @@ class InFlightCalls:
         if loop is not self._open_on:
             self._bind(loop, request)
         now = loop.time()
-        context = CallContext(request, task, now, seconds)
-        if options is not None:
-            context.options = options
-            if options.may_send is not None:
-                context.progress = GuardedProgress(options.may_send)
+        context = CallContext(request, task, now, seconds, options or _NO_OPTIONS)
         self._under_way.add(context)
         if seconds is not None:
             deadline = context.deadline = now + seconds

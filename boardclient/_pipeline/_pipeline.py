@@ -97,17 +97,17 @@ class Pipeline:
         context = self._in_flight.begin(request, self.timeout, options)
         if self.observers or INSTALLED or is_info_logged():
             context.activity, context.is_recorded = self._activity_of(request), True
-        outcome: Any = None
         error: BaseException | None = None
+        outcome: T | BoardClientError | None = None
         try:
             if self._sees_first:
                 outcome = await self._retried(request, context, None)
             else:
                 outcome = await self._attempt(request, context, self._provider.current())
-                if context.attempts:
-                    outcome = await self._continued(request, context, outcome)
-                else:
+                if not context.is_recorded:  # a success at once, as most calls are
                     self._note_success()
+                    return outcome  # type: ignore[return-value]  # -- an error would be recorded
+                outcome = await self._continued(request, context, outcome)
             if context.interruption is not None:  # application code has swallowed its cancellation
                 context.end_early(self._core.host)
         except BaseException as raised:
@@ -117,10 +117,9 @@ class Pipeline:
         if context.activity is not None:
             context.activity.end(error)
         if error is None:
-            if context.attempts and options is not None:
+            if options is not None:
                 options.history.extend(context.attempts)
-            value: T = outcome
-            return value
+            return outcome  # type: ignore[return-value]  # -- an error is raised below
         context.release()  # this frame stays with the error
         try:
             raise error
@@ -249,7 +248,7 @@ class Pipeline:
         response = await self._core.pool.send(
             definition.method, self._root + signed.target, signed.body, context.progress, headers=headers
         )
-        if response.status is None or response.status not in SUCCESSES:
+        if response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
                 response = credentials.redact(response, *context.rejected_credentials)
             failure: T | BoardClientError = error_of(request, response, context.effect, time(), self._core.host)
