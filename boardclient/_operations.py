@@ -13,7 +13,7 @@ import attrs
 
 from boardclient import _wire
 from boardclient._responses import Response, api_error, excerpt, response_of
-from boardclient._transport import FRAMING, RawResponse, TransportFailure, TransportResult, check_headers
+from boardclient._transport import CREDENTIAL_NAMES, FRAMING, RawResponse, TransportFailure, TransportResult, check_headers
 from boardclient._wire import encode
 from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, SessionClosedError, TransportError
 from boardclient.models import Board, BoardList, Card, JsonValue, Member, check_identifier, check_text, utc_timestamp
@@ -87,6 +87,7 @@ class Operation(Generic[T]):
 class Request(Generic[T]):
     """The request of one call before it is signed, so it holds no credentials.
 
+    `definition` is the row of its operation in the table below, and `operation` the operation's name, as in events.
     `target` is the path with the query. `body` is a JSON object, or None for no body; `identifier` is that of the path, or "".
     `values` are those that the body was made from, by their Python names. `headers` are sent besides those of the session.
     It is never changed: `attrs.define` and not `frozen` saves half a microsecond per call.
@@ -301,7 +302,6 @@ READ_MEMBER: Final[Operation[Member]] = Operation(  # 4.11
 
 # CONNECT has a host in place of a path, and TRACE must not send credentials: RFC 9110, sections 9.3.6 and 9.3.8.
 _METHOD: Final = re.compile(r"(?!(?:CONNECT|TRACE)\Z)[A-Z]+")
-_CREDENTIAL_NAMES: Final = frozenset({"key", "token"})
 _REFUSED_HEADERS: Final = FRAMING | frozenset(
     {
         "accept-encoding",
@@ -337,7 +337,7 @@ def extended(
     """
     if extra_query is None and extra_headers is None and extra_body is None:
         return request
-    reserved = _CREDENTIAL_NAMES | request.definition.documented
+    reserved = CREDENTIAL_NAMES | request.definition.documented
     target, body = request.target, request.body
     if extra_query is not None:
         pairs = _query(extra_query, "extra_query", reserved)
@@ -390,7 +390,7 @@ def build_request(
         raise TypeError(f"repeatable must be a bool or None, not {type(repeatable).__name__}")
     pairs = {check_text(name, "params"): _parameters(value, "params") for name, value in (params or {}).items()}
     named = pairs.keys() | (json.keys() if isinstance(json, dict) else ())
-    if _CREDENTIAL_NAMES & named:
+    if CREDENTIAL_NAMES & named:
         raise ValueError("key and token are added by the session: params and json must not hold them")
     checked = _checked_path(path)
     is_repeatable = verb in REPEATABLE_METHODS if repeatable is None else repeatable

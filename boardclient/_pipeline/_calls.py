@@ -115,11 +115,12 @@ class CallContext:
     """The current attempt as instruments see it."""
     waits_for: str | Callable[[], str] | None = None
     """What the call waits for outside the transport, in words, or a function that returns it. None if it does not wait."""
-    is_renewed = False
+    has_tried_renewal: bool = False
+    """Whether the call has asked for credentials in place of rejected ones, which it does once."""
     credentials: Credentials | None = None
     """The credentials with which the last request was signed."""
     rejected: Credentials | None = None
-    """The credentials that the service refused with 401, which are redacted from later responses too."""
+    """The credentials that the service rejected with 401, which are redacted from later responses too."""
     cancellations: int = 0
     """How often the call has cancelled its task."""
 
@@ -136,8 +137,8 @@ class CallContext:
         """Whether an attempt that succeeds is recorded too: something follows the call, or it did not just succeed at once."""
         self.activity: Activity | None = None
         """The call as instruments see it, None if nothing follows it."""
-        self.may_send: bool = True
-        """Whether another request may be sent. False after an interruption and once the session is closed."""
+        self.may_continue: bool = True
+        """Whether the call may go on. False after an interruption and once the session is closed."""
         self._began = began
         self._cancelling = task.cancelling()
 
@@ -226,7 +227,7 @@ class CallContext:
     def interrupt(self, reason: InterruptionReason) -> None:
         """End the call early by cancelling its task, unless it is being ended already."""
         if self.interruption is None:
-            self.may_send = False
+            self.may_continue = False
             self.is_recorded = True
             self.deadline = math.inf
             self.interruption = reason
@@ -247,8 +248,8 @@ class CallContext:
         if self.progress.effect_under_way is Effect.NOT_SENT and self.progress.stage != "write":
             self.interrupt("withdrawn")
 
-    def end_early(self, host: str = "the service", raised: BaseException | None = None) -> BoardClientError | None:
-        """Return the error of an interrupted call, or None if `raised` ended it, and record an attempt in flight."""
+    def note_end(self, host: str, raised: BaseException | None = None) -> BoardClientError | None:
+        """Record the attempt in flight, and return the error of an interrupted call, None if `raised` ended it."""
         error = None
         if self.interruption is not None:
             self._again.cancel()
@@ -426,7 +427,7 @@ class InFlightCalls:
         mine = asyncio.current_task()
         others = [context for context in self._under_way if context.task is not mine]
         for context in self._under_way:
-            context.may_send = False
+            context.may_continue = False
         for context in others:
             context.interrupt("closed")
         if not others or len(others) < len(self._under_way):

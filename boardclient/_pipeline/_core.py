@@ -15,7 +15,16 @@ import attrs
 from boardclient._activities import PARENT, SOURCES, Activity, Instrument, followers
 from boardclient._pipeline._calls import InFlightCalls
 from boardclient._responses import Response, response_of, status_of
-from boardclient._transport import RawResponse, Settings, TransportResult, check_proxy, check_root, check_url, host_of
+from boardclient._transport import (
+    FORM_TYPE,
+    RawResponse,
+    Settings,
+    TransportResult,
+    check_proxy,
+    check_root,
+    check_url,
+    host_of,
+)
 from boardclient._transport._pool import Pool
 from boardclient.credentials import Credentials
 from boardclient.errors import SessionClosedError, TransportError
@@ -192,9 +201,7 @@ class SessionCore:
         self.forms += 1
         activity = _begin_form(target, self.observers)
         try:
-            outcome = await self.pool.send(
-                "POST", target, body, context.progress, "application/x-www-form-urlencoded", headers=activity.headers
-            )
+            outcome = await self.pool.send("POST", target, body, context.progress, FORM_TYPE, headers=activity.headers)
             _end_form(activity, outcome, context.progress.http_version)
             if isinstance(outcome, RawResponse):
                 return response_of(outcome)
@@ -202,7 +209,7 @@ class SessionCore:
             error = TransportError(why, outcome.phase, "POST", outcome.effect)
         except BaseException as raised:
             activity.effect = context.progress.effect_under_way
-            early = context.end_early(host_of(target))
+            early = context.note_end(host_of(target))
             activity.why = "cancelled" if early is None else early.message
             activity.end(early or asyncio.CancelledError())
             error = early or raised

@@ -50,6 +50,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _logger: Final = logging.getLogger("boardclient")
 
+_WARNINGS: Final = {
+    Effect.UNKNOWN: "it may have been done, check before you repeat it",
+    Effect.DONE: "the status says that it was done, check before you repeat it",
+}
+"""What errors add, by their effect, if a second request would do more than the first."""
+
 
 class Pipeline:
     """Makes the calls of a session or view, for resources and bulk runs, with its credentials, policy and limiter."""
@@ -109,7 +115,7 @@ class Pipeline:
                     return outcome  # type: ignore[return-value]  # -- an error would be recorded
                 outcome = await self._continued(request, context, outcome)
             if context.interruption is not None:  # application code has swallowed its cancellation
-                context.end_early(self._core.host)
+                context.note_end(self._core.host)
         except BaseException as raised:
             error = self._error_of_call(request, context, raised)
         finally:
@@ -129,12 +135,12 @@ class Pipeline:
     def _error_of_call(self, request: Request[T], context: CallContext, raised: BaseException) -> BaseException:
         """Return the exception that a call ends with, with the history and without the frames that hold the signed request."""
         if isinstance(raised, Exception) and not isinstance(raised, BoardClientError):
-            frames = _application_frames(raised) if context.progress.stage == "idle" else None
+            frames = _application_traceback(raised) if context.progress.stage == "idle" else None
             if frames is None:
                 raised = _unexpected(request.line, raised, context.effect)
         else:
             frames = None
-        error = context.end_early(self._core.host, raised) or raised
+        error = context.note_end(self._core.host, raised) or raised
         raised.__traceback__ = frames
         if frames is None:
             raised.__context__ = None
@@ -143,8 +149,8 @@ class Pipeline:
         error.effect = Effect.worst([error.effect, *(attempt.effect for attempt in context.attempts)])
         error.attempts = context.attempts
         error.repeatable = request.repeatable
-        if error.effect in {Effect.UNKNOWN, Effect.DONE} and not request.repeatable:
-            _add(error, "it may have been done, check before you repeat it")
+        if not request.repeatable and (warning := _WARNINGS.get(error.effect)) is not None:
+            _add(error, warning)
         signed_with = context.credentials
         if signed_with is None:  # nothing was sent, so there are no credentials to redact
             error.shown_request = ShownRequest(method=request.method, url=self._root + request.path)
@@ -201,10 +207,10 @@ class Pipeline:
                 async with limiter:
                     self._in_flight.resume(context)
                     context.waits_for = None
-                    if context.is_cancelled() and context.may_send:  # the limiter swallowed the caller's cancellation
+                    if context.is_cancelled() and context.may_continue:  # the limiter swallowed the caller's cancellation
                         raise asyncio.CancelledError
                     context.is_recorded = True
-                    if self._provider.is_outdated(credentials):  # they may have been refused in the meantime
+                    if self._provider.is_outdated(credentials):  # they may have been rejected in the meantime
                         credentials = self._provider.current()
                         continue
                     outcome = await self._send(request, context, credentials)
@@ -235,7 +241,7 @@ class Pipeline:
     async def _send(self, request: Request[T], context: CallContext, credentials: Credentials) -> T | BoardClientError:
         """Sign and send the request, and return the value or the error of the response."""
         context.started = time()
-        if not context.may_send:
+        if not context.may_continue:
             closed = SessionClosedError(f"{context.line}: the session was closed during the call")
             context.record(closed, Effect.NOT_SENT)
             return closed
@@ -277,7 +283,7 @@ class Pipeline:
     # --- what follows the first attempt: renew once, retry
 
     async def _continued(self, request: Request[T], context: CallContext, first: T | BoardClientError) -> T:
-        """Renew refused credentials after the first attempt, then retry by the policy."""
+        """Renew rejected credentials after the first attempt, then retry by the policy."""
         outcome = await self._renewed(request, context, first)
         if not isinstance(outcome, BoardClientError):
             self._note_success()
@@ -290,16 +296,16 @@ class Pipeline:
         """After a 401, renew the credentials and send the request again, once in a call."""
         if not isinstance(outcome, AuthenticationError):
             return outcome
-        refused = context.credentials
-        assert refused is not None  # noqa: S101 -- the 401 is the response to a request that was signed with them
-        if not context.is_renewed:
-            context.is_renewed = True
-            renewed = await self._obtain(context, refused)
+        rejected = context.credentials
+        assert rejected is not None  # noqa: S101 -- the 401 is the response to a request that was signed with them
+        if not context.has_tried_renewal:
+            context.has_tried_renewal = True
+            renewed = await self._obtain(context, rejected)
             if isinstance(renewed, CredentialError):
                 return renewed
-            if renewed == refused:
+            if renewed == rejected:
                 return outcome
-            context.rejected = refused
+            context.rejected = rejected
             if self._core.count_renewal(renewed) and (call := context.activity) is not None:
                 from boardclient.events import CredentialsRenewed  # for calls that are followed
 
@@ -308,8 +314,8 @@ class Pipeline:
             again = await self._attempt(request, context, renewed)
             if not isinstance(again, AuthenticationError):
                 return again
-            outcome, refused = again, context.credentials or renewed
-        return await self._provider.note_refused(refused, outcome, context.is_cancelled)
+            outcome, rejected = again, context.credentials or renewed
+        return await self._provider.note_refused(rejected, outcome, context.is_cancelled)
 
     async def _retried(self, request: Request[T], context: CallContext, first: BoardClientError | None) -> T:
         """Repeat the request as the policy says, after a first attempt that failed."""
@@ -414,7 +420,7 @@ def _add(error: BoardClientError, words: str) -> None:
     error.args = (error.message, *error.args[1:])
 
 
-def _application_frames(error: Exception) -> TracebackType | None:
+def _application_traceback(error: Exception) -> TracebackType | None:
     """Return the part of a traceback that begins with a function of the application, None if only this package is in it."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("boardclient."):

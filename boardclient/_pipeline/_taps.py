@@ -14,11 +14,11 @@ import attrs
 from boardclient._transport import Progress, RawResponse, TransportFailure, TransportResult
 from boardclient._transport._pool import RELAYS, Pool
 
-__all__ = ["Exchange", "RawResponse", "Tap", "TransportFailure", "close_tap", "open_tap"]
+__all__ = ["RawResponse", "Tap", "TappedRequest", "TransportFailure", "close_tap", "open_tap"]
 
 
 @attrs.define(kw_only=True, eq=False, repr=False)
-class Exchange:
+class TappedRequest:
     """One request as it is sent, with its credentials, and its outcome: None in flight and after a cancellation."""
 
     pool: Pool
@@ -31,7 +31,7 @@ class Exchange:
     outcome: TransportResult | None = None
 
 
-Tap: TypeAlias = Callable[[Exchange], object]
+Tap: TypeAlias = Callable[[TappedRequest], object]
 """Gets each request of every pool when it is sent. It must not raise."""
 
 _taps: Final[list[Tap]] = []
@@ -59,17 +59,17 @@ def _send_with_taps(
     content_type: str,
     headers: Mapping[str, str] | None,
 ) -> Awaitable[TransportResult]:
-    exchange = Exchange(pool=pool, method=method, url=url, body=body, content_type=content_type, started=time.time())
+    request = TappedRequest(pool=pool, method=method, url=url, body=body, content_type=content_type, started=time.time())
     for tap in [*_taps]:
-        tap(exchange)
-    return _observed(exchange, pool.send(method, url, body, progress, content_type, headers=headers, is_relayed=True))
+        tap(request)
+    return _observed(request, pool.send(method, url, body, progress, content_type, headers=headers, is_relayed=True))
 
 
-async def _observed(exchange: Exchange, sent: Awaitable[TransportResult]) -> TransportResult:
-    # The frame of a cancelled call is in its traceback: it holds the exchange, which shows nothing, and no credential.
+async def _observed(request: TappedRequest, sent: Awaitable[TransportResult]) -> TransportResult:
+    # The frame of a cancelled call is in its traceback: it holds the request, which shows nothing, and no credential.
     began = time.perf_counter()
     try:
-        exchange.outcome = outcome = await sent
+        request.outcome = outcome = await sent
     finally:
-        exchange.seconds = time.perf_counter() - began
+        request.seconds = time.perf_counter() - began
     return outcome

@@ -6,6 +6,8 @@ always works, and `DirectTransport` over the same connections, which costs less 
 """
 
 from boardclient._transport._values import (
+    CREDENTIAL_NAMES,
+    FORM_TYPE,
     FRAMING,
     GuardedProgress,
     Progress,
@@ -21,6 +23,8 @@ from boardclient._transport._values import (
 )
 
 __all__ = [
+    "CREDENTIAL_NAMES",
+    "FORM_TYPE",
     "FRAMING",
     "GuardedProgress",
     "Progress",

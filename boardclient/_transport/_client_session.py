@@ -27,6 +27,8 @@ from boardclient._redaction import redacted
 from boardclient._transport._connections import NO_TIMEOUT, PROGRESS
 from boardclient._transport._outcomes import failure_of, read_whole
 from boardclient._transport._values import (
+    CREDENTIAL_NAMES,
+    FORM_TYPE,
     LARGE_BODY_BYTES,
     Progress,
     RawResponse,
@@ -40,9 +42,7 @@ from boardclient.errors import Effect
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
-FORM_TYPE: Final = "application/x-www-form-urlencoded"
-_SECRET_PARAMETERS: Final = frozenset({"key", "token"})
-_SECRET_NAMES: Final = frozenset({"client_secret", "code", "code_verifier", "key", "refresh_token", "token"})
+_SECRET_NAMES: Final = CREDENTIAL_NAMES | {"client_secret", "code", "code_verifier", "refresh_token"}
 """The names of credentials in the query, in a form, or at the top level of a JSON body."""
 _REPLACED: Final = frozenset({"Content-Encoding", "Content-Length", "Transfer-Encoding"})
 """Headers that describe the encoded body. Instruments see the decoded one."""
@@ -86,10 +86,10 @@ class ClientSessionTransport:
             return TransportFailure(
                 "connect", Effect.NOT_SENT, "the ClientSession that was lent as http= is closed", is_closed=True
             )
-        is_shown = self._is_lent or is_mocked()
+        hides_secrets = not (self._is_lent or is_mocked())
         sent = self._headers.copy(None if body is None else content_type, headers)
         outgoing = None
-        if not is_shown:
+        if hides_secrets:
             is_watched = is_wrapped() or bool(self._http.trace_configs)
             outgoing = Outgoing(url, body, content_type, sent, self._limit, is_watched)
         tokens = PROGRESS.set(progress), OUTGOING.set(outgoing)
@@ -98,8 +98,8 @@ class ClientSessionTransport:
             progress.stage = "handed"
             async with self._http.request(
                 method,
-                URL(url, encoded=True) if is_shown else shown_url(url),
-                data=payload_of(body) if is_shown else None,
+                shown_url(url) if hides_secrets else URL(url, encoded=True),
+                data=None if hides_secrets else payload_of(body),
                 headers=sent.copy(),  # instruments write into it
                 allow_redirects=False,
                 auto_decompress=False,
@@ -229,7 +229,7 @@ def shown_url(url: str) -> URL:
     """Return a URL without the credentials in its query."""
     address, mark, query = url.partition("?")
     if mark:
-        kept = [pair for pair in query.split("&") if unquote_plus(pair.partition("=")[0]).lower() not in _SECRET_PARAMETERS]
+        kept = [pair for pair in query.split("&") if unquote_plus(pair.partition("=")[0]).lower() not in CREDENTIAL_NAMES]
         address += "?" * bool(kept) + "&".join(kept)
     return URL(address, encoded=True)
 

@@ -25,7 +25,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from boardclient import __version__
-from boardclient._pipeline._taps import Exchange, RawResponse, TransportFailure, close_tap, open_tap
+from boardclient._pipeline._taps import RawResponse, TappedRequest, TransportFailure, close_tap, open_tap
 from boardclient._redaction import forms_of, masked
 from boardclient.testing._http import LoopbackService, read_body
 
@@ -77,11 +77,11 @@ def record(path: str | os.PathLike[str], session: AsyncSession | None = None, *,
         OSError: the file can't be written.
     """
     pool = None if session is None else session._core.pool
-    sent: list[Exchange] = []
+    sent: list[TappedRequest] = []
 
-    def tap(exchange: Exchange) -> None:
-        if pool is None or exchange.pool is pool:
-            sent.append(exchange)
+    def tap(request: TappedRequest) -> None:
+        if pool is None or request.pool is pool:
+            sent.append(request)
 
     open_tap(tap)
     try:
@@ -112,7 +112,7 @@ def _decoded(raw: bytes, content_type: str) -> object:
 class _Redactor:
     """Writes the entries of one recording without its secrets."""
 
-    def __init__(self, sent: Iterable[Exchange], secrets: Iterable[str]) -> None:
+    def __init__(self, sent: Iterable[TappedRequest], secrets: Iterable[str]) -> None:
         self._tokens: dict[str, str] = {}
         """By the tokens of token exchanges, what stands for them: a replayed renewal has to return a token that differs."""
         found = {*secrets}
@@ -135,7 +135,7 @@ class _Redactor:
     def _text(self, text: str) -> str:
         return masked(text.encode("utf-8", "surrogateescape"), self._forms).decode("utf-8", "replace")
 
-    def entry(self, one: Exchange) -> dict[str, Any]:
+    def entry(self, one: TappedRequest) -> dict[str, Any]:
         """Return the entry of a request and its outcome. Its times are in milliseconds."""
         milliseconds = round(one.seconds * 1000, 3)
         return {
@@ -147,7 +147,7 @@ class _Redactor:
             "timings": {"send": 0, "wait": milliseconds, "receive": 0},
         }
 
-    def _request(self, one: Exchange) -> dict[str, Any]:
+    def _request(self, one: TappedRequest) -> dict[str, Any]:
         address, _, query = one.url.partition("?")
         pairs = [
             (name, _STARS if name in _SIGNING else self._text(value)) for name, value in parse_qsl(query, keep_blank_values=True)
@@ -175,7 +175,7 @@ class _Redactor:
             raw = json.dumps(value, ensure_ascii=False).encode(errors="replace")
         return masked(raw, self._forms).decode(errors="replace")
 
-    def _response(self, one: Exchange) -> dict[str, Any]:
+    def _response(self, one: TappedRequest) -> dict[str, Any]:
         response = one.outcome if isinstance(one.outcome, RawResponse) else RawResponse(0, {}, b"")
         raw = response.body
         if _is_granted(one):
@@ -201,7 +201,7 @@ class _Redactor:
         return written
 
 
-def _is_granted(one: Exchange) -> bool:
+def _is_granted(one: TappedRequest) -> bool:
     return one.url.endswith(_EXCHANGE_PATH) and isinstance(one.outcome, RawResponse) and one.outcome.is_success
 
 
@@ -226,7 +226,7 @@ def _named(pairs: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in pairs]
 
 
-def _sent_secrets(one: Exchange) -> Iterator[str]:
+def _sent_secrets(one: TappedRequest) -> Iterator[str]:
     """Yield the credentials that a request was signed with, those in a form, and those in the session's own headers."""
     fields: dict[str, object] = dict(parse_qsl(urlsplit(one.url).query))
     content = _decoded(one.body or b"", one.content_type)
