@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.metadata
 import platform
-import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -27,23 +24,20 @@ from boardclient.cli._running import Client, reported, run_until_signal, with_se
 commands = Group("account")
 
 _WORST_CLOCK_SECONDS = 60.0
-_CERTIFICATE_DAYS = 14
 _COLORS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 
 
 @commands.command("login")
 @click.option("--with-token", is_flag=True, help="Read an access token from standard input, such as one of the service's portal.")
-@click.option("--no-browser", is_flag=True, help="Only print the address.")
 @json_option("service", "account", "kept_in")
-def login(with_token: bool, no_browser: bool, fields: tuple[str, ...] | None) -> None:
+def login(with_token: bool, fields: tuple[str, ...] | None) -> None:
     """Sign in to a service, and keep the token for later commands.
 
     The browser shows the service's page and comes back to this machine (RFC 8252). Where the browser runs on another machine,
     paste the code, or the address at which it has ended. The service's interface shows no address of that page: it must be given.
 
     The token, the API key and the client's secret are kept in the system's keyring if the library keyring finds one, otherwise
-    in files that only you can read. When the service refuses the token, commands on a terminal let you sign in again, and imports
-    wait until you have, also in another terminal.
+    in files that only you can read. When the service refuses the token, sign in again: imports wait for that, and continue.
 
     \b
     It needs:
@@ -72,7 +66,7 @@ def login(with_token: bool, no_browser: bool, fields: tuple[str, ...] | None) ->
             if missing:
                 raise UsageError(f"not set: {', '.join(missing)}; or use a token: boardclient login --with-token")
             async with settings.session(boardclient.StaticCredentials(token="-")) as session:  # noqa: S106 -- the exchange sends none
-                token = await _sign_in.sign_in(settings, session, browser=not no_browser)
+                token = await _sign_in.sign_in(settings, session)
         async with settings.session(boardclient.StaticCredentials(token=token.value, key=settings.key)) as session:
             member = await session.members.me()
         await settings.keep(token)
@@ -170,17 +164,13 @@ async def _checks(options: Mapping[str, Any]) -> AsyncIterator[tuple[str, str, s
     yield "configuration", "ok", f"{sources}; files in {folder()}"
     try:
         credentials = await settings.credentials()
-        can_renew = isinstance(credentials, boardclient.OAuthCredentials)
-        renewal = "is renewed by signing in again" if can_renew else "can't be renewed: login needs the client and its addresses"
-        yield "credentials", "ok", f"from {settings.place}; a refused token {renewal}"
+        yield "credentials", "ok", f"from {settings.place}"
     except (NoCredentialsError, boardclient.CredentialError) as error:
         yield "credentials", "wrong", str(error)
         credentials = boardclient.StaticCredentials(token="none")  # noqa: S106 -- it only has to reach the service
-    address = urlsplit(settings.base_url)
-    if address.scheme == "https":
-        yield "TLS", *await _tls(address.hostname or "", address.port or 443)
     headers: Mapping[str, str] = {}
-    found = [("connection", "ok", f"{settings.base_url} responds"), ("token", "ok", "accepted")]
+    tls = ", and its certificate is valid" if settings.base_url.startswith("https") else ""
+    found = [("connection", "ok", f"{settings.base_url} responds{tls}"), ("token", "ok", "accepted")]
     try:
         async with settings.session(credentials) as session:
             response = await session.with_options(retry=None).request("GET", "/1/members/me")
@@ -196,18 +186,3 @@ async def _checks(options: Mapping[str, Any]) -> AsyncIterator[tuple[str, str, s
         ahead = (datetime.now(UTC) - parsedate_to_datetime(headers["Date"])).total_seconds()
         state = "warning" if abs(ahead) > _WORST_CLOCK_SECONDS else "ok"
         yield "clock", state, f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the service's"
-
-
-async def _tls(host: str, port: int) -> tuple[str, str]:
-    """Check the certificate of a host."""
-    try:
-        async with asyncio.timeout(10):
-            _, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context())
-    except (OSError, TimeoutError) as error:
-        return "wrong", f"no connection to {host}:{port}: {error or 'no answer within 10 s'}"
-    connection: ssl.SSLObject = writer.get_extra_info("ssl_object")
-    writer.transport.abort()
-    end = datetime.fromtimestamp(ssl.cert_time_to_seconds(str((connection.getpeercert() or {})["notAfter"])), UTC)
-    days = (end - datetime.now(UTC)).days
-    state = "warning" if days < _CERTIFICATE_DAYS else "ok"
-    return state, f"{connection.version()}, the certificate ends {local(end):%Y-%m-%d} (in {days} days)"

@@ -5,8 +5,6 @@ A command stands beside its function, in a module that is imported when the comm
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import importlib
 import math
 import os
@@ -19,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from boardclient import __version__
-from boardclient.cli._output import OUTPUT_ERRORS, has_color, note
+from boardclient.cli._output import has_color, note
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -74,7 +72,12 @@ class Command(click.Command):
         for place, (before, arg, after) in enumerate(zip(["", *args], args, [*args[1:], ""], strict=False)):
             if arg == "--json" and before not in with_value and not fields.issuperset(after.split(",")):
                 args[place] = "--json="
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if not any(error.option_name in param.opts for param in app.params):
+                raise
+            ctx.fail(f"{error.option_name} belongs before the command: boardclient {error.option_name} …")
 
 
 class Group(click.Group):
@@ -246,29 +249,8 @@ def run(argv: Sequence[str] | None = None) -> NoReturn:
         elif name != "stdin" and isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _exit_code(argv)
-        sys.stdout.flush()
-    except OSError as error:
-        if error.errno not in OUTPUT_ERRORS:
-            raise
-        with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:  # a stream without a descriptor keeps nothing
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())  # or Python would write its buffer again
-        if error.errno != errno.EPIPE:  # the reader, such as `head`, has what it wants
-            note(f"boardclient: error: can't write the output: {error.strerror}")
-        code = 1  # also for a pipe: https://docs.python.org/3/library/signal.html#note-on-sigpipe
-    sys.exit(code)
-
-
-def _exit_code(argv: Sequence[str] | None) -> int:
-    try:
-        code = app.main(argv, prog_name="boardclient", standalone_mode=False, color=has_color())
-    except click.Abort:
-        note("boardclient: ended by SIGINT")
-        return 130
-    except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption) and any(error.option_name in param.opts for param in app.params):
-            name = error.option_name
-            error = click.UsageError(f"{error.message} {name} belongs before the command: boardclient {name} …", error.ctx)
-        error.show()
-        return error.exit_code
-    return code if isinstance(code, int) else 0
+        app.main(argv, prog_name="boardclient", color=has_color())
+    except OSError as error:  # such as a full disk; a pipe that its reader has closed is click's affair
+        note(f"boardclient: error: {error.strerror or error}")
+        sys.stdout = None  # or Python would write its buffer again
+        sys.exit(1)

@@ -30,19 +30,18 @@ commands = Group("export")
 _Cells = Mapping[str, str | None]
 
 
-def _one_character(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    if len(value) != 1 or value in '"\r\n':
-        raise click.BadParameter("must be one character other than a quote")
-    return value
-
-
 @commands.command("export")
 @board_argument
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="PATH", help="The file to write or replace.", show_default="stdout"
 )
 @click.option(
-    "--delimiter", callback=_one_character, default=",", metavar="CHAR", show_default=True, help="The separator of the cells."
+    "--delimiter",
+    type=click.Choice([",", ";", "\t", "|"]),
+    default=",",
+    metavar="CHAR",
+    show_default=True,
+    help="The separator of the cells: comma, semicolon, tab or bar.",
 )
 @click.option("--bom", is_flag=True, help="Begin with the mark by which Excel recognises UTF-8.")
 @timezone_option
@@ -65,8 +64,8 @@ def export(board: str, output: Path | None, delimiter: str, bom: bool, zone: tzi
     \b
     Exit codes:
       0  every card was written
-      1  some cards were left out and named, or the service failed, or the disk is full
-      2  bad usage
+      1  some cards were left out and named, or the service failed
+      2  bad usage, or the file can't be written
       4  no credentials, or the service refuses them
 
     \b
@@ -102,7 +101,7 @@ def export(board: str, output: Path | None, delimiter: str, bom: bool, zone: tzi
         else:
             if isinstance(sys.stdout, io.TextIOWrapper):  # UTF-8, whatever the terminal's encoding is
                 sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="")
-            sys.stdout.write(text)
+            click.echo(text, nl=False)
         for stray in strays:
             note(stray, fg="red")
         if left := len(cards) - len(written) - len(strays):

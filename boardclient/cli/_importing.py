@@ -85,7 +85,7 @@ def run(options: ImportOptions) -> None:
     """Create a card for each row of a file, each exactly once."""
     graceful_stop = GracefulStop()
     options = options.checked()
-    with _opened(options.file) as file:
+    with _copied(options.file) as file:
 
         async def work(client: Client) -> None:
             finder = Finder(client, options.board)
@@ -99,12 +99,12 @@ def run(options: ImportOptions) -> None:
 
 
 @contextlib.contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
-    """Open a file of rows. What can't be read twice, such as a pipe, is copied first."""
-    with click.open_file(file, "rb") as source, tempfile.TemporaryFile() as copy:
-        if not os.path.isfile(file):
+def _copied(file: str) -> Iterator[BinaryIO]:
+    """Give a copy of a file of rows: it is read several times, and must not change meanwhile."""
+    with tempfile.TemporaryFile() as copy:
+        with click.open_file(file, "rb") as source:
             shutil.copyfileobj(source, copy)
-        yield cast("BinaryIO", source if os.path.isfile(file) else copy)
+        yield cast("BinaryIO", copy)
 
 
 async def import_file(
@@ -119,7 +119,7 @@ async def import_file(
 
     Raises:
         UsageError: the file, the list or the journal can't be used, or cards exist already. No card was created.
-        IncompleteError: some rows failed, or the file changed.
+        IncompleteError: some rows failed.
         NotProvenError: some rows are unknown.
         BoardClientError: the lists could not be read, or the run as a whole failed.
     """
@@ -277,19 +277,14 @@ class _Import:
     graceful_stop: GracefulStop
     board_id: str
     client: Client | None = None
-    stopped_by: str | None = None
     _begun: int = 0
     _abandoned: int = 0
     _under_way: dict[int, tuple[int, RowKey]] = attrs.field(factory=dict)
     _failed: list[dict[str, object]] = attrs.field(factory=list)
-    _signing_in: asyncio.Task[None] | None = None
     _view: ProgressView = attrs.field(init=False)
 
     async def run(self) -> None:
         """Send the rows and print the counts.
-
-        The file is read during the run. If it is no longer what `check` read, no further row is sent, and the cards in flight are
-        completed.
 
         Raises:
             UsageError: the journal can't be used; nothing was sent.
@@ -308,9 +303,6 @@ class _Import:
                 self._abandon()
             self._print_end(run.report)
             raise
-        finally:
-            if self._signing_in is not None:
-                self._signing_in.cancel()
         self._print_end(run.report)
         if not self.graceful_stop.is_requested:
             self._check(run.report)
@@ -370,28 +362,16 @@ class _Import:
 
     def _show_progress(self, progress: BulkProgress) -> None:
         self._view.update(progress, stopping=self.graceful_stop.is_requested)
-        client = self.client
-        if progress.waiting_for == "consent" and self._signing_in is None and client is not None and client.can_sign_in:
-            self._signing_in = asyncio.create_task(client.sign_in())
 
     def __len__(self) -> int:
         return self.total
 
     def __iter__(self) -> Iterator[CardDraft]:
-        """Yield the drafts of the file to the run, as many as the check has counted."""
-        try:
-            for row in self.rows():
-                if isinstance(row, _rows.Problem) or self._begun == self.total:
-                    self.stopped_by = f"the file changed while it was imported, at row {row.number}"
-                    return
-                self._under_way[self._begun] = row.number, _key_of(self._begun, row.draft)
-                self._begun += 1
-                yield row.draft
-        except OSError as error:
-            self.stopped_by = f"the file can no longer be read: {error.strerror}"
-            return
-        if self._begun < self.total:
-            self.stopped_by = f"the file changed while it was imported: it has {self._begun} rows now and had {self.total}"
+        """Yield the drafts of the file to the run."""
+        for row in cast("Iterator[_rows.FileRow]", self.rows()):  # the check has found no problem
+            self._under_way[self._begun] = row.number, _key_of(self._begun, row.draft)
+            self._begun += 1
+            yield row.draft
 
     def _count(self, result: CardResult) -> None:
         number, key = self._under_way.pop(result.index)
@@ -407,20 +387,13 @@ class _Import:
 
     def _abandon(self) -> None:
         """Count the rows whose cards may exist after the run was cancelled: those in doubt, or all if that is not known."""
-        doubtful = {key for _, key in self._under_way.values()}
+        self._abandoned = len(self._under_way)
         if self.options.journal is not None:
             with contextlib.suppress(JournalError):
-                doubtful = {row.key for row in read_rows(self.options.journal, "logged", "unknown")}
-        for index, (number, key) in list(self._under_way.items()):
-            if key in doubtful:
-                del self._under_way[index]
-                self._abandoned += 1
-                self._name(number, key, "unknown", "the import ended while the card was being created")
+                self._abandoned = sum(1 for _ in read_rows(self.options.journal, "logged", "unknown"))
 
     def _check(self, report: BulkReport) -> None:
         audit = report.audit
-        if self.stopped_by is not None:
-            raise IncompleteError(self.stopped_by)
         if report.failed:
             raise IncompleteError(f"{plural(report.failed, 'row')} failed; the same command line sends them again")
         if audit is not None and audit.is_wrong:
@@ -442,7 +415,7 @@ class _Import:
             note(f"the board could not be read at the end: {report.audit_error}", fg="red")
         counts = {state: getattr(report, state) for state in STATES}
         counts["unknown"] += self._abandoned
-        not_sent = max(0, self.total - self._begun) + len(self._under_way)
+        not_sent = self.total - self._begun + len(self._under_way) - self._abandoned
         if self.options.fields is not None:
             values = {**counts, "not_sent": not_sent, "rows": self._failed}
             values |= {name: getattr(report, name) for name in ("seconds", "rate", "requests", "rejected")}

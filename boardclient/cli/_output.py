@@ -5,7 +5,6 @@ Texts of the service or a file pass `escape`, and can't control the terminal.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -151,7 +150,3 @@ def show(title: str, record: Mapping[str, object], fields: Sequence[str] | None 
 
 def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | list | dict) else str(value)
-
-
-OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG})
-"""The errors of an output that can't be written, whatever the user has asked for."""

@@ -20,8 +20,7 @@ import click
 
 import boardclient
 from boardclient import CredentialError, FileTokenStore, StoredToken, Token
-from boardclient.cli._errors import IncompleteError, NoCredentialsError, UsageError
-from boardclient.cli._output import OUTPUT_ERRORS
+from boardclient.cli._errors import NoCredentialsError, UsageError
 
 _VARIABLES = {
     name: f"BOARDCLIENT_{name.upper()}"
@@ -46,7 +45,7 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Write a file in one step: it is either complete or unchanged, also on a full disk.
 
     Raises:
-        CommandError: it can't be written.
+        UsageError: it can't be written.
     """
     target = path.resolve()  # a symbolic link is kept
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -65,8 +64,7 @@ def write_file(path: Path, data: bytes, mode: int = 0o666) -> None:
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
-        kind = IncompleteError if error.errno in OUTPUT_ERRORS else UsageError
-        raise kind(f"can't write {path}: {error.strerror}") from None
+        raise UsageError(f"can't write {path}: {error.strerror}") from None
 
 
 @attrs.define(kw_only=True)
@@ -141,7 +139,7 @@ class Profiles:
         """Write the profiles, for their user alone.
 
         Raises:
-            CommandError: the file can't be written.
+            UsageError: the file can't be written.
         """
         values = {url: attrs.asdict(profile) for url, profile in self.by_url.items()}
         for value in values.values():
@@ -270,11 +268,7 @@ class Settings:
             CredentialError: the kept token can't be read.
         """
         if self.token is not None:
-            oauth = self.oauth()
-            if oauth is None or self.authorize_url is None:
-                return boardclient.StaticCredentials(token=self.token, key=self.key)
-            await oauth.keep_token(Token(self.token))
-            return oauth
+            return boardclient.StaticCredentials(token=self.token, key=self.key)
         store = self.profile.token_store() if self.profile.kept_in else None
         stored = None if store is None else await store.read(self.profile.base_url)
         if stored is None:

@@ -14,7 +14,7 @@ import click
 
 import boardclient
 from boardclient import BoardClientError, Effect
-from boardclient.cli import _profiles, _sign_in
+from boardclient.cli import _profiles
 from boardclient.cli._errors import StoppedError, UsageError
 from boardclient.cli._output import note
 from boardclient.cli._profiles import Settings
@@ -32,22 +32,6 @@ class Client:
 
     session: boardclient.AsyncSession
     settings: Settings
-    credentials: boardclient.CredentialProvider
-
-    @property
-    def can_sign_in(self) -> bool:
-        """Whether the user can sign in now, in place of a token that the service refuses."""
-        return isinstance(self.credentials, boardclient.OAuthCredentials) and _sign_in.can_ask(self.settings)
-
-    async def sign_in(self) -> None:
-        """Let the user sign in, and use the new token.
-
-        Raises:
-            CommandError: the user refused.
-            CredentialError: the service gave no token.
-        """
-        assert isinstance(self.credentials, boardclient.OAuthCredentials)  # noqa: S101 -- others never ask for consent
-        await self.credentials.keep_token(await _sign_in.sign_in(self.settings, self.session))
 
 
 @attrs.define
@@ -132,6 +116,8 @@ def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
         code, lines = 2, [words.replace("base_url", "the service's address (BOARDCLIENT_BASE_URL, --base-url)")]
     except BoardClientError as error:
         code, lines = 1, [f"error: {_in_words(error, writes=writes)}"]
+    except click.Abort:  # at a question
+        code, lines = 130, ["ended by SIGINT"]
     except StoppedError as stopped:
         (number,) = stopped.args
         code = 128 + number
@@ -178,21 +164,12 @@ def with_session(
 ) -> None:
     """Run `work` with a session that is made from options, environment and profile, and is closed afterwards.
 
-    If the user has to sign in again and sits at the terminal, the sign-in runs at once, and `work` begins again: nothing was
-    carried out by a call that was refused. The process ends with the exit code of an error, if there is one.
+    The process ends with the exit code of an error, if there is one.
     """
 
     async def in_session() -> None:
-        credentials = await settings.credentials()
-        async with settings.session(credentials) as session:
-            client = Client(session, settings, credentials)
-            try:
-                await work(client)
-            except boardclient.ConsentRequired:
-                if not client.can_sign_in:
-                    raise
-                await client.sign_in()
-                await work(client)
+        async with settings.session(await settings.credentials()) as session:
+            await work(Client(session, settings))
 
     with reported(writes=writes, when_stopped=when_stopped):
         settings = _settings()

@@ -32,12 +32,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PAGE = "<!doctype html><meta charset=utf-8><title>boardclient</title><body style='font:1.2em system-ui;margin:3em'><p>{}"
 
 
-def can_ask(settings: Settings) -> bool:
-    """Return True if the user can be asked to sign in: they sit at a terminal, and the page is known."""
-    return settings.authorize_url is not None and sys.stdin.isatty() and sys.stderr.isatty()
-
-
-async def sign_in(settings: Settings, session: boardclient.AsyncSession, *, browser: bool = True) -> boardclient.Token:
+async def sign_in(settings: Settings, session: boardclient.AsyncSession) -> boardclient.Token:
     """Let the user sign in, and return the new token. The settings name the client and its addresses.
 
     Raises:
@@ -51,8 +46,8 @@ async def sign_in(settings: Settings, session: boardclient.AsyncSession, *, brow
         address = _address(settings, redirect_uri, answer.state, verifier)
         note(f"Sign in at: {address}")
         note("The browser comes back by itself. If it can't, paste the code, or the address at which it has ended, here.")
-        if browser:  # not in a thread that the loop waits for: a browser in the terminal runs until the user ends it
-            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        # Not in a thread that the loop waits for: a browser in the terminal runs until the user ends it.
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         with _reading_pasted(answer):
             code = await answer.code
     client = attrs.evolve(settings, redirect_uri=redirect_uri).oauth()

@@ -98,16 +98,6 @@ def test_a_handler_of_the_application_s_own_is_left_alone(bare_cli) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_an_interrupt_that_reaches_click_is_reported_on_one_line(bare_cli, monkeypatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("boardclient.cli._records.whoami.callback", interrupted)
-    code, out, err = bare_cli("whoami")
-    assert (code, out) == (130, "")
-    assert err.strip() == "boardclient: ended by SIGINT"
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_reported_on_one_line() -> None:
     with open("/dev/full", "w") as full:
@@ -115,7 +105,7 @@ def test_a_full_disk_is_reported_on_one_line() -> None:
             [sys.executable, "-m", "boardclient", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     assert done.returncode == 1
-    assert done.stderr == "boardclient: error: can't write the output: No space left on device\n"
+    assert done.stderr == "boardclient: error: No space left on device\n"
 
 
 def test_a_closed_pipe_ends_a_program_silently() -> None:
@@ -172,16 +162,6 @@ def test_json_is_valid_whatever_the_service_sends(cli, board_service: BoardServi
     assert out.strip().isprintable()
 
 
-def test_a_pipe_that_closes_at_the_end_is_silent_too(cli, board, monkeypatch) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    with open(writer, "w", encoding="utf-8") as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        code, _, err = cli("export", board.board)
-        stream.write("what is left goes nowhere")
-    assert (code, err) == (1, "")
-
-
 class _Full(io.StringIO):
     def write(self, text: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -196,15 +176,6 @@ def test_a_full_standard_error_stops_nothing(cli, board_service: BoardService, b
     board_service.faults.add(board_service.faults.status(400), "cards.create", call=1)
     assert cli("import", csv_file("name\nA\nB\n"), "--board", board.board, "--list", "Done").code == 1
     assert len(board_service.rules.cards) == 1
-
-
-def test_another_system_error_is_not_blamed_on_the_output(bare_cli, monkeypatch) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr("boardclient.cli._records.whoami.callback", broken)
-    with pytest.raises(OSError, match="Too many"):
-        entry.main(["whoami"])
 
 
 @pytest.mark.parametrize(
@@ -256,7 +227,7 @@ def test_what_a_service_calls_its_fields_steers_no_terminal(cli, board_service: 
     [
         (
             ["whoami", "--timeout", "9"],
-            "'--timeout'. --timeout belongs before the command: boardclient --timeout …",
+            "--timeout belongs before the command: boardclient --timeout …",
         ),
         (["card", "creat"], "Did you mean 'create'?"),
         (["whoami", "--nothing"], "No such option '--nothing'.\n"),
