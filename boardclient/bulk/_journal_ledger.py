@@ -311,13 +311,13 @@ class JournalLedger:
         thread = ThreadPoolExecutor(1, "boardclient-journal")
         opening = thread.submit(RunFile.open, path, dict(identity), total)
         try:
-            file = await to_the_end(asyncio.wrap_future(opening))
+            await to_the_end(asyncio.wrap_future(opening))
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and opening.exception() is None:
                 thread.submit(opening.result().file.close)
             thread.shutdown(wait=isinstance(error, asyncio.CancelledError))  # it has nearly nothing left to do
             raise
-        return cls(file, thread, batch)
+        return cls(opening.result(), thread, batch)
 
     @property
     def is_new(self) -> bool:

@@ -10,7 +10,7 @@ import contextlib
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from boardclient.bulk._content import Content
 from boardclient.bulk._life import Row, RowKey
@@ -18,8 +18,6 @@ from boardclient.bulk._listing import IdSet
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError
 from boardclient.models import Card
-
-T = TypeVar("T")
 
 
 class Doubt(NamedTuple):
@@ -156,16 +154,22 @@ class MemoryLedger:
         """Do nothing."""
 
 
-async def to_the_end(task: asyncio.Future[T]) -> T:
-    """Wait until a task or future is done, and return its result. A cancellation of the caller is raised afterwards."""
+async def to_the_end(task: asyncio.Future[Any], *, cancels: bool = False) -> None:
+    """Wait until a task or future is done, and raise its error. A cancellation of the caller is raised afterwards.
+
+    With `cancels` it also cancels the task.
+    """
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError as error:
             cancellation = error
+            if cancels:
+                task.cancel()
     if cancellation is not None:
         with contextlib.suppress(asyncio.CancelledError):
             task.exception()  # retrieved, so that asyncio does not log it
         raise cancellation
-    return task.result()
+    if not task.cancelled():  # before it began
+        task.result()

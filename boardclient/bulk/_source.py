@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterable
 from contextvars import copy_context
 from itertools import chain, count, islice
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from boardclient.bulk._ledger import to_the_end
+
 T = TypeVar("T")
 
 Made: TypeAlias = Callable[[int, object], T]
 """Makes what a source gives of an item's position, from 0, and the item."""
 
-_END: Final = object()
 _CONTROL_EXCEPTIONS: Final = (asyncio.CancelledError, GeneratorExit, StopAsyncIteration)
 """Exceptions that would end a task or a loop silently if an input's were passed on unchanged."""
 
@@ -73,9 +73,7 @@ class SyncSource(Generic[T]):
 class AsyncSource(Generic[T]):
     """The items of an asynchronous iterable. One task runs it from the first step to the end of its cleanup.
 
-    A generator's timeouts, cancel scopes and context variables belong to the task that runs it, so every step runs in the same
-    task. A cancellation that does not come from the run is thrown into the generator, because the generator's own
-    `asyncio.timeout` may have caused it.
+    A generator's timeouts, cancel scopes and context variables belong to the task that runs it.
     """
 
     def __init__(self, items: AsyncIterable[object], make: Made[T]) -> None:
@@ -83,18 +81,16 @@ class AsyncSource(Generic[T]):
         self._make = make
         self._made: deque[T] = deque()
         self._wanted = 0
-        """How many more items the task is to take."""
+        """How many items the task is to make before it waits."""
         self._asked = asyncio.Event()
         self._given = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._is_stepping = False
         self._is_closing = False
         self._is_over = False
+        self._error: Exception | None = None
         self.is_waiting = False
         self.on_wait: Callable[[], object] = list
         """Called when an item has to be waited for."""
-        self._error: BaseException | None = None
-        self._cleanup_error: BaseException | None = None
 
     async def take(self, most: int) -> list[T]:
         """Wait for one item, and return it with those available without further waiting.
@@ -107,7 +103,7 @@ class AsyncSource(Generic[T]):
         """
         if self._task is None and not self._is_closing:
             self._task = asyncio.create_task(self._iterate(), name="boardclient bulk input")
-        self._wanted = most - len(self._made)
+        self._wanted = most
         self._asked.set()
         try:
             while not (self._made or self._is_over):
@@ -123,13 +119,10 @@ class AsyncSource(Generic[T]):
         return [self._made.popleft() for _ in range(min(most, len(self._made)))]
 
     def give_up(self) -> None:
-        """Make the input's task close it. A step that is being awaited is cancelled."""
-        if self._is_closing:
-            return
-        self._is_closing = self._is_over = True
-        self._asked.set()
-        if self._is_stepping and self._task is not None:
+        """Make the input's task close it, by a cancellation."""
+        if self._task is not None and not (self._is_closing or self._is_over):
             self._task.cancel()
+        self._is_closing = self._is_over = True
 
     async def aclose(self) -> None:
         """Close a generator in the task that ran it. A cancellation of the caller cancels that task.
@@ -138,75 +131,38 @@ class AsyncSource(Generic[T]):
             Exception: any error that the generator's cleanup raises.
         """
         self.give_up()
-        if self._task is None:
-            if isinstance(self._items, AsyncGenerator):
-                await self._items.aclose()  # it was never started, so this runs none of its code
-            return
-        cancellation: asyncio.CancelledError | None = None
-        while not self._task.done():
-            try:
-                await asyncio.wait({self._task})
-            except asyncio.CancelledError as error:
-                cancellation = error
-                self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            self._task.exception()  # retrieved, so that asyncio does not log it
-        if cancellation is not None:
-            raise cancellation
-        if self._cleanup_error is not None:
-            raise self._cleanup_error
+        if self._task is not None:
+            await to_the_end(self._task, cancels=True)
+        elif isinstance(self._items, AsyncGenerator):
+            await self._items.aclose()  # it was never started, so this runs none of its code
 
     async def _iterate(self) -> None:
-        """Iterate over the items. The body of the input's task."""
+        """Iterate over the items, as the body of the input's task. It raises what the cleanup of a generator raises."""
         iterator: AsyncIterator[object] | None = None
         index = count()
         try:
             iterator = aiter(self._items)
-            while (item := await self._step(iterator)) is not _END:
+            async for item in iterator:
+                if self._is_closing:
+                    raise asyncio.CancelledError  # again: the generator has swallowed it
                 self._made.append(self._make(next(index), item))
-                self._wanted -= 1
                 self._given.set()
+                while len(self._made) >= self._wanted:
+                    self._asked.clear()
+                    await self._asked.wait()
         except _CONTROL_EXCEPTIONS as error:
             if not self._is_closing:
                 self._error = _runtime_error_of(error)
-        except BaseException as error:
+        except Exception as error:
             self._error = error
-            if not isinstance(error, Exception):
-                raise
         finally:
             self._is_over = True
             self._given.set()
-            if isinstance(iterator, AsyncGenerator):
-                await self._close(iterator)
-
-    async def _step(self, iterator: AsyncIterator[object]) -> object:
-        """Wait until an item is requested, and return the next one, or _END."""
-        try:
-            while not (self._wanted > 0 or self._is_closing):
-                self._asked.clear()
-                await self._asked.wait()
-            if self._is_closing:
-                return _END
-            following = anext(iterator, _END)
-        except asyncio.CancelledError as error:
-            if not isinstance(iterator, AsyncGenerator):
-                raise
-            following = iterator.athrow(error)
-        self._is_stepping = True
-        try:
-            return await following
-        except StopAsyncIteration:
-            return _END
-        finally:
-            self._is_stepping = False
-
-    async def _close(self, generator: AsyncGenerator[object, object]) -> None:
-        try:
-            await generator.aclose()
-        except Exception as error:
-            self._cleanup_error = error
-        except asyncio.CancelledError as error:
-            self._cleanup_error = _runtime_error_of(error)
+        if isinstance(iterator, AsyncGenerator):
+            try:
+                await iterator.aclose()
+            except asyncio.CancelledError as error:
+                raise _runtime_error_of(error) from error
 
 
 def _runtime_error_of(error: BaseException) -> RuntimeError:
