@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import sqlite3
@@ -88,18 +87,6 @@ async def test_tokens_outlive_the_store(path: Path) -> None:
     assert await other.lease("a", "y", 60.0) == "held"
 
 
-async def test_nothing_stays_open(path: Path, file_store: FileTokenStore) -> None:
-    """Between the steps no file of the store is open, and none lies beside it."""
-    await file_store.publish("a", Token(SECRET), 0)
-    assert [child.name for child in path.parent.iterdir()] == ["tokens.db"]
-    if Path("/proc/self/fd").exists():
-        opened = []
-        for number in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(FileNotFoundError):  # the listing's own
-                opened.append(os.readlink(f"/proc/self/fd/{number}"))
-        assert str(path) not in opened
-
-
 async def test_odd_path(tmp_path: Path) -> None:
     """A path may hold what has a meaning in a URI."""
     path = tmp_path / "to ken?mode=ro&x#y%41ö" / "a?b#c%2F.db"
@@ -132,16 +119,6 @@ async def test_folder_that_others_may_write_to_is_refused(path: Path, file_store
     assert not path.exists()
     path.parent.chmod((0o700 | bits) & ~0o022)
     assert await FileTokenStore(path).read("a") is None
-
-
-@POSIX
-@pytest.mark.parametrize("mode", [0o755, 0o700, 0o711, 0o750])
-async def test_ordinary_folder_is_taken(path: Path, mode: int) -> None:
-    """A folder that others may enter, and not write to, is as good as any: the file itself is private."""
-    path.parent.mkdir()
-    path.parent.chmod(mode)
-    assert await FileTokenStore(path).publish("a", Token(SECRET), 0)
-    assert path.stat().st_mode & 0o777 == 0o600
 
 
 @POSIX

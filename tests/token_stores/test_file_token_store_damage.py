@@ -148,19 +148,6 @@ async def test_reading_does_not_wait_for_a_writer(path: Path, file_store: FileTo
         assert await file_store.read("a") == StoredToken(Token("before"), 1)
 
 
-async def test_error_with_an_extended_code_is_known(file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Extended SQLite codes get the advice of their primary code; an error without a code keeps its words."""
-    error = sqlite3.OperationalError("as SQLite says")
-
-    def fail(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        raise error
-
-    monkeypatch.setattr(sqlite3, "connect", fail)
-    await refusal(file_store, "can't be used: as SQLite says")
-    error.sqlite_errorcode = sqlite3.SQLITE_READONLY_DIRECTORY
-    await refusal(file_store, "it can't be written; give it and its folder to the user of this process")
-
-
 async def test_full_disk_is_an_error_and_changes_nothing(
     path: Path, file_store: FileTokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,24 +168,6 @@ async def test_full_disk_is_an_error_and_changes_nothing(
     assert await file_store.read("a") == StoredToken(Token("before"), 1)
 
 
-async def test_a_step_that_fails_is_undone(path: Path, file_store: FileTokenStore) -> None:
-    """What a clock raises is raised, and leaves neither a lock nor half a step behind."""
-
-    def broken() -> float:
-        raise RuntimeError("no time")
-
-    with pytest.raises(RuntimeError, match="no time"):
-        await FileTokenStore(path, clock=broken).lease("a", "x", 1.0)
-    assert await file_store.lease("a", "y", 1.0) == "granted"
-
-
-async def test_name_that_cannot_be_written_is_an_error(file_store: FileTokenStore) -> None:
-    """An account that UTF-8 can't carry is refused like whatever else can't be stored."""
-    with pytest.raises(CredentialError, match="surrogates not allowed") as caught:
-        await file_store.publish("\ud800", Token(SECRET), 0)
-    assert_no_secrets(caught.value, secrets=[SECRET])
-
-
 async def test_cancelled_step_carries_no_token(path: Path) -> None:
     """A cancellation carries no token, and the step that has begun is done as a whole."""
     inside, go = threading.Event(), threading.Event()
@@ -217,15 +186,3 @@ async def test_cancelled_step_carries_no_token(path: Path) -> None:
     go.set()
     assert not carries_token(caught.value)
     assert await store.read("a") == StoredToken(Token(SECRET), 1)
-
-
-async def test_lease_that_is_refused_writes_nothing(path: Path, file_store: FileTokenStore) -> None:
-    """To ask in vain costs no write: waiting holders ask often."""
-    await file_store.lease("a", "x", 60.0)
-    content = path.read_bytes()
-    assert await file_store.lease("a", "y", 60.0) == "held"
-    assert not await file_store.publish("a", Token("late"), 7)
-    await file_store.release("a", "y")
-    assert path.read_bytes() == content
-    assert await file_store.publish("a", Token("first"), 0)
-    assert path.read_bytes() != content

@@ -8,16 +8,21 @@ import multiprocessing
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+import aiohttp
+import pytest
 from token_store_helpers import POSIX
 
-from boardclient import FileTokenStore, Token
+from boardclient import AsyncSession, FileTokenStore, OAuthCredentials, Token
+from boardclient.testing import BoardService, Call
 
 
 def contend(path: str, barrier: Any, number: int) -> tuple[str, list[bool]]:
-    """Race for the lease and for each generation; run in a process of its own."""
+    """Race for the lease and for each generation."""
     store = FileTokenStore(path)
 
     async def race() -> tuple[str, list[bool]]:
@@ -28,26 +33,67 @@ def contend(path: str, barrier: Any, number: int) -> tuple[str, list[bool]]:
     return asyncio.run(race())
 
 
-def _contend(queue: Any, *arguments: Any) -> None:
-    queue.put(contend(*arguments))
+def call(path: str, barrier: Any, number: int, options: dict[str, str], base_url: str, authorize_url: str) -> int:
+    """Make many calls at once, with codes from the consent page, and return how many succeeded."""
+
+    async def authorize(request: object) -> str:
+        form = {"response_type": "code", "client_id": options["client_id"], "member": "A Member"}
+        async with aiohttp.ClientSession() as http, http.post(authorize_url, data=form, allow_redirects=False) as response:
+            return parse_qs(urlsplit(response.headers["Location"]).query)["code"][0]
+
+    async def run() -> int:
+        credentials = OAuthCredentials(authorize=authorize, store=FileTokenStore(path), **options)
+        async with AsyncSession(credentials, base_url) as session:
+            return len(
+                [result async for result in session.map(lambda _: session.members.me(), range(100)) if result.error is None]
+            )
+
+    barrier.wait(60)
+    return asyncio.run(run())
 
 
-def test_one_of_several_processes_wins(path: Path) -> None:
-    """Of processes that begin together, with no file yet, one gets the lease, and one publishes each generation."""
+def _put(queue: Any, function: Callable[..., Any], *arguments: Any) -> None:
+    queue.put(function(*arguments))
+
+
+def in_processes(function: Callable[..., Any], path: Path, *arguments: Any) -> list[Any]:
+    """Run a function in four processes that begin together."""
     context = multiprocessing.get_context("spawn")
     barrier, queue = context.Barrier(4), context.Queue()
-    children = [context.Process(target=_contend, args=(queue, str(path), barrier, number)) for number in range(4)]
+    given = [(queue, function, str(path), barrier, number, *arguments) for number in range(4)]
+    children = [context.Process(target=_put, args=one) for one in given]
     for child in children:
         child.start()
     done = [queue.get(timeout=300) for _ in children]
     for child in children:
         child.join(60)
+    return done
+
+
+def test_one_of_several_processes_wins(path: Path) -> None:
+    """Of processes that begin together, with no file yet, one gets the lease, and one publishes each generation."""
+    done = in_processes(contend, path)
     assert sorted(state for state, _ in done) == ["granted"] + ["held"] * 3
     assert all(sum(won) <= 1 for won in zip(*(won for _, won in done), strict=True))
     stored = asyncio.run(FileTokenStore(path).read("a"))
     assert stored is not None
     assert stored.generation == sum(sum(won) for _, won in done)
     assert stored.generation >= 1
+
+
+@pytest.mark.full
+def test_processes_renew_once_for_all(path: Path) -> None:
+    """Four processes make one exchange at first use, and one when their token expires."""
+
+    def expire(call: Call) -> None:
+        if call.operation == "members.me" and call.number == 200:
+            service.rules.expire_tokens()
+
+    with BoardService(on_call=expire) as service:
+        names = ("client_id", "client_secret", "redirect_uri", "auth_url", "key")
+        options = {name: getattr(service, name) for name in names}
+        assert in_processes(call, path, options, service.base_url, service.authorize_url) == [100] * 4
+    assert len(service.calls_of("token.exchange")) == len(service.calls_of("consent.decide")) == 2
 
 
 async def test_time_of_a_step_is_taken_under_the_lock(path: Path, file_store: FileTokenStore) -> None:
