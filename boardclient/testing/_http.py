@@ -315,11 +315,5 @@ class Stage:
 
 
 async def read_body(request: web.BaseRequest) -> bytes:
-    """Read the whole body of a request. `request.read` would refuse one of more than 1 MiB.
-
-    A client that expects `100 Continue` gets it (RFC 9110, section 10.1.1).
-    """
-    if request.headers.get("Expect", "").lower() == "100-continue":
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0
+    """Read the whole body of a request. `request.read` would refuse one of more than 1 MiB."""
     return b"".join([part async for part in request.content.iter_any()])

@@ -130,11 +130,6 @@ class BoardService(LoopbackService):
         """The members, each with `id` and `name`. `token` belongs to the first one."""
         return self.rules.members
 
-    @property
-    def requests(self) -> int:
-        """How many requests were received."""
-        return len(self.calls)
-
     def new_code(self, *, scopes: Iterable[str] | None = None, member: str | None = None) -> str:
         """Return an authorization code for one token exchange.
 

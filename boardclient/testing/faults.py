@@ -147,19 +147,12 @@ class Hang:
 
 @attrs.frozen
 class Truncated:
-    """Commit, send half of the body, and close the connection.
-
-    Args:
-        body: The body. None, the default, means that of the response.
-    """
-
-    body: bytes | None = None
+    """Commit, send half of the body, and close the connection."""
 
     async def play(self, stage: Stage) -> None:
         """Commit, announce the whole body, send half of it, and close the connection."""
         response = stage.commit()
         body, headers = stage.encode(response)
-        body = body if self.body is None else self.body
         await stage.begin(response.status, len(body), headers)
         await stage.write(body[: len(body) // 2])
         stage.close()

@@ -197,7 +197,7 @@ async def test_bad_arguments(
     """A bad argument is refused by `create_many` itself, before anything is sent."""
     with pytest.raises(error):
         session.cards.create_many(**{"drafts": [], **arguments})
-    assert service.requests == 0
+    assert len(service.calls) == 0
     assert isinstance(session.cards.create_many([], unknown="report"), BulkRun)
 
 

@@ -63,7 +63,7 @@ async def test_a_redirect_is_not_followed(service: BoardService, code: int) -> N
             with pytest.raises(ApiError) as caught:
                 await call
             assert (caught.value.status, caught.value.effect) == (code, Effect.REJECTED)
-    assert service.requests == 2
+    assert len(service.calls) == 2
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
@@ -268,7 +268,7 @@ async def test_the_deadline_spans_the_provider(service: BoardService, loop_clock
     async with service.session(Slow("t"), timeout=20) as session:
         with pytest.raises(DeadlineError) as caught:
             await session.members.me()
-    assert (caught.value.effect, service.requests) == (Effect.NOT_SENT, 0)
+    assert (caught.value.effect, len(service.calls)) == (Effect.NOT_SENT, 0)
 
 
 async def test_the_deadline_spans_an_exchange(service: BoardService, loop_clock: Clock) -> None:

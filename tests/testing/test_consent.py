@@ -116,19 +116,9 @@ def test_a_foreign_client_or_address_is_never_redirected_to(browser: Browser, ch
     assert "Location" not in answer.headers
 
 
-@pytest.mark.parametrize("body", [None, b"x", ["x"]])
-def test_a_decision_without_a_form_is_refused(browser: Browser, body) -> None:
-    assert browser.rules.answer("POST", PATH, {}, body).status == 400
-
-
-def test_an_unknown_member_is_refused(browser: Browser) -> None:
-    assert browser.rules.answer("POST", PATH, {}, browser.query(member="nobody")).status == 400
-
-
-def test_the_address_and_the_state_may_be_left_out(browser: Browser) -> None:
-    """Without `redirect_uri` the registered address is used; without `state` none is added."""
-    back = sent_back(browser.press(browser.open(redirect_uri=None, state=None), "Ada"))
-    assert set(back) == {"code"}
+def test_a_decision_without_a_form_or_a_member_is_refused(browser: Browser) -> None:
+    for body in (None, b"x", browser.query(member="nobody")):
+        assert browser.rules.answer("POST", PATH, {}, body).status == 400
 
 
 @given(st.text(max_size=60))
@@ -204,17 +194,3 @@ def test_errors_of_the_exchange_are_those_of_the_standard(browser: Browser, chan
     answer = browser.exchange(**{"code": browser.rules.new_code(), **changes})
     assert (answer.status, answer.body["error"]) == (400, error)
     assert answer.body["error_description"] == answer.body["message"]
-
-
-async def test_consent_over_the_wire(client, service) -> None:
-    """The page's own address takes the form, and the redirect leads back to the application."""
-    query = {"response_type": "code", "client_id": service.client_id}
-    async with client.http.get(service.authorize_url, params=query) as response:
-        assert response.content_type == "text/html"
-        page = await response.text()
-    assert "http://" not in page.replace(service.base_url, "")
-    form = {**query, "member": service.members[0].id}
-    async with client.http.post(service.authorize_url, data=form, allow_redirects=False) as response:
-        assert response.status == 303
-        assert response.headers["Location"].startswith(service.redirect_uri + "?code=")
-    assert [call.operation for call in service.calls] == ["consent.show", "consent.decide"]

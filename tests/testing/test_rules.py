@@ -49,13 +49,6 @@ def test_default_lists_are_made_if_requested(world):
     assert world.ask("GET", f"/1/boards/{world.board()}/lists") == (200, [])
 
 
-def test_identifiers_are_24_hex_digits_counted_up(world):
-    """Identifiers have 24 hex digits, and each is the one before plus one."""
-    first, second = world.board(), world.board()
-    assert len(first) == 24
-    assert int(second, 16) == int(first, 16) + 1
-
-
 def test_an_organization_must_be_known(world):
     assert world.ask("POST", "/1/boards", {"name": "B", "idOrganization": "org1"})[0] == 200
     assert world.ask("POST", "/1/boards", {"name": "B", "idOrganization": "org2"})[0] == 404

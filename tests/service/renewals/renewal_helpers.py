@@ -109,7 +109,7 @@ def refusals(service: BoardService) -> int:
 
 def is_sent(service: BoardService) -> tuple[int, int]:
     """Count what the service got, exchanges apart."""
-    return service.requests - exchanges(service), exchanges(service)
+    return len(service.calls) - exchanges(service), exchanges(service)
 
 
 def timed(service: BoardService, consent: Any, clock: Clock, **options: Any) -> OAuthCredentials:

@@ -99,7 +99,7 @@ async def test_closing_with_a_callback_that_does_not_end(service: BoardService) 
             await task
     ended.set()
     await _steps(3)
-    assert (service.requests, tasks_left()) == (0, [])
+    assert (len(service.calls), tasks_left()) == (0, [])
 
 
 async def test_closing_at_any_step(service: BoardService) -> None:
@@ -145,4 +145,4 @@ async def test_a_callback_that_closes_the_session(service: BoardService) -> None
             await session.members.me()
         await session.aclose()
     await _steps(3)
-    assert (service.requests, tasks_left()) == (0, [])
+    assert (len(service.calls), tasks_left()) == (0, [])

@@ -25,7 +25,7 @@ async def test_a_refused_connection_to_the_auth_url_sends_nothing(service: Board
     cause = caught.value.__cause__
     assert isinstance(cause, TransportError)
     assert cause.effect is Effect.NOT_SENT
-    assert (len(consent.asked), service.requests) == (1, 0)
+    assert (len(consent.asked), len(service.calls)) == (1, 0)
     assert_no_secrets(caught.value, secrets=secrets_of(service, *consent.codes))
 
 
