@@ -14,7 +14,7 @@ from unittest.mock import patch
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oauth_helpers import FakeSession, waiting_provider
 from virtual_loop import VirtualLoop
@@ -298,37 +298,7 @@ def test_parse_token_that_raises() -> None:
     assert_no_secrets(error, secrets=[CANARY], frames=lambda _: True)
 
 
-def test_a_ring_of_errors_of_parse_token() -> None:
-    """Errors that lead to each other in a ring lose their frames once each."""
-    first, second = ValueError("first"), ValueError("second")
-    for error in (first, second):
-        try:
-            raise error
-        except ValueError:
-            pass
-    first.__cause__, second.__context__ = second, first
-
-    def parse(fields: Mapping[str, JsonValue]) -> Token:
-        raise ExceptionGroup("both", [first])
-
-    read({}, parse=parse)
-    assert first.__traceback__ is second.__traceback__ is None
-
-
 # --- whatever comes
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode), st.integers(0, 999))
-@example(b"\xef\xbb\xbf{}", 200)
-@example(b'{"access_token":"\\ud800"}', 200)
-def test_any_bytes(body: bytes, status: int) -> None:
-    """Any bytes under any status are a token or a failure with a reason in words."""
-    found = read(body, status)
-    if isinstance(found, Token):
-        assert 200 <= status < 300
-    else:
-        assert found.message.isprintable()
 
 
 _names = st.sampled_from(["access_token", "token", "error", "data", "expires_in", CANARY]) | st.text(max_size=8)

@@ -99,11 +99,3 @@ async def test_an_exchange_that_fails_shows_no_code(how: str, answer: Any, code:
     assert_no_secrets(caught, secrets=elsewhere)
     shown = frames_of(caught)
     assert not [secret for secret in (CODE, VERIFIER) if secret in shown]
-
-
-@virtual
-async def test_an_object_without_an_exchange_shows_no_code() -> None:
-    """An object that can't send forms is an error whose frames hold no code."""
-    with pytest.raises(AttributeError) as caught:
-        await waiting_provider().exchange_code(CODE, object(), code_verifier=VERIFIER)  # type: ignore[arg-type]  # -- what is refused
-    assert CODE not in frames_of(caught.value)

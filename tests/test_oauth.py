@@ -59,30 +59,6 @@ async def test_a_token_in_the_store_is_used() -> None:
 
 
 @virtual
-async def test_the_callback_receives_the_attempt() -> None:
-    """`first_time` holds until a token was kept, `attempt` counts until one is accepted."""
-    application = Application(LookupError("no"), "code a", "code b", LookupError("no"), "code c", "code d")
-    provider = provider_of(application)
-    session = FakeSession(Response(400, {}, b""), *[token_response(f"t{number}") for number in range(1, 4)])
-    await error_of(provider.acquire(session))
-    await asyncio.sleep(1.1)
-    await error_of(provider.acquire(session))  # the exchange refuses
-    await asyncio.sleep(2.1)
-    first = await provider.acquire(session)
-    provider.note_accepted(first)
-    error = await error_of(provider.renew(first, session))
-    await asyncio.sleep(1.1)
-    second = await provider.acquire(session)
-    third = await provider.renew(second, session)  # refused as soon as it was new
-    assert (first.token, second.token, third.token) == ("t1", "t2", "t2")
-    await asyncio.sleep(61)
-    assert (await provider.acquire(session)).token == "t3"
-    told = [(request.first_time, request.attempt) for request in application.requests]
-    assert told == [(True, 1), (True, 2), (True, 3), (False, 1), (False, 2), (False, 3)]
-    assert isinstance(error.__cause__, LookupError)
-
-
-@virtual
 async def test_a_401_for_an_older_token() -> None:
     """Who comes late with a 401 gets the newer token at once."""
     provider, session = provider_of(), FakeSession(token_response("t1"), token_response("t2"))
@@ -97,24 +73,6 @@ async def test_a_401_for_an_older_token() -> None:
 
 
 @virtual
-async def test_a_new_token_that_is_refused() -> None:
-    """A token refused as soon as it was new is final, and begins a rest for all of the store."""
-    store = MemoryTokenStore(clock=asyncio.get_running_loop().time)
-    provider, other = provider_of(store=store), provider_of(store=store)
-    session = FakeSession(token_response("t1"), token_response("t2"))
-    first = await provider.acquire(session)
-    assert await other.acquire(session) == first
-    assert await provider.renew(first, session) is first
-    assert await provider.renew(first, session) is first
-    error = await error_of(provider.acquire(session))
-    assert str(error) == "the service refused a token as soon as it was new; the next renewal is possible in 1.0 s"
-    assert "another holder of the account has just failed" in str(await error_of(other.renew(first, session)))
-    await asyncio.sleep(2.1)
-    assert (await other.acquire(session)).token == "t2"
-    assert (await provider.acquire(session)).token == "t2"
-
-
-@virtual
 async def test_an_acceptance_that_comes_late() -> None:
     """Neither an older token nor one that is refused already is proven by a response that comes late."""
     provider, session = provider_of(), FakeSession(token_response("t1"))
@@ -122,17 +80,6 @@ async def test_an_acceptance_that_comes_late() -> None:
     provider.note_accepted(Credentials("older"))
     assert await provider.renew(first, session) is first  # refused as soon as it was new
     provider.note_accepted(first)
-    assert "as soon as it was new" in str(await error_of(provider.acquire(session)))
-
-
-@virtual
-async def test_a_second_401_in_one_call() -> None:
-    """A refused replay that the session reports counts like any other 401."""
-    provider, session = provider_of(), FakeSession(token_response("t1"), token_response("t2"))
-    first = await provider.acquire(session)
-    provider.note_accepted(first)
-    second = await provider.renew(first, session)
-    await provider.note_refused(second, session)
     assert "as soon as it was new" in str(await error_of(provider.acquire(session)))
 
 

@@ -90,20 +90,6 @@ async def test_a_callback_that_fails_beside_a_published_token() -> None:
     assert provider._state.failure is None
 
 
-@virtual
-async def test_a_cancelled_caller_does_not_lose_the_token() -> None:
-    """A request that ends amid the exchange leaves it running."""
-    answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-    provider = waiting_provider()
-    exchanging = asyncio.create_task(provider.exchange_code("code", FakeSession(answer)))
-    await asyncio.sleep(1)
-    exchanging.cancel()
-    await asyncio.wait({exchanging})
-    answer.set_result(token_response())
-    await asyncio.sleep(0.1)
-    assert provider.current() == Credentials("t1")
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

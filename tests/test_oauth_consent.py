@@ -16,7 +16,6 @@ from boardclient import (
     StoredToken,
     Token,
 )
-from boardclient.testing import BoardService
 
 
 class CountingStore(MemoryTokenStore):
@@ -218,20 +217,3 @@ async def test_forgetting() -> None:
     assert await store.read("default") is None
     await provider.keep_token(Token("again"))
     assert await store.read("default") == StoredToken(Token("again"), 3)
-
-
-async def test_a_real_session(service: BoardService) -> None:
-    """Over sockets: a call raises it, a code on the session's own pool ends that, and 403 for scopes ends by a new consent."""
-    provider = service.oauth_credentials(authorize=None, account="ann")
-    async with service.session(provider) as session:
-        with pytest.raises(ConsentRequired) as caught:
-            await session.members.me()
-        assert (caught.value.account, len(caught.value.attempts)) == ("ann", 1)
-        assert service.requests == 0
-        await provider.exchange_code(service.new_code(), session)
-        await session.members.me()
-        service.rules.expire_tokens()
-        with pytest.raises(ConsentRequired):
-            await session.members.me()
-        await provider.exchange_code(service.new_code(), session)
-        await session.members.me()

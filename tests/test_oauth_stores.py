@@ -6,7 +6,6 @@ import asyncio
 import gc
 import itertools
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from oauth_helpers import Application, FakeSession, Scripted, error_of, provider
 from boardclient import (
     AuthorizationRequest,
     CredentialError,
-    Credentials,
     MemoryTokenStore,
     SessionClosedError,
     StoredToken,
@@ -52,13 +50,6 @@ async def test_a_store_that_hangs_when_the_lease_is_given_back() -> None:
     store = Scripted("release", asyncio.Event().wait)
     assert (await provider_of(store=store).acquire(FakeSession(token_response()))).token == "t1"
     assert asyncio.get_running_loop().time() - began < 2
-
-
-@virtual
-async def test_a_store_that_keeps_nothing() -> None:
-    """Where nothing can be published and nothing is, the renewal has failed."""
-    provider = provider_of(store=Scripted("publish", lambda: asyncio.sleep(0, False)))
-    assert str(await error_of(provider.acquire(FakeSession(token_response())))).startswith("the token store took no new token")
 
 
 @virtual
@@ -166,45 +157,6 @@ async def test_a_lease_is_kept_as_long_as_it_takes() -> None:
     assert await store.lease("default", "next", 1.0) == "granted"
 
 
-@virtual
-async def test_a_lease_that_hangs() -> None:
-    """A step at the store that has begun is awaited for the length of a lease, not longer."""
-    loop, steps = asyncio.get_running_loop(), 0
-
-    class Store(MemoryTokenStore):
-        async def lease(self, account: str, holder: str, seconds: float) -> Any:
-            nonlocal steps
-            steps += 1
-            if steps > 1:
-                await asyncio.Event().wait()
-            return await super().lease(account, holder, seconds)
-
-    provider = provider_of(Application(lambda: asyncio.sleep(3, "code")), store=Store(clock=loop.time), lease_seconds=6.0)
-    assert (await provider.acquire(FakeSession(token_response()))).token == "t1"
-    assert loop.time() == pytest.approx(9.0, abs=0.01)
-    assert steps == 2
-
-
-@virtual
-async def test_a_step_at_the_store_is_awaited_before_the_lease_is_released() -> None:
-    """An extension that has begun when the renewal ends is over before the lease is given back."""
-    steps: list[str] = []
-
-    class Store(MemoryTokenStore):
-        async def lease(self, account: str, holder: str, seconds: float) -> Any:
-            if steps:
-                await asyncio.sleep(1.5)
-            steps.append("lease")
-            return "granted"
-
-        async def release(self, account: str, holder: str, cooldown: float = 0.0) -> None:
-            steps.append("release")
-
-    provider = provider_of(Application(lambda: asyncio.sleep(3, "code")), store=Store(), lease_seconds=6.0)
-    await provider.acquire(FakeSession(token_response()))
-    assert steps == ["lease", "lease", "release"]
-
-
 # --- within a renewal
 
 
@@ -223,27 +175,6 @@ async def test_authorize_that_uses_another_account(options: dict[str, Any]) -> N
     outer = provider_of(Application(nested), store=store)
     assert (await outer.acquire(session)).token == "outer"
     assert [fields["code"] for _, fields, _ in session.forms] == ["code 1", "inner"]
-
-
-@virtual
-async def test_a_task_that_outlives_its_renewal() -> None:
-    """What a callback leaves running is within the renewal only as long as that lasts."""
-    tasks: list[asyncio.Task[Credentials]] = []
-    given: list[Credentials] = []
-
-    async def later() -> Credentials:
-        await asyncio.sleep(5)
-        return await provider.renew(given[0], session)
-
-    async def leaving() -> str:
-        tasks.append(asyncio.create_task(later()))
-        return "code"
-
-    provider = provider_of(Application(leaving))
-    session = FakeSession(token_response("t1"), token_response("t2"))
-    given.append(await provider.acquire(session))
-    provider.note_accepted(given[0])
-    assert (await tasks[0]).token == "t2"
 
 
 # --- whatever a store or a callback does
@@ -280,27 +211,6 @@ async def test_a_step_that_fails(method: str, step: Callable[[], Any], words: st
     assert str(errors[0]).startswith(words.format(method))
     assert "canary7" not in str(errors[0])
     assert store.calls <= 3
-
-
-@virtual
-async def test_steps_that_are_no_async_methods() -> None:
-    """A plain method of a store serves as well, and what it raises is reported clearly."""
-
-    class Plain(MemoryTokenStore):
-        error: BaseException | None = None
-
-        def read(self, account: str) -> Any:
-            if self.error is not None:
-                raise self.error
-            return StoredToken(Token("t"), 1)
-
-    store = Plain()
-    provider = provider_of(store=store)
-    assert (await provider.acquire(FakeSession())).token == "t"
-    for error in (asyncio.CancelledError(), Odd(), LookupError()):
-        store.error = error
-        words = f"the token store failed: read raised {type(error).__name__}"
-        assert str(await error_of(provider_of(store=store).acquire(FakeSession()))).startswith(words)
 
 
 @pytest.mark.parametrize("method", ["read", "lease", "publish", "release"])
@@ -397,35 +307,6 @@ async def test_no_task_has_the_code_as_its_result(service: BoardService, monkeyp
 
 
 @virtual
-async def test_a_store_that_lost_its_file_prompts_once() -> None:
-    """Whatever generation was held, the first token of the new file is used, and early renewals do not ask again and again."""
-    now = datetime.now(UTC)
-    store = MemoryTokenStore()
-    application = Application()
-    ends = iter([now + timedelta(seconds=1)] + [now + timedelta(hours=1)] * 20)
-    provider = provider_of(
-        application,
-        store=store,
-        renew_before_expiry=60.0,
-        parse_token=lambda fields: Token(str(fields["access_token"]), next(ends)),
-    )
-    for generation in range(9):
-        await store.publish("default", Token(f"old {generation}"), generation)
-    session = FakeSession(*(token_response(f"t{number}") for number in range(20)))
-    provider.note_accepted(await provider.acquire(session))
-    provider._state.refuse(Credentials("old 8"))
-    provider.note_accepted(await provider.acquire(session))  # generation 10, which is soon to be renewed
-    assert provider._state.held is not None
-    provider._state.held.renew_at = 0.0
-    store._accounts.clear()
-    for _ in range(10):
-        await provider.acquire(session)
-    assert len(application.requests) == 2
-    assert provider.current() == Credentials("t1")
-    assert await store.read("default") == StoredToken(Token("t1", now + timedelta(hours=1)), 1)
-
-
-@virtual
 async def test_a_store_that_fails_during_a_cool_down() -> None:
     """The looks at the store neither end nor lengthen the cool-down, and the error stays the renewal's."""
     store = MemoryTokenStore()
@@ -457,25 +338,6 @@ async def test_callbacks_that_wait_for_each_other_in_a_circle(number: int) -> No
     error = await error_of(providers[0].acquire(session))
     assert "authorize waits for itself: it used a session with the credentials of account 'account 0'" in str(error)
     assert asyncio.get_running_loop().time() < 1
-
-
-@virtual
-async def test_two_renewals_that_wait_for_each_other_end_in_time() -> None:
-    """Renewals that begin apart and then wait for each other end when their callbacks' time is over."""
-    store, session = MemoryTokenStore(clock=asyncio.get_running_loop().time), FakeSession()
-    began = [asyncio.Event(), asyncio.Event()]
-
-    def authorize_of(own: int) -> Any:
-        async def authorize(request: AuthorizationRequest) -> str:
-            began[own].set()
-            await began[1 - own].wait()
-            return (await providers[1 - own].acquire(session)).token
-
-        return authorize
-
-    providers = [provider_of(authorize_of(own), store=store, account=f"account {own}") for own in range(2)]
-    errors = await asyncio.gather(*(error_of(provider.acquire(session)) for provider in providers))
-    assert any("authorize did not return within 300 s" in str(error) for error in errors)
 
 
 @virtual

@@ -37,35 +37,6 @@ async def test_renewed_before_the_end(expiring: BoardService, clock: Clock) -> N
     assert (len(consent.asked), refusals(expiring)) == (4, 0)
 
 
-async def test_without_the_option_nothing_is_renewed_early(expiring: BoardService, clock: Clock) -> None:
-    """Without `renew_before_expiry` the application is asked when the service says 401, and not before."""
-    consent = Consent(expiring)
-    async with expiring.session(timed(expiring, consent, clock)) as session:
-        await session.members.me()
-        clock.now += 99.9
-        await session.members.me()
-        assert (len(consent.asked), refusals(expiring)) == (1, 0)
-        clock.now += 0.2
-        await session.members.me()
-    assert (len(consent.asked), refusals(expiring)) == (2, 1)
-
-
-async def test_calls_use_a_good_token_during_an_early_renewal(expiring: BoardService, clock: Clock) -> None:
-    """While a good token is being renewed early, calls use it."""
-    consent = Consent(expiring)
-    async with expiring.session(timed(expiring, consent, clock, renew_before_expiry=10.0)) as session:
-        await session.members.me()
-        clock.now += 95
-        consent.hold_up()
-        first = asyncio.ensure_future(session.members.me())
-        await consent.reached()
-        await asyncio.gather(*(session.members.me() for _ in range(5)))
-        assert not first.done()
-        consent.open.set()
-        await first
-    assert (len(consent.asked), refusals(expiring)) == (2, 0)
-
-
 async def test_an_early_renewal_that_fails(expiring: BoardService, clock: Clock) -> None:
     """Where an early renewal fails the old token stays in use, and the next one comes after the cool-down."""
     consent = Consent(expiring)
