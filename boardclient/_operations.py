@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar, cast
 from urllib.parse import quote, unquote, urlencode
 
 import attrs
@@ -16,7 +16,17 @@ from boardclient._responses import Response, api_error, excerpt, response_of
 from boardclient._transport import CREDENTIAL_NAMES, FRAMING, RawResponse, TransportFailure, TransportResult, check_headers
 from boardclient._wire import encode
 from boardclient.errors import BoardClientError, DecodeError, Effect, NotFoundError, SessionClosedError, TransportError
-from boardclient.models import Board, BoardList, Card, JsonValue, Member, check_identifier, check_text, utc_timestamp
+from boardclient.models import (
+    Board,
+    BoardList,
+    Card,
+    JsonValue,
+    Member,
+    aware_datetime,
+    check_identifier,
+    check_text,
+    utc_timestamp,
+)
 
 T = TypeVar("T")
 AT_ONCE_BYTES: Final = 256 * 2**10
@@ -71,16 +81,17 @@ class Operation(Generic[T]):
         Raises:
             TypeError, ValueError: a value can't be sent, or a required one is missing.
         """
-        body = None if self.fields is None else encode(self.fields(**values))
+        fields = {} if self.fields is None else self.fields(**values)
+        body = None if self.fields is None else encode(fields)
         if not self._identifier:
-            return Request(self, self.path, body, values=values)
+            return Request(self, self.path, body, fields=fields)
         named = check_identifier(identifier, self._identifier)
         quoted = named if named.isascii() and named.isalnum() else quote(named, safe="")  # nearly all are: quoting takes 2 µs
         return Request(self, self._before + quoted + self._after, body, named)
 
-    def request_with(self, fields: Mapping[str, JsonValue], **values: object) -> Request[T]:
+    def request_with(self, fields: Mapping[str, JsonValue]) -> Request[T]:
         """Build a request from checked fields, if its path has no identifier."""
-        return Request(self, self.path, encode(fields), values=values)
+        return Request(self, self.path, encode(fields), fields=fields)
 
 
 @attrs.define
@@ -89,7 +100,7 @@ class Request(Generic[T]):
 
     `definition` is the row of its operation in the table below, and `operation` the operation's name, as in events.
     `target` is the path with the query. `body` is a JSON object, or None for no body; `identifier` is that of the path, or "".
-    `values` are those that the body was made from, by their Python names. `headers` are sent besides those of the session.
+    `fields` are those of the body that the interface shows, by their wire names. `headers` are sent besides those of the session.
     It is never changed: `attrs.define` and not `frozen` saves half a microsecond per call.
     """
 
@@ -97,7 +108,7 @@ class Request(Generic[T]):
     target: str
     body: bytes | None = None
     identifier: str = ""
-    values: Mapping[str, Any] = attrs.field(default=MappingProxyType({}), repr=False)
+    fields: Mapping[str, JsonValue] = attrs.field(default=MappingProxyType({}), repr=False)
     headers: Mapping[str, str] | None = attrs.field(default=None, repr=False)
 
     @property
@@ -149,12 +160,12 @@ def _created_card(response: RawResponse, request: Request[Card]) -> Card:
 
     A field that the response has, as null or in another form, stays as it is.
     """
-    body, sent = response.body, request.values
+    body, sent = response.body, request.fields
     card = _wire.created_card(body)
     if card.list_id is None and b'"idList"' not in body:
-        object.__setattr__(card, "list_id", sent.get("list_id"))  # frozen, but not returned yet
-    if (due := sent.get("due")) is not None and card.due is None and b'"due"' not in body:
-        object.__setattr__(card, "due", due)
+        object.__setattr__(card, "list_id", sent["idList"])  # frozen, but not returned yet
+    if "due" in sent and card.due is None and b'"due"' not in body:
+        object.__setattr__(card, "due", aware_datetime(cast("str", sent["due"])))
     return card
 
 

@@ -22,7 +22,8 @@ import attrs
 from boardclient._activities import Activity, guarded, log_failure
 from boardclient._operations import Request
 from boardclient._responses import status_of
-from boardclient._transport import GuardedProgress, Progress, RawResponse, TransportResult
+from boardclient._transport import Progress, RawResponse, TransportResult
+from boardclient._transport._values import Stage
 from boardclient.credentials import Credentials
 from boardclient.errors import Attempt, BoardClientError, DeadlineError, Effect, SessionClosedError
 
@@ -98,8 +99,8 @@ class CallOptions:
 _NO_OPTIONS: Final = CallOptions()
 
 
-class CallContext:
-    """The state of one call, with class-level defaults for what few calls look at."""
+class CallContext(Progress):
+    """The state of one call and of its current request, with class-level defaults for what few calls look at."""
 
     deadline: float = math.inf
     """When the call times out, on the loop's clock. Infinite without a deadline and while it is suspended."""
@@ -132,7 +133,6 @@ class CallContext:
         self.seconds = seconds
         self.options = options
         """The options that differ from the session's."""
-        self.progress: Progress = Progress() if options.may_send is None else GuardedProgress(options.may_send)
         self.is_recorded: bool = False
         """Whether an attempt that succeeds is recorded too: something follows the call, or it did not just succeed at once."""
         self.activity: Activity | None = None
@@ -160,7 +160,7 @@ class CallContext:
     @property
     def effect(self) -> Effect:
         """The worst effect of all attempts, including the current one."""
-        return Effect.worst([self.progress.effect_under_way, *(attempt.effect for attempt in self.attempts)])
+        return Effect.worst([self.effect_under_way, *(attempt.effect for attempt in self.attempts)])
 
     @property
     def rejected_credentials(self) -> list[Credentials]:
@@ -186,6 +186,13 @@ class CallContext:
         ).begin()
         return attempt.headers
 
+    def begin_sending(self, stage: Stage = "send") -> None:
+        """Note that the request is handed over or written now, or raise if its options say that it may not be."""
+        if self.options.may_send is not None and not self.options.may_send():
+            self.stage = "connect"  # nothing was sent
+            raise ConnectionError("the request may not be sent any more")
+        self.stage = stage
+
     def note_result(self, result: TransportResult, outcome: object) -> Attempt:
         """Record the result of an attempt, whose `outcome` is its value or its error."""
         activity = self.attempt_activity
@@ -193,7 +200,7 @@ class CallContext:
             return self.record(outcome, result.effect)
         if activity is not None:
             assert self.credentials is not None  # noqa: S101 -- only signed requests have responses
-            activity.http_version = self.progress.http_version
+            activity.http_version = self.http_version
             activity.response_headers = self.credentials.redact_headers(result.headers, *self.rejected_credentials)
         return self.record(outcome, status_of(result.status).effect, result.status)
 
@@ -245,7 +252,7 @@ class CallContext:
 
     def withdraw(self) -> None:
         """End the call if its current attempt is neither sent nor queued for writing."""
-        if self.progress.effect_under_way is Effect.NOT_SENT and self.progress.stage != "write":
+        if self.effect_under_way is Effect.NOT_SENT and self.stage != "write":
             self.interrupt("withdrawn")
 
     def note_end(self, host: str, raised: BaseException | None = None) -> BoardClientError | None:
@@ -257,9 +264,9 @@ class CallContext:
                 self.task.uncancel()
             if not self.is_cancelled():
                 error = self._error_of(self.interruption, host)
-        if self.progress.stage != "idle":
-            self.record(error or raised or asyncio.CancelledError(), self.progress.effect_under_way)
-            self.progress.stage = "idle"
+        if self.stage != "idle":
+            self.record(error or raised or asyncio.CancelledError(), self.effect_under_way)
+            self.stage = "idle"
         if error is not None:
             error.attempts = self.attempts
         return error
@@ -277,9 +284,9 @@ class CallContext:
     def _waited_for(self, host: str) -> str:
         if self.waits_for is not None:
             return self.waits_for if isinstance(self.waits_for, str) else self.waits_for()
-        if self.progress.stage == "idle":
+        if self.stage == "idle":
             return ""
-        return f"a connection to {host}" if self.progress.stage == "connect" else f"the response of {host}"
+        return f"a connection to {host}" if self.stage == "connect" else f"the response of {host}"
 
     def release(self) -> None:
         """Drop the credentials and the error, since frames of exceptions and readers of asyncio may keep the context."""

@@ -201,14 +201,14 @@ class SessionCore:
         self.forms += 1
         activity = _begin_form(target, self.observers)
         try:
-            outcome = await self.pool.send("POST", target, body, context.progress, FORM_TYPE, headers=activity.headers)
-            _end_form(activity, outcome, context.progress.http_version)
+            outcome = await self.pool.send("POST", target, body, context, FORM_TYPE, headers=activity.headers)
+            _end_form(activity, outcome, context.http_version)
             if isinstance(outcome, RawResponse):
                 return response_of(outcome)
             why = f"the form got no response: {outcome.words(host_of(target))}"
             error = TransportError(why, outcome.phase, "POST", outcome.effect)
         except BaseException as raised:
-            activity.effect = context.progress.effect_under_way
+            activity.effect = context.effect_under_way
             early = context.note_end(host_of(target))
             activity.why = "cancelled" if early is None else early.message
             activity.end(early or asyncio.CancelledError())

@@ -135,7 +135,7 @@ class Pipeline:
     def _error_of_call(self, request: Request[T], context: CallContext, raised: BaseException) -> BaseException:
         """Return the exception that a call ends with, with the history and without the frames that hold the signed request."""
         if isinstance(raised, Exception) and not isinstance(raised, BoardClientError):
-            frames = _application_traceback(raised) if context.progress.stage == "idle" else None
+            frames = _application_traceback(raised) if context.stage == "idle" else None
             if frames is None:
                 raised = _unexpected(request.line, raised, context.effect)
         else:
@@ -252,7 +252,7 @@ class Pipeline:
         if context.activity is not None and (added := context.begin_attempt(context.activity)):
             headers = {**(headers or {}), **added}
         response = await self._core.pool.send(
-            definition.method, self._root + signed.target, signed.body, context.progress, headers=headers
+            definition.method, self._root + signed.target, signed.body, context, headers=headers
         )
         if response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
@@ -437,12 +437,12 @@ def _unexpected(line: str, error: Exception, effect: Effect) -> BoardClientError
 
 async def _read(steps: Generator[None, None, T], context: CallContext) -> T:
     """Read a response in steps, and let other tasks run in between."""
-    context.progress.stage = "receive"
+    context.stage = "receive"
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            context.progress.stage = "idle"
+            context.stage = "idle"
             value: T = end.value
             return value
         await asyncio.sleep(0)

@@ -95,7 +95,7 @@ class ClientSessionTransport:
         tokens = PROGRESS.set(progress), OUTGOING.set(outgoing)
         outcome: TransportResult
         try:
-            progress.stage = "handed"
+            progress.begin_sending("handed")
             async with self._http.request(
                 method,
                 shown_url(url) if hides_secrets else URL(url, encoded=True),
@@ -172,7 +172,7 @@ class OutgoingRequest(aiohttp.ClientRequest):
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         """Write the request with its real URL and body, and give the response the shown URL."""
         if (progress := PROGRESS.get()) is not None:
-            progress.stage = "send"
+            progress.begin_sending()
         outgoing = OUTGOING.get()
         if outgoing is None:
             return await super().send(conn)

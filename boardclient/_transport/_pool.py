@@ -322,7 +322,7 @@ class DirectTransport:
             if len(self._acquired) > 1:
                 self._writes.add(protocol, wire, progress)
             else:  # the only request: waiting for others would cost an iteration of the event loop
-                progress.stage = "send"
+                progress.begin_sending()
                 protocol.write(wire)
             message, content = await protocol.read()
             while message.code < 200 and (message.code == 100 or message.code > 101):
@@ -386,7 +386,7 @@ class Writes:
                 transport.abort()
                 continue
             try:
-                progress.stage = "send"
+                progress.begin_sending()
                 protocol.write(wire)
             except Exception:  # a guarded request, or a foreign transport: the other requests must still be written
                 transport.abort()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
@@ -193,30 +193,14 @@ class Progress:
     http_version: tuple[int, int] | None = None
     """The HTTP version of the last response, such as (1, 1)."""
 
+    def begin_sending(self, stage: Stage = "send") -> None:
+        """Note that the request is handed over or written now. A subclass may raise an exception: then it is not."""
+        self.stage = stage
+
     @property
     def effect_under_way(self) -> Effect:
         """What the request may have done if it ends here."""
         return Effect.NOT_SENT if self.stage in {"idle", "connect", "write"} else Effect.UNKNOWN
-
-
-class GuardedProgress(Progress):
-    """How far a request is that may be written only while a function says so. It is asked right before."""
-
-    def __init__(self, may_send: Callable[[], bool]) -> None:
-        self._may_send = may_send
-        self._stage: Stage = "idle"
-
-    @property
-    def stage(self) -> Stage:
-        """How far the request is."""
-        return self._stage
-
-    @stage.setter
-    def stage(self, stage: Stage) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] -- it is checked when it is written
-        if stage in {"handed", "send"} and not self._may_send():
-            self._stage = "connect"  # nothing was sent
-            raise ConnectionError("the request may not be sent any more")
-        self._stage = stage
 
 
 @attrs.define

@@ -447,7 +447,7 @@ class Engine:
         draft = row.draft
         desc = self._reconciler.description(row) if self._options.marker else draft.desc
         fields = operations.card_fields(draft.name, draft.list_id, desc, draft.due, draft.pos)
-        request = operations.ADD_CARD.request_with(fields, list_id=draft.list_id, due=draft.due)
+        request = operations.ADD_CARD.request_with(fields)
         if self._turns.must_wait():
             options.limiter = GuardedLimiter(Turn(self._turns, partial(self._begin, row)))
         else:

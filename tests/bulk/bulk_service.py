@@ -89,7 +89,7 @@ class Core:
 
     async def _send(self, request: Any, context: Any, credentials: Any) -> Any:
         """Do what the pipeline does with a response, without one."""
-        context.credentials, context.started, context.progress.stage = credentials, time.time(), "send"
+        context.credentials, context.started, context.stage = credentials, time.time(), "send"
         response: Any = RawResponse(200, {}, b"")
         try:
             outcome = await self.call(request)
@@ -97,9 +97,9 @@ class Core:
             outcome = copy.copy(error)
             response = RawResponse(error.status, {}, b"") if isinstance(error, ApiError) else SimpleNamespace(effect=error.effect)
         except Exception:
-            context.progress.stage = "idle"  # as where a limiter raises it
+            context.stage = "idle"  # as where a limiter raises it
             raise
-        context.progress.stage = "idle"
+        context.stage = "idle"
         is_failed = isinstance(outcome, BoardClientError)
         return self.pipeline._recorded(context, response, outcome) if is_failed or context.is_recorded else outcome
 
