@@ -138,7 +138,7 @@ class CallContext(Progress):
         self.activity: Activity | None = None
         """The call as instruments see it, None if nothing follows it."""
         self.may_continue: bool = True
-        """Whether the call may go on. False after an interruption and once the session is closed."""
+        """Whether the call may continue. False after an interruption and once the session is closed."""
         self._began = began
         self._cancelling = task.cancelling()
 
