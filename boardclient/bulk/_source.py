@@ -87,7 +87,7 @@ class AsyncSource(Generic[T]):
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
         self._is_over = False
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self.is_waiting = False
         self.on_wait: Callable[[], object] = list
         """Called when an item has to be waited for."""
@@ -153,11 +153,10 @@ class AsyncSource(Generic[T]):
         except _CONTROL_EXCEPTIONS as error:
             if not self._is_closing:
                 self._error = _runtime_error_of(error)
-        except Exception as error:
+        except BaseException as error:
             self._error = error
-        finally:
-            self._is_over = True
-            self._given.set()
+        self._is_over = True
+        self._given.set()
         if isinstance(iterator, AsyncGenerator):
             try:
                 await iterator.aclose()
