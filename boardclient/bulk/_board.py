@@ -12,102 +12,30 @@ from boardclient import _operations as operations
 from boardclient._operations import Request
 from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._responses import ends_run
+from boardclient._responses import ends_run, is_throttling
 from boardclient.bulk._ledger import Ledger
 from boardclient.bulk._listing import IdSet, Listing, Missing, look
-from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold
-from boardclient.errors import (
-    ApiError,
-    BoardClientError,
-    ConsentRequired,
-    DecodeError,
-    NotFoundError,
-    RateLimitError,
-    ServerError,
-)
+from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
+from boardclient.errors import BoardClientError, NotFoundError
 from boardclient.models import Card, CardDraft
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_FIRST_PATIENCE_SECONDS: Final = 15.0
-"""How long the first read is repeated, since the address may be wrong, and that of a single card."""
-_FIRST_ANSWERED_SECONDS: Final = 5.0
-"""The same if the service responds: the identifier of the board may be wrong."""
-_ANSWERED_SECONDS: Final = 30.0
-"""How long another read is repeated if the service responds: with the page of a proxy, for example, or with 404."""
-_FIRST_PAUSE_SECONDS: Final = 0.1
-_LONGEST_PAUSE_SECONDS: Final = 10.0
+_PAUSE_SECONDS: Final = 1.0
+"""The pause before the board is read again after a 429 that names none."""
 _MOST_ASKED: Final = 100
 """How many missing cards are read, each time the board is read."""
-
-
-class PatientReader:
-    """Makes calls that are safe to repeat. Owned by a run.
-
-    A call that fails for a reason that may pass is repeated with growing pauses, for as long as a row of the run waits. That
-    includes responses that can't be decoded, such as the page of a proxy or half a body, since `take` is repeated with it.
-    """
-
-    def __init__(self, caller: Pipeline, hold: Hold) -> None:
-        self._caller = caller
-        self._hold = hold
-        self._loop = asyncio.get_running_loop()
-        self._has_read = False
-
-    async def read(self, request: Request[T], take: Callable[[T], Awaitable[R]]) -> R:
-        """Make the call, and return what `take` makes of its value.
-
-        Raises:
-            BoardClientError: it failed for a reason that waiting does not cure, or for too long. A note says how long.
-        """
-        began, pause = self._loop.time(), _FIRST_PAUSE_SECONDS
-        while True:
-            await self._hold.acquire()
-            try:
-                options = CallOptions(is_of_run=True, waits_count=False)
-                value = await take(await self._caller.call(request, options))
-            except BoardClientError as error:
-                if _is_no_card(error, request):
-                    raise  # what was asked, and neither a failure of the service nor a sign that it accepts requests
-                self._hold.note_failure(error, failures=1)
-                wait = getattr(error, "retry_after", None) or pause
-                if not self._may_pass(error, request, self._loop.time() + wait - began):
-                    error.add_note(f"the board was read again and again for {self._loop.time() - began:.1f} s")
-                    raise
-            else:
-                self._hold.note_success()
-                self._has_read = True
-                return value
-            finally:
-                self._hold.release()
-            if self._hold.reason is None:  # otherwise the hold makes it wait
-                await asyncio.sleep(wait)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-
-    def _may_pass(self, error: BoardClientError, request: Request[T], seconds: float) -> bool:
-        """Return True if a failure may pass, so many seconds after the first try."""
-        if isinstance(error, ConsentRequired):
-            return True
-        is_of_card = request.operation == operations.READ_CARD.name
-        if ends_run(error):
-            return False
-        is_answer = isinstance(error, ApiError | DecodeError) and not isinstance(error, ServerError | RateLimitError)
-        if not self._has_read or is_of_card:
-            patience = _FIRST_ANSWERED_SECONDS if is_answer else _FIRST_PATIENCE_SECONDS
-        else:
-            patience = _ANSWERED_SECONDS if is_answer else PATIENCE_SECONDS
-        return seconds < (PATIENCE_SECONDS if isinstance(error, RateLimitError) else patience)
 
 
 class RunBoard:
     """Reads the board of a run. Owned by a reconciler.
 
     `board_id` is None if the run has no board: then nothing is read. `settle_seconds` is how long a created card may be
-    missing from the listing.
+    missing from the listing. A read that fails for a reason that may pass is repeated for as long as a hold of the run lasts.
     """
 
-    def __init__(self, reader: PatientReader, board_id: str | None, ledger: Ledger, settle_seconds: float) -> None:
+    def __init__(self, caller: Pipeline, hold: Hold, board_id: str | None, ledger: Ledger, settle_seconds: float) -> None:
         self.board_id = board_id
         self.lists: frozenset[str] | None = None
         """Its lists, None if they are not known."""
@@ -117,7 +45,8 @@ class RunBoard:
         """When the run last created a card, on the loop's clock. Minus infinity if it has created none."""
         self._looks, self._new_looks = IdSet(), array("q")
         """Hashes of known cards: of each identifier with what was sent for its row, or what the card showed at the start."""
-        self._reader = reader
+        self._caller = caller
+        self._hold = hold
         self._ledger = ledger
         self._settle_seconds = settle_seconds
         self._baseline: IdSet | None = None
@@ -137,7 +66,7 @@ class RunBoard:
         await self.read_lists()
         self._baseline = await self._ledger.baseline()
         if reads_cards and self._baseline is None and self._ledger.is_new:
-            ids = await self._reader.read(operations.CARDS_IN_SLICES.request(self.board_id), self._ids)
+            ids = await self._read(operations.CARDS_IN_SLICES.request(self.board_id), self._ids)
             await self._ledger.set_baseline(ids)
             self._baseline = IdSet(ids)
         if self._baseline is not None:
@@ -168,7 +97,7 @@ class RunBoard:
         Raises:
             BoardClientError: they could not be read.
         """
-        lists = await self._reader.read(operations.BOARD_LISTS.request(self.board_id or ""), _itself)
+        lists = await self._read(operations.BOARD_LISTS.request(self.board_id or ""), _itself)
         self.lists = frozenset(item.id for item in lists)
         self.open_lists = frozenset(item.id for item in lists if not item.closed)
 
@@ -181,14 +110,14 @@ class RunBoard:
             BoardClientError: the board could not be read.
         """
         confirmed = await self._ledger.confirmed()
-        listing = await self._read(confirmed, samples, is_doubted)
+        listing = await self._listed(confirmed, samples, is_doubted)
         wait = self.created_at + self._settle_seconds - asyncio.get_running_loop().time()
         if listing.missing and wait > 0:
             await asyncio.sleep(wait)
-            listing = await self._read(confirmed, samples, is_doubted)
+            listing = await self._listed(confirmed, samples, is_doubted)
         return listing
 
-    async def _read(self, confirmed: IdSet, samples: Container[str], is_doubted: Callable[[Card], bool] | None) -> Listing:
+    async def _listed(self, confirmed: IdSet, samples: Container[str], is_doubted: Callable[[Card], bool] | None) -> Listing:
         async def take(slices: Iterator[list[Card]]) -> Listing:
             listing = Listing(self._baseline, confirmed, samples, is_doubted)
             for cards in slices:
@@ -197,7 +126,35 @@ class RunBoard:
                 await asyncio.sleep(0)  # a large board lets other tasks run
             return listing
 
-        return await self._reader.read(operations.CARDS_IN_SLICES.request(self.board_id or ""), take)
+        return await self._read(operations.CARDS_IN_SLICES.request(self.board_id or ""), take)
+
+    async def _read(self, request: Request[T], take: Callable[[T], Awaitable[R]]) -> R:
+        """Make a call, and return what `take` makes of its value, which may not be decoded before: a proxy's page, half a body.
+
+        Raises:
+            BoardClientError: it failed for a reason that waiting does not cure, or for too long. A note says how long.
+        """
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while True:
+            await self._hold.acquire()
+            try:
+                value = await take(await self._caller.call(request, CallOptions(is_of_run=True, waits_count=False)))
+            except BoardClientError as error:
+                if isinstance(error, NotFoundError) and request.operation == operations.READ_CARD.name:
+                    raise  # what was asked, and neither a failure of the service nor a sign that it accepts requests
+                # For others the hold makes it wait.
+                pause = (retry_after_of(error) or _PAUSE_SECONDS) if is_throttling(error) else 0.0
+                is_late = pause > 0 and clock() + pause - began >= PATIENCE_SECONDS
+                if not self._hold.note_failure(error, is_read=True) or is_late:
+                    error.add_note(f"the board was read again and again for {clock() - began:.1f} s")
+                    raise
+            else:
+                self._hold.note_success()
+                return value
+            finally:
+                self._hold.release()
+            await asyncio.sleep(pause)
 
     async def look_for_missing(self, listing: Listing, known: Iterable[str]) -> Missing:
         """Read confirmed cards that a listing lacks, until one shows that the listing is incomplete.
@@ -236,7 +193,7 @@ class RunBoard:
     async def _is_gone(self, card_id: str) -> bool:
         """Return True if a card can't be found, and note it if it is in a list whose cards are not listed."""
         try:
-            card = await self._reader.read(operations.READ_CARD.request(card_id), _itself)
+            card = await self._read(operations.READ_CARD.request(card_id), _itself)
         except NotFoundError:
             return True
         except BoardClientError as error:
@@ -246,11 +203,6 @@ class RunBoard:
         if self.open_lists is not None and card.list_id is not None and card.list_id not in self.open_lists:
             self._moved.add(card_id)
         return False
-
-
-def _is_no_card(error: BoardClientError, request: Request[T]) -> bool:
-    """Return True if the service responds that there is no such card."""
-    return isinstance(error, NotFoundError) and request.operation == operations.READ_CARD.name
 
 
 async def _itself(value: T) -> T:

@@ -23,7 +23,7 @@ from boardclient import _operations as operations
 from boardclient._pipeline._calls import CallOptions, GuardedLimiter
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import is_throttling
-from boardclient.bulk._board import PatientReader
+from boardclient.bulk._board import RunBoard
 from boardclient.bulk._ledger import Ledger, to_the_end
 from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, State, event_of
 from boardclient.bulk._options import BulkOptions
@@ -72,8 +72,8 @@ class Engine:
         }
         self._hold = Hold(caller.timeout, self._note_change)
         self._turns = Turns(caller, options.workers, self._hold, grows=options.concurrency is None)
-        reader = PatientReader(caller, self._hold)
-        self._reconciler = Reconciler(reader, options.board_id, ledger, options.marker, options.settle_seconds)
+        board = RunBoard(caller, self._hold, options.board_id, ledger, options.settle_seconds)
+        self._reconciler = Reconciler(board, ledger, options.marker)
         self._reads_board = options.unknown == "reconcile"
 
         # Each row that waits is in one of these places.
@@ -293,7 +293,7 @@ class Engine:
     def _note_accepted(self, row: Row) -> None:
         """Note that a request was accepted, and whose fault the refusals before it were."""
         was_outage = self._hold.reason is not None
-        if was_outage and not self._hold.may_send():
+        if was_outage and not self._hold.lets_through():
             return  # it was sent before the outage, and says nothing about its end
         self._hold.note_success()
         while self._refused and (was_outage or self._refused[0].sent_as < row.sent_as):

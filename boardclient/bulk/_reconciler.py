@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from boardclient._responses import ends_run
-from boardclient.bulk._board import PatientReader, RunBoard
+from boardclient.bulk._board import RunBoard
 from boardclient.bulk._content import EqualCards, digest, normal
 from boardclient.bulk._ledger import Doubt, Ledger
 from boardclient.bulk._life import Row
@@ -44,16 +44,11 @@ class RowFinding(NamedTuple):
 
 
 class Reconciler:
-    """Recognises the cards of a run on its board. Owned by the run.
+    """Recognises the cards of a run on its board. Owned by the run."""
 
-    `settle_seconds` is how long a created card may be missing from the listing.
-    """
-
-    def __init__(
-        self, reader: PatientReader, board_id: str | None, ledger: Ledger, marking: Marking, settle_seconds: float
-    ) -> None:
+    def __init__(self, board: RunBoard, ledger: Ledger, marking: Marking) -> None:
         self._ledger = ledger
-        self._board = RunBoard(reader, board_id, ledger, settle_seconds)
+        self._board = board
         self._markers = RowMarkers(marking, ledger.secret)
         self._samples = Samples()
         self._recovered = 0

@@ -91,10 +91,10 @@ class Hold:
         self._failures, self._failing_since, self._pause = 0, None, _FIRST_PAUSE_SECONDS
         self.end()
 
-    def note_failure(self, error: BoardClientError, *, failures: int = _SERIES) -> bool:
+    def note_failure(self, error: BoardClientError, *, is_read: bool = False) -> bool:
         """Note a failure. Return False if waiting does not help, or was tried for too long.
 
-        A request that was not sent begins a hold at once, others do after `failures` of them.
+        A request that was not sent begins a hold at once, and so does the failure of a read. Others do after five of them.
         """
         if ends_run(error) and not isinstance(error, ConsentRequired):
             return False
@@ -106,24 +106,25 @@ class Hold:
             self._note_contact(is_disturbed=True)
             return True
         self._failures += 1
-        if error.effect is not Effect.NOT_SENT and self._failures < failures:
+        if error.effect is not Effect.NOT_SENT and self._failures < _SERIES and not is_read:
             return True
         now = self._loop.time()
         if self._failing_since is None:
             self._failing_since = now
-        if now - self._failing_since >= self._patience(error):
+        if now - self._failing_since >= self._patience(error, is_read=is_read):
             return False
         self._longest_pause = _LONGEST_REFUSED_PAUSE_SECONDS if error.effect is Effect.REJECTED else _LONGEST_PAUSE_SECONDS
         self._begin("outage")
         return True
 
-    def _patience(self, error: BoardClientError) -> float:
+    def _patience(self, error: BoardClientError, *, is_read: bool) -> float:
+        effect = Effect.NOT_SENT if is_read and error.effect is Effect.UNKNOWN else error.effect
         patience = {Effect.NOT_SENT: PATIENCE_SECONDS, Effect.REJECTED: _REFUSED_PATIENCE_SECONDS}
-        found = patience.get(error.effect, _UNKNOWN_PATIENCE_SECONDS)
+        found = patience.get(effect, _UNKNOWN_PATIENCE_SECONDS)
         return found if self._has_contact else min(found, self._first_patience)
 
-    def may_send(self) -> bool:
-        """Return True if the current task may send a request: there is no hold, or its request is one that is tried."""
+    def lets_through(self) -> bool:
+        """Return True if the current task's request may go on: there is no hold, or it is one that is tried."""
         return self.reason is None or asyncio.current_task() in self._tries
 
     def try_one(self) -> None:
@@ -133,7 +134,7 @@ class Hold:
 
     async def acquire(self) -> None:
         """Wait until the current task may send."""
-        while not self.may_send():
+        while not self.lets_through():
             if self.is_due:
                 self.try_one()
             else:
@@ -295,7 +296,7 @@ class Turn:
                         await entered.enter_async_context(turns.limiter)
                     finally:
                         turns.queue.leave()
-                if not turns.hold.may_send():
+                if not turns.hold.lets_through():
                     raise CallWithdrawn("the run was held while the request waited for its turn", Effect.NOT_SENT)
                 self._begin()
                 self._entered = entered.pop_all()
