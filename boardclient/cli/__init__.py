@@ -1,6 +1,5 @@
 """The entry point of the command line, which needs the extra `boardclient[cli]`."""
 
-import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ def main(argv: "Sequence[str] | None" = None) -> int:
 
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # neither ignored by a shell's `&`, nor an application's own
-        # Imports take most of a short command's time, and a library may swallow a KeyboardInterrupt raised in them.
-        signal.signal(signal.SIGINT, _end)
+        # Imports take most of a short command's time, and nothing needs to be cleaned up yet.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from boardclient.cli._app import run
 
@@ -39,9 +38,3 @@ def main(argv: "Sequence[str] | None" = None) -> int:
         return 2
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _end(*_: object) -> None:
-    """End the process with the exit code of an interrupt. Nothing needs to be cleaned up yet."""
-    os.write(2, b"boardclient: ended by SIGINT\n")
-    os._exit(130)

@@ -135,13 +135,6 @@ class ProgressView:
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def line(self, text: str, style: str | None = None) -> None:
-        """Print a line above the bar, escaped and not wrapped."""
-        if self._has_bar:
-            self._console.print(Text(escape(text), style=style or ""), soft_wrap=True)
-        else:
-            note(text, fg=style)
-
     def update(self, progress: BulkProgress, *, stopping: bool = False) -> None:
         """Show the progress of a run."""
         phase = f"{progress.status}{': boardclient login' if progress.waiting_for == 'consent' else ''}"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import sys
 from collections.abc import Mapping
 from datetime import tzinfo
 from pathlib import Path
@@ -46,15 +44,15 @@ _Cells = Mapping[str, str | None]
 @click.option("--bom", is_flag=True, help="Begin with the mark by which Excel recognises UTF-8.")
 @timezone_option
 def export(board: str, output: Path | None, delimiter: str, bom: bool, zone: tzinfo | None) -> None:
-    """Write the cards of a board in the format that import reads, in UTF-8: CSV, or JSON Lines if --output ends in .jsonl.
+    """Write the cards of a board as CSV in UTF-8, which import reads.
 
     The columns are name, desc, due, pos, list, reference. list is the list's name if it is unique on the board, otherwise its
     identifier, which is of no use on another board. reference is the card's identifier. pos is written if it is top or bottom,
-    not if it is a number, which can't be set. JSON Lines omit fields that a card does not have.
+    not if it is a number, which can't be set.
 
     due has the offset of --timezone, by default that of this machine, so the moment stays the same wherever it is read.
 
-    In CSV a text that a spreadsheet would take for a formula begins with an apostrophe, which import takes away.
+    A text that a spreadsheet would take for a formula begins with an apostrophe, which import takes away.
 
     Left out are cards of archived lists, and cards that import could not read back, which are named on stderr: those whose list
     is not shown, without a name, or with a due date or description of another type than documented.
@@ -76,10 +74,7 @@ def export(board: str, output: Path | None, delimiter: str, bom: bool, zone: tzi
     """
     from boardclient.cli._names import Finder, of_lists
     from boardclient.cli._profiles import write_file
-    from boardclient.cli._rows import format_of
     from boardclient.cli._running import with_session
-
-    form = "csv" if output is None else format_of(str(output))
 
     async def work(client: Client) -> None:
         finder = Finder(client, board)
@@ -95,13 +90,11 @@ def export(board: str, output: Path | None, delimiter: str, bom: bool, zone: tzi
                     strays.append(f"card {card.name!r} ({card.id}): left out: {problem}")
                 else:
                     written.append(cells)
-        text = "\ufeff" * bom + (_csv(written, delimiter) if form == "csv" else _json_lines(written))
+        data = ("\ufeff" * bom + _csv(written, delimiter)).encode()
         if output is not None:
-            write_file(output, text.encode())
+            write_file(output, data)
         else:
-            if isinstance(sys.stdout, io.TextIOWrapper):  # UTF-8, whatever the terminal's encoding is
-                sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="")
-            click.echo(text, nl=False)
+            click.echo(data, nl=False)
         for stray in strays:
             note(stray, fg="red")
         if left := len(cards) - len(written) - len(strays):
@@ -146,8 +139,3 @@ def _csv(rows: list[_Cells], delimiter: str) -> str:
         {column: f"'{cell}" if cell and FORMULA.match(cell) else cell for column, cell in row.items()} for row in rows
     )
     return text.getvalue()
-
-
-def _json_lines(rows: list[_Cells]) -> str:
-    present = ({column: value for column, value in row.items() if value is not None} for row in rows)
-    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in present)

@@ -33,7 +33,7 @@ class _Renamed(click.ParamType[tuple[str, str]]):
     "file",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
     metavar="FILE",
-    help="A .csv, .tsv, .txt, .jsonl or .ndjson file; - is standard input.",
+    help="A file of CSV or JSON Lines; - is standard input.",
 )
 @board_option("The board that gets the cards.", required=True)
 @click.option("--list", "default_list", metavar="LIST", help="The list of rows that name none: an identifier or a name.")
@@ -72,7 +72,6 @@ class _Renamed(click.ParamType[tuple[str, str]]):
     help="How long the service may take to commit a request whose response was lost.",
     show_default="twice the timeout, at least 10",
 )
-@click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), help="The file's format.", show_default="its extension")
 @click.option(
     "--map",
     "renamed",

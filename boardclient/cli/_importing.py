@@ -50,7 +50,6 @@ class ImportOptions:
     concurrency: int | None = None
     rate: float | None = None
     settle: float | None = None
-    form: str | None = None
     renamed: Sequence[tuple[str, str]] = ()
     left_out: Sequence[str] = ()
     date_format: str | None = None
@@ -63,22 +62,21 @@ class ImportOptions:
     fields: tuple[str, ...] | None = None
 
     def checked(self) -> ImportOptions:
-        """Return the options with the file's format, and with the files that the run keeps beside its input.
+        """Return the options with the files that the run keeps beside its input.
 
         Raises:
-            UsageError: the options do not fit together, or the file's name does not say its format.
+            UsageError: the options do not fit together.
         """
-        form = _rows.format_of(self.file, self.form)
         if self.engine is not None:
             if self.journal or self.rate or self.existing == "skip":
                 raise UsageError("--journal, --rate and --existing skip can't be used with --engine")
-            return attrs.evolve(self, form=form, ledger=self.ledger or f"{'import' if self.file == '-' else self.file}.ledger")
+            return attrs.evolve(self, ledger=self.ledger or f"{'import' if self.file == '-' else self.file}.ledger")
         if self.ledger or self.workers or self.parts or self.scheduler:
             raise UsageError("--workers, --parts, --scheduler and --ledger are those of --engine dask")
         journal = self.journal or (Path(f"{self.file}.journal") if os.path.isfile(self.file) else None)
         if self.existing == "skip" and journal is None:
             raise UsageError("--existing skip needs a journal: give --journal")
-        return attrs.evolve(self, form=form, journal=journal)
+        return attrs.evolve(self, journal=journal)
 
 
 def run(options: ImportOptions) -> None:
@@ -126,8 +124,7 @@ async def import_file(
     lists = of_lists(await session.boards.lists(board_id))
     default = None if options.default_list is None else lists.find(options.default_list)
     columns = {**dict.fromkeys(map(str.strip, options.left_out)), **dict(options.renamed)}
-    given = _rows.Layout(form=options.form or "csv", columns=columns, zone=options.zone, date_format=options.date_format)
-    layout = _rows.recognise(file, given)
+    layout = _rows.recognise(file, _rows.Layout(columns=columns, zone=options.zone, date_format=options.date_format))
     if layout.difference:
         note(f"the file is read as {layout.difference}")
     rows = partial(_rows.read, file, lists, default, layout)
@@ -381,7 +378,7 @@ class _Import:
     def _name(self, row: int, key: RowKey, state: str, why: str) -> None:
         """Print why a row has no card, or may have none. An unknown row is also named as `journal resolve` takes it."""
         place = f"row {row} ({key_name(key)})" if state == "unknown" else f"row {row}"
-        self._view.line(f"{place}: {state}: {why}", style="red" if state == "failed" else "yellow")
+        note(f"{place}: {state}: {why}", fg="red" if state == "failed" else "yellow")  # rich puts it above the bar
         if self.options.fields is not None:
             self._failed.append({"row": row, "key": key, "state": state, "error": why})
 

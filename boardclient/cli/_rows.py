@@ -31,7 +31,8 @@ FORMULA = re.compile(r"'*[=+@\t\r-]")
 """The beginning of a cell that a spreadsheet would take for a formula, after apostrophes. An export puts one before it, and an
 import takes one away (https://owasp.org/www-community/attacks/CSV_Injection)."""
 
-_FORMATS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+"""How files of Excel and LibreOffice begin."""
 _CELL_LIMIT = 16 * 2**20
 """The largest cell in bytes. It is enough for any description, but a missing quote does not read a huge file into one cell. The
 csv module's default is 128 KiB."""
@@ -119,27 +120,20 @@ class Layout:
         return ", ".join(filter(None, words))
 
 
-def format_of(file: str, said: str | None = None) -> str:
-    """Return the format that an option or the file's extension names.
+def recognise(file: BinaryIO, layout: Layout) -> Layout:
+    """Return the layout with the encoding and the format of the file, and the separator of its header.
 
     Raises:
-        UsageError: neither does.
+        UsageError: it is a workbook.
     """
-    suffix = os.path.splitext(file)[1].lower()
-    if said is not None or suffix in _FORMATS:
-        return said or _FORMATS[suffix]
-    if file == "-" or (os.path.exists(file) and not os.path.isfile(file)):  # such as a pipe
-        return "csv"
-    hint = "save it as CSV" if suffix in {".xlsx", ".xls", ".ods"} else "give --format"
-    raise UsageError(f"{file}: the extension must be one of {', '.join(_FORMATS)}, which names the format; {hint}")
-
-
-def recognise(file: BinaryIO, layout: Layout) -> Layout:
-    """Return the layout with the encoding of the file, and the separator of its header."""
+    file.seek(0)
+    if file.read(4) in _WORKBOOKS:
+        raise UsageError("the file is a workbook: save it as CSV")
     layout, first = attrs.evolve(layout, encoding=_encoding(file)), ""
-    if layout.form == "csv":
-        with contextlib.suppress(UnicodeError):  # it is named when the rows are read
-            first = next(filter(str.strip, _lines(file, layout)), "")
+    with contextlib.suppress(UnicodeError):  # it is named when the rows are read
+        first = next(filter(str.strip, _lines(file, layout)), "")
+    if first.lstrip().startswith(("{", "[")):
+        return attrs.evolve(layout, form="jsonl")
     said = _SEPARATOR_LINE.fullmatch(first)
     delimiter = said[1] if said else max(_SEPARATORS, key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
     return attrs.evolve(layout, delimiter=delimiter)

@@ -116,8 +116,6 @@ def reported(*, writes: bool = False, when_stopped: str = "") -> Iterator[None]:
         code, lines = 2, [words.replace("base_url", "the service's address (BOARDCLIENT_BASE_URL, --base-url)")]
     except BoardClientError as error:
         code, lines = 1, [f"error: {_in_words(error, writes=writes)}"]
-    except click.Abort:  # at a question
-        code, lines = 130, ["ended by SIGINT"]
     except StoppedError as stopped:
         (number,) = stopped.args
         code = 128 + number
@@ -187,12 +185,9 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Nobody can be asked here: give --yes to do it")
     # The event loop, which handles signals otherwise, stands still while the user thinks.
-    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
-    terminate = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        is_wanted = click.confirm(question, err=True)
-    finally:
-        signal.signal(signal.SIGINT, interrupt)
-        signal.signal(signal.SIGTERM, terminate)
+    handlers = [(number, signal.signal(number, signal.SIG_DFL)) for number in _SIGNALS]
+    is_wanted = click.confirm(question, err=True)
+    for number, handler in handlers:
+        signal.signal(number, handler)
     if not is_wanted:
         raise UsageError("nothing was changed")

@@ -200,7 +200,6 @@ def test_the_version_is_the_package_s(bare_cli) -> None:
         ["import", "x.csv", "--board", "b", "--concurrency", "0"],
         ["import", "x.csv", "--board", "b", "--settle", "-1"],
         ["import", "/", "--board", "b"],
-        ["export", "b", "--output", "b.xlsx"],
         ["export", "b", "--delimiter", ";;"],
         ["export", "b", "--delimiter", '"'],
         ["nonsense"],

@@ -54,8 +54,7 @@ def test_standard_input_is_read_and_leaves_no_journal(cli, board_service: BoardS
     monkeypatch.chdir(tmp_path)
     for text in ("name,due\nA,\n", '{"name": "B"}\n'):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        form = () if text.startswith("name") else ("--format", "jsonl")
-        assert cli("import", "-", *into(board), *form).code == 0
+        assert cli("import", "-", *into(board)).code == 0
     assert names(board_service) == ["A", "B"]
     assert list(tmp_path.glob("*journal*")) == []
 
@@ -144,21 +143,24 @@ def test_only_20_kinds_of_mistakes_are_named(cli, board, csv_file) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("file.json", "give --format"),
-        ("file.xlsx", "save it as CSV"),
         ("missing.csv", "does not exist"),
         ("folder.csv", "is a directory"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(cli, board_service, board, tmp_path: Path, name, words) -> None:
     (tmp_path / "folder.csv").mkdir()
-    for suffix in ("json", "xlsx"):
-        (tmp_path / f"file.{suffix}").touch()
     code, out, err = cli("import", str(tmp_path / name), "--board", board.board)
     assert (code, out) == (2, "")
     assert name in err
     assert words in err
     assert not board_service.calls
+
+
+def test_a_workbook_is_named(cli, board, tmp_path: Path) -> None:
+    path = tmp_path / "file.xlsx"
+    path.write_bytes(b"PK\x03\x04 and more")
+    code, out, err = cli("import", str(path), *into(board))
+    assert (code, out, err) == (2, "", "boardclient: error: the file is a workbook: save it as CSV\n")
 
 
 def test_an_unknown_board_fails(cli, csv_file) -> None:

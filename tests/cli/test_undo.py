@@ -160,13 +160,6 @@ def test_an_undo_asks_first(cli, board_service: BoardService, imported, monkeypa
     assert code == 2
     assert "nothing was changed" in err
 
-    def interrupt(prompt: str) -> str:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("click.termui.visible_prompt_func", interrupt)
-    code, _, err = cli("undo", journal_of(imported))
-    assert code == 130
-    assert err.endswith("boardclient: ended by SIGINT\n")
     assert len(board_service.rules.cards) == 6
 
 
