@@ -14,7 +14,8 @@ from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import ends_run, is_throttling
 from boardclient.bulk._ledger import Ledger
-from boardclient.bulk._listing import IdSet, Listing, Missing, look
+from boardclient.bulk._proof import Listing, Missing, look
+from boardclient.bulk._recognition import IdSet
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
 from boardclient.errors import BoardClientError, NotFoundError
 from boardclient.models import Card, CardDraft

@@ -12,9 +12,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from boardclient.bulk._content import Content
 from boardclient.bulk._life import Row, RowKey
-from boardclient.bulk._listing import IdSet
+from boardclient.bulk._recognition import Content, IdSet
 from boardclient.bulk._results import ResultState
 from boardclient.errors import BoardClientError
 from boardclient.models import Card

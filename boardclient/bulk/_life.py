@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from boardclient._pipeline._calls import CallWithdrawn
 from boardclient._responses import is_throttling
 from boardclient.errors import BoardClientError, ConsentRequired, Effect
 from boardclient.models import CardDraft
-
-if TYPE_CHECKING:
-    from boardclient.bulk._listing import Extent
 
 RowKey: TypeAlias = int | str
 """Identifies a row: its reference, a text, or its position in the input, a number from 0."""
@@ -125,6 +122,16 @@ _DOUBTS: Final[Mapping[Unknown, Life]] = {
 }
 LIVES: Final[Mapping[Unknown, Life]] = {unknown: {**_EVERY_LIFE, **_DOUBTS[unknown]} for unknown in get_args(Unknown)}
 """The life of a row, for each value of the option `unknown`."""
+
+
+class Extent(NamedTuple):
+    """How many cards a listing showed, in total and in the list of one row.
+
+    The latter is -1 if it showed none of the list, or does not show lists at all.
+    """
+
+    total: int
+    of_list: int
 
 
 class Row:

@@ -1,26 +1,144 @@
-"""What equality and markers prove about the cards of a listing. No I/O.
+"""A listing of a board, and what equality and markers prove about its cards (4.4). No I/O.
 
 The rules are in docs/design/proof.md.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
-from boardclient.bulk._content import Content, EqualCards, normal
-from boardclient.bulk._life import Row
-from boardclient.bulk._listing import Listing, Missing
-from boardclient.bulk._markers import RowMarkers
+import attrs
+
+from boardclient.bulk._life import Extent, Row
+from boardclient.bulk._recognition import FIELDS, Content, EqualCards, IdSet, RowMarkers, normal, shown_fields
 from boardclient.bulk._results import BulkAudit
-from boardclient.models import Card
+from boardclient.models import Card, CardDraft
 
 _SAMPLES: Final = 32
 """How many of the first and of the last rows of each list are kept as samples."""
 _NAMED: Final = 1000
 """The largest number of cards in each tuple of an audit."""
+
+
+# --- a listing
+
+
+class Missing(NamedTuple):
+    """How many confirmed cards a listing lacks.
+
+    `deleted` are those that are deleted, `hidden` those that exist, or may. `is_incomplete` says that one of them may be on the
+    board, in a list that is open, so that the listing may be cut off.
+    """
+
+    deleted: int = 0
+    hidden: int = 0
+    is_incomplete: bool = False
+
+
+class Listing:
+    """A listing of a board, read card by card. Owned by one reading.
+
+    `baseline` are the cards that existed before the run, or None if unknown, and `confirmed` those known to belong to rows.
+    `samples` are the identifiers of confirmed cards to keep as they are listed. `is_doubted` tells which of these cards to
+    keep since they may be others by now: a service may give the identifier of a deleted card again.
+    """
+
+    def __init__(
+        self,
+        baseline: IdSet | None,
+        confirmed: IdSet,
+        samples: Container[str] = (),
+        is_doubted: Callable[[Card], bool] | None = None,
+    ) -> None:
+        self.has_baseline = baseline is not None
+        self.count = 0
+        """How many cards are listed."""
+        self.confirmed = 0
+        """How many confirmed cards are listed."""
+        self.reused = confirmed.repeated
+        """How many rows were confirmed with a card that is another row's."""
+        self.unaccounted: list[Card] = []
+        """The cards that are neither in the baseline nor confirmed."""
+        self.doubted: list[Card] = []
+        """The cards in the baseline or confirmed that `is_doubted` keeps."""
+        self.samples: dict[str, Card] = {}
+        """The listed cards that were asked for as samples, by identifier."""
+        self.fields: set[str] = set()
+        """The fields that at least one card shows."""
+        self._baseline = IdSet() if baseline is None else baseline
+        self._all_confirmed = confirmed
+        self._wanted = samples
+        self._is_doubted = is_doubted
+        self._seen = IdSet()
+        self._by_list: Counter[str] = Counter()
+        self._looks = array("q")
+        """What the confirmed cards look like."""
+
+    def add(self, card: Card) -> None:
+        """Take note of a card of the board; a listing may show a card twice."""
+        if not self._seen.add(card.id):
+            return
+        self.count += 1
+        if card.list_id is not None:
+            self._by_list[card.list_id] += 1
+        if len(self.fields) < len(FIELDS):
+            self.fields |= shown_fields([card])
+        was_there = card.id in self._baseline
+        if card.id in self._all_confirmed:
+            self.confirmed += 1
+            self._looks.append(look(card))
+            if card.id in self._wanted:
+                self.samples[card.id] = attrs.evolve(card, extra={})
+        elif not was_there:
+            self.unaccounted.append(attrs.evolve(card, extra={}))
+            return
+        if self._is_doubted is not None and self._is_doubted(card):
+            self.doubted.append(attrs.evolve(card, extra={}))
+
+    def has_row(self, card_id: str) -> bool:
+        """Return True if a card was known to belong to a row."""
+        return card_id in self._all_confirmed
+
+    def lacks(self, card_id: str) -> bool:
+        """Return True for a confirmed card that is not listed."""
+        return card_id in self._all_confirmed and card_id not in self._seen
+
+    @property
+    def missing(self) -> int:
+        """How many confirmed cards are not listed."""
+        return len(self._all_confirmed) - self.confirmed
+
+    def extent(self, list_id: str) -> Extent:
+        """Return how many cards are listed, and how many of them in a list."""
+        return Extent(self.count, self._by_list.get(list_id, -1))
+
+    def has_grown(self, since: Extent) -> bool:
+        """Return True if this listing proves that an earlier one was not cut off.
+
+        `since` is the size of the earlier one. A service that cuts listings, or each list, off there would show no more now.
+        """
+        return self.count > since.total and max(self._by_list.values(), default=0) > since.of_list
+
+    def copies(self) -> dict[str, int]:
+        """Return how many confirmed cards look like each unaccounted one, by its id, if any does.
+
+        Cards without names look like no other.
+        """
+        looks = {card.id: look(card) for card in self.unaccounted if card.name is not None}
+        counts = Counter(filter(set(looks.values()).__contains__, self._looks))
+        return {card_id: counts[seen] for card_id, seen in looks.items() if seen in counts}
+
+
+def look(card: Card | CardDraft) -> int:
+    """Return a hash of what a card shows, or of what a draft sends."""
+    return hash((card.name, card.desc or None, card.list_id, card.due))
+
+
+# --- what it proves
 
 
 class Claim(NamedTuple):

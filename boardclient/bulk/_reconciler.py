@@ -12,12 +12,10 @@ from typing import Final, NamedTuple
 
 from boardclient._responses import ends_run
 from boardclient.bulk._board import RunBoard
-from boardclient.bulk._content import EqualCards, digest, normal
 from boardclient.bulk._ledger import Doubt, Ledger
 from boardclient.bulk._life import Row
-from boardclient.bulk._listing import Listing
-from boardclient.bulk._markers import Marking, RowMarkers, markers
-from boardclient.bulk._proof import Claim, Evidence, Samples, Suspects, find_equal, make_audit
+from boardclient.bulk._proof import Claim, Evidence, Listing, Samples, Suspects, find_equal, make_audit
+from boardclient.bulk._recognition import EqualCards, Marking, RowMarkers, digest, markers, normal
 from boardclient.bulk._results import BulkAudit
 from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Card, CardDraft

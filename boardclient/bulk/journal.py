@@ -18,10 +18,10 @@ from typing import Final, TypeAlias, get_args
 import attrs
 
 from boardclient._environment import find_location
-from boardclient.bulk._content import Content
 from boardclient.bulk._journal_file import JournalFile, Meta, connect, read_meta, translated
 from boardclient.bulk._journal_ledger import RunFile, named, read_content
 from boardclient.bulk._life import RowAction, RowKey, RowState
+from boardclient.bulk._recognition import Content
 from boardclient.errors import JournalError
 from boardclient.models import CardDraft, check_identifier
 

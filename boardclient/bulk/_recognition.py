@@ -1,0 +1,351 @@
+"""By what a card is recognised as a row's: its identifier, its marker, or what was sent for the row. No I/O.
+
+There is one notion of equality. A card equals a row if it shows its name, and shows each other field that was sent as it was
+sent, as far as the listing shows that field at all. Fields that were not sent are not compared. Texts may differ in blanks at
+their ends, line ends, HTML escapes and Unicode composition (NFC), dates in fractions of a second.
+
+Markers are short codes in descriptions.
+"""
+
+from __future__ import annotations
+
+import hmac
+import html
+import re
+import unicodedata
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
+
+from boardclient.bulk._life import Row
+from boardclient.models import Card, CardDraft
+
+FIELDS: Final = ("name", "list_id", "desc", "due")
+"""The fields that are compared. `pos` is none of them: its stored form is not shown (interface 2.3)."""
+
+_MOST_ESCAPES: Final = 3
+"""How often a text may have been escaped. More would let a text of `&amp;amp;amp;…` take quadratic time."""
+_LINE_END: Final = re.compile(r"\r\n?")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND: Final = timedelta(seconds=1)
+
+Marking: TypeAlias = bool | Callable[[CardDraft], str] | None
+"""The option `marker`: a function of the caller that makes them, True for secret ones, otherwise there are none."""
+
+_TOKEN: Final = re.compile(r"[^\s\[\]]+")
+_LETTERS: Final = "bcdfghjklmnpqrst"
+"""The letters of secret markers, of which each stands for four bits."""
+_SECRET: Final = re.compile(f"bc[{_LETTERS}]{{16}}")
+_FROM_HEX: Final = str.maketrans("0123456789abcdef", _LETTERS)
+_MOST_LATEST: Final = 2**16
+"""How many identifiers a set keeps as they are: 8 MiB of them. Looking one up there takes a third of the time."""
+
+
+# --- identifiers
+
+
+class IdSet:
+    """A set of identifiers or hashes, for millions of them: the latest as they are, the others as hashes of 12 to 24 bytes each.
+
+    Hashes differ between processes, so it must not be stored.
+    """
+
+    def __init__(self, ids: Iterable[str] = ()) -> None:
+        self._latest: set[str | int] = set()
+        self._table: array[int] | None = None
+        """An open table of the hashes of the others, if there are any."""
+        self._number = 0
+        """How many it has: numbers other than 0, which marks a free place."""
+        self.taken: IdSet | None = None
+        """Others that can't be added."""
+        self.repeated: int = sum(not self.add(identifier) for identifier in ids)
+        """How many of `ids` were given before."""
+
+    def add(self, identifier: str | int) -> bool:
+        """Add an identifier. Return False if the set had it, or it is taken."""
+        latest = self._latest
+        if identifier in latest or (self._table is not None and self._table[_place(self._table, _hash(identifier))]):
+            return False
+        if self.taken is not None and identifier in self.taken:
+            return False
+        latest.add(identifier)
+        if len(latest) > _MOST_LATEST:
+            self._hash_latest()
+        return True
+
+    def _hash_latest(self) -> None:
+        """Move the latest identifiers to the table, which is at most two thirds full afterwards."""
+        self._number += len(self._latest)
+        before: Iterable[int] = ()
+        if self._table is None or 3 * self._number > 2 * len(self._table):
+            before, self._table = self._table or (), array("q", bytes(8 << (3 * self._number // 2).bit_length()))
+        for value in chain(filter(None, before), map(_hash, self._latest)):
+            self._table[_place(self._table, value)] = value
+        self._latest = set()
+
+    def __contains__(self, identifier: str | int) -> bool:
+        return identifier in self._latest or (
+            self._table is not None and bool(self._table[_place(self._table, _hash(identifier))])
+        )
+
+    def __len__(self) -> int:
+        return self._number + len(self._latest)
+
+
+def _hash(identifier: str | int) -> int:
+    return hash(identifier) or 1
+
+
+def _place(table: array[int], value: int) -> int:
+    """Return the place of a number other than 0 in an open table, or the free one that it would get."""
+    mask = len(table) - 1
+    place = value & mask
+    while (found := table[place]) and found != value:
+        place = (place + 1) & mask
+    return place
+
+
+# --- contents
+
+
+def normal(text: str) -> str:
+    """Return the form in which two equal texts are the same."""
+    if "&" in text:
+        for _ in range(_MOST_ESCAPES):
+            text = html.unescape(text)
+    if "\r" in text:
+        text = _LINE_END.sub("\n", text)
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)
+    return text.strip()
+
+
+def _whole_seconds(due: datetime) -> int:
+    return (due - _EPOCH) // _SECOND
+
+
+class Content(NamedTuple):
+    """What was sent for a row, in the form in which it is compared. It holds what JSON holds.
+
+    Attributes:
+        name: The name, which is always sent.
+        list_id: The list, which is always sent.
+        desc: The description, or None if none was sent.
+        due: The date in whole seconds since 1970, or None if none was sent.
+    """
+
+    name: str
+    list_id: str
+    desc: str | None = None
+    due: int | None = None
+
+    @classmethod
+    def of(cls, draft: CardDraft, desc: str | None = None) -> Content:
+        """Return the content of a draft. `desc` is the description that was sent, if that is not the draft's own."""
+        if desc is None:
+            desc = draft.desc
+        return cls(
+            normal(draft.name),
+            draft.list_id,
+            None if desc is None else normal(desc),
+            None if draft.due is None else _whole_seconds(draft.due),
+        )
+
+
+def shown_fields(cards: Iterable[Card]) -> set[str]:
+    """Return the fields that at least one card shows."""
+    shown: set[str] = set()
+    for card in cards:
+        shown.update(field for field in FIELDS if getattr(card, field) is not None)
+        if len(shown) == len(FIELDS):
+            break
+    return shown
+
+
+class EqualCards:
+    """Some cards of a listing, looked up by what was sent. Each look-up takes the same time, however many cards there are.
+
+    `shown` are the fields that the listing shows; by default those that these cards show.
+    """
+
+    def __init__(self, cards: Iterable[Card], shown: Container[str] | None = None) -> None:
+        self._cards = [card for card in cards if card.name is not None]
+        self._shown = shown_fields(self._cards) if shown is None else shown
+        self._indexes: dict[tuple[str, ...], dict[Hashable, list[Card]]] = {}
+
+    def to(self, row: Content) -> Sequence[Card]:
+        """Return the cards that equal a row."""
+        if not self._cards:
+            return ()
+        fields = tuple(field for field in FIELDS if field in self._shown and getattr(row, field) is not None)
+        if fields not in self._indexes:
+            index = self._indexes[fields] = {}
+            for card in self._cards:
+                index.setdefault(_values(_content_of(card), fields), []).append(card)
+        return self._indexes[fields].get(_values(row, fields), ())
+
+
+def _content_of(card: Card) -> Content:
+    """Return what a card shows, in the form in which it is compared."""
+    due = None if card.due is None else _whole_seconds(card.due)
+    return Content(normal(card.name or ""), card.list_id or "", normal(card.desc or ""), due)
+
+
+def _values(content: Content, fields: Iterable[str]) -> Hashable:
+    return tuple([getattr(content, field) for field in fields])
+
+
+def digest(draft: CardDraft) -> bytes:
+    """Return a digest of 16 bytes over every field of a draft that is sent. Only rows that are the same in all have the same."""
+    name, desc, list_id = draft.name, draft.desc, draft.list_id
+    if draft.due is None and draft.pos is None:  # as most drafts are: a digest is made for each row of a run with a journal
+        rest = "--"
+    else:
+        # The `isoformat` of datetime itself: a subclass may write dates in another form.
+        rest = _part(None if draft.due is None else datetime.isoformat(draft.due.astimezone(UTC))) + _part(draft.pos)
+    text = f"{len(name)}:{name}{'-' if desc is None else f'{len(desc)}:{desc}'}{len(list_id)}:{list_id}{rest}"
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _part(text: str | None) -> str:
+    return "-" if text is None else f"{len(text)}:{text}"
+
+
+# --- markers
+
+
+def secret_marker(secret: bytes, seq: int) -> str:
+    """Return the marker of a row, 18 letters.
+
+    It can't be guessed without the secret, and is the same in each run with one journal. All have the same shape, and none has
+    punctuation, digits or vowels: a service or an automation that changes such texts changes each marker or none.
+    """
+    code = hmac.digest(secret, str(seq).encode(), "sha256")[:8].hex()
+    return "bc" + code.translate(_FROM_HEX)
+
+
+def check_marker(text: object) -> str:
+    """Return a marker that the caller's function made, if it is usable.
+
+    Raises:
+        TypeError: it is not a string.
+        ValueError: it is empty, or has a space or a square bracket.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"marker must return a string, not {type(text).__name__}")
+    if not _TOKEN.fullmatch(text):
+        raise ValueError("marker must return a non-empty text without spaces and brackets")
+    return text
+
+
+def markers(desc: str | None) -> set[str]:
+    """Return the words of a description that may be markers, without case."""
+    if not desc:
+        return set()
+    text = html.unescape(desc).casefold()
+    return {*_TOKEN.findall(text), *_SECRET.findall(text)}
+
+
+def with_marker(desc: str | None, marker: str) -> str:
+    """Return a description between two copies of its marker, each on its own line.
+
+    The first copy survives if a service cuts off the end of long descriptions, the second if it cuts off the beginning.
+    """
+    return f"[{marker}]\n\n{desc}\n\n[{marker}]" if desc else f"[{marker}]"
+
+
+class RowMarkers:
+    """Gives rows their markers, and recognises cards by them. Owned by a reconciler.
+
+    Args:
+        marking: What makes the markers.
+        secret: The secret from which those with `marking=True` are derived.
+    """
+
+    def __init__(self, marking: Marking, secret: bytes) -> None:
+        self.are_used = bool(marking)
+        self.are_secret = self.are_used and not callable(marking)
+        self._marking = marking
+        self._secret = secret
+        self._made = IdSet()
+        """The markers of the rows of this run, eight bytes each."""
+
+    def of(self, row: Row) -> str | None:
+        """Return the marker of a row, or None if rows have no markers.
+
+        Raises:
+            TypeError, ValueError: the caller's function returned an unusable marker.
+            Exception: any error that the caller's function raises.
+        """
+        if row.marker is None and self._marking:
+            made = self._marking(row.draft) if callable(self._marking) else secret_marker(self._secret, row.seq)
+            row.marker = check_marker(made)
+            self._made.add(row.marker.casefold())
+        return row.marker
+
+    def know(self, seqs: Iterable[int]) -> None:
+        """Note that cards may show the secret markers of rows that are not in the input, by their numbers."""
+        for seq in seqs if self.are_secret else ():
+            self._made.add(secret_marker(self._secret, seq))
+
+    def description(self, row: Row) -> str | None:
+        """Return the description to send for a row, with its marker if there is one. It raises what `of` raises."""
+        marker = self.of(row)
+        return row.draft.desc if marker is None else with_marker(row.draft.desc, marker)
+
+    def content(self, row: Row) -> Content:
+        """Return what is sent for a row. It raises what `of` raises."""
+        return Content.of(row.draft, self.description(row))
+
+    def is_shown(self, row: Row, card: Card) -> bool:
+        """Return True if a card shows the marker of a row."""
+        return (self.of(row) or "").casefold() in markers(card.desc)
+
+    def secret_of(self, rows: Iterable[Row]) -> set[str]:
+        """Return the markers of rows that no other card shows unless its description was copied."""
+        return {self.of(row) or "" for row in rows} if self.are_secret else set()
+
+    def cards_of_rows(self, cards: Iterable[Card]) -> set[str]:
+        """Return the ids of the cards that show the marker of any row that has one."""
+        return self._cards_with(self._made, cards)
+
+    def cards_of(self, rows: Iterable[Row], cards: Iterable[Card]) -> set[str]:
+        """Return the ids of the cards that show the marker of one of these rows."""
+        return self._cards_with({(self.of(row) or "").casefold() for row in rows}, cards)
+
+    def _cards_with(self, wanted: IdSet | set[str], cards: Iterable[Card]) -> set[str]:
+        if not self.are_used:
+            return set()
+        return {card.id for card in cards if any(marker in wanted for marker in markers(card.desc))}
+
+    def match(self, rows: Sequence[Row], cards: Iterable[Card]) -> tuple[dict[int, Card], dict[int, list[Card]]]:
+        """Return the card of each row, by its place, that shows its marker.
+
+        The second result are the cards of rows for which that is not clear. If rows share a marker, it is clear only if they are
+        equal or have as many cards.
+        """
+        if not self.are_used:
+            return {}, {}
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        for place, row in enumerate(rows):
+            places[(self.of(row) or "").casefold()].append(place)
+        marked: defaultdict[str, list[Card]] = defaultdict(list)
+        # Automations copy descriptions into cards of their own: one with the name of a row is rather its card.
+        names = {row.draft.name for row in rows}
+        for card in sorted(cards, key=lambda card: card.name not in names):
+            held = markers(card.desc) & places.keys()
+            free = next((marker for marker in sorted(held) if len(marked[marker]) < len(places[marker])), None)
+            if free is not None:
+                marked[free].append(card)
+        found: dict[int, Card] = {}
+        unclear: dict[int, list[Card]] = {}
+        for marker, given in marked.items():
+            if len(given) == len(places[marker]) or len({digest(rows[place].draft) for place in places[marker]}) == 1:
+                found.update(zip(places[marker], given, strict=False))
+            else:
+                unclear.update(dict.fromkeys(places[marker], given))
+        return found, unclear
