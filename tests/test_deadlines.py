@@ -104,21 +104,6 @@ def test_a_session_belongs_to_its_first_event_loop() -> None:
     asyncio.run(session.aclose())
 
 
-async def test_a_call_outside_of_a_task_says_so() -> None:
-    """A callback of the event loop has no task that could wait."""
-    raised = asyncio.get_running_loop().create_future()
-
-    def callback() -> None:
-        try:
-            session.members.me().send(None)
-        except RuntimeError as error:
-            raised.set_result(str(error))
-
-    async with shut_session() as session:
-        asyncio.get_running_loop().call_soon(callback)
-        assert "within an asyncio task" in await raised
-
-
 async def test_a_session_is_not_used_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """In another process a session that was used before says what to do, and closing it waits for nothing."""
     session = shut_session(timeout=0.01)

@@ -19,13 +19,10 @@ from boardclient import (
     AsyncSession,
     BoardClientError,
     CredentialError,
-    DeadlineError,
     DecodeError,
     InvalidIdentifierError,
     OAuthCredentials,
-    RateLimitError,
     StaticCredentials,
-    retry,
 )
 from boardclient.testing import BoardService, assert_no_secrets, faults
 
@@ -36,59 +33,6 @@ async def error_of(call: Any) -> BoardClientError:
     with pytest.raises(BoardClientError) as caught:
         await call
     return caught.value
-
-
-async def test_no_connection_names_the_host(raw_server: Any) -> None:
-    """A connection that fails says to which host, and why: a refusal, a name, a port without TLS."""
-
-    async def plain(reader: Any, writer: Any) -> None:
-        await reader.read(1)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    async with raw_server.run(plain) as url:
-        port = url.rpartition(":")[2]
-        async with AsyncSession(StaticCredentials("t"), f"https://127.0.0.1:{port}", retry=None) as session:
-            error = await error_of(session.members.me())
-    assert str(error).startswith(f"GET /1/members/me: no connection to 127.0.0.1:{port}: TLS failed (")
-    assert str(error).endswith("the port may speak plain http")
-    async with AsyncSession(StaticCredentials("t"), url, retry=None) as session:
-        error = await error_of(session.members.me())
-    assert f"no connection to 127.0.0.1:{port}: the connection was refused, check the host and port" in str(error)
-    async with AsyncSession(StaticCredentials("t"), "https://no-such-host.invalid", retry=None) as session:
-        error = await error_of(session.members.me())
-    assert "no connection to no-such-host.invalid: the host name does not resolve" in str(error)
-    async with AsyncSession(StaticCredentials("t"), "https://board.example", proxy=url, retry=None) as session:
-        error = await error_of(session.members.me())
-    assert "no connection to board.example: the proxy can't be reached, check proxy= or the proxy" in str(error)
-
-
-async def test_a_passed_deadline_names_what_took_so_long(service: BoardService, loop_clock: Clock) -> None:
-    """A deadline that passes says whether it was the limiter, the user's consent or the response that took so long."""
-    service.sleep = loop_clock.sleep
-    async with service.session(timeout=0.2, retry=None) as session:
-        await session.members.me()
-        service.faults.add(faults.hang(seconds=1))
-        error = await error_of(session.cards.get("c"))
-    assert str(error) == f"GET /1/cards/c: the deadline of 0.2 s passed, waiting for the response of {service.base_url[7:]}"
-    async with asyncio.Lock() as _, service.session(timeout=30, limiter=asyncio.Semaphore(0)) as session:
-        call = asyncio.ensure_future(session.cards.get("c"))
-        await asyncio.sleep(0)
-        loop_clock.advance(30)
-        error = await error_of(call)
-    assert str(error).endswith("passed, waiting for the limiter")
-
-    async def authorize(request: object) -> str:
-        loop_clock.advance(30)
-        await asyncio.Event().wait()
-        return ""
-
-    credentials = OAuthCredentials(
-        client_id="i", client_secret="s", redirect_uri="https://a/b", auth_url=service.auth_url, authorize=authorize
-    )
-    async with AsyncSession(credentials, service.base_url, timeout=30) as session:
-        error = await error_of(session.members.me())
-    assert isinstance(error, DeadlineError)
-    assert "passed, waiting for the user's consent (the authorize callback of account 'default')" in str(error)
 
 
 MAY_BE_DONE = "; it may have been done, check before you repeat it"
@@ -118,17 +62,6 @@ async def test_a_creation_that_may_have_been_done_says_so(service: BoardService,
             texts.append(str(created))
     endings = [next((end for end in (MAY_BE_DONE, IS_DONE) if text.endswith(end)), "") for text in texts]
     assert endings == [MAY_BE_DONE, MAY_BE_DONE, MAY_BE_DONE, IS_DONE, ""]
-
-
-async def test_a_pause_longer_than_the_deadline_is_named(service: BoardService, loop_clock: Clock) -> None:
-    """A 429 that asks for more time than the call has says both."""
-    service.faults.add(faults.status(429, headers={"Retry-After": "30"}))
-    policy = retry.AsyncRetrying(retry=retry.when_safe, wait=retry.wait_retry_after())
-    async with service.session(timeout=3, retry=policy) as session:
-        error = await error_of(session.cards.get("c"))
-    assert isinstance(error, RateLimitError)
-    assert "it asked for 30 s, which is beyond the 3 s that are left of the timeout of 3 s" in str(error)
-    assert str(pickle.loads(pickle.dumps(error))) == str(copy.copy(error)) == str(error)
 
 
 async def test_a_foreign_body_shows_its_beginning(service: BoardService) -> None:

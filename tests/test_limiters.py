@@ -19,7 +19,6 @@ from boardclient import (
     SessionClosedError,
     StaticCredentials,
     TransportError,
-    events,
     retry,
 )
 from boardclient.credentials import Exchange
@@ -153,45 +152,6 @@ async def test_a_limiter_that_never_exits_loses_no_result(board_service: BoardSe
     assert (card.name, cancelling) == ("a", 0)
 
 
-class Clinging(Limiter):
-    """A limiter that hangs while it is left, however often it is cancelled up to a bound."""
-
-    def __init__(self, cancellations: int) -> None:
-        super().__init__()
-        self.left = cancellations
-
-    async def __aexit__(self, *exc: object) -> None:
-        while self.left:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                self.left -= 1
-
-
-@pytest.mark.parametrize("cancellations", [1, 3])
-@pytest.mark.parametrize("end", ["deadline", "closing"])
-async def test_a_limiter_that_hangs_while_a_call_is_ended(
-    board_service: BoardService, loop_clock: Clock, end: str, cancellations: int
-) -> None:
-    """A call that ends within a limiter that hangs on leaving is cancelled again, ends, and leaves the task free."""
-
-    async def pass_time() -> None:
-        while not task.done():
-            await loop_clock.sleep(0.1)
-
-    listed = await a_list(board_service)
-    board_service.faults.add(faults.hang(), "cards.create")
-    limiter = Clinging(cancellations)
-    async with board_service.session(limiter=limiter, timeout=30) as session:
-        task = asyncio.ensure_future(settled(session.cards.create("a", list_id=listed)))
-        await board_service.received("cards.create")
-        closing = [session.aclose()] if end == "closing" else []
-        await asyncio.gather(pass_time(), *closing)
-        error, cancelling = await task
-    assert type(error) is (DeadlineError if end == "deadline" else SessionClosedError)
-    assert (error.effect, cancelling, limiter.left) == (Effect.UNKNOWN, 0, 0)
-
-
 async def test_a_limiter_that_swallows_the_callers_cancellation_sends_nothing(board_service: BoardService) -> None:
     """A call that is cancelled while it waits for the limiter is cancelled, even if the limiter swallows that."""
 
@@ -295,29 +255,6 @@ async def test_outdated_credentials_are_acquired_again_before_another_entry(boar
     async with board_service.session(provider, limiter=limiter) as session:
         await session.members.me()
     assert (provider.acquired, limiter.entered, len(board_service.calls_of("members.me"))) == (2, 2, 1)
-
-
-@pytest.mark.parametrize("end", ["deadline", "cancellation", "closing"])
-async def test_observers_see_attempts_that_were_ended(board_service: BoardService, loop_clock: Clock, end: str) -> None:
-    """Each request that observers saw leave is seen to end, by a deadline, a cancellation or the closing of the session too."""
-    seen: list[Any] = []
-    board_service.faults.add(faults.hang(), "members.me")
-    async with board_service.session(observers=[seen.append], timeout=30) as session:
-        task = asyncio.ensure_future(settled(session.members.me()))
-        await board_service.received("members.me")
-        if end == "cancellation":
-            task.cancel()
-        elif end == "closing":
-            await session.aclose()
-        else:
-            loop_clock.advance(30)
-        await task
-    sent, ended = seen
-    assert isinstance(sent, events.RequestSent)
-    assert isinstance(ended, events.ResponseReceived)
-    assert (ended.attempt, ended.status, ended.effect) == (1, None, Effect.UNKNOWN)
-    whys = {"deadline": "the deadline of 30 s passed", "cancellation": "the call was cancelled", "closing": "was closed"}
-    assert whys[end] in ended.why
 
 
 def test_a_session_needs_a_provider() -> None:

@@ -133,24 +133,3 @@ def test_one_kept_card_does_not_hold_the_body() -> None:
     assert size > 2_000_000
     assert held < 50_000
     assert len(kept.extra["text"]) == 300  # type: ignore[arg-type]  # -- a string
-
-
-def test_the_garbage_collector_does_not_track_extra_that_was_not_read() -> None:
-    """After the first collection nothing of a card but the card itself is tracked."""
-    cards = [card_of(RAW), *cards_of(b"[" + RAW + b"]"), *cards_of(b'[{"id":"c1","n":1}]')]
-    gc.collect()
-    assert [gc.is_tracked(slot(card)) for card in cards] == [False] * 3
-
-
-def test_many_cards_hold_little_more_than_their_bytes() -> None:
-    """A board whose `extra` is not read takes less than twice its body."""
-    body = board(1000)
-    gc.collect()
-    tracemalloc.start()
-    try:
-        cards = cards_of(body)
-        held = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert len(cards) == 1000
-    assert held < 2 * len(body)

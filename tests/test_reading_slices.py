@@ -39,12 +39,6 @@ def test_a_long_array_is_cut_into_small_parts(separators: tuple[str, str]) -> No
     assert max(map(len, parts)) < 40
 
 
-@pytest.mark.parametrize("space", [0, 300_000])
-def test_a_long_empty_array_has_no_cards(space: int) -> None:
-    """White space makes an empty array as long as one that is cut."""
-    assert _wire.cards(b"[" + b" " * space + b"]\n") == []
-
-
 def test_a_long_array_of_numbers_is_refused_at_the_first() -> None:
     """The first element of an array without objects is named."""
     body = b"[" + b",".join([b"1"] * 100_000) + b"]"
@@ -56,15 +50,6 @@ def test_a_long_array_of_numbers_is_refused_at_the_first() -> None:
             _wire.cards(broken)
     with pytest.raises(DecodeError, match=r"at \[0\]"):
         _wire.cards(body[:-1] + b',"\\ud800"]')
-
-
-def test_cards_full_of_objects_that_begin_alike_are_read_in_small_parts() -> None:
-    """Inner objects that begin as a card does, hundreds in each card, make no part much longer than a few cards."""
-    inner = [{"id": "i", "name": "n", "due": None} for _ in range(300)]
-    body = json.dumps([{"id": str(n), "name": "n", "items": inner, "more": [inner]} for n in range(200)]).encode()
-    parts = parts_of(body)
-    assert in_order(parts) == [*map(str, range(200))]
-    assert max(map(len, parts)) < 5
 
 
 def test_one_odd_escape_leaves_a_board_readable() -> None:
@@ -88,24 +73,6 @@ def test_a_malformed_undocumented_field_is_an_error_in_extra() -> None:
         card.extra  # noqa: B018 -- reading it is the point
 
 
-def test_inner_objects_with_an_id_are_not_taken_for_elements() -> None:
-    """Each part is cut at the first attempt, though there are inner arrays of objects that begin with an id too."""
-    labels = b'"labels":[{"id":"k","colour":"red"},{"id":"l","colour":"blue"},{"id":"m","colour":"red"}]'
-    body = b"[" + b",".join(b'{"id":"%d" , "name":"n",%s}' % (number, labels) for number in range(500)) + b"]"
-    with mock.patch.object(_wire, "_read_whole", wraps=_wire._read_whole) as read:
-        parts = parts_of(body, 1000)
-    assert in_order(parts) == [str(number) for number in range(500)]
-    assert len(parts) == read.call_count > 40
-
-
-@pytest.mark.parametrize("first", [b'{"id":"7","n":1}', b'{"id":"\\"","name":"n"}', b'{"id":"c"}'])
-def test_elements_are_found_by_one_name_where_two_can_not_be_seen(first: bytes) -> None:
-    """Where the first element begins with no plain string, or ends there, its first name alone finds the next ones."""
-    parts = parts_of(b"[" + b",".join([first] * 50) + b"]", 100)
-    assert in_order(parts) == [json.loads(first)["id"]] * 50
-    assert len(parts) > 3
-
-
 @pytest.mark.parametrize("alike", [1, 250, 1000])
 def test_elements_need_not_begin_as_the_first_one_does(alike: int) -> None:
     """Parts stay small where only some elements have the second name of the first one: a response may leave fields out."""
@@ -126,23 +93,6 @@ def test_elements_that_begin_in_other_ways_are_split_together() -> None:
     assert caught.value.path == "[1000]"
     with pytest.raises(DecodeError, match="not JSON"):
         _wire.cards(body[:-1] + b",]")
-
-
-def test_slices_are_read_one_by_one() -> None:
-    """Later slices are not read in advance; a wrong type is reported at the end, and broken JSON before it."""
-    good = board(1000)[:-1]
-    slices = _wire.slices_of_cards(good + b',{"id":7}]')
-    assert len(next(slices)) > 0
-    with pytest.raises(DecodeError) as caught:
-        read = [len(values) for values in slices]
-    assert caught.value.path == "[1000].id"
-    for end, words in ((b"]", r"at \[0\]\.id"), (b',{"id":NaN}]', "not JSON")):
-        read = []
-        with pytest.raises(DecodeError, match=words):
-            for values in _wire.slices_of_cards(b'[{"id":7},' + good[1:] + end):
-                read.append(len(values))
-        assert sum(read) == 0
-        assert len(read) > 1  # other tasks run while the rest is checked
 
 
 def test_steps_give_what_one_reading_gives() -> None:

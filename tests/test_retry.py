@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import tenacity
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from retry_helpers import Naps, Script, call, failure, outcomes_of, retrying, state_of
+from retry_helpers import Naps, Script, call, failure, retrying, state_of
 from tenacity import AsyncRetrying, stop_after_attempt, wait_fixed
 
 from boardclient.errors import (
@@ -29,18 +27,6 @@ SAFE = [
     ("transport", True, False), ("deadline", True, False), ("500", True, False), ("503", True, False),
     *((kind, False, False) for kind in ("408", "302", "400", "401", "404", "decode", "credential", "closed")),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "repeatable_one", "other"), SAFE)
-async def test_when_safe_repeats_only_what_is_safe_to_repeat(kind: str, repeatable_one: bool, other: bool) -> None:
-    """NOT_SENT and 429 are repeated for every operation, other transport errors and 5xx for a repeatable one, the rest never."""
-    for repeatable, expected in ((True, repeatable_one), (False, other)):
-        error = failure(kind, repeatable=repeatable)
-        script = Script([error, "value"])
-        assert await call(retrying(), [], script) is (error if not expected else "value")
-        assert script.made == 1 + expected
-        assert script.pauses == [0.0] * expected
-        assert when_safe(state_of(error)) is expected
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), OSError("x"), asyncio.CancelledError(), KeyboardInterrupt()])
@@ -190,36 +176,12 @@ async def test_an_empty_budget_stops() -> None:
     assert repr(tokens) == "<budget 0/30>"
 
 
-async def test_budgets_of_one_policy_are_separate() -> None:
-    """Two budgets in a policy each charge and return their own prices."""
-    cheap, dear = budget(100, transport=1), budget(100, transport=40)
-    policy = Policy(retrying(stop=cheap | dear))
-    assert await call(policy, [failure("connect"), failure("connect"), 1]) == 1
-    assert (cheap.tokens, dear.tokens) == (99, 60)
-    await call(policy, [failure("connect")])
-    assert (cheap.tokens, dear.tokens) == (98, 20)
-
-
 async def test_a_budget_works_in_plain_tenacity() -> None:
     """A budget is a stop like any other: in a policy that tenacity itself drives it charges for each retry."""
     tokens, script = budget(30), Script([failure("connect")])
     with pytest.raises(TransportError):
         await retrying(stop=tokens)(script.raising)
     assert (script.made, tokens.tokens) == (3, 2)
-
-
-@settings(deadline=None)
-@given(st.lists(st.lists(st.sampled_from(["connect", "429", "500", "404"]) | st.just(0), min_size=1, max_size=6), max_size=30))
-def test_a_budget_stays_within_its_bounds(calls: list[list[Any]]) -> None:
-    """Whatever calls there are, at once on one policy, the bucket is never below zero nor above its capacity."""
-
-    async def main() -> None:
-        tokens = budget(60)
-        policy = Policy(retrying(stop=tokens | stop_after_attempt(4)))
-        await asyncio.gather(*(call(policy, outcomes_of(items)) for items in calls))
-        assert 0 <= tokens.tokens <= 60
-
-    asyncio.run(main())
 
 
 # --- the default

@@ -18,13 +18,11 @@ from tenacity.asyncio import retry as async_retry
 from boardclient.errors import (
     ApiError,
     BoardClientError,
-    CredentialError,
     Effect,
     NotFoundError,
     RateLimitError,
-    TransportError,
 )
-from boardclient.retry import Policy, budget, default, wait_full_jitter, wait_retry_after, when_safe, when_status
+from boardclient.retry import Policy, budget, wait_full_jitter, wait_retry_after, when_safe, when_status
 
 # --- any policy behaves as tenacity says
 
@@ -81,13 +79,6 @@ WAITS: dict[str, Any] = {
     "asked": wait_retry_after(otherwise=wait_fixed(1)),
 }
 KINDS = ["connect", "transport", "429", "500", "404", "400", "decode"]
-
-
-def test_policies_that_see_the_first_attempt() -> None:
-    """A policy is entered at once where it has a `before`, or a predicate that may refuse a success."""
-    for name, predicate in RETRIES.items():
-        assert Policy(retrying(retry=predicate)).sees_first_attempt is (name in SEES_FIRST), name
-    assert Policy(retrying(before=lambda state: None)).sees_first_attempt
 
 
 class Hooks:
@@ -189,24 +180,6 @@ def test_any_policy_does_what_tenacity_does(spec: dict[str, Any], items: list[An
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("reraise", [True, False])
-async def test_a_retry_error_never_escapes(reraise: bool) -> None:
-    """Whatever `reraise` says, the last error itself comes out, without traceback, context or cause."""
-    errors = [failure("connect") for _ in range(3)]
-    outcome = await call(retrying(reraise=reraise), errors)
-    assert outcome is errors[2]
-    assert (outcome.__traceback__, outcome.__context__, outcome.__cause__) == (None, None, None)
-
-
-@pytest.mark.parametrize("reraise", [True, False])
-async def test_a_success_that_a_policy_gives_up_on_is_an_error_of_effect_done(reraise: bool) -> None:
-    """Where a policy gives up on a success, the error is ours and its effect is DONE."""
-    outcome = await call(retrying(retry=tenacity.retry_if_result(is_low), reraise=reraise), [0])
-    assert type(outcome) is BoardClientError
-    assert outcome.effect is Effect.DONE
-    assert (outcome.__traceback__, outcome.__context__, outcome.__cause__) == (None, None, None)
-
-
 class MyRetryError(tenacity.RetryError):
     pass
 
@@ -218,19 +191,6 @@ async def test_a_custom_retry_error_is_raised() -> None:
         await call(retrying(reraise=False, retry_error_cls=MyRetryError), [error])
     assert caught.value.__cause__ is error
     assert await call(retrying(reraise=True, retry_error_cls=MyRetryError), [error]) is error
-
-
-@pytest.mark.parametrize("attempts", [1, 3])
-@pytest.mark.parametrize("reraise", [True, False])
-async def test_the_cause_of_an_error_is_kept(attempts: int, reraise: bool) -> None:
-    """What the application raised stays the cause of a CredentialError, whether a policy repeats it or not."""
-    error, cause = failure("credential"), KeyError("vault")
-    error.__cause__ = cause
-    every = tenacity.retry_if_exception_type(CredentialError)
-    assert await call(retrying(retry=every, stop=stop_after_attempt(attempts), reraise=reraise), [error]) is error
-    assert error.__cause__ is cause
-    assert await call(default(sleep=Naps()), [error]) is error
-    assert error.__cause__ is cause
 
 
 async def test_elapsed_time_counts_the_first_attempt() -> None:
@@ -262,14 +222,6 @@ async def test_a_sleep_may_be_a_plain_function() -> None:
     naps: list[float] = []
     assert await call(retrying(sleep=naps.append, wait=wait_fixed(7)), [failure("connect"), 1]) == 1
     assert naps == [7.0]
-
-
-async def test_a_disabled_policy_makes_one_attempt() -> None:
-    """`enabled=False` is one attempt, as in tenacity."""
-    script = Script([failure("connect"), 1])
-    assert not Policy(retrying(enabled=False)).is_enabled
-    assert isinstance(await call(retrying(enabled=False), [], script), TransportError)
-    assert script.made == 1
 
 
 async def test_a_pause_may_be_refused() -> None:
