@@ -20,6 +20,7 @@ from boardclient.models import (
     Board,
     BoardList,
     Card,
+    CardDraft,
     JsonValue,
     Member,
     aware_datetime,
@@ -208,24 +209,25 @@ def _list_fields(*, name: object, board_id: object, pos: object) -> dict[str, Js
 
 
 def _card_fields(*, name: object, list_id: object, desc: object, due: object, pos: object) -> dict[str, JsonValue]:
-    return card_fields(
-        check_text(name, "name"),
-        check_identifier(list_id, "list_id"),
-        None if desc is None else check_text(desc, "desc"),
-        due,
-        None if pos is None else check_text(pos, "pos"),
-    )
-
-
-def card_fields(name: str, list_id: str, desc: str | None, due: object, pos: str | None) -> dict[str, JsonValue]:
-    """Return the fields of a card from checked values, such as those of a draft."""
-    fields: dict[str, JsonValue] = {"name": name, "idList": list_id}
+    fields: dict[str, JsonValue] = {"name": check_text(name, "name"), "idList": check_identifier(list_id, "list_id")}
     if desc is not None:
-        fields["desc"] = desc
+        fields["desc"] = check_text(desc, "desc")
     if due is not None:
         fields["due"] = utc_timestamp(due, "due")
     if pos is not None:
-        fields["pos"] = pos
+        fields["pos"] = check_text(pos, "pos")
+    return fields
+
+
+def draft_fields(draft: CardDraft, desc: str | None) -> dict[str, JsonValue]:
+    """Return the fields of a draft, which has checked its values. `desc` may be its description with a marker."""
+    fields: dict[str, JsonValue] = {"name": draft.name, "idList": draft.list_id}
+    if desc is not None:
+        fields["desc"] = desc
+    if draft.due is not None:
+        fields["due"] = utc_timestamp(draft.due)
+    if draft.pos is not None:
+        fields["pos"] = draft.pos
     return fields
 
 

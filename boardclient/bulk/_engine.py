@@ -446,8 +446,7 @@ class Engine:
         """Return the request that creates the card of a row, and set for what its call waits."""
         draft = row.draft
         desc = self._reconciler.description(row) if self._options.marker else draft.desc
-        fields = operations.card_fields(draft.name, draft.list_id, desc, draft.due, draft.pos)
-        request = operations.ADD_CARD.request_with(fields)
+        request = operations.ADD_CARD.request_with(operations.draft_fields(draft, desc))
         if self._turns.must_wait():
             options.limiter = GuardedLimiter(Turn(self._turns, partial(self._begin, row)))
         else:
