@@ -11,13 +11,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-import aiohttp
 import attrs
 from tenacity import AsyncRetrying, retry_always, stop_after_attempt, wait_none
 
 from boardclient import (
     AsyncSession,
-    BoardClientError,
     CardDraft,
     CredentialError,
     Credentials,
@@ -155,24 +153,6 @@ async def refused(scene: Scene) -> object:
     return await scene.call(await scene.session(base_url=f"http://127.0.0.1:{free_port()}"))
 
 
-async def unresolved(scene: Scene) -> object:
-    async def getaddrinfo(*args: object, **options: object) -> list[Any]:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    asyncio.get_running_loop().getaddrinfo = getaddrinfo  # type: ignore[method-assign, assignment]  # -- no network is asked
-    return await scene.call(await scene.session(base_url="https://nowhere.invalid"))
-
-
-async def no_tls(scene: Scene) -> object:
-    return await scene.call(await scene.session(base_url=scene.service.base_url.replace("http:", "https:")))
-
-
-async def lent_and_closed(scene: Scene) -> object:
-    http = aiohttp.ClientSession()
-    await http.close()
-    return await scene.call(await scene.session(StaticCredentials(TOKEN, KEY), http=http))
-
-
 async def closed_in_flight(scene: Scene) -> object:
     scene.service.faults.add(faults.hang(), scene.operation)
     session = await scene.session()
@@ -182,25 +162,12 @@ async def closed_in_flight(scene: Scene) -> object:
     return await task
 
 
-async def closed_before(scene: Scene) -> object:
-    session = await scene.session()
-    await session.aclose()
-    return await scene.call(session)
-
-
 async def cancelled(scene: Scene) -> object:
     scene.service.faults.add(faults.hang(), scene.operation)
     task = asyncio.create_task(scene.call(await scene.session()))
     await scene.service.received(scene.operation)
     task.cancel()
     return await task
-
-
-async def another_loop(scene: Scene) -> object:
-    session = await scene.session()
-    with contextlib.suppress(BoardClientError):
-        await scene.call(session)
-    return await asyncio.to_thread(asyncio.run, scene.call(session))
 
 
 async def provider_raises(scene: Scene) -> object:
@@ -221,14 +188,6 @@ async def renewal_raises(scene: Scene) -> object:
     return await scene.call(await scene.session(Failing(scene.service.auth_url)))
 
 
-async def provider_gives_junk(scene: Scene) -> object:
-    class Junk(Provider):
-        async def acquire(self, exchange: Any) -> Any:
-            return {"token": TOKEN}
-
-    return await scene.call(await scene.session(Junk("")))
-
-
 def form(fault: faults.Fault, **options: Any) -> Kind:
     async def kind(scene: Scene) -> object:
         scene.service.faults.add(fault, "token.exchange")
@@ -244,37 +203,6 @@ async def form_closed(scene: Scene) -> object:
     await scene.service.received("token.exchange")
     await session.aclose()
     return await task
-
-
-async def form_after_closing(scene: Scene) -> object:
-    class Closing(Provider):
-        async def acquire(self, exchange: Any) -> Credentials:
-            await session.aclose()
-            return await super().acquire(exchange)
-
-    session = await scene.session(Closing(scene.service.auth_url))
-    return await scene.call(session)
-
-
-async def form_in_the_open(scene: Scene) -> object:
-    return await scene.call(await scene.session(Provider("http://board.example/exchange")))
-
-
-async def limiter_raises(scene: Scene) -> object:
-    class Limiter:
-        async def __aenter__(self) -> None:
-            raise LookupError("limiter")
-
-        async def __aexit__(self, *exc: object) -> None: ...
-
-    return await scene.call(await scene.session(limiter=Limiter()))
-
-
-async def observer_raises(scene: Scene) -> object:
-    def observe(event: object) -> None:
-        raise LookupError("observer")
-
-    return await scene.meet(faults.status(500, body=ECHO), observers=[observe])
 
 
 async def second_401(scene: Scene) -> object:
@@ -303,27 +231,15 @@ async def bulk(scene: Scene) -> object:
 KINDS: dict[str, Kind] = {
     **{name: simple(fault, options) for name, (fault, options) in SIMPLE.items()},
     "connection refused": refused,
-    "name does not resolve": unresolved,
-    "TLS failed": no_tls,
-    "lent session closed": lent_and_closed,
     "closed in flight": closed_in_flight,
-    "closed before": closed_before,
     "cancelled": cancelled,
-    "another loop": another_loop,
     "provider raises": provider_raises,
     "renewal raises": renewal_raises,
-    "provider gives junk": provider_gives_junk,
     "form dropped": form(faults.drop()),
     "form truncated": form(faults.truncated()),
     "form past the deadline": form(faults.hang(seconds=1), timeout=0.2),
     "form closed in flight": form_closed,
-    "form after closing": form_after_closing,
-    "form to plain http": form_in_the_open,
-    "limiter raises": limiter_raises,
-    "observer raises": observer_raises,
     "second 401": second_401,
     "token only": token_only,
     "bulk": bulk,
 }
-
-QUIET = {"retry of whatever comes": BoardClientError, "cancelled": asyncio.CancelledError, "another loop": RuntimeError}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import pickle
 import re
@@ -13,13 +12,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from session_helpers import ANY, TOKEN, counted, requests, session_of
+from session_helpers import ANY, BOARD, TOKEN, counted, requests, session_of
 from yarl import URL
 
 import boardclient.retry
 from boardclient import (
     AsyncSession,
-    Credentials,
     Effect,
     NotFoundError,
     ServerError,
@@ -28,7 +26,6 @@ from boardclient import (
 )
 from boardclient.events import RequestSent, ResponseReceived, RetryScheduled
 from boardclient.models import Board, check_identifier
-from boardclient.testing import faults
 
 # --- observers and limiter
 
@@ -247,24 +244,6 @@ async def test_the_clock_of_the_history(wire: Any) -> None:
     assert before - 1 <= attempt.started_at.timestamp() <= time.time() + 1
 
 
-async def test_a_cancelled_call_keeps_no_credentials(board_service: Any) -> None:
-    """The frames of a cancellation hold nothing that the request was signed with."""
-    board_service.faults.add(faults.hang(), "members.me")
-    async with board_service.session() as session:
-        call = asyncio.create_task(session.members.me())
-        await board_service.received("members.me")
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError) as caught:
-            await call
-    traceback, held = caught.value.__traceback__, []
-    while traceback is not None:
-        if "tests" not in traceback.tb_frame.f_code.co_filename:
-            held += traceback.tb_frame.f_locals.values()
-        traceback = traceback.tb_next
-    held += [value for one in held for value in getattr(one, "__dict__", {}).values()]
-    assert not any(isinstance(value, Credentials) for value in held)
-
-
 @pytest.mark.parametrize("proxy", ["proxy.example:3128", "socks5://proxy.example", "http://", "http://\x00", 3128])
 def test_a_proxy_that_is_no_url_is_refused(proxy: Any) -> None:
     """A proxy without a scheme, or of a kind that aiohttp can't use, is refused before anything is sent."""
@@ -324,3 +303,16 @@ def test_a_record_in_place_of_an_identifier_is_named() -> None:
     """An operation that gets a whole record says that its id is wanted."""
     with pytest.raises(TypeError, match="board_id must be a string, not Board: pass its id"):
         check_identifier(Board("b"), "board_id")
+
+
+async def test_headers_go_with_every_request(wire: Any) -> None:
+    """Own headers are sent with every request, and the user agent is appended to the package's."""
+    wire.post(ANY, payload=BOARD)
+    wire.get(ANY, payload={})
+    async with session_of(headers={"X-Team": "blue"}, user_agent="planner/2") as session:
+        await session.boards.create("plans")
+        await session.members.me()
+    first, second = (kwargs["headers"] for _, _, kwargs in requests(wire))
+    assert first["X-Team"] == second["X-Team"] == "blue"
+    assert re.fullmatch(r"boardclient/\S+ planner/2", first["User-Agent"])
+    assert (first["Content-Type"], second.get("Content-Type")) == ("application/json", None)

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 import tenacity
-from session_helpers import ANY, Provider, counted, session_of
+from session_helpers import ANY, TOKEN, Provider, counted, session_of
 from tenacity import AsyncRetrying, retry_if_exception, retry_if_result, stop_after_attempt, wait_fixed, wait_none
 
 import boardclient.retry
@@ -22,6 +22,7 @@ from boardclient import (
     NotFoundError,
     RateLimitError,
     ServerError,
+    TransportError,
 )
 
 # --- repeats
@@ -266,3 +267,18 @@ async def test_a_policy_without_reraise_raises_our_error(wire: Any) -> None:
             await session.members.me()
     assert not isinstance(caught.value.__context__, tenacity.RetryError)
     assert len(caught.value.attempts) == 2
+
+
+async def test_no_foreign_exception_in_the_chain(wire: Any, policy: Any) -> None:
+    """What aiohttp and tenacity raised is neither cause nor context, and no frame of the traceback holds a credential."""
+    wire.get(ANY, exception=aiohttp.ServerDisconnectedError(), repeat=True)
+    async with session_of(retry=policy) as session:
+        with pytest.raises(TransportError) as caught:
+            await session.members.me()
+    error = caught.value
+    assert (error.__cause__, error.__context__, error.phase, len(error.attempts)) == (None, None, "receive", 3)
+    traceback = error.__traceback__
+    while traceback is not None:
+        if "boardclient" in traceback.tb_frame.f_code.co_filename and "tests" not in traceback.tb_frame.f_code.co_filename:
+            assert TOKEN not in repr({**traceback.tb_frame.f_locals, "self": None})
+        traceback = traceback.tb_next

@@ -124,7 +124,7 @@ class Hold:
         return found if self._has_contact else min(found, self._first_patience)
 
     def lets_through(self) -> bool:
-        """Return True if the current task's request may go on: there is no hold, or it is one that is tried."""
+        """Return True if the current task's request may be sent: there is no hold, or it is one that is tried."""
         return self.reason is None or asyncio.current_task() in self._tries
 
     def try_one(self) -> None:
