@@ -50,9 +50,6 @@ _new_parser: Final = functools.partial(
     max_field_size=FIELD_BYTES,
     max_headers=MOST_FIELDS,
 )
-_END_OF_HEAD: Final = b"\r\n\r\n"
-_BODILESS: Final = b" 204 "
-_FRAMING: Final = (b"content-length:", b"transfer-encoding:", b"content-encoding:")
 _HAS_POLL: Final = hasattr(select, "poll")
 _ENDS: Final = 0 if not _HAS_POLL else select.POLLIN | getattr(select, "POLLRDHUP", 0)
 _ENDS_OVER_TLS: Final = 0 if not _HAS_POLL else ~select.POLLIN
@@ -235,8 +232,6 @@ class Protocol(ResponseHandler):
       (https://www.rfc-editor.org/rfc/rfc9112#section-9.2).
     - If parsing fails in a later packet, or the connection is reset, the body being read ends with an error. aiohttp's parser
       drops the body then, and its reader waits forever (related: https://github.com/aio-libs/aiohttp/issues/10355).
-    - A complete response is used whatever follows it in its packet: some services send a body with 204, or more bytes than the
-      Content-Length says. aiohttp's parser drops the response with the rest.
     - If writing the request fails because the peer closed the connection, a response that it sent before is still read.
     - Closing does not wait for the peer. A graceful TLS shutdown takes up to 30 s (`ssl_shutdown_timeout` in
       https://docs.python.org/3/library/asyncio-eventloop.html), and the unsent rest of an ended call must not be sent.
@@ -249,8 +244,6 @@ class Protocol(ResponseHandler):
         """Return the poll events of input that was not read yet: bytes, or an end of file. The argument is how long to wait."""
         self._ends = ~0
         """The poll events after which no request may be written."""
-        self._packet = b""
-        """The packet that is being parsed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
@@ -265,12 +258,6 @@ class Protocol(ResponseHandler):
         self._skip_payload = False
         self._parser = _new_parser(self, self._loop)
         transport.write(wire)
-
-    def data_received(self, data: bytes) -> None:
-        """Parse the next bytes."""
-        self._packet = data
-        ResponseHandler.data_received(self, data)
-        self._packet = b""
 
     def is_connected(self) -> bool:
         """Return True if a request can be written to an idle connection."""
@@ -305,7 +292,6 @@ class Protocol(ResponseHandler):
             transport, self.transport = self.transport, None  # aiohttp closes it each time that it parses, see `close`
             if transport is not None:
                 transport.abort()  # while it closes, TLS would pass on more bytes, which fail too
-            self._read_before_junk()
         elif isinstance(exc, OSError):  # aiohttp's writer of large bodies reports here that it can't write
             self._read_rest()
         super().set_exception(exc, *cause)
@@ -317,28 +303,6 @@ class Protocol(ResponseHandler):
             self._read_rest()
             self._end_body()
         super().connection_lost(exc)
-
-    def _read_before_junk(self) -> None:
-        """Read the complete response at the start of a packet that fails to parse.
-
-        A head whose status is no success is complete without its body, which says nothing of what was done.
-        """
-        packet, self._packet = self._packet, b""  # only one attempt
-        head, end, rest = packet.partition(_END_OF_HEAD)
-        if not packet.startswith(b"HTTP/") or not end or len(self):
-            return
-        fields = head.lower().split(b"\r\n")
-        lengths = [value for name, _, value in (field.partition(b":") for field in fields) if name == b"content-length"]
-        body = b""
-        if not packet.startswith(b" 2", 8):
-            kept = [field for field in head.split(b"\r\n") if not field.lower().startswith(_FRAMING)]
-            head = b"\r\n".join([*kept, b"Content-Length: 0"])
-        elif packet[8:13] != _BODILESS:
-            if len(lengths) != 1 or not lengths[0].strip().isdigit() or b"\r\ntransfer-encoding" in head.lower():
-                return
-            body = rest[: int(lengths[0])]
-        self._parser = _new_parser(self, self._loop)
-        ResponseHandler.data_received(self, head + end + body)
 
     def _end_body(self) -> None:
         body = self._payload
