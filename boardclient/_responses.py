@@ -147,6 +147,12 @@ def ends_run(error: object) -> bool:
     return isinstance(error, _RUN_ENDING)
 
 
+def add_words(error: BoardClientError, words: str) -> None:
+    """Add words to the message of an error."""
+    error.message += f"; {words}"
+    error.args = (error.message, *error.args[1:])
+
+
 @attrs.frozen  # pyright: ignore[reportGeneralTypeIssues] -- attrs freezes subclasses of classes that are not
 class Response(RawResponse):
     """The response to `session.request`.

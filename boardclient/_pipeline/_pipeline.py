@@ -28,7 +28,7 @@ from boardclient._activities import (
 from boardclient._operations import AT_ONCE_BYTES, Request, error_of, unreadable
 from boardclient._pipeline._calls import CallContext, CallOptions, GuardedLimiter
 from boardclient._pipeline._core import ConnectionSlots, SessionCore
-from boardclient._responses import SUCCESSES, is_throttling
+from boardclient._responses import SUCCESSES, add_words, is_throttling
 from boardclient._transport import RawResponse, TransportResult
 from boardclient.credentials import CredentialProvider, Credentials, CredentialsIn, GuardedProvider
 from boardclient.errors import (
@@ -150,7 +150,7 @@ class Pipeline:
         error.attempts = context.attempts
         error.repeatable = request.repeatable
         if not request.repeatable and (warning := _WARNINGS.get(error.effect)) is not None:
-            _add(error, warning)
+            add_words(error, warning)
         signed_with = context.credentials
         if signed_with is None:  # nothing was sent, so there are no credentials to redact
             error.shown_request = ShownRequest(method=request.method, url=self._root + request.path)
@@ -411,13 +411,8 @@ def _beyond_deadline(context: CallContext, pause: float, remaining: float) -> Bo
         return BoardClientError(f"{context.line}: the next pause would pass the deadline", Effect.DONE)
     asked = error.retry_after if isinstance(error, ApiError) else None
     what = f"a pause of {pause:.2g} s" if asked is None else f"it asked for {asked:g} s, which"
-    _add(error, f"{what} is beyond the {remaining:.2g} s that are left of the timeout of {context.seconds:g} s")
+    add_words(error, f"{what} is beyond the {remaining:.2g} s that are left of the timeout of {context.seconds:g} s")
     return error
-
-
-def _add(error: BoardClientError, words: str) -> None:
-    error.message += f"; {words}"
-    error.args = (error.message, *error.args[1:])
 
 
 def _application_traceback(error: Exception) -> TracebackType | None:

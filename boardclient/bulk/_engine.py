@@ -22,12 +22,12 @@ from typing import Any, Final, TypeAlias
 from boardclient import _operations as operations
 from boardclient._pipeline._calls import CallOptions, GuardedLimiter
 from boardclient._pipeline._pipeline import Pipeline
-from boardclient._responses import is_throttling
+from boardclient._responses import add_words, is_throttling
 from boardclient.bulk._board import RunBoard
 from boardclient.bulk._ledger import Ledger, to_the_end
 from boardclient.bulk._life import LIVES, MOST_SENDS, Event, Row, State, event_of
 from boardclient.bulk._options import BulkOptions
-from boardclient.bulk._reconciler import Reconciler, RowFinding
+from boardclient.bulk._reconciler import Reconciler, RowFinding, unknown_error
 from boardclient.bulk._results import Moment, Results, ResultState, Tally, moment_in
 from boardclient.bulk._source import AsyncSource, SyncSource
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, Turn, Turns, pause_before, retry_after_of
@@ -585,8 +585,12 @@ class Engine:
         """Complete what was sent, and end the lives of all other rows."""
         while self._busy:
             await self._wait_for_change()
+        why, error = "the run was stopped", self._tally.error
+        if error is not None:
+            why = f"the run has ended: {error if isinstance(error, BoardClientError) else type(error).__name__}"
         for row in self._take_unsent():
-            self._happen(row, "stopped")
+            is_lost = row.state in {"doubted", "open", "again"} and not row.is_earlier
+            self._happen(row, "stopped", error=unknown_error(row, why) if is_lost else None)
 
     def _take_unsent(self) -> list[Row]:
         """Remove all rows that have no result, and return them."""
@@ -623,6 +627,5 @@ def _is_usable(card_id: str) -> bool:
 def _waited(error: BoardClientError, why: str) -> BoardClientError:
     """Return the error of a run that would have to wait for too long."""
     ended = copy.copy(error)
-    ended.message += f"; {why}, so the run ended, and the rows that were not sent are left to the next"
-    ended.args = (ended.message, *ended.args[1:])
+    add_words(ended, f"{why}, so the run ended, and the rows that were not sent are left to the next")
     return ended

@@ -6,11 +6,12 @@ The rules are in docs/design/proof.md.
 from __future__ import annotations
 
 import asyncio
+import copy
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from boardclient._responses import ends_run
+from boardclient._responses import add_words, ends_run
 from boardclient.bulk._board import RunBoard
 from boardclient.bulk._ledger import Doubt, Ledger
 from boardclient.bulk._life import Row
@@ -277,4 +278,14 @@ def _why(cards: Sequence[Card], *, is_equal: bool) -> str:
 
 
 def _unknown(row: Row, why: str) -> RowFinding:
-    return RowFinding(row, error=BoardClientError(f"whether the card exists is not known: {why}", Effect.UNKNOWN))
+    return RowFinding(row, error=unknown_error(row, why))
+
+
+def unknown_error(row: Row, why: str) -> BoardClientError:
+    """Return the row's own error, with why it stays unknown. A row that only an earlier run has sent has none."""
+    words = f"whether the card exists is not known: {why}"
+    if row.error is None or row.is_earlier:
+        return BoardClientError(words, Effect.UNKNOWN)
+    error = copy.copy(row.error)
+    add_words(error, words)
+    return error

@@ -1,12 +1,13 @@
 """What a run tells of rows that failed or are unknown, and what a retry policy may repeat in a run."""
 
 import logging
+import re
 from typing import Any
 
 import pytest
 from tenacity import AsyncRetrying, retry_if_result, stop_after_attempt
 
-from boardclient import BadRequestError, CardDraft, ServerError
+from boardclient import BadRequestError, CardDraft, Effect, ServerError, TransportError
 from boardclient.testing import BoardService, faults
 
 
@@ -31,6 +32,36 @@ async def test_problems_are_seen(service: BoardService, list_id: str, caplog: py
     assert repr(run) == "<BulkRun left, 6 of 6 done, 1 failed, 1 unknown>"
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "row 1 ('ref 1')" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (None, "it is not listed"),
+        (faults.status(401), "the run has ended: GET .* status 401"),
+        (faults.hang(), "the run was stopped"),
+    ],
+)
+async def test_the_error_of_an_unknown_row_is_its_own(
+    fault: faults.Fault | None, words: str, service: BoardService, list_id: str
+) -> None:
+    """Whatever left it unknown: it has the history and the request of the row, and says why its card was not found."""
+    (board_id,) = service.rules.boards
+    service.faults.add(faults.drop(), "cards.create")
+    if fault is not None:
+        service.faults.add(fault, "boards.cards", call=2)
+    async with (
+        service.session() as session,
+        session.cards.create_many([CardDraft("a", list_id)], board_id=board_id, settle=0.0) as run,
+    ):
+        await service.received("boards.cards", 2)
+        if isinstance(fault, faults.Hang):
+            run.stop()
+        error = (await anext(run)).error
+    assert isinstance(error, TransportError)
+    assert (error.effect, [attempt.effect for attempt in error.attempts]) == (Effect.UNKNOWN, [Effect.UNKNOWN])
+    assert error.as_curl() is not None
+    assert re.fullmatch(f"POST /1/cards: .*; whether the card exists is not known: {words}.*", str(error))
 
 
 async def test_a_run_without_problems_raises_none(service: BoardService, list_id: str) -> None:
