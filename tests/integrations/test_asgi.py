@@ -84,21 +84,6 @@ async def returns_at_once(scope: MutableMapping[str, Any], receive: Any, send: A
         await shows_session(scope, receive, send)
 
 
-async def asks_and_returns(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-    if scope["type"] == "http":
-        await shows_session(scope, receive, send)
-    else:
-        await receive()
-
-
-async def begins_only(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-    if scope["type"] == "http":
-        await shows_session(scope, receive, send)
-    else:
-        await receive()
-        await send({"type": "lifespan.startup.complete"})
-
-
 @asynccontextmanager
 async def quiet(app: object) -> AsyncIterator[None]:
     yield
@@ -111,8 +96,6 @@ async def page(request: Request) -> PlainTextResponse:
 INNER: dict[str, Any] = {
     "without a lifespan, as Django": shows_session,
     "that returns": returns_at_once,
-    "that asks and returns": asks_and_returns,
-    "that only begins": begins_only,
     "with a lifespan": Starlette(routes=[Route("/", page)], lifespan=quiet),
 }
 

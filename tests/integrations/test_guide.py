@@ -65,17 +65,6 @@ async def test_the_application_signs_in_uploads_and_shows_progress(app: Any, con
             assert refused.status == (202 if not bad else 400), bad
 
 
-async def test_a_file_that_is_too_large_is_refused(app: Any, consenting: BoardService) -> None:
-    """Nothing of it is kept."""
-    with TestClient(app, HOST, follow_redirects=False) as client:
-        browser = Browser(sending(client))
-        await browser.sign_in(consenting.members[0].id, f"/boards/{consenting.seed({'To Do': []}).id}")
-        content = b"name\n" + b"x" * 11 * 2**20
-        reply = await sending(client)("POST", "/boards/1/lists/1/cards", cookie_of(browser), content=content)
-    assert reply.status == 413
-    assert not Path("uploads").exists()
-
-
 async def test_an_upload_survives_the_end_of_the_server(app: Any, consenting: BoardService, tmp_path: Path) -> None:
     """An application that ends amid an upload loses no row and doubles none: its next start creates the rest."""
     seeded = consenting.seed({"To Do": []})

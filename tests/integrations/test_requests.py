@@ -180,12 +180,6 @@ def test_status_and_document(error: BoardClientError, status: int, headers: Mapp
     assert document["detail"] != "m" or isinstance(error, SignInError)
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(None, None), (0.2, "1"), (30.0, "30"), (-5.0, "0")])
-def test_retry_after_is_passed_on(seconds: float | None, text: str | None) -> None:
-    """In whole seconds, never too early."""
-    assert answered(RateLimitError("m", 429, retry_after=seconds)).headers.get("Retry-After") == text
-
-
 def test_what_failed_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     """Messages name hosts and paths of the service: they are for the operator. What a user typed is no failure."""
     caplog.set_level(logging.INFO, "boardclient")
