@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from typing import Any
 
 import pytest
@@ -82,26 +81,6 @@ async def test_a_cancellation_counts_more_than_a_deadline() -> None:
         asyncio.get_running_loop().call_at(5, task.cancel)
         await asyncio.sleep(4.9)
         assert isinstance(await task, asyncio.CancelledError)
-
-
-def test_a_session_belongs_to_its_first_event_loop() -> None:
-    """A call on another event loop, in the same thread or in another one, says what to do; closing there waits for nothing."""
-    session = shut_session(timeout=0.01)
-    messages: list[str] = []
-
-    def elsewhere() -> None:
-        messages.append(str(asyncio.run(ended(session))))
-
-    async def here() -> None:
-        assert isinstance(await ended(session), DeadlineError)
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        await asyncio.to_thread(thread.join)
-
-    asyncio.run(here())
-    elsewhere()
-    assert messages == ["this AsyncSession belongs to another event loop: build one for each loop"] * 2
-    asyncio.run(session.aclose())
 
 
 async def test_a_session_is_not_used_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:

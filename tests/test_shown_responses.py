@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from boardclient import ApiError
+from boardclient import ApiError, TransportError
 from boardclient.testing import BoardService, faults
 
 SECRET = "s3cret-of-the-client"
@@ -60,3 +60,15 @@ async def test_credentials_of_a_request_are_not_shown(
         with pytest.raises(ApiError):
             await session.request("POST", "/1/things", json=json)
     assert seen == [("***", b"no *** here")]
+
+
+@pytest.mark.parametrize("fault", [faults.truncated(), faults.foreign_body(b"x" * 2**20)])
+async def test_a_response_that_can_not_be_used_is_not_shown(
+    service: BoardService, seen: list[tuple[str | None, bytes]], fault: faults.Fault
+) -> None:
+    """What wraps the request gets no part of a response that breaks off or is too large."""
+    service.faults.add(fault)
+    async with service.session(retry=None, max_answer_bytes=2**16) as session:
+        with pytest.raises(TransportError):
+            await session.members.me()
+    assert seen == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import os
 import ssl
 from collections import deque
@@ -13,12 +12,11 @@ from unittest.mock import Mock
 
 import aiohttp
 import pytest
-from multidict import CIMultiDict
 from yarl import URL
 
 from boardclient import Effect
-from boardclient._transport import RawResponse, Settings
-from boardclient._transport._outcomes import failure_of, read_whole
+from boardclient._transport import Settings
+from boardclient._transport._outcomes import failure_of
 from boardclient._transport._pool import Pool
 
 SECRET = "t0ken-in-the-address"
@@ -126,36 +124,6 @@ def _received(body: bytes) -> aiohttp.StreamReader:
     return content
 
 
-async def test_a_pool_that_was_never_used_opens_nothing() -> None:
-    """Closing or abandoning a pool that was never used does nothing, and its repr says so."""
-    pool = Pool(Settings(max_connections=7))
-    assert repr(pool) == "0/7 connections"
-    await pool.aclose()
-    pool.abandon()
-    assert repr(pool) == "0/7 connections"
-
-
-async def test_a_lent_session_is_left_alone() -> None:
-    """Neither closing nor abandoning a transport closes the session that an application lent."""
-    async with aiohttp.ClientSession() as http:
-        for end in (Pool(Settings(), http), Pool(Settings(), http)):
-            assert repr(end) == "lent connections"
-            await end.aclose()
-        Pool(Settings(), http).abandon()
-        assert not http.closed
-
-
-async def test_a_request_of_the_pool_that_is_no_call() -> None:
-    """The pool's connector also serves a request that belongs to no call."""
-    pool = Pool(Settings())
-    http = _opened(pool)
-    try:
-        with pytest.raises(aiohttp.ClientConnectorError):
-            await http.get("http://127.0.0.1:1/")
-    finally:
-        await http.close()
-
-
 async def test_a_forked_copy_leaves_the_connections_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connector that is collected in another process than its own closes nothing, though it holds connections."""
     pool = Pool(Settings())
@@ -186,31 +154,3 @@ async def test_an_unclosed_connector_closes_its_connections() -> None:
     assert (connector.closed, said) == (True, ["Unclosed connector"])
     protocol.close.assert_called_once_with()
     await http.close()
-
-
-@pytest.mark.parametrize("coding", ["gzip", " GZip ", "x-gzip"])
-@pytest.mark.parametrize("members", [1, 3])
-async def test_a_body_at_hand_is_decoded(coding: str, members: int) -> None:
-    """A body that was read before is decoded whole; names of codings have no case (RFC 9110, 8.4.1)."""
-    body = gzip.compress(b"abc") * members
-    headers = CIMultiDict({"Content-Encoding": coding})
-    assert await read_whole(200, headers, _received(body), 100) == RawResponse(200, headers, b"abc" * members)
-
-
-async def test_other_tasks_run_while_a_body_decodes_to_much_more() -> None:
-    """A small body that decodes to megabytes lets other tasks run in between."""
-    iterations = 0
-
-    async def count() -> None:
-        nonlocal iterations
-        while True:
-            iterations += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    size = 2**22
-    decoded = await read_whole(200, CIMultiDict({"Content-Encoding": "gzip"}), _received(gzip.compress(b"0" * size)), size)
-    counting.cancel()
-    assert isinstance(decoded, RawResponse)
-    assert len(decoded.body) == size
-    assert iterations >= 8

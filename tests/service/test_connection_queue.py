@@ -10,8 +10,7 @@ import aiohttp
 import pytest
 from transport_helpers import OK, read_request, send
 
-from boardclient import Effect
-from boardclient._transport import Progress, RawResponse, Settings
+from boardclient._transport import RawResponse, Settings
 from boardclient._transport._connections import ConnectionQueue
 from boardclient._transport._pool import Pool
 
@@ -55,40 +54,6 @@ async def test_callers_that_make_call_after_call_share_connections(open_pool: An
             assert max(counts.values()) - min(counts.values()) <= 1
         assert len(counts) == 4
         assert pool.connections == (limit, limit, 0)
-
-
-@pytest.mark.parametrize("is_resumed", [True, False])
-async def test_a_cancelled_request_leaves_its_connection_to_the_next(
-    open_pool: Any, raw_server: Any, *, is_resumed: bool
-) -> None:
-    """That holds also if the connection was already its own when it was cancelled. It was not sent."""
-    server = Server()
-    async with raw_server.run(server) as url:
-        pool, progress = open_pool(), Progress()
-        assert isinstance(await send(pool, "POST", url, b"before"), RawResponse)
-
-        async def first() -> None:
-            await send(pool, "POST", url, b"first")
-            if is_resumed:
-                cancelled.cancel()  # in the step in which the connection became free
-
-        server.open = asyncio.Event()
-        one = asyncio.create_task(first())
-        await until_sent(server, b"first")
-        cancelled = asyncio.create_task(pool.send("POST", url, b"cancelled", progress))
-        last = asyncio.create_task(send(pool, "POST", url, b"last"))
-        await until_waiting(pool, 2)
-        if not is_resumed:
-            cancelled.cancel()
-        server.open.set()
-        async with asyncio.timeout(60):
-            assert isinstance(await last, RawResponse)
-            await one
-            with pytest.raises(asyncio.CancelledError):
-                await cancelled
-        assert server.bodies == [b"before", b"first", b"last"]
-        assert progress.effect_under_way is Effect.NOT_SENT
-        assert pool.connections == (1, 1, 0)
 
 
 async def until_sent(server: Server, body: bytes) -> None:

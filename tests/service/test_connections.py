@@ -80,42 +80,6 @@ async def test_a_connection_that_the_system_knows_to_be_closed(open_pool: Any, r
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        (CHUNKED, b"zz\r\n{}\r\n"),
-        (CHUNKED, b"fffffffffffffffffff\r\n"),
-        (CHUNKED + b"1\r\n{\r\n", b"zz\r\n}"),
-        (CHUNKED + b"2\r\n{}", b"xx0\r\n\r\n"),
-        (CHUNKED + b"2\r\n{}\r\n0\r\n", b"bad trailer\r\n\r\n"),
-    ],
-)
-async def test_framing_that_breaks_after_the_head(
-    open_pool: Any, raw_server: Any, contexts: Any, monkeypatch: pytest.MonkeyPatch, first: bytes, then: bytes
-) -> None:
-    """A body whose framing breaks in a later packet ends the request at once, though the peer keeps the connection open."""
-
-    async def handler(reader: Any, writer: Any) -> None:
-        await head_of(reader)
-        writer.write(first)
-        await writer.drain()
-        while connected[-1]._payload is None:  # the head is a packet of its own
-            await asyncio.sleep(0)
-        writer.write(then)
-        await asyncio.Event().wait()
-
-    connected: list[Any] = []
-    made = aiohttp.client_proto.ResponseHandler.connection_made
-
-    def connection_made(self: Any, transport: Any) -> None:
-        connected.append(self)
-        made(self, transport)
-
-    monkeypatch.setattr(aiohttp.client_proto.ResponseHandler, "connection_made", connection_made)
-    async with raw_server.run(handler, contexts[0]) as url:
-        assert await send(open_pool(**contexts[1]), "GET", f"{url}/1/x") == BROKE
-
-
 async def test_a_reset_within_a_body_without_length(open_pool: Any, raw_server: Any) -> None:
     """A body that ends with its connection is whole only if the connection was closed in order."""
 
@@ -188,19 +152,6 @@ async def test_a_packed_body_is_unpacked_or_refused(open_pool: Any, raw_server: 
     assert isinstance(results[4], RawResponse)
     if coding != "raw deflate":  # which has no checksum
         assert results[5] == BROKE
-
-
-async def test_an_unknown_coding_is_left_as_it_is(open_pool: Any, raw_server: Any) -> None:
-    """A body with an unknown coding is returned as it is."""
-
-    async def handler(reader: Any, writer: Any) -> None:
-        await head_of(reader)
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\nContent-Length: 2\r\n\r\n{}")
-
-    async with raw_server.run(handler) as url:
-        outcome = await send(open_pool(), "GET", f"{url}/1/x")
-    assert isinstance(outcome, RawResponse)
-    assert outcome.body == b"{}"
 
 
 async def test_a_body_that_unpacks_to_much_more_lets_others_run(open_pool: Any, raw_server: Any) -> None:
@@ -284,36 +235,6 @@ async def test_a_call_that_is_given_up_closes_its_connection(open_pool: Any, raw
     assert received < 14 * 2**20
 
 
-async def test_no_more_sockets_than_connections(open_pool: Any, raw_server: Any, contexts: Any) -> None:
-    """A service that hangs keeps no socket of a call that was given up, and none of a closed pool."""
-    waiting = asyncio.Queue[None]()
-
-    async def handler(reader: Any, writer: Any) -> None:
-        await head_of(reader)
-        writer.transport.pause_reading()  # so that nothing responds to TLS's close_notify either
-        waiting.put_nowait(None)
-        await asyncio.Event().wait()
-
-    async def turns() -> None:
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-    async with raw_server.run(handler, contexts[0]) as url, asyncio.timeout(60):
-        pool = open_pool(**contexts[1])
-        for ending in ("cancelled", "cancelled", "closed"):
-            under_way = asyncio.ensure_future(send(pool, "POST", f"{url}/1/x", b"{}"))
-            await waiting.get()
-            (one,) = [held.transport.get_extra_info("socket") for held in _acquired(pool)]
-            if ending == "cancelled":
-                under_way.cancel()
-                await asyncio.wait([under_way])
-            else:
-                await pool.aclose()
-            await turns()
-            assert one.fileno() == -1
-        await asyncio.wait([under_way])
-
-
 # --- sessions of an application's own
 
 
@@ -359,29 +280,6 @@ async def test_a_request_of_the_pools_session_that_is_no_call(open_pool: Any, ra
         async with pool._sessions[0].get(f"{url}/1/x?y=z") as response:
             assert await response.read() == b"{}"
     assert seen[0].startswith(b"GET /1/x?y=z HTTP/1.1\r\n")
-
-
-async def test_the_rest_of_a_tls_connection_is_not_read() -> None:
-    """TLS records are not read as a response when a connection fails."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.send(OK)
-        transport = Mock(get_extra_info={"socket": ours, "ssl_object": object()}.get)
-        protocol = Protocol(asyncio.get_running_loop())
-        protocol.connection_made(transport)
-        protocol.set_response_params()
-        protocol.connection_lost(BrokenPipeError())
-        assert len(protocol) == 0
-        assert ours.recv(len(OK)) == OK
-
-
-async def test_bytes_that_do_not_parse_end_the_response_after_the_connection_too() -> None:
-    """TLS may pass bytes on though its connection is lost already: the call that waits for them fails, and nothing is closed."""
-    protocol = Protocol(asyncio.get_running_loop())
-    protocol.set_response_params()
-    protocol.data_received(b"no HTTP at all\r\n\r\n")
-    with pytest.raises(aiohttp.http.HttpProcessingError):
-        await protocol.read()
 
 
 async def test_the_rest_of_a_connection_is_read() -> None:

@@ -154,25 +154,6 @@ async def test_a_reconciled_creation_takes_none(echo: Any) -> None:
     assert service.seen == 0
 
 
-async def test_a_retried_call_sends_them_again() -> None:
-    """Each attempt carries them, and the hook of an instrument does not replace them."""
-    echo, application = Echo(), web.Application()
-    statuses = [429, 200]
-
-    async def respond(request: web.Request) -> web.Response:
-        response = await echo.respond(request)
-        response.set_status(statuses.pop(0))
-        return response
-
-    application.router.add_route("*", "/{rest:.*}", respond)
-    async with (
-        TestServer(application) as server,
-        AsyncSession(StaticCredentials("t", "k"), f"http://127.0.0.1:{server.port}", observers=[lambda event: None]) as session,
-    ):
-        await session.cards.create("C", list_id="l1", extra_query={"a": 1}, extra_headers={"X-A": "a"}, extra_body={"b": 2})
-    assert (echo.seen, echo.query["a"], echo.headers["X-A"], echo.body["b"]) == (2, ["1"], "a", 2)
-
-
 # --- models from other responses
 
 

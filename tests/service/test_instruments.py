@@ -164,22 +164,6 @@ async def test_wrappers_of_the_request(raw_server: Any, monkeypatch: pytest.Monk
         assert other.replace(f"traceparent: {TRACEPARENT}\r\n".encode(), b"") == plain
 
 
-async def test_a_recorder_that_reads_the_body(raw_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reads the body before us, as vcrpy does, or hands out one that is no stream, takes nothing away."""
-    seen: list[bytes] = []
-
-    async def recorder(self: Any, *args: Any, original: Any = aiohttp.ClientSession._request, **kwargs: Any) -> Any:
-        response = await original(self, *args, **kwargs)
-        await response.read()
-        if len(seen) == 2:
-            response.content = asyncio.StreamReader()
-        return response
-
-    monkeypatch.setattr(aiohttp.ClientSession, "_request", recorder)
-    async with raw_server.run(functools.partial(answering, seen)) as url, session_of(url) as session:
-        assert [(await session.cards.get("x")).id for _ in range(2)] == ["c", "c"]
-
-
 async def test_a_lent_session_with_traces_is_warned_of(caplog: pytest.LogCaptureFixture, service: BoardService) -> None:
     """An application's own traced session hands URLs with credentials to its traces, which is logged at DEBUG."""
     caplog.set_level(logging.DEBUG, "boardclient")

@@ -44,24 +44,6 @@ async def test_junk_is_an_error_and_reaches_no_other_request(
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
-async def test_long_header_fields_are_read(is_direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field of 60 KB is no fault of the response."""
-    monkeypatch.setattr(Pool, "_may_be_direct", is_direct)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nSet-Cookie: " + b"a" * 60_000 + b"\r\nContent-Length: 2\r\n\r\n{}")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server, AsyncSession(StaticCredentials("t"), url, retry=None) as session:
-        response = await session.request("GET", "/1/cards/c")
-    assert (response.status, len(response.headers["Set-Cookie"])) == (200, 60_000)
-
-
-@pytest.mark.parametrize("is_direct", [True, False])
 async def test_a_trailer_stays_with_its_response(is_direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A field that ends a chunked response is no header of the next response on its connection."""
     monkeypatch.setattr(Pool, "_may_be_direct", is_direct)

@@ -8,8 +8,6 @@ import subprocess
 import sys
 import textwrap
 import warnings
-import weakref
-from collections.abc import Awaitable
 from typing import Any
 
 import aiohttp
@@ -19,14 +17,13 @@ from virtual_loop import Clock
 
 from boardclient import (
     AsyncSession,
-    BoardClientError,
     Credentials,
     Effect,
     NotFoundError,
     SessionClosedError,
     StaticCredentials,
 )
-from boardclient.testing import BoardService, faults
+from boardclient.testing import BoardService
 
 
 async def test_many_tasks_share_few_connections(service: BoardService) -> None:
@@ -292,38 +289,3 @@ async def test_views_share_the_pool(service: BoardService) -> None:
     with pytest.raises(SessionClosedError):
         await task
     assert len({call.connection for call in service.calls}) == 1
-
-
-async def error_of(call: Awaitable[object]) -> weakref.ref[BoardClientError]:
-    """Return a weak reference to the error of a call."""
-    try:
-        await call
-    except BoardClientError as error:
-        return weakref.ref(error)
-    raise AssertionError
-
-
-@pytest.mark.parametrize("kind", ["status", "response", "decode", "deadline", "form"])
-async def test_an_error_is_in_no_reference_cycle(kind: str, service: BoardService, loop_clock: Clock) -> None:
-    """An error that is no longer referenced is freed at once, with its response, without the garbage collector."""
-    fault = {"status": faults.status(404), "response": faults.drop(), "decode": faults.status(200, body=b"x")}
-    if kind in fault:
-        service.faults.add(fault[kind], "members.me")
-    elif kind == "deadline":
-        service.faults.add(faults.hang(), "members.me")
-    async with service.session(retry=None, timeout=5) as session:
-        gc.collect()
-        gc.disable()
-        try:
-            if kind == "form":
-                freed = await error_of(session.exchange.post_form("http://127.0.0.1:1/1/OAuthGetAccessToken", {}))
-            else:
-                call = asyncio.create_task(error_of(session.members.me()))
-                if kind == "deadline":
-                    await service.received("members.me")
-                    loop_clock.advance(6)
-                freed = await call
-                del call
-            assert freed() is None
-        finally:
-            gc.enable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import ssl
@@ -63,45 +62,6 @@ async def test_a_pinned_certificate(raw_server: Any, server_context: ssl.SSLCont
             with pytest.raises(TransportError, match="fingerprint") as caught:
                 await session.members.me()
             assert (caught.value.phase, caught.value.effect) == ("connect", Effect.NOT_SENT)
-
-
-async def test_tls_to_a_plain_port(raw_server: Any) -> None:
-    """A server that does not speak TLS is NOT_SENT."""
-
-    async def handler(reader: Any, writer: Any) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await writer.drain()
-
-    async with (
-        raw_server.run(handler) as url,
-        AsyncSession(StaticCredentials("t"), url.replace("http", "https"), retry=None) as session,
-    ):
-        with pytest.raises(TransportError) as caught:
-            await session.members.me()
-    assert (caught.value.phase, caught.value.effect) == ("connect", Effect.NOT_SENT)
-
-
-async def test_a_response_that_is_not_http(raw_server: Any, server_context: ssl.SSLContext, certificate: Path) -> None:
-    """Over TLS, a response that is not HTTP is a TransportError of unknown effect, and the connection is closed by the client."""
-    lost = asyncio.Event()
-
-    async def handler(reader: Any, writer: Any) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nA\x00: b\r\nContent-Length: 2\r\n\r\n{}junk")
-        with contextlib.suppress(ConnectionError):
-            await reader.read()
-        lost.set()
-
-    context = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
-    async with (
-        raw_server.run(handler, server_context) as url,
-        AsyncSession(StaticCredentials("t"), url, ssl=context, retry=None) as session,
-    ):
-        with pytest.raises(TransportError, match="not HTTP") as caught:
-            await session.members.me()
-        async with asyncio.timeout(20):
-            await lost.wait()
-    assert (caught.value.phase, caught.value.effect) == ("receive", Effect.UNKNOWN)
 
 
 @pytest.mark.parametrize("size", [2**17, 2**20])

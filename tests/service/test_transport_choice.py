@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import Mock
 
 import aiohttp
 import pytest
-from aioresponses import aioresponses as AioResponses
 from transport_helpers import OK, read_request, send
 
 from boardclient import Effect
-from boardclient._transport import RawResponse, TransportFailure, _client_session, _connections
+from boardclient._transport import RawResponse, TransportFailure, _connections
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -40,44 +38,6 @@ async def test_an_aiohttp_that_lacks_a_part_is_used_as_documented(
     assert (name if name == "HttpResponseParser" else f"{name}.gone") in caplog.text
     assert repr(pool) == "0/1 connections, ClientSessionTransport"
     pool.abandon()
-
-
-@pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
-async def test_a_response_that_came_whole_is_not_awaited(
-    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, exchanges: list[str]
-) -> None:
-    """A body that is there with its head is taken without reading, one that is larger than that is read."""
-    read: list[bytes] = []
-
-    async def readany(self: Any, original: Any = aiohttp.StreamReader.readany) -> bytes:
-        read.append(await original(self))
-        return read[-1]
-
-    async def handler(reader: Any, writer: Any) -> None:
-        for body in (b"{}", b"x" * 70_000):
-            await read_request(reader)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-
-    monkeypatch.setattr(aiohttp.StreamReader, "readany", readany)
-    async with raw_server.run(handler) as url:
-        pool = open_pool()
-        small, large = await send(pool, "GET", f"{url}/1/x"), await send(pool, "GET", f"{url}/1/x")
-    assert exchanges == ["direct", "direct"]
-    assert (small.body, large.body) == (b"{}", b"x" * 70_000)
-    assert b"".join(read) == large.body
-
-
-def test_what_wraps_aiohttps_request_is_seen() -> None:
-    """A function with the name of aiohttp's request is distinguished from it, and a mock from a wrapper."""
-    assert not _client_session.is_wrapped()
-    with AioResponses():
-        assert _client_session.is_wrapped()
-        assert _client_session.is_mocked()
-        assert not _client_session._is_of_aiohttp(aiohttp.ClientSession._request)
-    assert not _client_session.is_mocked()
-    assert not _client_session._is_of_aiohttp(print)
-    claiming = Mock(__code__=aiohttp.ClientSession._request.__code__)  # as a wrapper of wrapt's does
-    assert not _client_session._is_of_aiohttp(claiming)
 
 
 async def test_chosen_automatically(open_pool: Any, raw_server: Any, exchanges: list[str], transport_kind: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from transport_helpers import OK, read_request, send
 
 from boardclient import Effect
-from boardclient._transport import Progress, RawResponse, TransportFailure, _pool
+from boardclient._transport import Progress, RawResponse, TransportFailure
 from boardclient._transport._connections import Connector
 from boardclient._transport._pool import Pool
 
@@ -246,53 +246,6 @@ async def test_what_a_new_connection_brings_is_no_response(
     assert not any(received)
 
 
-async def test_a_connection_that_closes_before_its_use_is_not_written_to(
-    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A connection that closes as it is handed over is never written to."""
-
-    async def handler(reader: Any, writer: Any) -> None:
-        await reader.read()
-
-    connect = aiohttp.TCPConnector.connect
-
-    async def closing(self: Any, *args: Any) -> Any:
-        connection = await connect(self, *args)
-        assert connection.transport is not None
-        connection.transport.close()
-        return connection
-
-    monkeypatch.setattr(aiohttp.TCPConnector, "connect", closing)
-    async with raw_server.run(handler) as url:
-        pool = open_pool()
-        outcome = await send(pool, "GET", f"{url}/1/x")
-    assert isinstance(outcome, TransportFailure)
-    assert outcome.effect is Effect.NOT_SENT
-
-
-async def test_a_response_before_the_whole_request_is_taken(
-    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, exchanges: list[str], transport_kind: str
-) -> None:
-    """A response that comes before the whole request was sent is taken, and the connection is not used again."""
-
-    async def handler(reader: Any, writer: Any) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
-        await writer.drain()
-        writer.transport.pause_reading()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(_pool, "LARGE_BODY_BYTES", 16 * 2**20)  # the system alone takes more than what is large otherwise
-    async with raw_server.run(handler) as url:
-        pool = open_pool()
-        for _ in range(2):
-            outcome = await send(pool, "POST", f"{url}/1/x", b"x" * 15 * 2**20)
-            assert isinstance(outcome, RawResponse)
-            assert (outcome.status, outcome.body) == (413, b"no")
-    assert exchanges == [transport_kind] * 2
-    assert raw_server.served == 2
-
-
 @pytest.mark.parametrize("size", [0, 2**20])
 async def test_cancelled_anywhere(open_pool: Any, raw_server: Any, size: int) -> None:
     """A request that is cancelled at any step gives its connection back, and nothing of it reaches the next one."""
@@ -322,35 +275,6 @@ async def test_cancelled_anywhere(open_pool: Any, raw_server: Any, size: int) ->
     assert steps > 5
 
 
-async def test_the_stages_of_a_request(open_pool: Any, raw_server: Any) -> None:
-    """The progress says how far it is: waiting for a connection, sent, receiving, and idle in the end."""
-    heads, bodies = asyncio.Event(), asyncio.Event()
-
-    async def handler(reader: Any, writer: Any) -> None:
-        while True:
-            await read_request(reader)
-            await heads.wait()
-            writer.write(OK[:-1])
-            await bodies.wait()
-            writer.write(OK[-1:])
-
-    async def until(stage: str, one: Progress) -> None:
-        while one.stage != stage:
-            await asyncio.sleep(0)
-
-    async with raw_server.run(handler) as url, asyncio.timeout(60):
-        pool = open_pool()
-        first, second = Progress(), Progress()
-        running = [asyncio.ensure_future(pool.send("GET", f"{url}/1/x", None, one)) for one in (first, second)]
-        await until("send", first)
-        assert second.stage == "connect"
-        heads.set()
-        await until("receive", first)
-        bodies.set()
-        await asyncio.gather(*running)
-        assert (first.stage, second.stage) == ("idle", "idle")
-
-
 async def test_both_transports_share_connections(open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that is out of the ordinary uses the connection of the others."""
 
@@ -369,26 +293,6 @@ async def test_both_transports_share_connections(open_pool: Any, raw_server: Any
 # --- header fields of a single request
 
 
-@pytest.mark.parametrize("extra", [{"traceparent": "00-1-2-01", "tracestate": "a=b c"}, {"Accept": "text/x"}, {"X": "é"}])
-async def test_headers_of_a_single_request(open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch, extra: Any) -> None:
-    """Fields that are given with one request are sent with that request only, in place of those of the same name."""
-    seen: list[bytes] = []
-
-    async def handler(reader: Any, writer: Any) -> None:
-        while True:
-            seen.append(await read_request(reader))
-            writer.write(OK)
-
-    async with raw_server.run(handler) as url:
-        pool = open_pool()
-        await pool.send("POST", f"{url}/1/x", b"{}", Progress(), headers=extra)
-        await send(pool, "POST", f"{url}/1/x", b"{}")
-    for name, value in extra.items():
-        assert seen[0].count(f"\r\n{name}: {value}\r\n".encode()) == 1
-        assert seen[0].lower().count(f"\r\n{name}:".lower().encode()) == 1
-        assert f"\r\n{name}: {value}\r\n".encode() not in seen[1]
-
-
 @pytest.mark.parametrize("extra", [{"X": "a\r\nY: b"}, {"X: y": "z"}, {"X": ""}, {"Content-Length": "7"}, {"X": " a"}])
 @pytest.mark.parametrize("transport_kind", ["direct"], indirect=True)
 async def test_a_malformed_field_is_left_to_aiohttp(open_pool: Any, extra: Any, exchanges: list[str]) -> None:
@@ -397,26 +301,3 @@ async def test_a_malformed_field_is_left_to_aiohttp(open_pool: Any, extra: Any, 
     for headers in ({"X": "y"}, extra):
         await pool.send("GET", "http://127.0.0.1:1/1/x", None, Progress(), headers=headers)
     assert exchanges == ["direct", "public"]
-
-
-async def test_what_an_instrument_writes_stays_with_its_request(
-    open_pool: Any, raw_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A header that an instrument adds to one request is not sent with the next one, which may be another user's."""
-    seen: list[bytes] = []
-
-    async def handler(reader: Any, writer: Any) -> None:
-        while True:
-            seen.append(await read_request(reader))
-            writer.write(OK)
-
-    async def writing(self: Any, *args: Any, headers: Any, original: Any = aiohttp.ClientSession._request, **kwargs: Any) -> Any:
-        headers["baggage"] = f"user.id={len(headers.getall('baggage', []))}"  # as ddtrace and elastic-apm do
-        return await original(self, *args, headers=headers, **kwargs)
-
-    monkeypatch.setattr(aiohttp.ClientSession, "_request", writing)
-    async with raw_server.run(handler) as url:
-        pool = open_pool()
-        for body in (None, None, b"{}", b"{}"):
-            assert isinstance(await send(pool, "POST", f"{url}/1/x", body), RawResponse)
-    assert [request.count(b"baggage: user.id=0\r\n") for request in seen] == [1] * 4

@@ -7,7 +7,6 @@ import copy
 import gzip
 import json
 import pickle
-import socket
 import tracemalloc
 import zlib
 from typing import Any
@@ -18,7 +17,6 @@ from virtual_loop import Clock
 
 from boardclient import (
     ApiError,
-    AsyncSession,
     DeadlineError,
     Effect,
     RateLimitError,
@@ -26,16 +24,7 @@ from boardclient import (
     TransportError,
     retry,
 )
-from boardclient.events import RequestSent
 from boardclient.testing import BoardService
-
-
-@pytest.fixture
-def dead_url() -> str:
-    """Return the address of a port without a listener."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
 async def test_a_raw_response_can_be_pickled_and_copied(service: BoardService) -> None:
@@ -108,33 +97,7 @@ async def test_an_idle_connection_is_not_reused(service: BoardService) -> None:
     assert ports[1] != ports[2]
 
 
-@pytest.mark.parametrize(("attempts", "calls", "at_most"), [(3, 100, 140), (3, 1000, 1100)])
-async def test_a_dead_service_is_not_hammered(policy: Any, dead_url: str, attempts: int, calls: int, at_most: int) -> None:
-    """The budget bounds the attempts of many calls against a service that is not there."""
-    sent: list[RequestSent] = []
-
-    def observe(event: object) -> None:
-        if isinstance(event, RequestSent):
-            sent.append(event)
-
-    async with AsyncSession(StaticCredentials("t"), dead_url, retry=policy, observers=[observe], timeout=None) as session:
-        outcomes = await asyncio.gather(*(session.members.me() for _ in range(calls)), return_exceptions=True)
-    assert {type(outcome) for outcome in outcomes} == {TransportError}
-    assert calls < len(sent) <= at_most
-
-
 # --- connections that fail
-
-
-async def test_a_delete_whose_response_was_lost_counts_as_done(service: BoardService, policy: Any) -> None:
-    """A DELETE whose response was lost is repeated, meets 404 and counts as done."""
-    async with service.session(retry=policy) as session:
-        board = await session.boards.create("plans")
-        home = await session.lists.create("todo", board_id=board.id)
-        card = await session.cards.create("buy milk", list_id=home.id)
-        service.faults.add(service.faults.drop(commit=True), "cards.delete", call=1)
-        await session.cards.delete(card.id)
-    assert [call.status for call in service.calls_of("cards.delete")] == [None, 404]
 
 
 # --- how much of a response is taken
