@@ -142,7 +142,8 @@ def takes_place(function: F) -> F:
     async def checked(*arguments: Any, **options: Any) -> Any:
         given = parameters.bind(*arguments, **options).arguments["ledger"]
         try:
-            checked_place(getattr(given, "ledger", given))
+            if isinstance(given, str | os.PathLike):  # and no job, which has checked its own
+                checked_place(given)
         except ValueError as error:
             refusal = without_frames(error)
         else:

@@ -125,7 +125,7 @@ def _problem(card: Card, cells: _Cells, names: Names) -> str | None:
     for column in ("desc", "due"):  # the names are the same in the service's JSON
         if cells[column] is None and card.extra.get(column) is not None:
             return f"its {column} has a type that can't be written"
-    found = next(iter(_rows.check(0, cells, names, None, _rows.Layout())))
+    found = next(iter(_rows.check(0, cells, {None: _rows.Board("", names)}, _rows.Layout())))
     return f"its {found.column} {found.message}" if isinstance(found, _rows.Problem) else None
 
 

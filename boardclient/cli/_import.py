@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from boardclient.cli._app import COLUMNS, Group, Number, WholeNumber, board_option, json_option, timezone_option
+from boardclient.cli._app import IMPORTED, Group, Number, WholeNumber, board_option, json_option, timezone_option
 
 commands = Group("import")
 
@@ -23,8 +23,8 @@ class _Renamed(click.ParamType[tuple[str, str]]):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         """Return the name in the file, and the column."""
         column, _, name = value.partition("=")
-        if column not in COLUMNS or not name.strip():
-            self.fail(f"{value!r} must be COLUMN=NAME, where COLUMN is one of {', '.join(COLUMNS)}", param, ctx)
+        if column not in IMPORTED or not name.strip():
+            self.fail(f"{value!r} must be COLUMN=NAME, where COLUMN is one of {', '.join(IMPORTED)}", param, ctx)
         return name.strip(), column
 
 
@@ -35,7 +35,7 @@ class _Renamed(click.ParamType[tuple[str, str]]):
     metavar="FILE",
     help="A file of CSV or JSON Lines; - is standard input.",
 )
-@board_option("The board that gets the cards.", required=True)
+@board_option("The board that gets the cards of rows that name none.")
 @click.option("--list", "default_list", metavar="LIST", help="The list of rows that name none: an identifier or a name.")
 @click.option(
     "--journal",
@@ -113,6 +113,8 @@ def import_(**options: Any) -> None:
       pos        top or bottom
       list       an identifier, or the name of an open list
       reference  your own identifier of the row, never sent
+      board      with --engine: an identifier, or the name of a board that this machine knows
+      account    with --engine: who creates the card, by the tokens that the ledger's database has
     An empty cell, a missing one and null are not sent.
 
     Rows are numbered as a spreadsheet or an editor shows them: in CSV the header is row 1, in JSON Lines a row is a line. Every

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import tzinfo
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
+from typing import TYPE_CHECKING, BinaryIO, Generic, TypeAlias, TypeVar, cast
 
 import attrs
 import click
 
-from boardclient import AsyncSession, BulkProgress, BulkReport, BulkRun, Card, CardDraft, CardResult, JournalError
+from boardclient import (
+    AsyncSession,
+    BulkProgress,
+    BulkReport,
+    BulkRun,
+    Card,
+    CardDraft,
+    CardResult,
+    ConsentRequired,
+    JournalError,
+)
 from boardclient.bulk import BulkAudit, Content, EqualCards, journal_identity
 from boardclient.bulk.journal import Rehearsal, RowKey, adopt, read_journal, read_rows, rehearsed
 from boardclient.cli import _rows
 from boardclient.cli._drawing import ProgressView
-from boardclient.cli._errors import IncompleteError, NotProvenError, UsageError
+from boardclient.cli._errors import IncompleteError, NoCredentialsError, NotProvenError, UsageError
 from boardclient.cli._names import Finder, of_lists
 from boardclient.cli._output import LINES, first_lines, key_name, note, out, plural, quoted, show
 from boardclient.cli._running import Client, GracefulStop, in_steps, with_session
@@ -32,6 +43,8 @@ if TYPE_CHECKING:
     from boardclient.integrations.dask import DaskRun
 
 _Rows: TypeAlias = Iterator[_rows.FileRow | _rows.Problem]
+
+T = TypeVar("T")
 
 STATES = ("created", "already", "failed", "unknown")
 
@@ -71,6 +84,8 @@ class ImportOptions:
             if self.journal or self.rate or self.existing == "skip":
                 raise UsageError("--journal, --rate and --existing skip can't be used with --engine")
             return attrs.evolve(self, ledger=self.ledger or f"{'import' if self.file == '-' else self.file}.ledger")
+        if not self.board:
+            raise UsageError("give --board")
         if self.ledger or self.workers or self.parts or self.scheduler:
             raise UsageError("--workers, --parts, --scheduler and --ledger are those of --engine dask")
         journal = self.journal or (Path(f"{self.file}.journal") if os.path.isfile(self.file) else None)
@@ -86,9 +101,7 @@ def run(options: ImportOptions) -> None:
     with _copied(options.file) as file:
 
         async def work(client: Client) -> None:
-            finder = Finder(client, options.board)
-            with finder.advising():
-                await import_file(client.session, file, finder.board_id(), options, graceful_stop, client)
+            await import_file(client.session, file, options, graceful_stop=graceful_stop, client=client)
 
         # Rows in flight are named one by one, so the final line only says how to resume.
         is_resumable = options.journal is not None or options.engine is not None
@@ -108,8 +121,8 @@ def _copied(file: str) -> Iterator[BinaryIO]:
 async def import_file(
     session: AsyncSession,
     file: BinaryIO,
-    board_id: str,
     options: ImportOptions,
+    *,
     graceful_stop: GracefulStop | None = None,
     client: Client | None = None,
 ) -> None:
@@ -121,20 +134,27 @@ async def import_file(
         NotProvenError: some rows are unknown.
         BoardClientError: the lists could not be read, or the run as a whole failed.
     """
-    lists = of_lists(await session.boards.lists(board_id))
-    default = None if options.default_list is None else lists.find(options.default_list)
     columns = {**dict.fromkeys(map(str.strip, options.left_out)), **dict(options.renamed)}
-    layout = _rows.recognise(file, _rows.Layout(columns=columns, zone=options.zone, date_format=options.date_format))
+    given = _rows.Layout(
+        columns=columns,
+        zone=options.zone,
+        date_format=options.date_format,
+        default_list=options.default_list,
+        has_places=options.engine is not None,
+    )
+    layout = _rows.recognise(file, given)
     if layout.difference:
         note(f"the file is read as {layout.difference}")
-    rows = partial(_rows.read, file, lists, default, layout)
-    identity = journal_identity(session.identity, board_id, options.marker or None)
+    named = [*([None] if options.board else []), *(_rows.named_boards(file, layout) if layout.has_places else ())]
+    boards = {name: await _board(session, name or options.board, client) for name in named}
+    rows = partial(_rows.read, file, boards, layout)
+    identity = journal_identity(session.identity, boards[None].board_id if options.board else "", options.marker or None)
     journal = options.journal if options.journal is not None and _is_there(options.journal) else None
-    existing = Existing(await _cards_before(session, board_id, journal, options))
+    existing = Existing(await _cards_before(session, {board.board_id for board in boards.values()}, journal, options))
     with ExitStack() as opened:
         decided = journal or Path(opened.enter_context(tempfile.TemporaryDirectory())) / "journal"
         decide = opened.enter_context(rehearsed(decided, identity))
-        plans = await check(rows(), decide, 0 if journal is None else read_journal(journal).rows, existing)
+        plans, places = await check(rows(), decide, 0 if journal is None else read_journal(journal).rows, existing)
     _settle_existing(existing, plans, options)
     if options.preview:
         counts = {
@@ -148,7 +168,16 @@ async def import_file(
     if existing.rows and options.journal is not None:
         rows_of_cards = [(_key_of(index, row.draft), row.draft, card.id) for index, row, card in existing.rows]
         adopt(options.journal, identity, rows_of_cards, before=[card.id for card in existing.cards])
-    await _Import(session, rows, plans.total(), options, graceful_stop or GracefulStop(), board_id, client).run()
+    await _Import(session, rows, places, options, graceful_stop or GracefulStop(), client).run()
+
+
+async def _board(session: AsyncSession, name: str, client: Client | None) -> _rows.Board:
+    """Find a board, and read its lists. They are read with the credentials of this command, whatever account rows name."""
+    if client is None:  # the demo gives an identifier
+        return _rows.Board(name, of_lists(await session.boards.lists(name)))
+    finder = Finder(client, name)
+    with finder.advising():
+        return _rows.Board(finder.board_id(), of_lists(await session.boards.lists(finder.board_id())))
 
 
 def _settle_existing(existing: Existing, plans: Counter[str], options: ImportOptions) -> None:
@@ -175,13 +204,15 @@ def _settle_existing(existing: Existing, plans: Counter[str], options: ImportOpt
         )
 
 
-async def _cards_before(session: AsyncSession, board_id: str, journal: Path | None, options: ImportOptions) -> list[Card]:
-    """Return the cards that the rows are compared with: those on the board, but for those of earlier runs."""
+async def _cards_before(
+    session: AsyncSession, board_ids: Iterable[str], journal: Path | None, options: ImportOptions
+) -> list[Card]:
+    """Return the cards that the rows are compared with: those on the boards, but for those of earlier runs."""
     is_new = journal is None and (options.ledger is None or not await _is_planned(options.ledger))
     if options.existing == "create" or (options.existing == "refuse" and not is_new):
         return []
     own = set() if journal is None else {row.detail for row in read_rows(journal, "done")}
-    return [card for card in await session.boards.cards(board_id) if card.id not in own]
+    return [card for board_id in board_ids for card in await session.boards.cards(board_id) if card.id not in own]
 
 
 async def _is_planned(ledger: str) -> bool:
@@ -219,8 +250,8 @@ def _key_of(index: int, draft: CardDraft) -> RowKey:
     return index if draft.reference is None else draft.reference
 
 
-async def check(rows: _Rows, decide: Rehearsal, known: int, existing: Existing) -> Counter[str]:
-    """Read the whole file, and count its rows by what a run would do with them.
+async def check(rows: _Rows, decide: Rehearsal, known: int, existing: Existing) -> tuple[Counter[str], Counter[_rows.Place]]:
+    """Read the whole file, and count its rows by what a run would do with them, and by where their cards belong.
 
     The counts are "send", "again" for what an earlier run left, "done" and "doubtful". `known` rows are in the journal.
 
@@ -228,6 +259,7 @@ async def check(rows: _Rows, decide: Rehearsal, known: int, existing: Existing) 
         UsageError: a row is wrong, or was sent with other content. It has a line for each kind of mistake.
     """
     plans: Counter[str] = Counter()
+    places: Counter[_rows.Place] = Counter()
     problems, index = _rows.Problems(), 0
     async for row in in_steps(rows):
         if isinstance(row, _rows.Problem):
@@ -238,13 +270,14 @@ async def check(rows: _Rows, decide: Rehearsal, known: int, existing: Existing) 
         except JournalError as error:
             problems.add(_rows.Problem(row.number, None, str(error).partition(": ")[2]))
         else:
+            places[row.place] += 1
             plans["again" if action == "send" and seq <= known else action] += 1
             if action == "send":
                 existing.take(index, row)
         index += 1
     if problems.count:
         raise UsageError(f"the file has {plural(problems.count, 'mistake')}; nothing was sent", problems.lines(LINES))
-    return plans
+    return plans, places
 
 
 class _Rate:
@@ -263,22 +296,41 @@ class _Rate:
         return None
 
 
+@attrs.frozen
+class _Sized(Generic[T]):
+    """Items that are made once, and their number."""
+
+    count: int
+    items: Iterator[T]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[T]:
+        return self.items
+
+
 @attrs.define
 class _Import:
-    """One run, and the drafts that it sends. Its counts are complete once it has ended, however that was."""
+    """One run, and the rows that it sends. Its counts are complete once it has ended, however that was."""
 
     session: AsyncSession
     rows: Callable[[], _Rows]
-    total: int
+    places: Counter[_rows.Place]
     options: ImportOptions
     graceful_stop: GracefulStop
-    board_id: str
     client: Client | None = None
     _begun: int = 0
     _abandoned: int = 0
     _under_way: dict[int, tuple[int, RowKey]] = attrs.field(factory=dict)
     _failed: list[dict[str, object]] = attrs.field(factory=list)
     _view: ProgressView = attrs.field(init=False)
+    _run: BulkRun | DaskRun | None = None
+
+    @property
+    def total(self) -> int:
+        """The number of rows."""
+        return self.places.total()
 
     async def run(self) -> None:
         """Send the rows and print the counts.
@@ -289,63 +341,76 @@ class _Import:
             BoardClientError: the run as a whole failed.
         """
         self._view = ProgressView(self.total)
-        run = self._bulk_run()
         try:
             with self._view:
-                await self._follow(run)
+                await self._follow()
         except UsageError:
             raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 self._abandon()
-            self._print_end(run.report)
+            self._print_end(self._report)
             raise
-        self._print_end(run.report)
+        self._print_end(self._report)
         if not self.graceful_stop.is_requested:
-            self._check(run.report)
+            self._check(self._report)
 
-    def _bulk_run(self) -> BulkRun | DaskRun:
+    @property
+    def _report(self) -> BulkReport:
+        return BulkReport() if self._run is None else self._run.report
+
+    async def _begun_run(self) -> BulkRun | DaskRun:
         options, session = self.options, self.session
-        if options.engine is not None:
-            return self._dask_run()
+        if options.engine is not None and self.total:
+            return await self._dask_run()
         if options.rate is not None:
             session = session.with_options(limiter=_Rate(options.rate))
         return session.cards.create_many(
-            self,
+            _Sized(self.total, (row.draft for row in self._taken())),
             concurrency=options.concurrency,
             journal=options.journal,
-            board_id=self.board_id,
+            board_id=next((board_id for board_id, _ in self.places), None),
             settle=options.settle,
             marker=options.marker or None,
             on_progress=self._show_progress,
         )
 
-    def _dask_run(self) -> DaskRun:
-        """Return the run of a cluster, whose workers get service and credentials from the environment."""
+    async def _dask_run(self) -> DaskRun:
+        """Plan the jobs, and return the run of a cluster, whose workers get service and credentials from the environment."""
+        from boardclient.distributed import plan_many
         from boardclient.integrations.dask import DaskRun
 
         options, client = self.options, self.client
         assert client is not None  # noqa: S101 -- only the demo has none, and it takes no engine
-        values = {"BASE_URL": client.settings.base_url, "TOKEN": client.settings.token, "KEY": client.settings.key}
-        if not values["TOKEN"] and not os.environ.get("BOARDCLIENT_TOKEN"):
-            raise UsageError("--engine dask needs BOARDCLIENT_TOKEN: each worker reads its credentials from the environment")
-        os.environ.update({f"BOARDCLIENT_{name}": value for name, value in values.items() if value})
-        return DaskRun(
-            self,
-            self.board_id,
+        names = ["base_url", "key"] + ["token"] * any(account is None for _, account in self.places)
+        names += ["client_id", "client_secret", "redirect_uri", "auth_url"] * any(
+            account is not None for _, account in self.places
+        )
+        for name in names:
+            value, variable = getattr(client.settings, name), f"BOARDCLIENT_{name.upper()}"
+            if value is not None:
+                os.environ[variable] = value
+            elif name != "key":
+                raise UsageError(f"--engine dask needs {variable}: each worker reads its credentials from the environment")
+        jobs = await plan_many(
+            _Sized(self.total, ((*row.place, row.draft) for row in self._taken())),
             options.ledger or "",
             parts=options.parts,
             marker=options.marker,
             settle=options.settle,
+        )
+        return DaskRun(
+            jobs,
             workers=options.workers,
             scheduler=options.scheduler,
             concurrency=options.concurrency,
             on_progress=self._show_progress,
         )
 
-    async def _follow(self, run: BulkRun | DaskRun) -> None:
+    async def _follow(self) -> None:
         is_begun = False
         try:
+            self._run = run = await self._begun_run()
             async with run:
                 is_begun = True
                 self.graceful_stop.stop = run.stop
@@ -353,22 +418,25 @@ class _Import:
                     self._count(result)
         except JournalError as error:
             raise (IncompleteError if is_begun else UsageError)(str(error)) from None
+        except ConsentRequired as error:
+            if self.options.engine is None:
+                raise
+            raise NoCredentialsError(f"{error}; then the same command line goes on") from None
         finally:
-            for result in run.take_ready() if isinstance(run, BulkRun) else ():  # results that came meanwhile count as well
+            for result in self._run.take_ready() if isinstance(self._run, BulkRun) else ():  # those that came meanwhile
                 self._count(result)
 
     def _show_progress(self, progress: BulkProgress) -> None:
         self._view.update(progress, stopping=self.graceful_stop.is_requested)
 
-    def __len__(self) -> int:
-        return self.total
-
-    def __iter__(self) -> Iterator[CardDraft]:
-        """Yield the drafts of the file to the run."""
+    def _taken(self) -> Iterator[_rows.FileRow]:
+        """Yield the rows of the file to the run. Their results are numbered by board and account."""
+        numbers = dict(zip(self.places, itertools.accumulate(self.places.values(), initial=0), strict=False))
         for row in cast("Iterator[_rows.FileRow]", self.rows()):  # the check has found no problem
-            self._under_way[self._begun] = row.number, _key_of(self._begun, row.draft)
+            self._under_way[numbers[row.place]] = row.number, _key_of(self._begun, row.draft)
+            numbers[row.place] += 1
             self._begun += 1
-            yield row.draft
+            yield row
 
     def _count(self, result: CardResult) -> None:
         number, key = self._under_way.pop(result.index)

@@ -22,7 +22,7 @@ from typing import BinaryIO, TypeAlias
 import attrs
 
 from boardclient import CardDraft, Position
-from boardclient.cli._app import COLUMNS
+from boardclient.cli._app import IMPORTED
 from boardclient.cli._errors import UsageError
 from boardclient.cli._names import Names, did_you_mean
 from boardclient.cli._output import quoted
@@ -40,7 +40,8 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SEPARATOR_LINE = re.compile(r"sep=(.)\r?\n?", re.IGNORECASE)
 """The line by which Excel learns the separator."""
 _ENCODING = "is neither UTF-8 nor Windows-1252: save the file as UTF-8"
-_UNKNOWN = f"the columns are {', '.join(COLUMNS)} (--map COLUMN=NAME renames one, --skip NAME ignores it)"
+_UNKNOWN = f"the columns are {', '.join(IMPORTED)} (--map COLUMN=NAME renames one, --skip NAME ignores it)"
+_ENGINE = "needs --engine dask: there is a job for each board and account"
 _OTHER_DATES = "; --date-format reads other forms, like %d.%m.%Y"
 _ROWS_NAMED = 5
 
@@ -82,19 +83,33 @@ class Problems:
         return [*lines, *([f"and {len(self._kinds) - most:,} more kinds of mistakes"] if len(self._kinds) > most else [])]
 
 
+Place: TypeAlias = tuple[str, str | None]
+"""The identifier of a board, and the account that creates the cards, None for that of the environment."""
+
+
+@attrs.frozen
+class Board:
+    """A board that rows may name, and its lists."""
+
+    board_id: str
+    lists: Names
+
+
 @attrs.frozen
 class FileRow:
-    """A row's number, and the draft that was made from it."""
+    """A row's number, the draft that was made from it, and where the card belongs."""
 
     number: int
     draft: CardDraft
+    place: Place
 
 
 @attrs.frozen(kw_only=True)
 class Layout:
     """How to read a file: "csv" or "jsonl", encoding, separator, names of columns, dates.
 
-    `columns` maps names in the file to our columns, or to None to ignore them. Other names are columns themselves.
+    `columns` maps names in the file to our columns, or to None to ignore them. Other names are columns themselves. `default_list`
+    is the list of rows that name none. `has_places` says that rows may name a board and an account.
     """
 
     form: str = "csv"
@@ -103,13 +118,15 @@ class Layout:
     columns: Mapping[str, str | None] = attrs.field(factory=dict)
     zone: tzinfo | None = None
     date_format: str | None = None
+    default_list: str | None = None
+    has_places: bool = False
 
     def column(self, name: str) -> str | None:
         """Return the column for a name in the file, or None to ignore it. The case of our own names does not matter."""
         plain = name.strip()
         if plain in self.columns:
             return self.columns[plain]
-        return folded if (folded := plain.casefold()) in COLUMNS else plain
+        return folded if (folded := plain.casefold()) in IMPORTED else plain
 
     @property
     def difference(self) -> str:
@@ -195,22 +212,31 @@ _Record: TypeAlias = tuple[int, Cells, Mapping[str, str]]
 """The number of a row, its cells by our columns, and the columns as the file names them."""
 
 
-def read(file: BinaryIO, lists: Names, default_list_id: str | None, layout: Layout) -> Iterator[FileRow | Problem]:
-    """Yield each row of `file`, or its problems, from the start.
+def read(file: BinaryIO, boards: Mapping[str | None, Board], layout: Layout) -> Iterator[FileRow | Problem]:
+    """Yield each row of `file`, or its problems, from the start. `boards` are those that rows name; None stands for the others.
 
     Only one row is held in memory. After a problem that makes the rest unreadable, such as a bad header or an unclosed quote, the
     iteration ends.
     """
-    records = _csv_records(file, layout, default_list_id) if layout.form == "csv" else _json_records(file, layout)
-    for record in records:
+    for record in _records(file, layout):
         if isinstance(record, Problem):
             yield record
         else:
             number, cells, names = record
-            yield from check(number, cells, lists, default_list_id, layout, names)
+            yield from check(number, cells, boards, layout, names)
 
 
-def _csv_records(file: BinaryIO, layout: Layout, default_list_id: str | None) -> Iterator[_Record | Problem]:
+def named_boards(file: BinaryIO, layout: Layout) -> dict[str, None]:
+    """Return what the rows of a file have in the column `board`, each once."""
+    records = (record for record in _records(file, layout) if not isinstance(record, Problem))
+    return {board: None for _, cells, _ in records if isinstance(board := cells.get("board"), str) and _is_text(board)}
+
+
+def _records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
+    return _csv_records(file, layout) if layout.form == "csv" else _json_records(file, layout)
+
+
+def _csv_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]:
     csv.field_size_limit(max(csv.field_size_limit(), _CELL_LIMIT))
     header: list[str | None] = []
     names: dict[str, str] = {}
@@ -225,7 +251,7 @@ def _csv_records(file: BinaryIO, layout: Layout, default_list_id: str | None) ->
             named = [(column, cell.strip()) for column, cell in zip(header, cells, strict=True) if column]
             names = dict(named)
             there = [cell.strip() for cell in cells if cell.strip()]
-            problems = [*_header_problems(number, named, default_list_id), *_lacking(number, layout.columns, there)]
+            problems = [*_header_problems(number, named, layout), *_lacking(number, layout.columns, there)]
             yield from problems if all(map(_is_text, cells)) else [Problem(number, None, _ENCODING)]
             if problems:
                 return
@@ -259,18 +285,18 @@ def _unescaped(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 
-def _header_problems(number: int, named: Sequence[tuple[str, str]], default_list_id: str | None) -> Iterator[Problem]:
+def _header_problems(number: int, named: Sequence[tuple[str, str]], layout: Layout) -> Iterator[Problem]:
     yield from _column_problems(number, named)
     columns = {column for column, _ in named}
     if "name" not in columns:
         yield Problem(number, None, "there is no column name; --map name=NAME reads it from another one")
-    if "list" not in columns and default_list_id is None:
+    if "list" not in columns and layout.default_list is None:
         yield Problem(number, None, "there is no column list; give --list for all rows")
 
 
 def _column_problems(number: int, named: Iterable[tuple[str, str]]) -> Iterator[Problem]:
     """Yield what is wrong with columns, each beside its name in the file."""
-    if unknown := [quoted(name) for column, name in named if column not in COLUMNS]:
+    if unknown := [quoted(name) for column, name in named if column not in IMPORTED]:
         yield Problem(number, None, f"unknown: {', '.join(unknown)}; {_UNKNOWN}")
     for column, count in Counter(column for column, _ in named).items():
         if count > 1:
@@ -307,7 +333,7 @@ def _json_records(file: BinaryIO, layout: Layout) -> Iterator[_Record | Problem]
         named = [(column, name) for name in value if (column := layout.column(name)) is not None]
         problems = list(_column_problems(number, named))
         for column, name in named:
-            if column in COLUMNS and not isinstance(value[name], str | None):
+            if column in IMPORTED and not isinstance(value[name], str | None):
                 problems.append(Problem(number, name, "must be a string or null"))
         yield from problems
         if not problems:
@@ -323,7 +349,7 @@ def _is_text(value: str) -> bool:
 
 
 def check(
-    number: int, values: Cells, lists: Names, default_list_id: str | None, layout: Layout, names: Mapping[str, str] = {}
+    number: int, values: Cells, boards: Mapping[str | None, Board], layout: Layout, names: Mapping[str, str] = {}
 ) -> Iterator[FileRow | Problem]:
     """Yield the row that is made from these cells, or the problem of each of them.
 
@@ -331,7 +357,10 @@ def check(
     """
     cells = {column: value for column, value in values.items() if isinstance(value, str)}
     wrong: dict[str, str] = {column: _ENCODING for column, value in cells.items() if not _is_text(value)}
-    due, pos, list_id = None, None, default_list_id
+    if not layout.has_places:
+        wrong |= {column: _ENGINE for column in ("board", "account") if column in cells}
+    board = None if "board" in wrong else boards.get(cells.get("board"))
+    due, pos, list_id = None, None, None
     if not cells.get("name", "").strip():
         wrong["name"] = "is missing"
     try:
@@ -342,13 +371,17 @@ def check(
         pos = Position(cells["pos"].strip().lower()) if "pos" in cells else None
     except ValueError:
         wrong.setdefault("pos", 'is neither "top" nor "bottom"')
-    try:
-        list_id = lists.find(cells["list"]) if "list" in cells else default_list_id
-    except UsageError as error:
-        wrong.setdefault("list", str(error))
-    if list_id is None:
-        wrong.setdefault("list", "is missing, and no --list is given")
-    if wrong or list_id is None:
+    if board is None:
+        wrong.setdefault("board", "is missing, and no --board is given")
+    else:
+        try:
+            named = cells.get("list", layout.default_list)
+            list_id = None if named is None else board.lists.find(named)
+        except UsageError as error:
+            wrong.setdefault("list", str(error))
+        if list_id is None:
+            wrong.setdefault("list", "is missing, and no --list is given")
+    if wrong or board is None or list_id is None:
         hidden = {"name", "list"} | {column for column, message in wrong.items() if message is _ENCODING}
         yield from (
             Problem(number, names.get(column, column), message, None if column in hidden else cells.get(column))
@@ -356,6 +389,5 @@ def check(
         )
         return
     reference = cells.get("reference")
-    yield FileRow(
-        number, CardDraft(name=cells["name"], list_id=list_id, desc=cells.get("desc"), due=due, pos=pos, reference=reference)
-    )
+    draft = CardDraft(name=cells["name"], list_id=list_id, desc=cells.get("desc"), due=due, pos=pos, reference=reference)
+    yield FileRow(number, draft, (board.board_id, cells.get("account")))

@@ -109,7 +109,7 @@ def demo() -> None:
             await session.lists.create("Icebox", board_id=board.id, pos="bottom")
             out(f"Board {board.name} ({board.id}) has four lists. Importing the shipped cards:")
             with as_file(files("boardclient.cli") / "data" / "cards.csv") as path, path.open("rb") as file:
-                await _importing.import_file(session, file, board.id, _importing.ImportOptions())
+                await _importing.import_file(session, file, _importing.ImportOptions(board=board.id))
             renewed = plural(len(asked) - 1, "new code")
             out(f"After {_CARDS_UNTIL_EXPIRY} cards the token expired. For all 401s the application was asked for {renewed}.")
             lists, cards = await session.boards.lists(board.id), await session.boards.cards(board.id)

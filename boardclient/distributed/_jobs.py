@@ -7,12 +7,12 @@ import contextlib
 import json
 import os
 import secrets
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence, Sized
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import attrs
 import sqlalchemy as sa
@@ -115,8 +115,7 @@ async def plan(
         board_id: The board of all rows.
         ledger: The path of a file for the workers of one host, or `postgresql://…` without a password (PGPASSWORD gives it).
         name: The name of the job in the ledger. By default it is made from the board and the account.
-        account: The account that creates the cards, None for that of the environment. A ledger holds any number of jobs: one for
-            each board and account.
+        account: The account that creates the cards, None for that of the environment.
         parts: How many parts to make. By default each has 5,000 rows.
         marker: As in `create_many`.
         settle: As in `create_many`.
@@ -125,57 +124,130 @@ async def plan(
         ValueError: an argument can't be used.
         JournalError: the ledger can't be used, or has other rows under this name.
     """
-    place = checked_place(ledger)
-    job = name or f"board {board_id}" + (f", account {account}" if account else "")
+    job = _job(ledger, board_id, account, name)
+    (job,) = await _planned([job], ((board_id, account, row) for row in rows), ledger, _size(rows, parts), marker, settle)
+    return job
+
+
+@takes_place
+async def plan_many(
+    rows: Iterable[tuple[str, str | None, CardDraft]],
+    ledger: str | os.PathLike[str],
+    *,
+    parts: int | None = None,
+    marker: bool = False,
+    settle: float | None = None,
+) -> list[Job]:
+    """Split rows for several boards and accounts into jobs, one for each board and account, or resume those planned with them.
+
+    Args:
+        rows: The board, the account and the card of each row, in an order that stays. The account is None for that of the
+            environment. They are read once, and stored.
+        ledger: As in `plan`.
+        parts: About how many parts to make in all. By default each has 5,000 rows.
+        marker: As in `create_many`. It is needed if several accounts create cards on one board, to tell them apart.
+        settle: As in `create_many`.
+
+    Returns:
+        The jobs, in the order in which the rows first name them.
+
+    Raises:
+        ValueError: an argument can't be used.
+        JournalError: the ledger can't be used, or has other rows for a board and account.
+    """
+    return await _planned([], rows, ledger, _size(rows, parts), marker, settle)
+
+
+def _job(ledger: str | os.PathLike[str], board_id: str, account: str | None, name: str | None = None) -> Job:
+    name = name or f"board {board_id}" + (f", account {account}" if account else "")
+    return Job(ledger=ledger, name=name, board_id=board_id, account=account, parts=(), rows=0)
+
+
+def _size(rows: Iterable[object], parts: int | None) -> int:
+    """Return how many rows a part gets."""
     if parts is not None and parts < 1:
         raise ValueError("parts must be at least 1")
-    size = _PART_ROWS if parts is None or not isinstance(rows, Sized) else max(1, -(-len(rows) // parts))
-    async with contextlib.aclosing(Database(place)) as database:
+    return _PART_ROWS if parts is None or not isinstance(rows, Sized) else max(1, -(-len(rows) // parts))
+
+
+async def _planned(
+    given: Iterable[Job],
+    rows: Iterable[tuple[str, str | None, CardDraft]],
+    ledger: str | os.PathLike[str],
+    size: int,
+    marker: bool,
+    settle: float | None,
+) -> list[Job]:
+    """Store rows, all or none, and return their jobs: those that are given, and one for each other board and account."""
+    options = json.dumps({"marker": marker, "settle": settle})
+    async with contextlib.aclosing(Database(ledger)) as database:
         await database.create()
         async with database.begin() as connection:
-            known = (await connection.execute(sa.select(jobs.c.digest, jobs.c.options).where(jobs.c.job == job))).one_or_none()
-            options = json.dumps({"marker": marker, "settle": settle})
-            found = await _store(connection, job, rows, size, is_new=known is None)
-            if known is None:
-                values = {"job": job, "digest": found, "board_id": board_id, "options": options}
-                await connection.execute(jobs.insert().values(**values, secret=secrets.token_bytes(32), is_draining=False))
-            elif tuple(known) != (found, options):
-                raise JournalError(f"the ledger {place} has a job {job!r} with other rows or options: give this one another name")
-            else:
-                await connection.execute(jobs.update().where(jobs.c.job == job).values(is_draining=False))
-        states = await read_states(database, job)
-        return await _opened_again(
-            database, Job(ledger=place, name=job, board_id=board_id, parts=(), rows=0, account=account), states
-        )
+            columns = (jobs.c.job, jobs.c.digest, jobs.c.options)
+            known = {name: found for name, *found in await connection.execute(sa.select(*columns))}
+            plans = {(job.board_id, job.account): _Plan(job, is_new=job.name not in known) for job in given}
+            for board_id, account, draft in rows:
+                if (plan_ := plans.get((board_id, account))) is None:
+                    if not marker and any(board_id == board for board, _ in plans):
+                        raise ValueError(f"rows of several accounts on the board {board_id} need a marker, to tell them apart")
+                    job = _job(ledger, board_id, account)
+                    plan_ = plans[board_id, account] = _Plan(job, is_new=job.name not in known)
+                plan_.add(draft)
+                if len(plan_.rows) == size + _RESERVED:
+                    await plan_.store(connection, size)
+            for plan_ in plans.values():
+                if len(plan_.rows) > _RESERVED:
+                    await plan_.store(connection, len(plan_.rows) - _RESERVED)
+                await plan_.store(connection, _RESERVED, CLOSING)
+                name, found = plan_.job.name, [plan_.digest.hexdigest(), options]
+                if plan_.is_new:
+                    values = {"job": name, "digest": found[0], "board_id": plan_.job.board_id, "options": options}
+                    await connection.execute(jobs.insert().values(**values, secret=secrets.token_bytes(32), is_draining=False))
+                elif known[name] != found:
+                    raise JournalError(
+                        f"the ledger {database.where} has a job {name!r} with other rows or options: give this one another name"
+                    )
+                await connection.execute(jobs.update().where(jobs.c.job == name).values(is_draining=False))
+        return [await _opened_again(database, plan_.job) for plan_ in plans.values()]
 
 
-async def _store(connection: AsyncConnection, job: str, rows: Iterable[CardDraft], size: int, *, is_new: bool) -> str:
-    """Store rows in parts if they are new, and return their digest. The last ones are the closing part's."""
-    whole, kept, batch, first, number = blake2b(digest_size=16), deque[CardDraft](), list[CardDraft](), 0, 0
+@attrs.define
+class _Plan:
+    """A job while its rows are read."""
 
-    async def insert(part: int, drafts: Sequence[CardDraft]) -> None:
-        if is_new:
-            values = {"job": job, "part": part, "first": first, "size": len(drafts), "rows": dump_drafts(drafts)}
+    job: Job
+    is_new: bool
+    digest: Any = attrs.field(factory=partial(blake2b, digest_size=16))
+    rows: list[CardDraft] = attrs.field(factory=list)
+    """Those that are not stored yet. The last ones of all are the closing part's."""
+    _first: int = 0
+    _number: int = 0
+
+    def add(self, draft: CardDraft) -> None:
+        """Read a row."""
+        self.digest.update(digest(draft) + (draft.reference or "").encode() + b"\0")
+        self.rows.append(draft)
+
+    async def store(self, connection: AsyncConnection, count: int, part: int | None = None) -> None:
+        """Store the next rows as a part, if the job is new."""
+        drafts, self.rows = self.rows[:count], self.rows[count:]
+        if self.is_new:
+            number = self._number if part is None else part
+            values = {
+                "job": self.job.name,
+                "part": number,
+                "first": self._first,
+                "size": len(drafts),
+                "rows": dump_drafts(drafts),
+            }
             zeros = {"epoch": 0, "lease_until": 0.0, "requests": 0, "rejected": 0, "seconds": 0.0}
             await connection.execute(parts.insert().values(**values, **zeros, state="open"))
-
-    for draft in rows:
-        whole.update(digest(draft) + (draft.reference or "").encode() + b"\0")
-        kept.append(draft)
-        if len(kept) > _RESERVED:
-            batch.append(kept.popleft())
-        if len(batch) == size:
-            await insert(number, batch)
-            first, number, batch = first + len(batch), number + 1, []
-    if batch:
-        await insert(number, batch)
-        first += len(batch)
-    await insert(CLOSING, [*kept])
-    return whole.hexdigest()
+        self._first, self._number = self._first + len(drafts), self._number + 1
 
 
-async def _opened_again(database: Database, job: Job, states: dict[int, State]) -> Job:
+async def _opened_again(database: Database, job: Job) -> Job:
     """Return a job with its parts. If it has ended, open those that have rows without a card."""
+    states = await read_states(database, job.name)
     async with database.begin() as connection:
         columns = (parts.c.part, parts.c.first, parts.c.size, parts.c.state)
         found = (await connection.execute(sa.select(*columns).where(parts.c.job == job.name).order_by(parts.c.part))).all()
@@ -388,58 +460,65 @@ async def _entries(database: Database, job: str, part: int, states: dict[int, St
 # --- the whole
 
 
+Jobs: TypeAlias = Job | Sequence[Job] | str | os.PathLike[str]
+"""A job, several, or all of a ledger."""
+
+
 @takes_place
-async def report(ledger: Job | str | os.PathLike[str], *, name: str | None = None) -> BulkReport:
-    """Return the report and the audit of a whole job.
+async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
+    """Return the report and the audit of a job, or of several together.
 
     Args:
-        ledger: The job, or its ledger. Only a job knows which cards existed when it was planned: for a ledger all are "created".
-        name: The name of the job, if the ledger holds several.
+        ledger: A job, several of one ledger, or a ledger. Only jobs know which cards existed when they were planned: for a ledger
+            all are "created".
+        name: The name of a job of the ledger. None (default) stands for all.
 
     Raises:
         JournalError: the ledger can't be read, or has no such job.
     """
     async with _of(ledger, name) as (database, names):
-        if len(names) != 1:
-            raise JournalError(f"the ledger {database.where} has the jobs {', '.join(map(repr, names))}: name one of them")
-        job = names[0]
-        states = await read_states(database, job)
-        async with database.begin() as connection:
-            sums = sa.select(*(sa.func.coalesce(sa.func.sum(column), 0) for column in (parts.c.requests, parts.c.rejected)))
-            requests, rejected = tuple((await connection.execute(sums.where(parts.c.job == job))).one())
-            seconds = await connection.scalar(sa.select(sa.func.max(parts.c.seconds)).where(parts.c.job == job))
-            audit = await connection.scalar(sa.select(jobs.c.audit).where(jobs.c.job == job))
-    counts = Counter(state for state, _ in states.values())
-    already = ledger.already if isinstance(ledger, Job) else 0
-    values: dict[str, Any] = json.loads(audit or "{}")
-    failure = values.pop("audit_error", None)
+        given = [ledger] if isinstance(ledger, Job) else [] if isinstance(ledger, str | os.PathLike) else ledger
+        return await _report(database, names, sum(job.already for job in given))
+
+
+@takes_place
+async def reports(ledger: Jobs) -> dict[str, BulkReport]:
+    """Return the report of each job, by their names: one baseline and one audit for each board and account.
+
+    Raises:
+        JournalError: the ledger can't be read.
+    """
+    async with _of(ledger, None) as (database, names):
+        return {name: await _report(database, [name], 0) for name in names}
+
+
+async def _report(database: Database, names: Sequence[str], already: int) -> BulkReport:
+    counts: Counter[str] = Counter()
+    for name in names:
+        counts.update(state for state, _ in (await read_states(database, name)).values())
+    async with database.begin() as connection:
+        columns = (sa.func.sum(parts.c.requests), sa.func.sum(parts.c.rejected), sa.func.max(parts.c.seconds))
+        wanted = sa.select(*(sa.func.coalesce(column, 0) for column in columns)).where(parts.c.job.in_(names))
+        requests, rejected, seconds = tuple((await connection.execute(wanted)).one())
+        stored = (await connection.execute(sa.select(jobs.c.audit).where(jobs.c.job.in_(names)))).scalars().all()
+    audits: list[dict[str, Any]] = [json.loads(audit or "{}") for audit in stored]
+    failures = [values.pop("audit_error") for values in audits if "audit_error" in values]
     return BulkReport(
         created=counts["done"] - already,
         already=already,
         failed=counts["failed"] + counts["waiting"],
         unknown=counts["logged"] + counts["unknown"],
-        seconds=seconds or 0.0,
+        seconds=float(seconds),
         rate=(counts["done"] - already) / seconds if seconds else 0.0,
         requests=int(requests),
         rejected=int(rejected),
-        audit=_load_audit(values) if values else None,
-        audit_error=None if failure is None else BoardClientError(failure),
+        audit=_load_audit(audits) if audits and all(audits) else None,
+        audit_error=BoardClientError(failures[0]) if failures else None,
     )
 
 
 @takes_place
-async def reports(ledger: str | os.PathLike[str]) -> dict[str, BulkReport]:
-    """Return the report of each job of a ledger, by their names: one baseline and one audit for each board and account.
-
-    Raises:
-        JournalError: the ledger can't be read.
-    """
-    async with _of(ledger, None) as (_, names):
-        return {name: await report(ledger, name=name) for name in names}
-
-
-@takes_place
-async def status(ledger: str | os.PathLike[str], *, name: str | None = None) -> list[PartStatus]:
+async def status(ledger: Jobs, *, name: str | None = None) -> list[PartStatus]:
     """Return how far each part of a job is, or of all jobs of the ledger, and who holds it.
 
     Raises:
@@ -472,7 +551,7 @@ async def status(ledger: str | os.PathLike[str], *, name: str | None = None) -> 
 
 
 @takes_place
-async def drain(ledger: str | os.PathLike[str], *, name: str | None = None) -> None:
+async def drain(ledger: Jobs, *, name: str | None = None) -> None:
     """Let the workers of a job, or of all jobs of the ledger, end once their requests are completed.
 
     `plan` opens a job again.
@@ -485,10 +564,12 @@ async def drain(ledger: str | os.PathLike[str], *, name: str | None = None) -> N
 
 
 @contextlib.asynccontextmanager
-async def _of(ledger: Job | str | os.PathLike[str], name: str | None) -> AsyncGenerator[tuple[Database, list[str]], None]:
-    """Open a ledger, and find a job in it, or all."""
-    if isinstance(ledger, Job):
-        name, ledger = ledger.name, ledger.ledger
+async def _of(ledger: Jobs, name: str | None) -> AsyncGenerator[tuple[Database, list[str]], None]:
+    """Open a ledger, and find jobs in it, or all."""
+    wanted = [] if name is None else [name]
+    if not isinstance(ledger, str | os.PathLike):
+        first, *others = [ledger] if isinstance(ledger, Job) else ledger
+        ledger, wanted = first.ledger, [job.name for job in (first, *others)]
     place = checked_place(ledger)
     if "://" not in place and not _exists(place):
         raise JournalError(f"there is no ledger {place}: check the path")
@@ -496,13 +577,13 @@ async def _of(ledger: Job | str | os.PathLike[str], name: str | None) -> AsyncGe
         await database.check()
         async with database.begin() as connection:
             names = list((await connection.execute(sa.select(jobs.c.job))).scalars())
-        if name is not None and name not in names:
-            raise JournalError(f"the ledger {place} has no job {name!r}, but {', '.join(map(repr, names)) or 'none'}")
-        yield database, names if name is None else [name]
+        for one in set(wanted).difference(names):
+            raise JournalError(f"the ledger {place} has no job {one!r}, but {', '.join(map(repr, names)) or 'none'}")
+        yield database, wanted or names
 
 
 def _exists(place: str) -> bool:
-    return os.path.exists(place)
+    return os.path.exists(place)  # in a function, since this one is not asynchronous
 
 
 async def results(job: Job) -> AsyncGenerator[CardResult, None]:
@@ -543,9 +624,14 @@ def _fields(value: Any) -> list[Any]:
     return [type(value).__name__, getattr(value, "id", None), value.name, value.list_id, value.desc, due]
 
 
-def _load_audit(stored: dict[str, Any]) -> BulkAudit:
-    values: dict[str, Any] = {name: tuple(map(_loaded, one)) if isinstance(one, list) else one for name, one in stored.items()}
-    return BulkAudit(**values)
+def _load_audit(stored: Sequence[dict[str, Any]]) -> BulkAudit:
+    """Return the audit of several jobs: counts are added, and cards listed one after another."""
+    values: dict[str, Any] = {}
+    for audit in stored:
+        for name, value in audit.items():
+            values[name] = values[name] + value if name in values else value
+    loaded: dict[str, Any] = {name: tuple(map(_loaded, one)) if isinstance(one, list) else one for name, one in values.items()}
+    return BulkAudit(**loaded)
 
 
 def _loaded(values: list[Any]) -> Card | CardDraft:

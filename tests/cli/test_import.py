@@ -395,6 +395,7 @@ def test_the_offset_of_a_date_wins_over_the_zone(cli, board_service: BoardServic
         ["--settle", "inf"],
         ["--workers", "2"],
         ["--rate", "5", "--engine", "dask"],
+        ["--board", ""],
     ],
 )
 def test_options_that_can_t_be_understood_are_bad_usage(cli, board_service: BoardService, board, csv_file, options) -> None:

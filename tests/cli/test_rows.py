@@ -14,7 +14,7 @@ from boardclient import BoardList, CardDraft, Position
 from boardclient.cli import _export
 from boardclient.cli._errors import UsageError
 from boardclient.cli._names import of_lists
-from boardclient.cli._rows import FileRow, Layout, Problem, Problems, parse_due, read, recognise
+from boardclient.cli._rows import Board, FileRow, Layout, Problem, Problems, named_boards, parse_due, read, recognise
 
 LISTS = of_lists(
     [
@@ -37,7 +37,7 @@ def rows_of(text: str | bytes, form: str = "csv", default: str | None = "l2") ->
     with tempfile.TemporaryFile() as file:
         file.write(text if isinstance(text, bytes) else text.encode())
         file.flush()
-        return list(read(file, LISTS, default, recognise(file, Layout(form=form, zone=UTC))))
+        return list(read(file, {None: Board("b", LISTS)}, recognise(file, Layout(form=form, zone=UTC, default_list=default))))
 
 
 def said(text: str | bytes, form: str = "csv", default: str | None = "l2") -> list[str]:
@@ -102,8 +102,10 @@ def test_an_invalid_due_date_is_refused(text: str, message: str) -> None:
 def test_a_csv_row_becomes_a_draft_whatever_the_order_of_the_columns() -> None:
     text = 'list,pos,reference,due,desc,name\r\nTo Do,top,r-1,2027-01-02T03:04:05Z,"a, b\nc",Ship it\r\n,,,,,Plain\r\n'
     assert rows_of(text) == [
-        FileRow(2, CardDraft("Ship it", "l1", "a, b\nc", datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC), Position.TOP, "r-1")),
-        FileRow(3, CardDraft("Plain", "l2")),
+        FileRow(
+            2, CardDraft("Ship it", "l1", "a, b\nc", datetime(2027, 1, 2, 3, 4, 5, tzinfo=UTC), Position.TOP, "r-1"), ("b", None)
+        ),
+        FileRow(3, CardDraft("Plain", "l2"), ("b", None)),
     ]
 
 
@@ -114,8 +116,8 @@ def test_a_json_row_becomes_a_draft_and_null_is_not_sent() -> None:
         '{"name": "B", "due": "", "pos": "", "list": "", "reference": "", "desc": null}',
     ]
     assert rows_of("\n".join(lines), "jsonl") == [
-        FileRow(1, CardDraft("A", "l2", "", pos=Position.BOTTOM, reference="7")),
-        FileRow(3, CardDraft("B", "l2")),
+        FileRow(1, CardDraft("A", "l2", "", pos=Position.BOTTOM, reference="7"), ("b", None)),
+        FileRow(3, CardDraft("B", "l2"), ("b", None)),
     ]
 
 
@@ -202,6 +204,25 @@ def test_a_json_lines_file_is_read_or_its_invalid_places_are_named(text: str | b
     assert all(part in item for part, item in zip(expected, found, strict=True)), found
 
 
+def test_rows_may_name_a_board_and_an_account_where_an_engine_runs_them() -> None:
+    text = "name,list,board,Account\nA,To Do,,\nB,Only,Other,ada\nC,To Do,,ada\n"
+    engine = "needs --engine dask: there is a job for each board and account"
+    assert said(text) == [
+        "2=A",
+        *(f"row 3, column {column}: '{value}': {engine}" for column, value in (("board", "Other"), ("Account", "ada"))),
+        f"row 4, column Account: 'ada': {engine}",
+    ]
+    with tempfile.TemporaryFile() as file:
+        file.write(text.encode() + b"D,Only,\x81,\n")
+        file.flush()
+        layout = recognise(file, Layout(has_places=True))
+        assert list(named_boards(file, layout)) == ["Other"]
+        found = list(read(file, {"Other": Board("o", of_lists([BoardList("l", "Only")]))}, layout))
+    assert [row.place for row in found if isinstance(row, FileRow)] == [("o", "ada")]
+    problems = [shown(row) for row in found if isinstance(row, Problem)]
+    assert problems[0] == "row 2, column board: is missing, and no --board is given"
+
+
 def test_without_a_default_every_row_needs_a_list() -> None:
     assert said("name\nA\n", default=None) == ["row 1: there is no column list; give --list for all rows"]
     assert said("name,list\nA,To Do\nB,\n", default=None) == ["2=A", "row 3, column list: is missing, and no --list is given"]
@@ -251,7 +272,7 @@ def test_a_csv_file_gives_back_what_was_written(written: list[CardDraft], column
     writer.writeheader()
     writer.writerows(map(as_cells, written))
     found = rows_of(text.getvalue().encode("utf-8-sig" if bom else "utf-8"))
-    assert found == [FileRow(number, draft) for number, draft in enumerate(written, 2)]
+    assert found == [FileRow(number, draft, ("b", None)) for number, draft in enumerate(written, 2)]
 
 
 @given(st.lists(drafts, max_size=5), st.sampled_from(",;\t|"))

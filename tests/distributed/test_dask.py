@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from boardclient import AsyncSession, BulkProgress, CardDraft
+from boardclient.distributed import SqlTokenStore, plan, status
 from boardclient.integrations.dask import DaskRun
 from boardclient.testing import BoardService, faults
 
@@ -33,7 +34,13 @@ class World:
     session: AsyncSession
     board_id: str
     list_id: str
+    other: tuple[str, str]
+    """Another board, and its list."""
     environment: dict[str, str]
+
+    @property
+    def places(self) -> str:
+        return f"{self.board_id}:{self.list_id},{':'.join(self.other)}"
 
     async def start(self, *line: str) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE
@@ -47,7 +54,8 @@ class World:
         return process.returncode, out.decode(), err.decode()
 
     async def cards(self) -> Counter[str | None]:
-        return Counter(card.name for card in await self.session.boards.cards(self.board_id))
+        boards = (self.board_id, self.other[0])
+        return Counter([card.name for board_id in boards for card in await self.session.boards.cards(board_id)])
 
 
 @pytest.fixture
@@ -55,9 +63,8 @@ async def world() -> AsyncIterator[World]:
     async with BoardService() as service, service.session() as session:
         board = await session.boards.create("Board")
         to_do = await session.lists.create("To Do", board_id=board.id)
-        names = {"BASE_URL": service.base_url, "TOKEN": service.token, "KEY": service.key}
-        environment = {**os.environ, **{f"BOARDCLIENT_{name}": value for name, value in names.items()}}
-        yield World(service, session, board.id, to_do.id, environment)
+        other = service.seed({"To Do": []}, "Other")
+        yield World(service, session, board.id, to_do.id, (other.id, other.lists["To Do"]), {**os.environ, **service.environment})
 
 
 async def test_an_import_by_the_workers_of_a_cluster(world: World, tmp_path: Path) -> None:
@@ -92,21 +99,47 @@ async def test_an_import_by_the_workers_of_a_cluster(world: World, tmp_path: Pat
     assert (code, "there is no ledger" in err) == (2, True)
 
 
-async def test_options_that_contradict_each_other_are_refused(world: World, tmp_path: Path) -> None:
+async def test_rows_that_name_boards_and_accounts(world: World, ledger: str, tmp_path: Path) -> None:
+    """An account whose user has to sign in holds up its own rows alone. Afterwards the same line creates them, and no others."""
+    other, file = world.other[0], tmp_path / "cards.csv"
+    places = [("", ""), (other, "ada"), (other, "bob")] * 10
+    file.write_text("name,list,board,account\n" + "".join(f"card {n},To Do,{b},{a}\n" for n, (b, a) in enumerate(places)))
+    line = ["import", str(file), "--board", world.board_id, "--engine", "dask", "--workers", "1", "--ledger", ledger]
+    line += ["--settle", "0.3", "--marker", "--json"]
+    store = SqlTokenStore(ledger)
+    for account, created, already, exit_code in (("ada", 20, 0, 4), ("bob", 10, 20, 0)):
+        credentials = world.service.oauth_credentials(store=store, account=account)
+        await credentials.exchange_code(world.service.new_code(), world.session)
+        code, out, err = await world.boardclient(*line)
+        assert code == exit_code, err
+        found = json.loads(out.splitlines()[-1])
+        counts = [found[name] for name in ("created", "already", "failed", "not_sent")]
+        assert counts == [created, already, 0, 30 - created - already]
+        states = {part.job.rpartition(" ")[2]: part.state for part in await status(ledger)}
+        assert states == {world.board_id: "done", "ada": "done", "bob": "done" if code == 0 else "consent"}
+        assert ("account 'bob' has to sign in" in err) is bool(code)
+    assert found["audit"]["confirmed"] == 30
+    assert await world.cards() == Counter(f"card {n}" for n in range(30))
+
+
+async def test_a_cluster_or_an_account_that_can_not_be_used_is_refused(world: World, tmp_path: Path) -> None:
     """Nothing is sent, and exit code 2 says that the line is wrong."""
     file = tmp_path / "cards.csv"
     file.write_text("name,list\nA,To Do\n")
-    line = ["import", str(file), "--board", world.board_id]
-    for words in (["--workers", "2"], ["--engine", "dask", "--rate", "3"], ["--engine", "dask", "--scheduler", "tcp://far:8786"]):
-        code, _, err = await world.boardclient(*line, *words)
-        assert code == 2, err
+    line = ["import", str(file), "--board", world.board_id, "--engine", "dask"]
+    code, _, err = await world.boardclient(*line, "--scheduler", "tcp://far:8786")
+    assert (code, "use tls://" in err) == (2, True)
+    file.write_text("name,list,account\nA,To Do,ada\n")
+    del world.environment["BOARDCLIENT_CLIENT_ID"]
+    code, _, err = await world.boardclient(*line)
+    assert (code, "needs BOARDCLIENT_CLIENT_ID" in err) == (2, True)
     assert not world.service.calls_of("cards.create")
 
 
 async def test_workers_and_the_coordinator_are_killed(world: World, tmp_path: Path) -> None:
     """Dask replaces workers. The same program again resumes what the coordinator left, whose scheduler died with it."""
     world.service.latency = 0.02
-    line = [str(Path(__file__).with_name("dask_run.py")), world.board_id, world.list_id, str(tmp_path / "ledger"), "300"]
+    line = [str(Path(__file__).with_name("dask_run.py")), world.places, str(tmp_path / "ledger"), "300"]
     sent = world.service.calls_of
     coordinator = await world.start(*line)
     children = psutil.Process(coordinator.pid).children
@@ -139,7 +172,7 @@ async def test_the_scheduler_of_a_cluster_is_killed(world: World, tmp_path: Path
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     address = f"tcp://127.0.0.1:{port}"
-    line = [str(Path(__file__).with_name("dask_run.py")), world.board_id, world.list_id, str(tmp_path / "ledger"), "300", address]
+    line = [str(Path(__file__).with_name("dask_run.py")), world.places, str(tmp_path / "ledger"), "300", address]
     worker = ["-m", "distributed.cli.dask_worker", address, "--no-nanny", "--no-dashboard", "--nthreads", "1"]
     worker += ["--host", "127.0.0.1", "--local-directory", str(tmp_path)]
     running: list[asyncio.subprocess.Process] = []
@@ -176,20 +209,20 @@ async def test_a_run_in_this_process_shows_progress_and_stops(
     drafts = [CardDraft(f"card {n}", world.list_id) for n in range(300)]
     seen: list[BulkProgress] = []
 
-    def run(**options: Any) -> DaskRun:
-        settings = {"parts": 2, "workers": 2, "settle": 0.3, "lease": 2.0, "concurrency": 1, "on_progress": seen.append}
-        return DaskRun(drafts, world.board_id, tmp_path / "ledger", **{**settings, **options})
+    async def run(**options: Any) -> DaskRun:
+        job = await plan(drafts, world.board_id, tmp_path / "ledger", parts=2, settle=0.3)
+        assert world.service.token.encode() not in pickle.dumps(job)
+        return DaskRun(job, **{"workers": 2, "lease": 2.0, "concurrency": 1, "on_progress": seen.append, **options})
 
     with pytest.raises(RuntimeError, match="within its `async with` block"):
-        async for _ in run():
+        async for _ in await run():
             pass
-    async with run() as first:
-        assert world.service.token.encode() not in pickle.dumps([first._job, first._options])
+    async with await run() as first:
         asyncio.get_running_loop().call_later(2.5, first.stop)
         early = [result.state async for result in first]
     assert len(early) < 300
     world.service.latency = 0.0
-    async with run(concurrency=8, on_progress=None) as second:
+    async with await run(concurrency=8, on_progress=None) as second:
         late = Counter([result.state async for result in second])
     assert late == {"created": 300 - second.report.already, "already": second.report.already}
     assert seen[-1].total == 300

@@ -152,9 +152,9 @@ async def test_tasks_do_not_travel_to_other_hosts_in_clear_text() -> None:
     """Dask's tasks are code that each reader of the connection could replace."""
     for address in ("tcp://far.example:8786", "far.example:8786"):
         with pytest.raises(ValueError, match="use tls://"):
-            DaskRun([], "b1", "ledger", scheduler=address)
+            DaskRun([], scheduler=address)
     options: dict[str, Any] = {"scheduler": "tls://far.example:8786"}
-    DaskRun([], "b1", "ledger", **options)
+    DaskRun([], **options)
 
 
 async def test_a_database_that_can_not_be_used_is_named() -> None:

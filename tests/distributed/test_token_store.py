@@ -20,8 +20,7 @@ from boardclient import (
     Token,
     TokenStore,
 )
-from boardclient.distributed import Job, SqlTokenStore, drain, plan, report, reports, status
-from boardclient.integrations.dask import DaskRun
+from boardclient.distributed import Job, SqlTokenStore, drain, plan, plan_many, report, reports, status
 from boardclient.testing import BoardService
 from boardclient.testing import TokenStoreSuite as Suite
 
@@ -117,10 +116,10 @@ async def test_an_error_of_the_database_holds_no_token(tmp_path: Path) -> None:
     [
         SqlTokenStore,
         lambda url: Pace(shared=url),
-        lambda url: DaskRun([], "board", url),
         lambda url: Job(ledger=url, name="job", board_id="board", parts=(0,), rows=1),
         lambda url: asyncio.run(plan([], "board", url)),
         lambda url: asyncio.run(plan([], "board", ledger=url)),
+        lambda url: asyncio.run(plan_many([], url)),
         lambda url: asyncio.run(report(url)),
         lambda url: asyncio.run(reports(url)),
         lambda url: asyncio.run(status(url)),

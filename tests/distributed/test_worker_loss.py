@@ -40,6 +40,7 @@ from boardclient.distributed import (
     import_part,
     import_part_now,
     plan,
+    plan_many,
     report,
     reports,
     results,
@@ -146,8 +147,7 @@ async def test_small_jobs_and_no_rows(board: Board) -> None:
         job = await board.plan(board.drafts(count), name=f"job {count}", parts=1)
         await board.run(job)
         assert (await report(job)).created == count
-    with pytest.raises(JournalError, match="name one of them"):
-        await report(board.ledger)
+    assert (await report(board.ledger)).created == 4
     with pytest.raises(JournalError, match="has no job 'job 4'"):
         await status(board.ledger, name="job 4")
     assert (await report(board.ledger, name="job 3")).created == 3
@@ -173,6 +173,10 @@ async def test_what_does_not_fit_the_ledger_is_refused(board: Board, tmp_path: P
         await board.plan(drafts[1:])
     with pytest.raises(JournalError, match="with other rows or options"):
         await board.plan(drafts, marker=True)
+    places = [(board.board_id, account, draft) for account in (None, "ada") for draft in drafts]
+    with pytest.raises(ValueError, match="need a marker, to tell them apart"):
+        await plan_many(places, board.ledger)
+    assert await plan_many([], board.ledger) == []
     with pytest.raises(JournalError, match="has no part 99"):
         await board.run(attrs.evolve(job, parts=(99,)))
     with pytest.raises(JournalError, match="has no job 'other'"):
@@ -552,9 +556,10 @@ async def test_boards_and_accounts_of_one_ledger(board: Board, monkeypatch: pyte
     for name, value in service.environment.items():
         monkeypatch.setenv(name, value)
     other = service.seed({"To Do": []}, "Other")
-    ada = await board.plan(board.drafts(30), account="ada")
-    others = [CardDraft(f"card {n}", other.lists["To Do"]) for n in range(20)]
-    bob = await plan(others, other.id, board.ledger, account="bob", parts=2, settle=0.3)
+    rows = [(other.id, "bob", CardDraft(f"card {n}", other.lists["To Do"])) for n in range(20)]
+    rows[9:9] = [(board.board_id, "ada", draft) for draft in board.drafts(30)]
+    bob, ada = await plan_many(rows, board.ledger, parts=6, settle=0.3)
+    assert (len(bob.parts), bob.rows, len(ada.parts), ada.rows) == (2, 20, 3, 30)
     store = SqlTokenStore(board.ledger)
     await service.oauth_credentials(store=store, account="ada").exchange_code(service.new_code(), board.session)
 
@@ -578,4 +583,7 @@ async def test_boards_and_accounts_of_one_ledger(board: Board, monkeypatch: pyte
         ada.name: (30, True),
         bob.name: (20, True),
     }
+    whole = await report([ada, bob])
+    assert whole.audit is not None
+    assert (whole.created, whole.audit.confirmed, whole.audit.unexpected) == (50, 50, ())
     assert len(await board.session.boards.cards(other.id)) == 20
