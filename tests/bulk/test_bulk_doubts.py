@@ -222,24 +222,3 @@ async def test_one_card_that_two_responses_name_is_one_row_s() -> None:
     results = {result.draft.name: result for result in await memory.results("abcd")}
     ids = [result.card.id for result in results.values() if result.card is not None]
     assert len(ids) == len(set(ids)) >= 3
-
-
-@virtually
-@pytest.mark.parametrize("marker", [None, True])
-async def test_a_card_that_gets_the_identifier_of_a_deleted_one_is_not_made_twice(marker: bool | None) -> None:
-    """The row is unknown, since the identifier is known as that of the deleted one. A marker shows that the card is its own."""
-
-    class GivingAgain(Memory):
-        async def call(self, request):  # type: ignore[no-untyped-def]  # -- as its base's
-            if request.operation == "cards.create" and len(self.sent) == 2:
-                del self.cards[-1]
-                self.made -= 1
-            return await super().call(request)
-
-    memory = GivingAgain()
-    async with memory.run("abcdef", marker=marker) as run:
-        states = {result.draft.name: result.state async for result in run}
-    assert states == dict.fromkeys("abdef", "created") | {"c": "created" if marker else "unknown"}
-    assert run.report.audit is not None
-    assert not run.report.audit.is_sound  # the other row has lost its card
-    assert [name for name, _ in memory.sent] == [*"abcdef"]

@@ -16,42 +16,8 @@ from boardclient import (
     CredentialError,
     RateLimitError,
     SessionClosedError,
-    StaticCredentials,
 )
 from boardclient.testing import BoardService, faults
-
-
-@pytest.mark.parametrize("concurrency", [1, 8])
-async def test_refused_credentials_end_the_run(service: BoardService, list_id: str, concurrency: int) -> None:
-    """After a 401 no card is sent; the results so far are returned, then the error is raised."""
-    service.faults.add(faults.status(401), "cards.create", call=range(5, 10000))
-    async with service.session(StaticCredentials(service.token, service.key), retry=None) as session:
-        seen = []
-        async with session.cards.create_many(drafts(list_id, 500), concurrency=concurrency) as run:
-            with pytest.raises(AuthenticationError):
-                async for result in run:
-                    seen.append(result)
-            with pytest.raises(AuthenticationError):
-                await run.wait()
-    assert [result.state for result in seen].count("created") == 4
-    assert {type(result.error) for result in seen if result.error} == {AuthenticationError}
-    assert len(seen) == len(service.calls_of("cards.create")) <= 4 + concurrency
-    assert run.report.failed == len(seen) - 4
-
-
-async def test_failing_provider_ends_the_run(service: BoardService, list_id: str) -> None:
-    """A provider that has no credentials ends the run with a CredentialError."""
-
-    class Provider:
-        async def acquire(self, exchange: object) -> Any:
-            raise LookupError("none")
-
-        async def renew(self, rejected: object, exchange: object) -> Any: ...
-
-    async with service.session(Provider()) as session, session.cards.create_many(drafts(list_id, 50)) as run:
-        with pytest.raises(CredentialError):
-            await run.wait()
-    assert service.calls_of("cards.create") == []
 
 
 async def test_closed_session_ends_the_run(service: BoardService, list_id: str) -> None:

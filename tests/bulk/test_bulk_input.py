@@ -239,25 +239,6 @@ async def test_a_slow_input_holds_up_no_row_that_it_has_yielded() -> None:
     assert source.closed == 1
 
 
-async def test_a_row_that_an_input_yields_once_the_run_was_left_is_not_taken() -> None:
-    """The generator has swallowed the cancellation of its step."""
-    ends = []
-
-    async def drafts() -> AsyncIterator[CardDraft]:
-        try:
-            yield draft(0)
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
-            yield draft(1)
-        finally:
-            ends.append(True)
-
-    service = Service()
-    async with service.run(drafts(), 1) as run:
-        await anext(run)
-    assert (service.begun, ends) == (["card 0"], [True])
-
-
 async def test_an_error_of_an_input_after_the_run_was_left_is_no_complaint() -> None:
     """A run that was left before it came to an error of its input does not log it."""
     complaints: list[object] = []

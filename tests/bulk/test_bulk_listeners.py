@@ -114,12 +114,6 @@ async def test_nothing_secret_is_in_the_journal(world: World, marker: Any) -> No
     assert {state for state, _ in kept(world.path).values()} == {"done", "failed", "waiting", "unknown"}
 
 
-async def test_a_journal_may_be_named_by_a_string(world: World) -> None:
-    """A path is a string or a Path."""
-    await world.finish(world.drafts(0), journal=str(world.path))
-    assert (await world.finish(world.drafts(0)))[0] == {"0": "already"}
-
-
 async def test_listeners_see_when_the_wait_for_the_board_is_over(moments: Moments) -> None:
     """Progress says "settling" until the board was read, and listeners are notified at once that it no longer waits."""
     memory, heard = Memory(moments), []

@@ -311,24 +311,15 @@ async def test_leaving_a_run_that_is_held() -> None:
 
 @virtually
 async def test_the_board_is_read_through_an_outage() -> None:
-    """Beginning, settling and the audit wait for the service as rows do."""
-    service = Service(down_at=0.0, down_for=10.0)
-    report = await service.run(100, board_id="board").wait()
-    assert report.created == 100
+    """Beginning, settling and the audit wait for the service, and for consent, as rows do."""
+    for failure in (refused, lambda: ConsentRequired("sign in")):
+        report = await Service(failure, down_at=0.0, down_for=10.0).run(100, board_id="board").wait()
+        assert report.created == 100
     service = Service(unavailable, down_at=1.0, down_for=20.0)
     report = await service.run(1000, board_id="board", settle=1.0).wait()
     assert (report.created, report.unknown, report.failed) == (1000, 0, 0)
     assert report.audit is not None
     assert "settling" in {progress.waiting_for for progress in service.reported}
-
-
-@virtually
-async def test_a_service_that_never_responded_is_not_read_again() -> None:
-    """A 5xx for the first request of a run is an error after a short while: the address may be wrong."""
-    service = Service(unavailable, down_at=0.0, down_for=1e9)
-    with pytest.raises(ServerError):
-        await service.run(100, board_id="board").wait()
-    assert asyncio.get_running_loop().time() < 20.0
 
 
 @pytest.mark.parametrize("retry_after", [None, 0.5, 40.0])
@@ -342,14 +333,21 @@ async def test_the_board_is_read_through_refusals(retry_after: float | None) -> 
     assert max(pauses) <= max(10.0, retry_after or 0.0) + 0.1
 
 
-@pytest.mark.parametrize("retry_after", [None, 3600.0])
+@pytest.mark.parametrize(
+    ("failure", "seconds"),
+    [
+        (lambda: RateLimitError("429", 429), 300.0),
+        (lambda: RateLimitError("429", 429, retry_after=3600.0), 1.0),
+        (unavailable, 20.0),
+        (missing, 20.0),
+    ],
+)
 @virtually
-async def test_the_board_is_refused_for_too_long(retry_after: float | None) -> None:
-    """After five minutes, or at once where more is asked for, the refusal is raised."""
-    service = Service(lambda: RateLimitError("429", 429, retry_after=retry_after), down_at=0.0, down_for=1e9)
-    with pytest.raises(RateLimitError):
-        await service.run(10, board_id="board").wait()
-    assert asyncio.get_running_loop().time() < 300.0
+async def test_a_board_that_is_never_read_ends_the_run(failure: Callable[[], BoardClientError], seconds: float) -> None:
+    """A 429 after five minutes, or at once where more is asked for. Others soon, since the address may be wrong."""
+    with pytest.raises(type(failure())):
+        await Service(failure, down_at=0.0, down_for=1e9).run(10, board_id="board").wait()
+    assert asyncio.get_running_loop().time() < seconds
 
 
 @virtually

@@ -104,14 +104,6 @@ async def test_a_pace_that_sessions_share_is_the_run_s(world: World) -> None:
     world.service.assert_no_duplicates()
 
 
-async def test_a_fixed_number_of_workers_comes_through_a_limit(world: World) -> None:
-    """Refused now and then, a run with a concurrency of its own creates each card once."""
-    world.service.faults.add(faults.status(429, headers={"Retry-After": "0"}), "cards.create", call=range(4, 7))
-    _, report = await world.finish(world.drafts(*range(20)), concurrency=8)
-    assert (report.created, report.rejected, report.requests) == (20, 3, 23)
-    world.service.assert_no_duplicates()
-
-
 @pytest.mark.parametrize("how", ["stops", "leaves"])
 async def test_rows_that_wait_for_the_pace_are_left_to_the_next_run(how: str, moments: Moments, path: Path) -> None:
     """A run that is stopped or left during a pause that the service asked for ends at once."""

@@ -235,15 +235,6 @@ async def test_another_account_is_refused(world: World) -> None:
     assert world.sent == ["0"]
 
 
-async def test_another_oauth_account_is_refused(world: World) -> None:
-    """The package's own provider names its account."""
-    async with world.service.session(world.service.oauth_credentials(account="ann")) as session:
-        await attrs.evolve(world, session=session).finish(world.drafts(0))
-    async with world.service.session(world.service.oauth_credentials(account="bob")) as session:
-        with pytest.raises(JournalError, match="account 'ann'"):
-            await attrs.evolve(world, session=session).finish(world.drafts(0))
-
-
 async def test_a_board_that_cannot_be_read_at_the_start_frees_the_journal(world: World) -> None:
     """A run that can't begin raises why, sends nothing, and leaves the journal to the next."""
     world.service.faults.add(faults.status(401), "boards.lists")

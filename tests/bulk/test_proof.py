@@ -11,8 +11,7 @@ import attrs
 import pytest
 from bulk_helpers import World
 
-from boardclient import AuthenticationError, BulkReport, CardDraft, CardResult, Credentials
-from boardclient.errors import ConsentRequired
+from boardclient import AuthenticationError, BulkReport, CardDraft, CardResult
 from boardclient.testing import faults
 
 
@@ -798,27 +797,6 @@ async def test_the_board_is_read_with_patience(world: World, operation: str, fau
     done = await run(world, "abcd", committed="b", lost="c")
     assert set(done.states.values()) == {"created"}
     assert done.audit.is_sound
-
-
-async def test_reading_the_board_waits_for_a_user_who_has_to_sign_in(world: World) -> None:
-    """The run begins once the user has consented."""
-
-    class Later:
-        asked = 0
-
-        async def acquire(self, exchange: Any) -> Credentials:
-            self.asked += 1
-            if self.asked < 3:
-                raise ConsentRequired("sign in")
-            return Credentials(world.service.token, world.service.key)
-
-        async def renew(self, rejected: Credentials, exchange: Any) -> Credentials:
-            return rejected
-
-    view = world.session.with_credentials(Later())
-    drafts = [CardDraft("a", world.lists[0])]
-    report = await view.cards.create_many(drafts, board_id=world.board_id, settle=0.0).wait()
-    assert report.created == 1
 
 
 async def test_a_board_that_can_never_be_read_leaves_rows_unknown(world: World, passing_time: Any) -> None:

@@ -156,16 +156,6 @@ async def test_a_reader_sees_what_is_in_doubt(path: Path) -> None:
     assert await run(path, range(40)) == ["doubtful"] * 16 + ["send"] * 24
 
 
-async def test_rows_in_doubt_are_recognised_by_their_content(path: Path) -> None:
-    """Rows that were known by their positions when a run was killed have references now."""
-    await run(path, "ab")
-    ledger = await opened(path)
-    again = [Row(index, CardDraft(name, "l1", reference=f"r{name}")) for index, name in enumerate("abc")]
-    await ledger.admit(again)
-    await ledger.aclose()
-    assert [row.action for row in again] == ["doubtful", "doubtful", "send"]
-
-
 # --- mistakes
 
 
@@ -239,43 +229,6 @@ async def test_a_network_file_system_is_refused(
         assert await run(path, "a") == ["send"]
 
 
-FULL = """
-import asyncio, resource, signal, sys
-from boardclient import CardDraft, JournalError
-from boardclient.bulk._journal_ledger import JournalLedger
-from boardclient.bulk._life import Row
-
-async def main():
-    ledger = await JournalLedger.open(sys.argv[1], {"service": "https://boards.example", "board": "b1"}, 8)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, 80_000))
-    for start in range(0, 10**5, 50):
-        try:
-            await ledger.admit([Row(n, CardDraft("card " * 20, "l1")) for n in range(start, start + 50)])
-        except JournalError as error:
-            print(start, error)
-            break
-    try:
-        await ledger.aclose()
-    except JournalError as error:
-        print(error)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="the limit is one of POSIX")
-async def test_a_full_disk_ends_the_run_with_nothing_lost(path: Path) -> None:
-    """Rows that could not be logged are not sent; with room again, the journal resumes."""
-    ended = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True)
-    first, second = ended.stdout.splitlines()
-    start, why = first.split(" ", 1)
-    assert why == second
-    assert "can't grow" in why or "can't be read or written" in why
-    assert len(states(path)) == int(start) > 0
-    assert await run(path, ["card " * 20] * 5) == ["send"] * 5  # nothing was released
-
-
 async def test_another_program_that_locks_the_file_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while: it may only be reading."""
     monkeypatch.setattr(_journal_file, "_LOCK_SECONDS", 0.01)
@@ -342,49 +295,8 @@ async def test_rows_logged_for_a_cancelled_run_are_not_in_doubt(path: Path, step
     assert {*states(path)} <= {"waiting"}
 
 
-async def test_every_row_is_found_again_in_a_long_journal(path: Path) -> None:
-    """In the run that logged it and in later ones."""
-    given = [Row(n, CardDraft(f"card {n}", "l1", reference=f"{n * 7919 % 1000}")) for n in range(230)]
-    ledger = await opened(path)
-    for start in range(0, 230, 23):
-        await ledger.admit(given[start : start + 23])
-    for early in (0, 120, 229):
-        with pytest.raises(JournalError, match="comes twice"):
-            await ledger.admit([Row(500, given[early].draft)])
-    await ledger.aclose()
-    ledger = await opened(path)
-    again = [Row(row.index, row.draft) for row in given]
-    await ledger.admit(again)
-    assert [row.seq for row in again] == [row.seq for row in given]
-    with pytest.raises(JournalError, match="comes twice"):
-        await ledger.admit([Row(500, given[0].draft)])
-    await ledger.aclose()
-
-
 async def test_many_rows_are_read_in_pages(path: Path) -> None:
     """In the order of logging."""
     await run(path, range(2500))
     assert [row.key for row in read_rows(path)] == [*range(2500)]
     assert [row.key for row in read_rows(path, "done")] == []
-
-
-async def test_baseline_and_secret_stay(path: Path) -> None:
-    """Later runs of a journal know what was there before the first one."""
-    ledger = await opened(path)
-    assert (ledger.is_new, await ledger.baseline()) == (True, None)
-    await ledger.set_baseline(["b1", "b2"])
-    (row,) = rows("a")
-    await ledger.admit([row])
-    ledger.release(row)
-    assert not await ledger.other_doubts()
-    secret = ledger.secret
-    await ledger.aclose()
-    ledger = await opened(path)
-    found = await ledger.baseline()
-    assert found is not None
-    assert "b1" in found
-    assert (ledger.secret, ledger.is_new) == (secret, False)
-    assert [(doubt.key, doubt.content.name) for doubt in await ledger.other_doubts()] == [(0, "a")]
-    await ledger.admit(rows("a"))
-    assert not await ledger.other_doubts()
-    await ledger.aclose()
