@@ -7,13 +7,10 @@ percent-encoding, JSON escapes and HTML character references. This finds a secre
 
 from __future__ import annotations
 
-import bisect
 import functools
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar, cast
-
-import attrs
 
 _PASSES: Final = 4
 _LONGEST_FORM: Final = 32
@@ -100,8 +97,8 @@ def forms_of(secrets: Iterable[str]) -> frozenset[bytes]:
 
 
 def is_free_of(text: bytes, forms: Iterable[bytes]) -> bool:
-    """Return True if the text has no escape in it, and none of the forms, as most headers."""
-    return _ESCAPING.search(text) is None and not any(form in text for form in forms)
+    """Return True if none of the forms is in the text, nor in what it is after a pass."""
+    return not any(form in plain for plain in _passes(text) for form in forms)
 
 
 def masked(text: bytes, forms: frozenset[bytes], kept_bytes: int | None = None) -> bytes:
@@ -120,37 +117,33 @@ def masked(text: bytes, forms: frozenset[bytes], kept_bytes: int | None = None) 
     return b"".join([*pieces, text[at:end]])
 
 
-def _forms(secret: str) -> set[bytes]:
-    """Return what to search for: the secret, and its forms after each pass."""
-    form: bytes | None = secret.encode()
-    forms: set[bytes] = set()
-    for _ in range(_PASSES + 1):
-        if form is None or (forms and len(form) < _SHORTEST_FORM):
-            break
-        forms |= {form, form.replace(b" ", b"+")}
-        unescaped = _unescaped(form)
-        form = None if unescaped is None else unescaped.text
-    return forms
+def _forms(secret: str) -> Iterator[bytes]:
+    """Yield what to search for: the secret, and its forms after each pass."""
+    for number, form in enumerate(_passes(secret.encode())):
+        if number == 0 or len(form) >= _SHORTEST_FORM:
+            yield form
+            yield form.replace(b" ", b"+")
+
+
+def _passes(text: bytes) -> Iterator[bytes]:
+    """Yield the text as it is, and after each pass."""
+    yield text
+    for _ in range(_PASSES if _ESCAPING.search(text) else 0):
+        text = _ESCAPE.sub(_plain, text)
+        yield text
 
 
 def _places(text: bytes, forms: Iterable[bytes]) -> list[tuple[int, int]]:
     """Return the start and end of each form in the text, in order and merged where they overlap."""
     found: list[tuple[int, int]] = []
-    passes: list[_Unescaped] = []
-    searched = text
-    while True:
+    sources: Sequence[int] = range(len(text) + 1)
+    for _ in range(_PASSES + 1):
         for form in forms:
-            start = searched.find(form)
+            start = text.find(form)
             while start >= 0:
-                place = (start, start + len(form))
-                for earlier in reversed(passes):
-                    place = earlier.source_of(*place)
-                found.append(place)
-                start = searched.find(form, start + len(form))
-        if len(passes) == _PASSES or (unescaped := _unescaped(searched)) is None:
-            break
-        passes.append(unescaped)
-        searched = unescaped.text
+                found.append((sources[start], sources[start + len(form)]))
+                start = text.find(form, start + len(form))
+        text, sources = _traced_pass(text, sources)
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(found):
         if merged and start < merged[-1][1]:
@@ -160,52 +153,18 @@ def _places(text: bytes, forms: Iterable[bytes]) -> list[tuple[int, int]]:
     return merged
 
 
-@attrs.frozen(eq=False)
-class _Unescaped:
-    """A text after one pass, and where its unescaped pieces are and were."""
-
-    text: bytes
-    starts: list[int]
-    stops: list[int]
-    source_starts: list[int]
-    source_stops: list[int]
-
-    def source_of(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the start and end in the text before the pass."""
-        return self._position(start, is_start=True), self._position(stop - 1, is_start=False)
-
-    def _position(self, index: int, *, is_start: bool) -> int:
-        number = bisect.bisect_right(self.starts, index) - 1
-        if number < 0:
-            return index if is_start else index + 1
-        if index < self.stops[number]:
-            return self.source_starts[number] if is_start else self.source_stops[number]
-        position = self.source_stops[number] + index - self.stops[number]
-        return position if is_start else position + 1
-
-
-def _unescaped(text: bytes) -> _Unescaped | None:
-    """Return the text after one pass, None if nothing in it is escaped."""
+def _traced_pass(text: bytes, sources: Sequence[int]) -> tuple[bytes, list[int]]:
+    """Return the text after a pass, and where each of its bytes and its end come from, as `sources` says of the text before."""
     pieces: list[bytes] = []
-    known: dict[bytes, bytes] = {}
-    places = _Unescaped(b"", [], [], [], [])
-    at = length = 0
+    traced: list[int] = []
+    at = 0
     for match in _ESCAPE.finditer(text):
         start, stop = match.span()
-        written = match[0]
-        if (plain := known.get(written)) is None:
-            plain = known[written] = _plain(match)
+        plain = _plain(match)
         pieces += [text[at:start], plain]
-        length += start - at
-        places.starts.append(length)
-        length += len(plain)
-        places.stops.append(length)
-        places.source_starts.append(start)
-        places.source_stops.append(stop)
+        traced += [*sources[at:start], *[sources[start]] * len(plain)]
         at = stop
-    if not pieces:
-        return None
-    return attrs.evolve(places, text=b"".join([*pieces, text[at:]]))
+    return b"".join([*pieces, text[at:]]), [*traced, *sources[at:]]
 
 
 def _plain(match: re.Match[bytes]) -> bytes:
