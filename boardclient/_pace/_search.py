@@ -61,28 +61,25 @@ _COUNT: Final = 8
 """The least number of accepted attempts for a measurement."""
 
 # refusals that have another cause than the rate
-_ROUGH: Final = 8.0
-"""Up to this limit, in requests per second, the first measurement is too rough to contradict anything."""
-_APART: Final = 4
-"""Refusals that are fewer attempts apart are not isolated."""
-_CLOSE: Final = 60
-"""The number of attempts within which three isolated refusals begin a trial."""
-_TRIED: Final = 0.8
-"""The rate of a trial, as a part of the one before."""
-_LEAST_SHARE: Final = 0.01
-"""The smallest share that a trial looks for: a smaller one would take too many attempts."""
+_TOLERATED: Final = 3.0
+"""How many isolated refusals say nothing, where none is usual."""
+_RARE: Final = 1 / 300
+"""How often one more of them is tolerated, as a share of the attempts."""
+_CREDIT: Final = 8.0
+"""How many refusals may come together by chance, where some are usual."""
+_EXCESS: Final = 1.5
+"""By how much the refused share may exceed the usual one."""
 _MOST_USUAL: Final = 0.15
 """A larger share of refusals is never usual."""
+_TRIED: Final = 0.8
+"""The rate of a trial, as a part of the accepted one before."""
 _ENOUGH: Final = 8
 _LEAST: Final = 16
 _MOST: Final = 300
-"""How many refusals, and how many attempts at least and at most, a trial takes: two shares differ by chance."""
+_TRIAL_SECONDS: Final = 15.0
+"""How many refusals a trial takes, or else how many attempts at least and at most, and seconds: two shares differ by chance."""
 _BELIEF: Final = 0.5
-"""The part of a usual share that is still believed after refusals that it does not explain."""
-_ROUND: Final = 60
-"""After how many usual refusals their share is measured again."""
-_CHANCE: Final = 1e-4
-"""A number of refusals in a row that is less likely than this by chance ends a usual share."""
+"""The part of a usual share that is still believed after a block that it does not explain."""
 
 
 # --- phases: what is known of the limit, and how the rate grows without refusals
@@ -158,13 +155,10 @@ class Steady:
 class Trial:
     """Several refusals were isolated. Send less than was accepted: what is still refused has another cause than the rate.
 
-    `origin`, `limit` and `aim` are what they were before, `accepted` the rate that was accepted, and `share` the part that was
-    refused.
+    `origin` is the phase before, `accepted` the rate that was accepted then, and `share` the part that was refused.
     """
 
     origin: Phase
-    limit: float | None
-    aim: float
     accepted: float
     share: float
     serial: int
@@ -174,12 +168,12 @@ class Trial:
         """Return the unchanged rate."""
         return rate
 
-    def remaining(self, serial: int) -> float | None:
-        """Return the part that is still refused, None if more attempts are needed."""
+    def usual(self, serial: int) -> float | None:
+        """Return the part that is usual because it is still refused, None if more attempts are needed."""
         count = serial - self.serial
-        if self.refused < _ENOUGH and count < min(_MOST, max(_LEAST, _ENOUGH / self.share)):
+        if self.refused < _ENOUGH and count < max(_LEAST, min(_MOST, _ENOUGH / self.share, _TRIAL_SECONDS * self.accepted)):
             return None
-        return min(_MOST_USUAL, self.refused / count) if self.refused > 1 else 0.0
+        return min(_EXCESS * self.share, _MOST_USUAL, self.refused / count) if self.refused > 1 else 0.0
 
 
 Phase: TypeAlias = Open | Approach | Steady | Trial
@@ -201,8 +195,6 @@ class Block:
     asks: bool
     is_outage: bool
     """Whether an attempt was refused with 503, which is no sign of a limit on the number of requests."""
-    before: int
-    """How many attempts had been refused until it began."""
     is_unexpected: bool = False
     """Whether the refused rate is below a limit that was confirmed."""
     refused: int = 1
@@ -258,35 +250,40 @@ class Evidence:
         return next((mark for mark in reversed(blocks) if serial - mark.serial >= _COUNT), blocks[0] if blocks else self._begun)
 
 
+@attrs.define
 class Usual:
-    """The share of attempts that is refused at any rate. Owned by a `Search`."""
+    """The share of attempts that is refused at any rate, and how many more refusals it explains. Owned by a `Search`.
 
-    def __init__(self) -> None:
-        self.share = 0.0
-        self._serial = self._refused = self._streak = 0
+    The credit grows with the attempts, and each refusal takes one from it.
+    """
+
+    share: float = 0.0
+    refused: int = 0
+    """How many attempts were refused since the credit was full."""
+    _full: int = 0
+    """The last attempt at which it was full."""
+    _serial: int = 0
+    _credit: float = _TOLERATED
 
     def begin(self, share: float, serial: int) -> None:
-        """Begin a round after an attempt."""
-        self.share = share if share > 0.003 else 0.0
-        self._serial, self._refused, self._streak = serial, 0, 0
-
-    def note_accepted(self, serial: int) -> bool:
-        """Note an accepted attempt. Return True at the end of a round, when the share has to be measured again."""
-        self._streak = 0
-        return self.share > 0 and (serial - self._serial) * self.share >= _ROUND
-
-    def share_of_round(self, serial: int) -> float:
-        """Return the share that was refused in the round."""
-        return self._refused / max(1, serial - self._serial)
+        """Set the share that is usual after an attempt."""
+        self.share = share if share > _RARE else 0.0
+        self._credit, self._serial = math.inf, serial
 
     def explains(self, serial: int) -> bool:
-        """Return whether one more refusal, of this attempt, is usual."""
-        if not self.share:
-            return False
-        self._refused += 1
-        self._streak += 1
-        expected = self.share * max(0, serial - self._serial)
-        return self.share**self._streak > _CHANCE and self._refused <= 1 + expected + 3 * math.sqrt(expected)
+        """Take a refused attempt from the credit. Return whether that was enough."""
+        self._credit += max(_RARE, _EXCESS * self.share) * (serial - self._serial)
+        most = _CREDIT if self.share else _TOLERATED
+        if self._credit >= most:
+            self._credit, self._full, self.refused = most, serial - 1, 0
+        self._serial = serial
+        self._credit -= 1
+        self.refused += 1
+        return self._credit >= 0
+
+    def share_since_full(self) -> float:
+        """Return the share that was refused since the credit was full."""
+        return min(0.5, self.refused / max(1, self._serial - self._full))
 
 
 # --- the search
@@ -308,8 +305,6 @@ class Search:
         self._first_places = places
         self._lowered = 0
         """The number of the last attempt that was started before the rate was last lowered."""
-        self._doubts: list[Block] = []
-        """The last isolated refusals in a row."""
 
     def grow(self, now: float, step: float, in_flight: int) -> None:
         """Raise the aim after `step` seconds, as the phase says."""
@@ -334,8 +329,6 @@ class Search:
         if block is None:
             if isinstance(self.phase, Trial):
                 self._judge_trial(self.phase, attempt)
-            elif self._usual.note_accepted(attempt.serial):
-                self._verify(attempt.serial)
         elif attempt.serial > self._lowered:
             self._unblock(block, attempt)
         elif attempt.serial > block.serial:
@@ -368,7 +361,8 @@ class Search:
         """
         block, phase = self.block, self.phase
         is_late = attempt.serial <= self._lowered
-        is_usual = block is None and not is_late and (isinstance(phase, Trial) or self._usual.explains(attempt.serial))
+        is_usual = block is None and not is_late
+        is_usual = is_usual and (isinstance(phase, Trial) or (self._usual.share > 0 and self._usual.explains(attempt.serial)))
         self.evidence.note_refused(attempt.serial, attempt.started_at, is_usual=is_usual)
         is_outage = not is_throttling and retry_after is None
         if block is not None:
@@ -388,9 +382,7 @@ class Search:
     def _begin_block(self, attempt: PacedAttempt, now: float, *, is_outage: bool) -> None:
         known, phase, rate = self.limit, self.phase, attempt.rate
         measured, count = self._measure(attempt.serial, attempt.started_at)
-        self.block = Block(
-            phase, attempt.serial, attempt.started_at, known, rate, known is None, is_outage, self.evidence.refused
-        )
+        self.block = Block(phase, attempt.serial, attempt.started_at, known, rate, known is None, is_outage)
         self._lowered = self.serial
         if known is not None:
             self.block.is_unexpected = isinstance(phase, Steady) and rate < _BELOW * known
@@ -435,10 +427,7 @@ class Search:
             end = (max(end, block.retry_at - 1.0) + attempt.started_at) / 2
         measured, count = self._measure(attempt.serial - 1, end)
         self.block = None
-        self._usual.begin(_BELIEF * self._usual.share, self.serial)
-        if not block.is_isolated:
-            self._doubts.clear()
-        if block.is_isolated and self._doubt(block):
+        if self._doubt(block):
             pass
         elif block.limit is None and not count:  # nothing was accepted before
             evidence.begin(attempt.serial - 1, attempt.started_at)
@@ -467,54 +456,35 @@ class Search:
     # --- refusals that may have another cause than the rate
 
     def _doubt(self, block: Block) -> bool:
-        """Ignore the first two isolated refusals, and begin a trial at the third."""
-        doubts = self._doubts
-        if doubts and block.serial - doubts[-1].serial < _APART:
-            self._doubts = [block]  # so close together, they show that the limit has fallen
+        """Ignore an isolated refusal where it says nothing of the limit, or begin a trial if there were too many."""
+        may_ignore = block.accepted >= 3 * block.refused if block.limit is None else block.is_unexpected
+        if not (block.is_isolated and may_ignore):
+            self._usual.share *= _BELIEF
             return False
-        doubts.append(block)
-        while not (block.serial - doubts[0].serial < _CLOSE or all(doubt.is_unexpected for doubt in doubts)):
-            doubts.pop(0)
-        first = doubts[0]
-        is_rough = block.limit is not None and block.limit < _ROUGH and not all(doubt.is_unexpected for doubt in doubts)
-        if block.limit is None and block.accepted < 3 * block.refused:
-            return False
-        if len(doubts) > 2 and not is_rough:
-            self._doubts = []
-            sent, refused = block.serial - first.serial, block.before - first.before
-            accepted = (sent - refused) / max(1e-3, block.since - first.since)
-            self._begin_trial(
-                accepted, refused / max(1, sent), first.origin, first.limit, HIGHEST if first.limit is None else first.rate
-            )
-        elif block.limit is None:
-            self.limit, self.phase, self.aim = None, block.origin, HIGHEST
+        self.phase = block.origin
+        if isinstance(self.phase, Steady):
+            self.phase.limit = self._set_limit(_CRUISE * block.rate)
         else:
-            return block.is_unexpected
+            self.limit, self.aim = None, HIGHEST
+        if not self._usual.explains(block.serial):
+            share = self._usual.share_since_full()
+            accepted = self._measure(block.serial, block.since)[0] if block.limit is None else block.rate * (1 - share)
+            self._lowered = self.serial
+            self.phase = Trial(self.phase, accepted, share, self.serial)
+            self.aim = min(HIGHEST, max(LOWEST, _TRIED * accepted))
         return True
-
-    def _begin_trial(self, accepted: float, share: float, origin: Phase, limit: float | None, aim: float) -> None:
-        """Send less than was accepted, which a limit does not refuse."""
-        self._lowered = self.serial
-        self.phase = Trial(origin, limit, aim, accepted, share, self.serial)
-        self.aim = min(HIGHEST, max(LOWEST, _TRIED * accepted))
-
-    def _verify(self, serial: int) -> None:
-        """Measure the usual share again, since it may have been wrong, or has changed."""
-        share = max(_LEAST_SHARE, self._usual.share_of_round(serial))
-        self._begin_trial(self.aim, share, self.phase, self.limit, self.aim)
 
     def _judge_trial(self, trial: Trial, attempt: PacedAttempt) -> None:
         """End a trial once it has a result."""
         if attempt.serial <= trial.serial:
             return
-        remaining = trial.remaining(attempt.serial)
-        if remaining is None:
+        usual = trial.usual(attempt.serial)
+        if usual is None:
             return
-        was_usual = self._usual.share > 0
-        self._usual.begin(remaining, self.serial)
-        if remaining > trial.share / 4:
-            self.limit, self.aim = trial.limit, trial.aim
-            self.phase = trial.origin if was_usual or trial.limit is None else Approach(_CLIMB)
+        self._usual.begin(usual, self.serial)
+        if self.limit is None and self._usual.share:
+            self.phase, self.aim = trial.origin, HIGHEST
         else:
             self._lowered = self.serial
-            self.phase = Steady(self._set_limit(trial.accepted / (1 - remaining)), is_new=True)
+            limit = self._set_limit(trial.accepted / (1 - self._usual.share))
+            self.phase = Approach(_CLIMB) if self._usual.share else Steady(limit, is_new=True)
