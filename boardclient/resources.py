@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from boardclient import _operations as operations
 from boardclient._operations import Parameters, extended
 from boardclient._pipeline._pipeline import Pipeline
+from boardclient._responses import add_words
+from boardclient.errors import BoardClientError, Effect
 from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Member, Position
 
 if TYPE_CHECKING:
@@ -171,7 +174,8 @@ class Cards(_Resource):
         If the response does not show `list_id` and `due`, the card has those that were sent. After an error whose `effect` is
         UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an error, as a
         bulk run of one row does: the card that is found is returned, one that is proven absent is sent again, and otherwise the
-        error names the cards that may be it. The timeout holds for each request, not for `settle`.
+        error names the cards that may be it. The timeout holds for each request, not for `settle`. The effect of an error is what
+        became of the card, also if the board could not be read.
 
         Args:
             name: The name of the card.
@@ -197,8 +201,15 @@ class Cards(_Resource):
         if is_extended:
             raise ValueError("board_id, unknown and settle can't be used with extra_query, extra_headers and extra_body")
         draft = CardDraft(name, list_id, desc=desc, due=due, pos=pos)
-        async with self.create_many([draft], concurrency=1, board_id=board_id, unknown=unknown, settle=settle) as run:
-            (result,) = [result async for result in run]
+        run = self.create_many([draft], concurrency=1, board_id=board_id, unknown=unknown, settle=settle)
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(run)
+            except BoardClientError as error:  # its effect is that of the reading
+                error.effect, error.repeatable = Effect.NOT_SENT, False
+                add_words(error, "the card was not sent")
+                raise
+            result = await anext(run)  # without one, it raises why the card was refused or not sent
         if result.card is None:
             assert result.error is not None  # noqa: S101 -- it has one of both
             raise result.error

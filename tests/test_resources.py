@@ -1,5 +1,6 @@
 """Every method of the four resources, end to end on the embedded service."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -210,6 +211,41 @@ async def test_a_card_that_may_exist_is_not_sent_again(service: BoardService, se
         await session.cards.create("a", list_id=todo.id, board_id=board.id, unknown="report", settle=0.0)
     assert caught.value.effect is Effect.UNKNOWN
     assert len(service.rules.cards) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [(faults.status(401), "status 401"), (faults.status(407), "status 407"), (faults.hang(), "the session was closed")],
+)
+async def test_the_error_of_a_lost_card_is_never_that_of_a_reading(
+    service: BoardService, fault: faults.Fault, words: str
+) -> None:
+    """If its board can't be read for its credentials, a proxy or a closed session, the error is the card's, and says why."""
+    board = service.seed({"Inbox": []})
+    service.faults.add(faults.drop(commit=True), "cards.create")
+    service.faults.add(fault, "boards.cards", call=2)
+    async with service.session() as session, asyncio.timeout(60):
+        task = asyncio.create_task(session.cards.create("a", list_id=board.lists["Inbox"], board_id=board.id, settle=0.0))
+        await service.received("boards.cards", 2)
+        if isinstance(fault, faults.Hang):
+            await session.aclose()
+        with pytest.raises(TransportError, match=f"^POST .* is not known: .*{words}") as caught:
+            await task
+    assert (caught.value.effect, caught.value.repeatable, len(service.rules.cards)) == (Effect.UNKNOWN, False, 1)
+
+
+@pytest.mark.parametrize("operation", ["boards.lists", "boards.cards"])
+@pytest.mark.parametrize("fault", [faults.status(401), faults.status(503), faults.foreign_body(b"<html>", "text/html")])
+@pytest.mark.usefixtures("passing_time")
+async def test_a_card_whose_board_can_not_be_read_is_not_sent(service: BoardService, fault: faults.Fault, operation: str) -> None:
+    """The error is that of the reading, and its effect what became of the card."""
+    board = service.seed({"Inbox": []})
+    service.faults.add(fault, operation)
+    async with service.session(retry=None, timeout=None) as session:
+        with pytest.raises(BoardClientError, match="the card was not sent") as caught:
+            await session.cards.create("a", list_id=board.lists["Inbox"], board_id=board.id)
+    assert (caught.value.effect, caught.value.repeatable) == (Effect.NOT_SENT, False)
+    assert not service.calls_of("cards.create")
 
 
 async def test_a_card_that_is_refused_raises_why(service: BoardService, session: AsyncSession) -> None:
