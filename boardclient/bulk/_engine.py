@@ -277,8 +277,8 @@ class Engine:
         why = None
         if not (card.id.isalnum() or _is_usable(card.id)):
             why = "a later call can't send the identifier"  # not shown, since it may repeat a credential
-        elif not self._ledger.seen.add(card.id):
-            row.names_known = True
+        elif card.id in self._reconciler.unaccounted or not self._ledger.seen.add(card.id):
+            row.named = card.id
             why = "the response names a card which is another row's or an older one"
         if why is not None:
             self._note_failure(row, DecodeError(f"{_LINE}: {why}", "id", _LINE))

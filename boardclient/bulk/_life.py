@@ -154,8 +154,8 @@ class Row:
     """The marker in its card's description, once it was made."""
     doubted_at: float = 0.0
     """When its effect became unknown in this run, on the loop's clock."""
-    names_known = False
-    """Whether a response named a card that was known already: a service may give identifiers again."""
+    named: str | None = None
+    """The card that a response named, though it was known already: a service may give identifiers again."""
     absent_at: Extent | None = None
     """How many cards a listing showed that lacked its card, since it was last sent."""
     sent_as = 0

@@ -212,13 +212,15 @@ class Evidence:
         """Whether the names of all samples are shown as they were sent."""
         self.is_marked = markers.are_used
         """Whether each sample shows its own marker."""
-        for card_id, row in samples:
-            card = listing.samples.get(card_id)
-            if card is None:
-                continue
-            content = markers.content(row)
+        sent = [
+            (row, markers.content(row), card) for card_id, row in samples if (card := listing.samples.get(card_id)) is not None
+        ]
+        left_out = {field for field in FIELDS if any(getattr(content, field) is not None for _, content, _ in sent)}
+        self.fields = {*FIELDS} - (left_out - listing.fields)
+        """The fields that are compared: all but those that no card shows, though a sample was sent with them."""
+        for row, content, card in sent:
             self._lists[content.list_id] = max(row.sent_as, self._lists.get(content.list_id, 0))
-            if EqualCards([card], listing.fields).to(content):
+            if EqualCards([card], self.fields).to(content):
                 self._equal.add(content.list_id)
             self.shows_names = self.shows_names and normal(card.name or "") == content.name
             self.is_marked = self.is_marked and markers.is_shown(row, card)
@@ -292,7 +294,7 @@ def make_audit(
     """Compare a listing with what is known of the rows. `named` are the cards that the errors of unknown rows name."""
     others = [*listing.unaccounted, *(card for card in listing.doubted if card.id in named)]
     # Without a baseline, it is not known which cards existed before, unless they show a marker.
-    equal = EqualCards(others if listing.has_baseline else [], listing.fields)
+    equal = EqualCards(others if listing.has_baseline else [], evidence.fields)
 
     def cards_of(rows: Iterable[Row]) -> set[str]:
         return {card.id for row in rows for card in equal.to(markers.content(row))}

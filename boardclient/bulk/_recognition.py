@@ -19,6 +19,7 @@ from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from itertools import chain
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from boardclient.bulk._life import Row
@@ -305,9 +306,9 @@ class RowMarkers:
         """Return True if a card shows the marker of a row."""
         return (self.of(row) or "").casefold() in markers(card.desc)
 
-    def secret_of(self, rows: Iterable[Row]) -> set[str]:
-        """Return the markers of rows that no other card shows unless its description was copied."""
-        return {self.of(row) or "" for row in rows} if self.are_secret else set()
+    def of_all(self, rows: Iterable[Row]) -> set[str]:
+        """Return the markers of rows, without case."""
+        return {(self.of(row) or "").casefold() for row in rows} if self.are_used else set()
 
     def cards_of_rows(self, cards: Iterable[Card]) -> set[str]:
         """Return the ids of the cards that show the marker of any row that has one."""
@@ -315,7 +316,7 @@ class RowMarkers:
 
     def cards_of(self, rows: Iterable[Row], cards: Iterable[Card]) -> set[str]:
         """Return the ids of the cards that show the marker of one of these rows."""
-        return self._cards_with({(self.of(row) or "").casefold() for row in rows}, cards)
+        return self._cards_with(self.of_all(rows), cards)
 
     def _cards_with(self, wanted: IdSet | set[str], cards: Iterable[Card]) -> set[str]:
         if not self.are_used:
@@ -326,26 +327,38 @@ class RowMarkers:
         """Return the card of each row, by its place, that shows its marker.
 
         The second result are the cards of rows for which that is not clear. If rows share a marker, it is clear only if they are
-        equal or have as many cards.
+        equal or have as many cards. A card with the markers of several rows is that of the one whose name it has.
         """
         if not self.are_used:
             return {}, {}
         places: defaultdict[str, list[int]] = defaultdict(list)
+        names: defaultdict[str, set[str]] = defaultdict(set)
         for place, row in enumerate(rows):
-            places[(self.of(row) or "").casefold()].append(place)
+            marker = (self.of(row) or "").casefold()
+            places[marker].append(place)
+            names[marker].add(normal(row.draft.name))
+        named = {row.named for row in rows}
+        claims: list[tuple[bool, bool, set[str], Card]] = []
+        for card in cards:
+            if shown := markers(card.desc) & places.keys():
+                own = {marker for marker in shown if normal(card.name or "") in names[marker]}
+                claims.append((card.id not in named, not own, own or shown, card))
         marked: defaultdict[str, list[Card]] = defaultdict(list)
-        # Automations copy descriptions into cards of their own: one with the name of a row is rather its card.
-        names = {row.draft.name for row in rows}
-        for card in sorted(cards, key=lambda card: card.name not in names):
-            held = markers(card.desc) & places.keys()
-            free = next((marker for marker in sorted(held) if len(marked[marker]) < len(places[marker])), None)
-            if free is not None:
-                marked[free].append(card)
+        shared: defaultdict[str, list[Card]] = defaultdict(list)
+        # Descriptions are copied into other cards: one that a response named, or with the name of the row, is rather its own.
+        for _, _, claimed, card in sorted(claims, key=itemgetter(0, 1)):
+            for marker in claimed:
+                if len(claimed) > 1:
+                    shared[marker].append(card)
+                elif len(marked[marker]) < len(places[marker]):
+                    marked[marker].append(card)
         found: dict[int, Card] = {}
         unclear: dict[int, list[Card]] = {}
-        for marker, given in marked.items():
-            if len(given) == len(places[marker]) or len({digest(rows[place].draft) for place in places[marker]}) == 1:
-                found.update(zip(places[marker], given, strict=False))
+        for marker in marked.keys() | shared.keys():
+            given, mine = marked[marker], places[marker]
+            is_clear = not shared[marker] and len({digest(rows[place].draft) for place in mine}) == 1
+            if len(given) == len(mine) or is_clear:
+                found.update(zip(mine, given, strict=False))
             else:
-                unclear.update(dict.fromkeys(places[marker], given))
+                unclear.update({place: [*given, *shared[marker]] for place in mine})
         return found, unclear

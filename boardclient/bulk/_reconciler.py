@@ -9,6 +9,7 @@ import asyncio
 import copy
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from boardclient._responses import add_words, ends_run
@@ -60,8 +61,8 @@ class Reconciler:
         """The identifiers of the cards that their errors name."""
         self._read_at: list[float] = []
         """When the board was read, on the loop's clock."""
-        self._listed_in: dict[str, int] = {}
-        """In which of these readings each unaccounted card was first listed as it is, from 1."""
+        self.unaccounted: dict[str, int] = {}
+        """The cards that no row is known to have created, and which of these readings, from 1, first listed each as it is."""
 
     async def prepare(self, *, reads_cards: bool) -> None:
         """Read the board's lists, and the cards that exist before the first row.
@@ -138,21 +139,25 @@ class Reconciler:
         listing = await self._board.listing(self._samples.ids, self._doubts([*rows, *self._unknown]))
         self._read_at.append(asyncio.get_running_loop().time())
         for card in listing.unaccounted:
-            if card.id not in self._listed_in or not self._board.is_noted(card.id, card):
+            if card.id not in self.unaccounted or not self._board.is_noted(card.id, card):
                 self._board.note_look(card.id, card)
-                self._listed_in[card.id] = len(self._read_at)
+                self.unaccounted[card.id] = len(self._read_at)
         return listing
 
     def _doubts(self, rows: Sequence[Row]) -> Callable[[Card], bool] | None:
-        """Return what tells the known cards that may be rows' in doubt: they show a marker, or a name as they did not before."""
+        """Return what tells the known cards that may be rows' in doubt.
+
+        A response named them, or they show a secret marker, or another marker or a name as they did not before.
+        """
         if not rows:
             return None
-        wanted, names = self._markers.secret_of(rows), {normal(row.draft.name) for row in rows}
+        named, names, wanted = {row.named for row in rows}, {normal(row.draft.name) for row in rows}, self._markers.of_all(rows)
 
         def is_doubted(card: Card) -> bool:
-            if wanted and not wanted.isdisjoint(markers(card.desc)):
+            is_marked = bool(wanted) and not wanted.isdisjoint(markers(card.desc))
+            if card.id in named or (is_marked and self._markers.are_secret):
                 return True
-            return normal(card.name or "") in names and not self._board.is_noted(card.id, card)
+            return (is_marked or normal(card.name or "") in names) and not self._board.is_noted(card.id, card)
 
         return is_doubted
 
@@ -170,7 +175,7 @@ class Reconciler:
         owned = {card.id for card in found.values()}
         if evidence.is_marked:  # otherwise responses may have named the cards of other rows
             owned |= self._markers.cards_of_rows(cards)
-        suspects = Suspects([card for card in cards if card.id not in owned], self._listed_in, evidence)
+        suspects = Suspects([card for card in cards if card.id not in owned], self.unaccounted, evidence)
         findings: list[RowFinding] = []
         resembling: dict[int, Sequence[Card]] = {}
         for place, row in enumerate(rows):
@@ -196,10 +201,12 @@ class Reconciler:
     ) -> tuple[dict[int, Card], dict[int, list[Card]]]:
         """Return the card of each row by its place, and the cards of rows for which it is not clear. `others` follow `rows`.
 
-        A card whose identifier is known is a row's if it shows its secret marker. If it equals the row, that is not clear.
+        A card whose identifier is known is a row's if it shows its secret marker. If it shows another marker of the row, equals
+        the row, or was named by its response, that is not clear.
         """
-        known = listing.doubted if self._markers.are_secret else []
-        found, unclear = self._markers.match(rows, [*listing.unaccounted, *known])
+        known = listing.doubted
+        found, unclear = self._markers.match(rows, [*listing.unaccounted, *(known if self._markers.are_secret else ())])
+        remade, _ = self._markers.match(rows, () if self._markers.are_secret else known)
         given, copies = {card.id for card in found.values()}, listing.copies()
         claims = {
             place: Claim(self._markers.content(row), digest(row.draft), self._since(row))
@@ -208,22 +215,26 @@ class Reconciler:
         }
         earlier = {place: Claim(doubt.content, b"%d" % doubt.seq, 0) for place, doubt in enumerate(others, len(rows))}
         free = [card for card in listing.unaccounted if listing.has_baseline and card.id not in given]
-        equal, equally = find_equal({**claims, **earlier}, EqualCards(free, listing.fields), self._listed_in)
-        doubted = EqualCards(listing.doubted, listing.fields)
+        equal, equally = find_equal({**claims, **earlier}, EqualCards(free, evidence.fields), self.unaccounted)
+        doubted, by_id = EqualCards(known, evidence.fields), {card.id: card for card in chain(listing.unaccounted, known)}
         for place, claim in claims.items():
             draft = rows[place].draft
             # The card of a row that is the same is that row's.
             cards = [card for card in doubted.to(claim.content) if not self._board.is_noted(card.id, draft)]
+            if place in remade:
+                cards.append(remade[place])
             if place in equal and (cards or _is_copy(equal[place], draft, copies) or not evidence.shows_as_sent(draft.list_id)):
                 cards.append(equal.pop(place))
+            if place not in equal and (named := by_id.get(rows[place].named or "")) is not None:
+                cards.append(named)
             if cards:
-                equally[place] = [*equally.get(place, ()), *cards]
+                equally[place] = list({card.id: card for card in chain(equally.get(place, ()), cards)}.values())
         return {**found, **equal}, {**unclear, **equally}
 
     def _absence(self, row: Row, listing: Listing, evidence: Evidence) -> RowFinding:
         """Return a finding for a row that is not listed, which is absent if an earlier, shorter listing lacked it too."""
         list_id, open_lists = row.draft.list_id, self._board.open_lists
-        if row.names_known:
+        if row.named is not None:
             return _unknown(row, "its response named a card which is known as another")
         if open_lists is not None and list_id not in open_lists:
             return _unknown(row, f"the list {list_id} was archived or removed, so its cards may not be listed")
@@ -259,7 +270,7 @@ class Reconciler:
             evidence,
             self._markers,
             recovered=self._recovered,
-            reused=max(listing.reused, self._replaced),
+            reused=max(listing.reused, self._replaced) + sum(listing.has_row(row.named or "") for row in self._unknown),
         )
 
 

@@ -205,7 +205,7 @@ def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None
 
     Raises:
         JournalError: there is no journal, it is in use or can't be written, it has no such row, nothing about the row is in
-            doubt, or the card is another row's.
+            doubt, or the card is another row's and its error did not name it.
         ValueError: neither or both of `card_id` and `absent` are given, or the identifier is unusable.
     """
     if (card_id is None) is not absent:
@@ -224,7 +224,7 @@ def resolve(journal: str | os.PathLike[str], row: RowKey, *, card_id: str | None
             return
         elif found[1] not in _IN_DOUBT:
             refusal = f"{named(row)} is {found[1]}, not in doubt ({found[2]})"
-        elif card_id is not None and (other := _row_of(file.connection, card_id)) is not None:
+        elif card_id is not None and (other := _other_row(file.connection, found[0], card_id)) is not None:
             refusal = f"the card {card_id} is that of {named(other)}"
         else:
             file.connection.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?)", (found[0], *outcome))
@@ -305,7 +305,11 @@ def adopt(
         file.record_adopted([(seq, "done", card_id) for (seq, action, _), (_, _, card_id) in pairs if action == "send"])
 
 
-def _row_of(connection: sqlite3.Connection, card_id: str) -> RowKey | None:
+def _other_row(connection: sqlite3.Connection, seq: int, card_id: str) -> RowKey | None:
+    """Return the row that has a card, unless the journal names it as one that may be that of the row `seq` by now."""
+    cards = connection.execute("SELECT cards FROM resembling WHERE seq = ?", (seq,)).fetchone()
+    if cards is not None and card_id in [card[0] for card in json.loads(cards[0])]:
+        return None
     found = connection.execute(
         "SELECT key FROM outcomes JOIN rows USING (seq) WHERE state = 'done' AND detail = ?", (card_id,)
     ).fetchone()

@@ -5,6 +5,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -12,6 +13,8 @@ import pytest
 from bulk_helpers import World
 
 from boardclient import AuthenticationError, BulkReport, CardDraft, CardResult
+from boardclient.bulk import resolve
+from boardclient.errors import JournalError
 from boardclient.testing import faults
 
 
@@ -221,6 +224,49 @@ async def test_a_card_that_was_listed_before_a_row_was_sent_is_not_its_own(world
     assert Counter(world.sent) == (Counter("abcdef") if is_gone else Counter("abcddef"))
 
 
+@pytest.mark.parametrize("field", ["due", "desc"])
+async def test_a_card_that_lacks_what_was_sent_is_a_rows_only_if_the_listing_leaves_it_out(world: World, field: str) -> None:
+    """No other card shows the field, and no other row was sent with it: the card may be another's with the same name."""
+    world.service.rules.shape = shown_as(desc=lambda desc: desc or None)
+    given: dict[str, Any] = {"due": datetime(2030, 1, 1, tzinfo=UTC)} if field == "due" else {"desc": "text"}
+    drafts = [CardDraft(name, world.lists[0], **(given if name == "b" else {})) for name in "abcd"]
+    done = await run(world, drafts, lost="b", before_reading=lambda: add_card(world, "b"))
+    assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
+    assert [card.name for card in done.audit.resembling] == ["b"]
+
+
+async def test_a_field_that_the_listing_leaves_out_is_not_compared(world: World) -> None:
+    """Cards of other rows that were sent with it show that."""
+    world.service.rules.shape = shown_as(due=lambda due: None)
+    drafts = [CardDraft(name, world.lists[0], due=datetime(2030, 1, 1, tzinfo=UTC)) for name in "abcd"]
+    done = await run(world, drafts, committed="b", lost="c")
+    assert set(done.states.values()) == {"created"}
+    assert world.there == [*"abcd"]
+
+
+@pytest.mark.parametrize("marker", [True, lambda draft: f"row-{draft.name}"])
+@pytest.mark.parametrize("are_renamed", [False, True])
+async def test_a_description_with_the_markers_of_two_rows_belongs_to_the_one_with_its_name(
+    world: World, marker: Any, are_renamed: bool
+) -> None:
+    """Somebody pastes the description of a lost card under that of another. If both are renamed, one row is unknown."""
+
+    def paste() -> None:
+        first, second = record(world, "b"), record(world, "c")
+        first.desc = f"{second.desc}\n{first.desc}"
+        if are_renamed:
+            first.name, second.name = "one", "two"
+
+    done = await run(world, "abcdef", committed="bc", before_reading=paste, marker=marker)
+    cards = {name: result.card and result.card.id for name, result in done.results.items()}
+    if are_renamed:
+        assert done.states == {**dict.fromkeys("acdef", "created"), "b": "unknown"}
+    else:
+        assert (cards["b"], cards["c"]) == (record(world, "b").id, record(world, "c").id)
+    assert Counter(world.sent) == Counter("abcdef")
+    assert not done.audit.is_wrong
+
+
 # --- identifiers that are given again
 
 
@@ -277,13 +323,67 @@ async def test_a_response_that_names_an_older_card_of_others_makes_no_row_create
 
 
 async def test_a_row_whose_response_names_a_known_card_is_never_absent(world: World) -> None:
-    """The service shows names in another way, so nothing shows whose card it is now."""
+    """The service shows names in another way, so nothing shows whose card it is now. A person can say so."""
     world.service.rules.shape = shown_as(name=lambda name: f"TICKET {name}")
     world.service.faults.add(GivingAgain(world, "a", is_lost=False), "cards.create", call=2)
-    done = await run(world, "abcd")
+    done = await run(world, "abcd", journal=world.path)
+    assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
+    card_id = record(world, "b").id
+    assert f"the card {card_id} may be its own" in done.error("b")
+    assert [card.id for card in done.audit.resembling] == [card_id]
+    assert (done.audit.reused, done.audit.is_wrong) == (1, True)
+    assert Counter(world.sent) == Counter("abcd")
+    with pytest.raises(JournalError, match="is that of the row"):
+        resolve(world.path, 1, card_id=record(world, "d").id)
+    resolve(world.path, 1, card_id=card_id)
+
+
+async def test_a_row_whose_response_names_a_card_that_is_gone_is_never_absent(world: World) -> None:
+    """Two responses name one card, which is deleted before the board is read."""
+    world.service.faults.add(GivingAgain(world, "a", is_lost=False), "cards.create", call=2)
+    done = await run(world, "abcd", before_reading=lambda: world.service.rules.cards.pop(record(world, "b").id))
     assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
     assert "named a card which is known as another" in done.error("b")
+
+
+async def test_a_marker_of_the_caller_keeps_a_row_unknown_whose_identifier_was_given_again(world: World) -> None:
+    """An import before it may have made the same marker, so it does not prove whose card it is, but the row is not sent again."""
+    add_card(world, "before")
+    world.service.rules.shape = shown_as(name=str.upper)
+    world.service.faults.add(GivingAgain(world, "before"), "cards.create", call=2)
+    done = await run(world, "abcd", marker=lambda draft: f"row-{draft.name}")
+    assert done.states == {**dict.fromkeys("acd", "created"), "b": "unknown"}
+    assert f"the card {record(world, 'b').id} may be its own" in done.error("b")
     assert Counter(world.sent) == Counter("abcd")
+
+
+async def test_a_row_has_the_card_that_its_response_named_and_not_a_copy(world: World) -> None:
+    """Somebody copies a card that has the identifier of a deleted one. The audit names the copy."""
+    add_card(world, "before")
+
+    def copy_it() -> None:
+        made = record(world, "b")
+        add_card(world, made.name, desc=made.desc)
+
+    world.service.faults.add(GivingAgain(world, "before", is_lost=False), "cards.create", call=2)
+    done = await run(world, "abcd", marker=True, before_reading=copy_it)
+    assert set(done.states.values()) == {"created"}
+    assert done.results["b"].card is not None
+    assert done.results["b"].card.id == record(world, "b").id
+    assert len(done.audit.duplicated) == 1
+
+
+@pytest.mark.parametrize("marker", [None, True])
+async def test_a_response_that_names_a_card_listed_as_that_of_others_confirms_nothing(world: World, marker: bool | None) -> None:
+    """The board was read before the row was sent, so the card can't be the row's."""
+    stranger: list[str] = []
+    world.service.rules.shape = lambda operation, body: (
+        {**body, "id": stranger[0]} if operation == "cards.create" and body["name"] == "d" and stranger else body
+    )
+    done = await run(world, "abcd", committed="b", before_reading=lambda: stranger.append(add_card(world)), marker=marker)
+    assert set(done.states.values()) == {"created"}
+    assert done.results["d"].card is not None
+    assert done.results["d"].card.id == record(world, "d").id
 
 
 async def test_equal_cards_that_were_there_before_are_no_obstacle(world: World) -> None:
