@@ -17,6 +17,7 @@ from boardclient.models import Board, BoardList, Card, CardDraft, JsonValue, Mem
 
 if TYPE_CHECKING:
     from boardclient.bulk import BulkRun
+    from boardclient.bulk._options import BulkOptions
     from boardclient.events import BulkProgress
 
 # The bulk package is imported when it is first used: it is a third of what importing this package takes.
@@ -175,7 +176,7 @@ class Cards(_Resource):
         UNKNOWN the card may exist. With `board_id` the board is read before the card is sent, and again after such an error, as a
         bulk run of one row does: the card that is found is returned, one that is proven absent is sent again, and otherwise the
         error names the cards that may be it. The timeout holds for each request, not for `settle`. The effect of an error is what
-        became of the card, also if the board could not be read.
+        became of the card, also if the board could not be read. No call waits until a user signs in.
 
         Args:
             name: The name of the card.
@@ -201,10 +202,22 @@ class Cards(_Resource):
         if is_extended:
             raise ValueError("board_id, unknown and settle can't be used with extra_query, extra_headers and extra_body")
         draft = CardDraft(name, list_id, desc=desc, due=due, pos=pos)
-        run = self.create_many([draft], concurrency=1, board_id=board_id, unknown=unknown, settle=settle)
+        from boardclient.bulk._options import make_options
+
+        options = make_options(
+            self._runner,
+            [draft],
+            concurrency=1,
+            journal=None,
+            board_id=board_id,
+            unknown=unknown,
+            marker=None,
+            settle=settle,
+            waits_for_consent=False,
+        )
         async with AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(run)
+                run = await stack.enter_async_context(self._run([draft], options))
             except BoardClientError as error:  # its effect is that of the reading
                 error.effect, error.repeatable = Effect.NOT_SENT, False
                 add_words(error, "the card was not sent")
@@ -337,12 +350,8 @@ class Cards(_Resource):
         Raises:
             TypeError, ValueError: an option can't work.
         """
-        from boardclient.bulk import BulkRun
         from boardclient.bulk._options import make_options
 
-        listeners = [on_progress] if on_progress is not None else []
-        if self._runner.is_observed:
-            listeners.append(self._runner.notify)
         options = make_options(
             self._runner,
             drafts,
@@ -353,6 +362,18 @@ class Cards(_Resource):
             marker=marker,
             settle=settle,
         )
+        return self._run(drafts, options, *([] if on_progress is None else [on_progress]))
+
+    def _run(
+        self,
+        drafts: Iterable[CardDraft] | AsyncIterable[CardDraft],
+        options: BulkOptions,
+        *listeners: Callable[[BulkProgress], object],
+    ) -> BulkRun:
+        from boardclient.bulk import BulkRun
+
+        if self._runner.is_observed:
+            listeners = (*listeners, self._runner.notify)
         return BulkRun(self._runner, drafts, options, listeners)
 
 

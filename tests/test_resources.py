@@ -16,6 +16,8 @@ from boardclient import (
     BulkRun,
     CardDraft,
     CardResult,
+    ConsentRequired,
+    Credentials,
     Effect,
     Member,
     NotFoundError,
@@ -215,16 +217,16 @@ async def test_a_card_that_may_exist_is_not_sent_again(service: BoardService, se
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [(faults.status(401), "status 401"), (faults.status(407), "status 407"), (faults.hang(), "the session was closed")],
+    [(faults.status(401), "sign in"), (faults.status(407), "status 407"), (faults.hang(), "the session was closed")],
 )
 async def test_the_error_of_a_lost_card_is_never_that_of_a_reading(
     service: BoardService, fault: faults.Fault, words: str
 ) -> None:
-    """If its board can't be read for its credentials, a proxy or a closed session, the error is the card's, and says why."""
+    """If its board can't be read for the user's consent, a proxy or a closed session, the error is the card's, and says why."""
     board = service.seed({"Inbox": []})
     service.faults.add(faults.drop(commit=True), "cards.create")
     service.faults.add(fault, "boards.cards", call=2)
-    async with service.session() as session, asyncio.timeout(60):
+    async with AsyncSession(SignedOut(service), service.base_url) as session, asyncio.timeout(60):
         task = asyncio.create_task(session.cards.create("a", list_id=board.lists["Inbox"], board_id=board.id, settle=0.0))
         await service.received("boards.cards", 2)
         if isinstance(fault, faults.Hang):
@@ -246,6 +248,29 @@ async def test_a_card_whose_board_can_not_be_read_is_not_sent(service: BoardServ
             await session.cards.create("a", list_id=board.lists["Inbox"], board_id=board.id)
     assert (caught.value.effect, caught.value.repeatable) == (Effect.NOT_SENT, False)
     assert not service.calls_of("cards.create")
+
+
+@pytest.mark.parametrize("options", [{}, {"unknown": "report"}, {"board_id": "b"}])
+async def test_a_card_does_not_wait_for_consent(service: BoardService, options: dict[str, Any]) -> None:
+    """A web application leads the user to the sign-in page, however the card is created."""
+    credentials = service.oauth_credentials(authorize=None, login_url="/login")
+    async with AsyncSession(credentials, service.base_url) as session, asyncio.timeout(60):
+        with pytest.raises(ConsentRequired) as caught:
+            await session.cards.create("a", list_id="l", **options)
+    assert (caught.value.effect, caught.value.login_url, len(service.calls)) == (Effect.NOT_SENT, "/login", 0)
+
+
+class SignedOut:
+    """Gives a token once. The user has to sign in for another."""
+
+    def __init__(self, service: BoardService) -> None:
+        self.given = Credentials(service.token, service.key)
+
+    async def acquire(self, exchange: object) -> Credentials:
+        return self.given
+
+    async def renew(self, rejected: Credentials, exchange: object) -> Credentials:
+        raise ConsentRequired("the user has to sign in", "ann", "/login")
 
 
 async def test_a_card_that_is_refused_raises_why(service: BoardService, session: AsyncSession) -> None:

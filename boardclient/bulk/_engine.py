@@ -70,7 +70,7 @@ class Engine:
         self._once_taken: dict[State, State] = {
             state: after for (state, event), (after, _) in self._life.items() if event == "taken"
         }
-        self._hold = Hold(caller.timeout, self._note_change)
+        self._hold = Hold(caller.timeout, self._note_change, waits_for_consent=options.waits_for_consent)
         self._turns = Turns(caller, options.workers, self._hold, grows=options.concurrency is None)
         board = RunBoard(caller, self._hold, options.board_id, ledger, options.settle_seconds)
         self._reconciler = Reconciler(board, ledger, options.marker)

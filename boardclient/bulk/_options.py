@@ -34,6 +34,8 @@ class BulkOptions:
     marker: Marking
     settle_seconds: float
     workers: int
+    waits_for_consent: bool = True
+    """Whether the run waits until a user has signed in. If not, it ends with `ConsentRequired`."""
     ledger: Ledger | None = None
     """The ledger to use in place of a journal: one that the caller has opened."""
 
@@ -53,6 +55,7 @@ def make_options(
     unknown: str | None,
     marker: Marking,
     settle: float | None,
+    waits_for_consent: bool = True,
 ) -> BulkOptions:
     """Check the arguments of `create_many`, and fill in the defaults.
 
@@ -81,6 +84,7 @@ def make_options(
         marker=_marking(marker),
         settle_seconds=settle,
         workers=concurrency or caller.max_connections,
+        waits_for_consent=waits_for_consent,
     )
 
 

@@ -59,7 +59,7 @@ class Hold:
     begins, ends, changes its reason, or lets a request be tried.
     """
 
-    def __init__(self, timeout: float | None, changed: Callable[[], object]) -> None:
+    def __init__(self, timeout: float | None, changed: Callable[[], object], *, waits_for_consent: bool = True) -> None:
         self.reason: HoldReason | None = None
         """Why requests wait, or None if they do not."""
         self.is_due = False
@@ -69,6 +69,7 @@ class Hold:
         self.accepted_at = -math.inf
         """When the service last accepted a request after it had refused or failed another, on the loop's clock."""
         self._changed = changed
+        self._waits_for_consent = waits_for_consent
         self._loop = asyncio.get_running_loop()
         self._first_patience = min(_FIRST_PATIENCE_SECONDS, math.inf if timeout is None else timeout)
         self._has_contact = False
@@ -96,7 +97,7 @@ class Hold:
 
         A request that was not sent begins a hold at once, and so does the failure of a read. Others do after five of them.
         """
-        if ends_run(error) and not isinstance(error, ConsentRequired):
+        if ends_run(error) and not (self._waits_for_consent and isinstance(error, ConsentRequired)):
             return False
         self.is_disturbed = True
         if isinstance(error, ConsentRequired):
