@@ -25,7 +25,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from boardclient import __version__
-from boardclient._pipeline._taps import RawResponse, TappedRequest, TransportFailure, close_tap, open_tap
+from boardclient._pipeline._taps import TAPS, RawResponse, TappedRequest, TransportFailure
 from boardclient._redaction import forms_of, masked
 from boardclient.testing._http import LoopbackService, read_body
 
@@ -83,11 +83,11 @@ def record(path: str | os.PathLike[str], session: AsyncSession | None = None, *,
         if pool is None or request.pool is pool:
             sent.append(request)
 
-    open_tap(tap)
+    TAPS.append(tap)
     try:
         yield
     finally:
-        close_tap(tap)
+        TAPS.remove(tap)
         redactor = _Redactor(sent, secrets)
         log = {
             "version": "1.2",
