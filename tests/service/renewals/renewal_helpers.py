@@ -116,7 +116,3 @@ def timed(service: BoardService, consent: Any, clock: Clock, **options: Any) -> 
     """Build credentials whose cool-downs and leases are on the test's clock."""
     options.setdefault("store", MemoryTokenStore(clock=clock))
     return service.oauth_credentials(authorize=consent, clock=clock, **options)
-
-
-def secrets_of(service: BoardService, *more: str) -> list[str]:
-    return [service.key, service.token, service.client_secret, service.client_id, *service.rules.tokens, *more]

@@ -10,8 +10,6 @@ from renewal_helpers import Consent, SteppingStore, _steps, exchanges, tasks_lef
 
 from boardclient import (
     AuthorizationRequest,
-    Effect,
-    MemoryTokenStore,
     SessionClosedError,
 )
 from boardclient.testing import BoardService
@@ -60,23 +58,6 @@ async def test_a_leader_cancelled_at_any_step(service: BoardService, when: str) 
 
 
 # --- closing
-
-
-async def test_closing_ends_the_renewal(service: BoardService, consent: Consent) -> None:
-    """A session that closes cancels the callback of its renewal, and leaves neither a task nor a lease behind."""
-    consent.hold_up()
-    store = MemoryTokenStore()
-    session = service.session(service.oauth_credentials(authorize=consent, store=store))
-    task = asyncio.ensure_future(session.members.me())
-    await consent.reached()
-    async with asyncio.timeout(60):
-        await session.aclose()
-    with pytest.raises(SessionClosedError) as caught:
-        await task
-    assert caught.value.effect is Effect.NOT_SENT
-    await _steps(3)
-    assert (consent.cancelled, tasks_left()) == (1, [])
-    assert await store.lease("default", "another", 1) == "granted"
 
 
 async def test_closing_with_a_callback_that_does_not_end(service: BoardService) -> None:
