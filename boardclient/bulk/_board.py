@@ -14,6 +14,7 @@ from boardclient._pipeline._calls import CallOptions
 from boardclient._pipeline._pipeline import Pipeline
 from boardclient._responses import ends_run, is_throttling
 from boardclient.bulk._ledger import Ledger
+from boardclient.bulk._life import Row
 from boardclient.bulk._proof import Listing, Missing, look
 from boardclient.bulk._recognition import IdSet
 from boardclient.bulk._waiting import PATIENCE_SECONDS, Hold, retry_after_of
@@ -30,7 +31,7 @@ _MOST_ASKED: Final = 100
 
 
 class RunBoard:
-    """Reads the board of a run. Owned by a reconciler.
+    """Reads the board of a run. Owned by the run.
 
     `board_id` is None if the run has no board: then nothing is read. `settle_seconds` is how long a created card may be
     missing from the listing. A read that fails for a reason that may pass is repeated for as long as a hold of the run lasts.
@@ -91,6 +92,13 @@ class RunBoard:
         while self._new_looks:
             self._looks.add(self._new_looks.pop())
         return hash((card_id, look(card))) in self._looks
+
+    def problem(self, row: Row) -> BoardClientError | None:
+        """Return why a row can't be sent, or None if it can or was sent before."""
+        lists, list_id = self.lists, row.draft.list_id
+        if lists is None or list_id in lists or row.sends or row.action == "doubtful":
+            return None
+        return BoardClientError(f"the list {list_id} is not on the board {self.board_id}: nothing was sent")
 
     async def read_lists(self) -> None:
         """Read the lists: one may have been archived.

@@ -72,8 +72,8 @@ class Engine:
         }
         self._hold = Hold(caller.timeout, self._note_change, waits_for_consent=options.waits_for_consent)
         self._turns = Turns(caller, options.workers, self._hold, grows=options.concurrency is None)
-        board = RunBoard(caller, self._hold, options.board_id, ledger, options.settle_seconds)
-        self._reconciler = Reconciler(board, ledger, options.marker)
+        self._board = RunBoard(caller, self._hold, options.board_id, ledger, options.settle_seconds)
+        self._reconciler = Reconciler(self._board, ledger, options.marker)
         self._reads_board = options.unknown == "reconcile"
 
         # Each row that waits is in one of these places.
@@ -113,7 +113,7 @@ class Engine:
         """
         if self._options.board_id is not None:
             self._begin_phase("reading the board", "the board is read")
-        await self._until_halted(self._reconciler.prepare(reads_cards=self._reads_board), context)
+        await self._until_halted(self._board.prepare(reads_cards=self._reads_board), context)
         self._tally.begin()
         if self._options.board_id is not None:
             self._begin_phase("creating")
@@ -253,7 +253,7 @@ class Engine:
     def _admit(self, row: Row) -> None:
         """Begin the life of a row that was taken from the input."""
         if row.action == "send":
-            if self._options.board_id is None or (problem := self._reconciler.problem(row)) is None:
+            if self._options.board_id is None or (problem := self._board.problem(row)) is None:
                 self._happen(row, "admitted")
             else:
                 self._happen(row, "unsendable", error=problem)
@@ -445,7 +445,7 @@ class Engine:
     def _request(self, row: Row, options: CallOptions) -> operations.Request[Card]:
         """Return the request that creates the card of a row, and set for what its call waits."""
         draft = row.draft
-        desc = self._reconciler.description(row) if self._options.marker else draft.desc
+        desc = self._reconciler.markers.description(row) if self._options.marker else draft.desc
         request = operations.ADD_CARD.request_with(operations.draft_fields(draft, desc))
         turns = self._turns
         if turns.pace is None and turns.limiter is None and turns.slots.wanted <= turns.slots.number:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -15,13 +15,10 @@ import attrs
 
 from boardclient.bulk._life import Extent, Row
 from boardclient.bulk._recognition import FIELDS, Content, EqualCards, IdSet, RowMarkers, normal, shown_fields
-from boardclient.bulk._results import BulkAudit
 from boardclient.models import Card, CardDraft
 
 _SAMPLES: Final = 32
 """How many of the first and of the last rows of each list are kept as samples."""
-_NAMED: Final = 1000
-"""The largest number of cards in each tuple of an audit."""
 
 
 # --- a listing
@@ -277,48 +274,3 @@ class Suspects:
             cards = self._described if are_described else self._cards
             self._later[since, are_described] = [card for card in cards if self._listed_in[card.id] > since]
         return self._later[since, are_described]
-
-
-def make_audit(
-    unknown: Sequence[Row],
-    named: Collection[str],
-    samples: Samples,
-    listing: Listing,
-    missing: Missing,
-    evidence: Evidence,
-    markers: RowMarkers,
-    *,
-    recovered: int,
-    reused: int,
-) -> BulkAudit:
-    """Compare a listing with what is known of the rows. `named` are the cards that the errors of unknown rows name."""
-    others = [*listing.unaccounted, *(card for card in listing.doubted if card.id in named)]
-    # Without a baseline, it is not known which cards existed before, unless they show a marker.
-    equal = EqualCards(others if listing.has_baseline else [], evidence.fields)
-
-    def cards_of(rows: Iterable[Row]) -> set[str]:
-        return {card.id for row in rows for card in equal.to(markers.content(row))}
-
-    second = markers.cards_of_rows(others) | cards_of(row for _, row in samples)
-    # If many confirmed cards look like a card, looks say nothing, unless cards are shown as they were sent.
-    copies = listing.copies() if listing.has_baseline else {}
-    second |= {
-        card.id
-        for card in others
-        if card.id not in named and (copies.get(card.id) == 1 or (card.id in copies and evidence.shows_as_sent(card.list_id)))
-    }
-    second -= cards_of(unknown) | markers.cards_of(unknown, others)
-    duplicated = [card for card in others if card.id in second]
-    unexpected = [card for card in others if card.id not in second] if listing.has_baseline else []
-    resembling = [card for card in chain(unexpected, duplicated) if card.id in named]
-    return BulkAudit(
-        confirmed=listing.confirmed,
-        recovered=recovered,
-        lost=missing.deleted,
-        hidden=missing.hidden,
-        reused=reused,
-        duplicated=tuple(duplicated[:_NAMED]),
-        unexpected=tuple(unexpected[:_NAMED]),
-        resembling=tuple(resembling[:_NAMED]),
-        unproven=tuple(row.draft for row in unknown[:_NAMED]),
-    )

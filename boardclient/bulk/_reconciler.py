@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -16,7 +16,7 @@ from boardclient._responses import add_words, ends_run
 from boardclient.bulk._board import RunBoard
 from boardclient.bulk._ledger import Doubt, Ledger
 from boardclient.bulk._life import Row
-from boardclient.bulk._proof import Claim, Evidence, Listing, Samples, Suspects, find_equal, make_audit
+from boardclient.bulk._proof import Claim, Evidence, Listing, Samples, Suspects, find_equal
 from boardclient.bulk._recognition import EqualCards, Marking, RowMarkers, digest, markers, normal
 from boardclient.bulk._results import BulkAudit
 from boardclient.errors import BoardClientError, Effect
@@ -24,6 +24,8 @@ from boardclient.models import Card, CardDraft
 
 _MOST_NAMED: Final = 100
 """How many cards are kept for a row that may be its."""
+_MOST_AUDITED: Final = 1000
+"""The largest number of cards in each tuple of an audit."""
 _NO_BASELINE: Final = (
     "the journal does not have the cards that existed before its first row: look for the card on the board, and give the next"
     " import a new journal and marker=True"
@@ -49,7 +51,7 @@ class Reconciler:
     def __init__(self, board: RunBoard, ledger: Ledger, marking: Marking) -> None:
         self._ledger = ledger
         self._board = board
-        self._markers = RowMarkers(marking, ledger.secret)
+        self.markers: Final = RowMarkers(marking, ledger.secret)
         self._samples = Samples()
         self._recovered = 0
         """How many rows in doubt were found."""
@@ -64,32 +66,6 @@ class Reconciler:
         self.unaccounted: dict[str, int] = {}
         """The cards that no row is known to have created, and which of these readings, from 1, first listed each as it is."""
 
-    async def prepare(self, *, reads_cards: bool) -> None:
-        """Read the board's lists, and the cards that exist before the first row.
-
-        The cards are read only if `reads_cards` is set and the ledger is new.
-
-        Raises:
-            BoardClientError: the board could not be read.
-        """
-        await self._board.prepare(reads_cards=reads_cards)
-
-    def problem(self, row: Row) -> BoardClientError | None:
-        """Return why a row can't be sent, or None if it can or was sent before."""
-        lists, list_id = self._board.lists, row.draft.list_id
-        if lists is None or list_id in lists or row.sends or row.action == "doubtful":
-            return None
-        return BoardClientError(f"the list {list_id} is not on the board {self._board.board_id}: nothing was sent")
-
-    def description(self, row: Row) -> str | None:
-        """Return the description to send for a row, with its marker if there is one.
-
-        Raises:
-            TypeError, ValueError: the caller's function returned an unusable marker.
-            Exception: any error that the caller's function raises.
-        """
-        return self._markers.description(row)
-
     def note_created(self, row: Row, card_id: str) -> None:
         """Note that the card of a row was created just now."""
         self._board.created_at = asyncio.get_running_loop().time()
@@ -97,8 +73,8 @@ class Reconciler:
 
     def note_known(self, row: Row, card_id: str) -> None:
         """Note the card of a row, which an earlier run may have created."""
-        if self._markers.are_secret:
-            self._markers.of(row)
+        if self.markers.are_secret:
+            self.markers.of(row)
         self._samples.add(card_id, row)
         self._board.note_look(card_id, row.draft)
 
@@ -151,11 +127,11 @@ class Reconciler:
         """
         if not rows:
             return None
-        named, names, wanted = {row.named for row in rows}, {normal(row.draft.name) for row in rows}, self._markers.of_all(rows)
+        named, names, wanted = {row.named for row in rows}, {normal(row.draft.name) for row in rows}, self.markers.of_all(rows)
 
         def is_doubted(card: Card) -> bool:
             is_marked = bool(wanted) and not wanted.isdisjoint(markers(card.desc))
-            if card.id in named or (is_marked and self._markers.are_secret):
+            if card.id in named or (is_marked and self.markers.are_secret):
                 return True
             return (is_marked or normal(card.name or "") in names) and not self._board.is_noted(card.id, card)
 
@@ -169,18 +145,18 @@ class Reconciler:
         """Return a finding for each row, knowing that unknown rows and those of earlier runs may have some of the cards."""
         cards = listing.unaccounted
         others = await self._ledger.other_doubts() if cards else ()
-        self._markers.know(doubt.seq for doubt in others)
-        evidence = Evidence(self._samples, listing, self._markers)
+        self.markers.know(doubt.seq for doubt in others)
+        evidence = Evidence(self._samples, listing, self.markers)
         found, unclear = self._recognise([*rows, *self._unknown], others, listing, evidence)
         owned = {card.id for card in found.values()}
         if evidence.is_marked:  # otherwise responses may have named the cards of other rows
-            owned |= self._markers.cards_of_rows(cards)
+            owned |= self.markers.cards_of_rows(cards)
         suspects = Suspects([card for card in cards if card.id not in owned], self.unaccounted, evidence)
         findings: list[RowFinding] = []
         resembling: dict[int, Sequence[Card]] = {}
         for place, row in enumerate(rows):
             equal = unclear.get(place, [])
-            possible = equal or suspects.of(self._markers.content(row), self._since(row), row.draft.desc)
+            possible = equal or suspects.of(self.markers.content(row), self._since(row), row.draft.desc)
             if place in found:
                 findings.append(RowFinding(row, found[place]))
             elif not possible:
@@ -205,11 +181,11 @@ class Reconciler:
         the row, or was named by its response, that is not clear.
         """
         known = listing.doubted
-        found, unclear = self._markers.match(rows, [*listing.unaccounted, *(known if self._markers.are_secret else ())])
-        remade, _ = self._markers.match(rows, () if self._markers.are_secret else known)
+        found, unclear = self.markers.match(rows, [*listing.unaccounted, *(known if self.markers.are_secret else ())])
+        remade, _ = self.markers.match(rows, () if self.markers.are_secret else known)
         given, copies = {card.id for card in found.values()}, listing.copies()
         claims = {
-            place: Claim(self._markers.content(row), digest(row.draft), self._since(row))
+            place: Claim(self.markers.content(row), digest(row.draft), self._since(row))
             for place, row in enumerate(rows)
             if place not in found and place not in unclear
         }
@@ -260,18 +236,42 @@ class Reconciler:
         """
         listing = await self._listing()
         missing = await self._board.look_for_missing(listing, self._samples.ids)
-        evidence = Evidence(self._samples, listing, self._markers)
-        return make_audit(
-            self._unknown,
-            self._named,
-            self._samples,
-            listing,
-            missing,
-            evidence,
-            self._markers,
+        others = [*listing.unaccounted, *(card for card in listing.doubted if card.id in self._named)]
+        second = self._second_cards(others, listing)
+        duplicated = [card for card in others if card.id in second]
+        unexpected = [card for card in others if card.id not in second] if listing.has_baseline else []
+        resembling = [card for card in chain(unexpected, duplicated) if card.id in self._named]
+        return BulkAudit(
+            confirmed=listing.confirmed,
             recovered=self._recovered,
+            lost=missing.deleted,
+            hidden=missing.hidden,
             reused=max(listing.reused, self._replaced) + sum(listing.has_row(row.named or "") for row in self._unknown),
+            duplicated=tuple(duplicated[:_MOST_AUDITED]),
+            unexpected=tuple(unexpected[:_MOST_AUDITED]),
+            resembling=tuple(resembling[:_MOST_AUDITED]),
+            unproven=tuple(row.draft for row in self._unknown[:_MOST_AUDITED]),
         )
+
+    def _second_cards(self, others: Sequence[Card], listing: Listing) -> set[str]:
+        """Return the identifiers of those of the other cards that are second cards of rows, and can't be an unknown row's."""
+        evidence = Evidence(self._samples, listing, self.markers)
+        # Without a baseline, it is not known which cards existed before, unless they show a marker.
+        equal = EqualCards(others if listing.has_baseline else [], evidence.fields)
+
+        def equal_to(rows: Iterable[Row]) -> set[str]:
+            return {card.id for row in rows for card in equal.to(self.markers.content(row))}
+
+        # If many confirmed cards look like a card, looks say nothing, unless cards are shown as they were sent.
+        copies = listing.copies() if listing.has_baseline else {}
+        copied = {
+            card.id
+            for card in others
+            if card.id not in self._named
+            and (copies.get(card.id) == 1 or (card.id in copies and evidence.shows_as_sent(card.list_id)))
+        }
+        second = self.markers.cards_of_rows(others) | equal_to(row for _, row in self._samples) | copied
+        return second - equal_to(self._unknown) - self.markers.cards_of(self._unknown, others)
 
 
 def _is_copy(card: Card, draft: CardDraft, copies: Mapping[str, int]) -> bool:
