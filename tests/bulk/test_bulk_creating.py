@@ -1,12 +1,10 @@
 """Bulk creation: laziness, order, back-pressure, errors as results, and progress."""
 
 import json
-import weakref
 from typing import Any
 
 import pytest
 from bulk_service import Service, drafts, let_run
-from tenacity import AsyncRetrying, stop_after_attempt, wait_none
 
 from boardclient import (
     AsyncSession,
@@ -17,7 +15,6 @@ from boardclient import (
     Effect,
     TransportError,
 )
-from boardclient.retry import when_safe
 from boardclient.testing import BoardService, faults
 
 
@@ -46,23 +43,6 @@ async def test_every_card_is_created_once(
     assert report.rate == pytest.approx(30 / report.seconds)
 
 
-async def test_results_and_their_cards_can_be_weakly_referenced(session: AsyncSession, list_id: str) -> None:
-    """Applications can keep results and cards in weak mappings and caches."""
-    async with session.cards.create_many(drafts(list_id, 1), concurrency=1) as run:
-        (result,) = [result async for result in run]
-    assert weakref.ref(result)() is result
-    assert weakref.ref(result.card)() is result.card
-
-
-async def test_wait_gives_the_report(session: AsyncSession, list_id: str) -> None:
-    """`wait()` runs to the end and returns the report, as often as it is asked."""
-    async with session.cards.create_many(drafts(list_id, 20)) as run:
-        report = await run.wait()
-        assert report.created == 20
-        assert await run.wait() == report == run.report
-        assert [result async for result in run] == []
-
-
 @pytest.mark.parametrize("concurrency", [1, 4])
 async def test_input_is_lazy_and_results_press_back(concurrency: int) -> None:
     """Without a consumer at most two rows per worker are sent, and few more read; each result taken lets one more in."""
@@ -77,15 +57,6 @@ async def test_input_is_lazy_and_results_press_back(concurrency: int) -> None:
             assert len(pulled) <= len(service.begun) + 32
             if taken == 100:
                 break
-
-
-async def test_default_concurrency() -> None:
-    """Without a number sixteen workers create cards."""
-    service = Service(waits=True)
-    async with service.run(drafts("list", 100)):
-        await let_run()
-        assert service.running == 16
-    assert service.running == 0
 
 
 async def test_errors_of_cards_are_results(service: BoardService, session: AsyncSession, list_id: str) -> None:
@@ -134,19 +105,6 @@ async def test_an_identifier_that_names_no_card_leaves_a_row_in_doubt(
     report = await session.cards.create_many(drafts(list_id, 3), concurrency=1, board_id=board.id, settle=0.0).wait()
     assert (report.created, report.unknown) == (3, 0)
     assert len(service.rules.cards) == 6
-
-
-async def test_a_policy_that_sees_each_attempt_leaves_refusals_to_the_pace(service: BoardService, list_id: str) -> None:
-    """A policy that decides from the first attempt on repeats no 429 of a bulk run either."""
-    seen: list[int] = []
-    service.faults.add(faults.status(429), "cards.create", times=1)
-    policy = AsyncRetrying(
-        retry=when_safe, stop=stop_after_attempt(9), wait=wait_none(), before=lambda state: seen.append(state.attempt_number)
-    )
-    async with service.session(retry=policy) as session, session.cards.create_many(drafts(list_id, 1), concurrency=1) as run:
-        report = await run.wait()
-    assert (report.created, report.requests, report.rejected) == (1, 2, 1)
-    assert seen == [1, 1]
 
 
 async def test_progress_is_reported_after_each_card(service: BoardService, list_id: str) -> None:
@@ -214,12 +172,3 @@ async def test_results_that_wait_are_taken_without_waiting(service: BoardService
         assert run.take_ready() == []
         with pytest.raises(StopAsyncIteration):
             await anext(run)
-
-
-async def test_waiting_without_a_block(service: BoardService, session: AsyncSession, list_id: str) -> None:
-    """`wait()` opens a run that was not entered, and closes it; a second time it can't be used."""
-    run = session.cards.create_many(drafts(list_id, 5))
-    assert (await run.wait()).created == 5
-    with pytest.raises(RuntimeError, match="within its `async with` block, or await its wait"):
-        await run.wait()
-    assert run.take_ready() == []

@@ -13,7 +13,6 @@ from bulk_service import Service, let_run
 
 from boardclient import (
     AuthenticationError,
-    BulkReport,
     CardDraft,
     Effect,
     SessionClosedError,
@@ -40,17 +39,6 @@ async def test_a_failed_row_may_be_changed(world: World) -> None:
     (draft,) = world.drafts(0)
     assert (await world.finish([draft]))[0] == {"0": "failed"}
     assert (await world.finish([attrs.evolve(draft, desc="better")]))[0] == {"0": "created"}
-
-
-async def test_the_reason_of_a_doubt_does_not_grow(world: World) -> None:
-    """Reporting it again and again leaves the journal's text as it was."""
-    drafts = world.drafts(0, 1)
-    await world.leave_in_doubt(drafts, unknown="report")
-    details = []
-    for _ in range(3):
-        await world.finish(drafts, unknown="report")
-        details.append(kept(world.path)["row 0"])
-    assert details[1] == details[2]
 
 
 @pytest.mark.usefixtures("passing_time")
@@ -158,34 +146,6 @@ async def test_stopping_withdraws_what_waits_to_be_sent(path: Path) -> None:
         assert [result.draft.name async for result in run] == ["a"]
         assert set(kept(path)) == {0, 1, 2}
     assert [state for state, _ in kept(path).values()] == ["done", "waiting", "waiting"]
-
-
-async def test_stopping_before_anything(path: Path) -> None:
-    """A run that is stopped at once ends without a card; before and after its block, stopping does nothing."""
-    memory = Memory()
-    run = memory.run("abc")
-    run.stop()
-    async with run:
-        run.stop()
-        assert await run.wait() == BulkReport()
-    run.stop()
-    assert memory.sent == []
-
-
-async def test_stopping_while_the_board_is_read_for_the_first_time() -> None:
-    """A signal may come before the block was entered."""
-
-    class Slow(Memory):
-        async def call(self, request: Any) -> Any:
-            if request.operation == "boards.lists":
-                run.stop()
-            return await super().call(request)
-
-    memory = Slow()
-    run = memory.run("abc")
-    async with run:
-        await run.wait()
-    assert memory.sent == []
 
 
 async def test_a_list_of_another_board_is_not_sent(world: World) -> None:

@@ -6,49 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bulk_service import Service, drafts, let_run
+from bulk_service import Service, drafts
 
 from boardclient import (
     AsyncSession,
     AuthenticationError,
     BulkProgress,
     CardDraft,
-    CredentialError,
-    RateLimitError,
-    SessionClosedError,
 )
-from boardclient.testing import BoardService, faults
-
-
-async def test_closed_session_ends_the_run(service: BoardService, list_id: str) -> None:
-    """A session that is closed during the run ends it: cards in flight are unknown, and SessionClosedError is raised."""
-    service.faults.add(faults.hang(), "cards.create", call=range(3, 1000))
-    session = service.session(retry=None)
-    states = []
-    async with session.cards.create_many(drafts(list_id, 100), concurrency=4) as run:
-        await service.received("cards.create", 6)
-        await session.aclose()
-        with pytest.raises(SessionClosedError):
-            async for result in run:
-                states.append(result.state)
-    assert sorted(states) == ["created", "created", "unknown", "unknown", "unknown", "unknown"]
-
-
-@pytest.mark.parametrize("taken", [0, 1, 7])
-async def test_fatal_error_with_full_results(taken: int) -> None:
-    """An error while results wait to be taken loses none of them, wherever the consumer is. A row that was not sent has none."""
-    service = Service()
-    service.errors["card 7"] = CredentialError("none")
-    async with service.run(drafts("list", 100), 4) as run:
-        await let_run()
-        for _ in range(taken):
-            await anext(run)
-            await let_run()
-        with pytest.raises(CredentialError):
-            async for _ in run:
-                taken += 1
-    assert taken == len(service.begun) - 1
-    assert run.report.failed == 0
 
 
 async def test_input_that_swallows_its_end_sends_nothing_more() -> None:
@@ -130,32 +95,6 @@ async def test_whatever_the_application_raises_ends_the_run(
             async with asyncio.timeout(60):
                 await run.wait()
     assert session.stats().in_flight == 0
-
-
-@pytest.mark.parametrize("place", ["marker", "limiter"])
-async def test_a_row_that_was_not_sent_is_sent_by_the_next_run(
-    place: str, session: AsyncSession, list_id: str, path: Path
-) -> None:
-    """A run that ends before a row's request knows that the row was not sent, and so does its journal."""
-    options: list[dict[str, Any]] = [{}, {}]
-    if place == "marker":
-        options = [{"marker": quit_now}, {"marker": lambda draft: draft.name.replace(" ", "-")}]
-    view = session.with_options(limiter=QuittingLimiter(2)) if place == "limiter" else session
-    async with view.cards.create_many(drafts(list_id, 5), concurrency=1, journal=path, **options[0]) as run:
-        with pytest.raises(Quit):
-            await run.wait()
-    report = await session.cards.create_many(drafts(list_id, 5), concurrency=1, journal=path, **options[1]).wait()
-    assert (report.created + report.already, report.unknown) == (5, 0)
-
-
-async def test_a_retry_after_beyond_the_calendar(service: BoardService, session: AsyncSession, list_id: str, path: Path) -> None:
-    """A run can't wait for it, and ends with the error of the service. The next one sends the row."""
-    service.faults.add(faults.status(429, {"Retry-After": "999999999999"}), "cards.create", call=2)
-    async with session.cards.create_many(drafts(list_id, 3), concurrency=1, journal=path) as run:
-        with pytest.raises(RateLimitError, match="accepts requests again at 9999-"):
-            await run.wait()
-    report = await session.cards.create_many(drafts(list_id, 3), concurrency=1, journal=path).wait()
-    assert (report.created, report.already) == (2, 1)
 
 
 async def test_a_listener_that_raises_a_cancellation_is_named() -> None:

@@ -2,15 +2,12 @@
 
 import asyncio
 import contextlib
-import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
 from bulk_service import Service, let_run
-from hypothesis import given
-from hypothesis import strategies as st
 from virtual_loop import virtually
 
 from boardclient import BulkRun, CardDraft
@@ -112,19 +109,6 @@ async def outcome(run: BulkRun) -> tuple[list[int], BaseException | None]:
     return sorted(indices), None
 
 
-@given(number=st.integers(0, 70), workers=st.integers(1, 9), kind=st.sampled_from(sorted(KINDS)))
-def test_every_row_is_sent_once_and_in_order(number: int, workers: int, kind: str) -> None:
-    """Whatever the form of the input and the number of workers, also if there is no row."""
-
-    async def run() -> None:
-        service, source = Service(), Input(*map(draft, range(number)))
-        assert await outcome(service.run(KINDS[kind](source), workers)) == ([*range(number)], None)
-        assert service.begun == [f"card {index}" for index in range(number)]
-        assert source.pulled == number
-
-    asyncio.run(run())
-
-
 @every_kind
 @pytest.mark.parametrize("number", [0, 2, 20])
 async def test_an_error_comes_after_the_rows_before_it(kind: str, number: int) -> None:
@@ -185,24 +169,6 @@ async def test_generators_are_closed(kind: str) -> None:
     assert (source.pulled, source.closed) == (0, 0)
 
 
-async def test_other_inputs_are_left_alone() -> None:
-    """A run closes no iterator of an application, and iterates over it no earlier than it needs rows."""
-    begun = []
-
-    class Rows:
-        def __iter__(self) -> Iterator[CardDraft]:
-            begun.append(True)
-            return iter([draft(0), draft(1)])
-
-        async def aclose(self) -> None:
-            raise AssertionError("it was closed")
-
-    run = Service().run(Rows(), 1)
-    assert begun == []
-    assert await outcome(run) == ([0, 1], None)
-    assert begun == [True]
-
-
 async def test_an_asynchronous_input_that_was_not_begun_is_not_begun_to_be_closed() -> None:
     """An iterable has nothing to close before its first row."""
 
@@ -239,39 +205,7 @@ async def test_a_slow_input_holds_up_no_row_that_it_has_yielded() -> None:
     assert source.closed == 1
 
 
-async def test_an_error_of_an_input_after_the_run_was_left_is_no_complaint() -> None:
-    """A run that was left before it came to an error of its input does not log it."""
-    complaints: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-    source = Input(draft(0), OSError("gone"))
-    async with Service(waits=True).run(source.agenerator(), 1):
-        await let_run()
-    gc.collect()
-    assert (complaints, source.pulled) == ([], 2)
-
-
 # --- one task for an asynchronous input
-
-
-async def test_one_task_runs_an_asynchronous_input() -> None:
-    """One task runs all steps and the cleanup of an input, with its context variables, also where the run is left early."""
-    seen = set()
-    variable: ContextVar[str] = ContextVar("variable", default="nothing")
-
-    async def drafts() -> AsyncIterator[CardDraft]:
-        variable.set("mine")
-        try:
-            for index in range(99):
-                seen.add((asyncio.current_task(), variable.get()))
-                await asyncio.sleep(0)
-                yield draft(index)
-        finally:
-            await asyncio.sleep(0)
-            seen.add((asyncio.current_task(), variable.get()))
-
-    async with Service().run(drafts(), 3) as run:
-        await anext(run)
-    assert [value for _, value in seen] == ["mine"]
 
 
 async def test_a_synchronous_input_keeps_its_context_variables() -> None:

@@ -21,7 +21,6 @@ from boardclient import (
     TransportError,
     retry,
 )
-from boardclient.testing import BoardService, faults
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -59,15 +58,6 @@ async def test_a_cancellation_while_the_journal_opens_gives_it_back(
         assert (await session.cards.create_many(drafts(list_id, 1), journal=path, unknown="report").wait()).created == 1
 
 
-async def test_unfinished_cards_in_flight_leave_no_connection(service: BoardService, session: AsyncSession, list_id: str) -> None:
-    """Leaving the block releases the connections of the cards in flight; the session remains usable."""
-    service.faults.add(faults.hang(), "cards.create", times=4)
-    async with session.cards.create_many(drafts(list_id, 10), concurrency=4):
-        await service.received("cards.create", 4)
-    assert "0 calls in flight" in repr(session)
-    assert (await session.cards.create("after", list_id=list_id)).name == "after"
-
-
 async def test_cancelled_while_leaving_still_closes_the_input() -> None:
     """A second cancellation, while the block is being left, still closes the input."""
     source = Closing()
@@ -103,22 +93,6 @@ async def test_two_consumers_share_the_results() -> None:
     async with service.run(drafts("list", 50), 4) as run:
         one, two = await asyncio.gather(consume(run), consume(run))
     assert sorted(one + two) == list(range(50))
-
-
-async def test_waiting_and_iterating_at_once() -> None:
-    """A task that waits takes results from one that iterates, without losing its own; both reach the end."""
-    service = Service()
-    taken = []
-
-    async def consume() -> None:
-        async for result in run:
-            taken.append(result.index)
-            await asyncio.sleep(0)
-
-    async with service.run(drafts("list", 50), 4) as run:
-        _, report = await asyncio.gather(consume(), run.wait())
-    assert report.created == 50
-    assert taken == sorted(set(taken))
 
 
 class Instant(Service):

@@ -1,6 +1,5 @@
 """What listeners and the journal receive, and what they never do."""
 
-import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from bulk_helpers import LOST, Memory, Moments, World, kept
 
 from boardclient import (
     BulkProgress,
-    CardDraft,
 )
 from boardclient.testing import faults
 
@@ -36,22 +34,6 @@ async def test_progress_of_a_resumed_run(world: World) -> None:
     ]
     report = run.report
     assert (report.created, report.already, report.failed, report.unknown, report.requests) == (2, 2, 0, 1, 3)
-
-
-@pytest.mark.parametrize("how", ["already", "not on the board"])
-async def test_a_failing_listener_ends_a_run_that_sends_nothing(how: str, moments: Moments, path: Path) -> None:
-    """What `on_progress` raises is raised from the iteration, also where the row needs not be sent."""
-
-    def fail(progress: BulkProgress) -> None:
-        raise ZeroDivisionError
-
-    memory = Memory(moments)
-    drafts = [CardDraft(name, "list" if how == "already" else "another") for name in "ab"]
-    await memory.results(drafts, journal=path)
-    async with memory.run(drafts, fail, journal=path) as run:
-        with pytest.raises(ZeroDivisionError):
-            async with asyncio.timeout(60):
-                await run.wait()
 
 
 async def test_a_failing_listener_loses_no_card_that_was_sent(moments: Moments, path: Path) -> None:

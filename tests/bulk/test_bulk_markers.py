@@ -57,19 +57,3 @@ async def test_a_refusal_settles_no_doubt_of_an_earlier_attempt(moments: Moments
     assert len(memory.cards) == 1
     assert result.error is not None
     assert result.error.__notes__[-1] == f"sent again: {answer}"
-
-
-async def test_a_marker_may_be_an_object_that_is_empty(moments: Moments) -> None:
-    """A callable marker is called even if it is also a collection that is empty at first."""
-
-    class Markers(list[str]):
-        def __call__(self, draft: CardDraft) -> str:
-            self.append(f"m-{draft.name}")
-            return self[-1]
-
-    memory, made = Memory(moments), Markers()
-    memory.script = {"a": ["swallowed"]}
-    results = await memory.results(["a", "b"], marker=made)
-    assert {result.state for result in results} == {"created"}
-    assert sorted(made) == ["m-a", "m-b"]
-    assert sorted(card.desc or "" for card in memory.cards) == ["[m-a]", "[m-b]"]

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import json
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,7 +29,6 @@ from boardclient import (
     TransportError,
 )
 from boardclient.models import BoardList
-from boardclient.testing import BoardService
 
 
 def refused() -> TransportError:
@@ -273,16 +272,6 @@ async def test_the_only_row_is_tried_for_longer_than_the_pause() -> None:
     assert [reason for reason, _ in service.reasons] == ["outage", None]
 
 
-@virtually
-async def test_an_outage_of_a_run_that_was_refused_before() -> None:
-    """A run that paces itself since a 429 waits for the service as any other does."""
-    failures = iter([RateLimitError("429", 429, retry_after=0.1)])
-    service = Service(lambda: next(failures, refused()), down_for=20.0)
-    report = await service.run(2000).wait()
-    assert (report.created, report.failed, report.unknown) == (2000, 0, 0)
-    assert len(service.tried) < 30
-
-
 @pytest.mark.parametrize("failure", [refused, lambda: ConsentRequired("sign in")])
 @virtually
 async def test_stopping_a_run_that_is_held(failure: Callable[[], BoardClientError]) -> None:
@@ -307,19 +296,6 @@ async def test_leaving_a_run_that_is_held() -> None:
     assert run.progress.waiting_for is None
     await asyncio.sleep(1.0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-@virtually
-async def test_the_board_is_read_through_an_outage() -> None:
-    """Beginning, settling and the audit wait for the service, and for consent, as rows do."""
-    for failure in (refused, lambda: ConsentRequired("sign in")):
-        report = await Service(failure, down_at=0.0, down_for=10.0).run(100, board_id="board").wait()
-        assert report.created == 100
-    service = Service(unavailable, down_at=1.0, down_for=20.0)
-    report = await service.run(1000, board_id="board", settle=1.0).wait()
-    assert (report.created, report.unknown, report.failed) == (1000, 0, 0)
-    assert report.audit is not None
-    assert "settling" in {progress.waiting_for for progress in service.reported}
 
 
 @pytest.mark.parametrize("retry_after", [None, 0.5, 40.0])
@@ -375,61 +351,3 @@ async def test_a_try_that_hangs_does_not_stop_the_others() -> None:
     async with asyncio.timeout(60), service.run(20) as run:
         results = [await anext(run) for _ in range(19)]
     assert {result.state for result in results} == {"created"}
-
-
-@contextlib.asynccontextmanager
-async def relay(service: BoardService, port: int = 0) -> AsyncIterator[int]:
-    """Relay connections to the service; leaving the block refuses further ones and breaks those that are open."""
-    writers: list[asyncio.StreamWriter] = []
-    pipes: list[asyncio.Task[None]] = []
-
-    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", int(service.base_url.rpartition(":")[2]))
-        writers.extend((writer, far_writer))
-        pipes.append(asyncio.current_task())  # type: ignore[arg-type]  # -- it runs in a task
-        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-            await asyncio.gather(pipe(reader, far_writer), pipe(far_reader, writer))
-
-    server = await asyncio.start_server(serve, "127.0.0.1", port)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for writer in writers:
-            writer.transport.abort()
-        for task in pipes:
-            task.cancel()
-        await asyncio.gather(*pipes, return_exceptions=True)
-
-
-async def test_connections_that_are_refused_fail_no_row(service: BoardService) -> None:
-    """Over real sockets: only what was in flight when the connections broke is in doubt, and is found or sent again."""
-    async with service.session() as session:
-        board = await session.boards.create("Board", default_lists=True)
-        list_id = (await session.boards.lists(board.id))[0].id
-    reported: list[BulkProgress] = []
-    is_held = asyncio.Event()
-
-    def report(progress: BulkProgress) -> None:
-        reported.append(progress)
-        if progress.waiting_for == "outage":
-            is_held.set()
-
-    async with contextlib.AsyncExitStack() as first:
-        port = await first.enter_async_context(relay(service))
-        async with service.session(base_url=f"http://127.0.0.1:{port}") as session:
-            drafts = [CardDraft(f"card {index}", list_id) for index in range(200)]
-            run = session.cards.create_many(drafts, concurrency=8, board_id=board.id, settle=0.01, on_progress=report)
-            running = asyncio.create_task(run.wait())
-            await service.received("cards.create", 20)
-            await first.aclose()
-            await is_held.wait()
-            async with relay(service, port):
-                report = await running
-    assert (report.created, report.failed, report.unknown) == (200, 0, 0)
-    assert len(service.rules.cards) == 200
-    service.assert_no_duplicates()

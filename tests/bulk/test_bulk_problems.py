@@ -99,13 +99,3 @@ async def test_no_policy_repeats_what_may_have_been_done(
     assert len(service.rules.cards) == 5
     expected = (5, 0) if unknown == "reconcile" else (4, 1)
     assert (report.created, report.unknown) == expected
-
-
-async def test_a_value_of_a_callback_is_no_card(service: BoardService, list_id: str) -> None:
-    """A refused row fails, whatever the policy makes of its last attempt."""
-    service.faults.add(faults.status(400), "cards.create", call=2)
-    policy = AsyncRetrying(stop=stop_after_attempt(1), retry_error_callback=lambda state: 7)
-    async with service.session(retry=policy) as session:
-        run = session.cards.create_many([CardDraft(f"card {number}", list_id) for number in range(3)], concurrency=1)
-        report = await run.wait()
-    assert (report.created, report.failed) == (2, 1)

@@ -8,7 +8,7 @@ import attrs
 import pytest
 from bulk_helpers import REFUSED, Memory, Moments, World, kept
 
-from boardclient import BulkProgress, CardDraft, NotFoundError, Pace, RateLimitError
+from boardclient import BulkProgress, Pace, RateLimitError
 from boardclient.bulk.journal import read_journal
 from boardclient.testing import faults
 
@@ -135,25 +135,3 @@ async def test_a_request_that_waits_for_a_limiter_is_held_with_the_others(world:
         report = await attrs.evolve(world, session=session).run(world.drafts(*range(40)), concurrency=8).wait()
     assert (report.created, report.failed) == (40, 0)
     world.service.assert_no_duplicates()
-
-
-async def test_rows_that_an_outage_refused_are_sent_when_no_other_is_left(moments: Moments) -> None:
-    """Refusals of row after row are an outage: none of the rows fails once the service accepts them."""
-    memory = Memory(moments)
-    memory.script = {name: [NotFoundError("404", 404)] for name in "abcde"}
-    assert [result.state for result in await memory.results("abcde", board_id=None)] == ["created"] * 5
-    assert memory.made == 5
-
-
-async def test_a_marker_that_raises_ends_a_run_that_has_a_pace(moments: Moments) -> None:
-    """The error is raised to the owner of the run, and what the row waited for is free again."""
-
-    def mark(draft: CardDraft) -> str:
-        if draft.name == "c":
-            raise LookupError("no marker")
-        return f"marker-of-{draft.name}"
-
-    memory = Memory(moments)
-    memory.script = {"a": [RateLimitError("429", 429)]}
-    with pytest.raises(LookupError, match="no marker"):
-        await memory.results("abc", marker=mark)
