@@ -17,14 +17,13 @@ import boardclient
 from boardclient.cli import _sign_in
 from boardclient.cli._app import Group, json_option
 from boardclient.cli._errors import IncompleteError, NoCredentialsError, UsageError
-from boardclient.cli._output import escape, local, out_columns, out_json, show
+from boardclient.cli._output import local, out_json, out_table, show
 from boardclient.cli._profiles import Settings, advice, folder, load
 from boardclient.cli._running import Client, reported, run_until_signal, with_session, without_session
 
 commands = Group("account")
 
 _WORST_CLOCK_SECONDS = 60.0
-_COLORS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 
 
 @commands.command("login")
@@ -132,16 +131,13 @@ def doctor(fields: tuple[str, ...] | None) -> None:
     options = click.get_current_context().find_root().params
 
     async def work() -> None:
-        found: dict[str, dict[str, str]] = {}
-        async for name, state, text in _checks(options):
-            found[name] = {"state": state, "found": text}
-            if fields is None and sys.stdout.isatty():
-                click.echo(f"{click.style(f'{state:<7}', fg=_COLORS[state])}  {name:<13}  {escape(text)}")
-            elif fields is None:
-                out_columns(name, state, text)
-        if fields is not None:
+        checks = [check async for check in _checks(options)]
+        if fields is None:
+            out_table(checks, "check", "state", "found")
+        else:
+            found = {name: {"state": state, "found": text} for name, state, text in checks}
             out_json({name: found.get(name) for name in fields or found})
-        wrong = {name for name, finding in found.items() if finding["state"] == "wrong"}
+        wrong = {name for name, state, _ in checks if state == "wrong"}
         if wrong - {"credentials", "token"}:
             raise IncompleteError("something is wrong")
         if wrong:
@@ -152,7 +148,7 @@ def doctor(fields: tuple[str, ...] | None) -> None:
 
 
 async def _checks(options: Mapping[str, Any]) -> AsyncIterator[tuple[str, str, str]]:
-    """Yield the name of each check, a key of `_COLORS`, and what was found, or what to do."""
+    """Yield the name of each check, "ok", "warning" or "wrong", and what was found, or what to do."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("boardclient", "aiohttp", "click", "rich"))
     yield "versions", "ok", f"{versions}, Python {platform.python_version()} on {platform.platform(terse=True)}"
     try:

@@ -452,10 +452,11 @@ class _Import:
 
     def _abandon(self) -> None:
         """Count the rows whose cards may exist after the run was cancelled: those in doubt, or all if that is not known."""
-        self._abandoned = len(self._under_way)
+        doubtful = {key for _, key in self._under_way.values()}
         if self.options.journal is not None:
             with contextlib.suppress(JournalError):
-                self._abandoned = sum(1 for _ in read_rows(self.options.journal, "logged", "unknown"))
+                doubtful &= {row.key for row in read_rows(self.options.journal, "logged", "unknown")}
+        self._abandoned = len(doubtful)
 
     def _check(self, report: BulkReport) -> None:
         audit = report.audit

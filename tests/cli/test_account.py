@@ -427,4 +427,4 @@ def test_doctor_draws_on_a_terminal(cli, monkeypatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     cli("doctor")
-    assert "ok       token          accepted" in terminal.getvalue()
+    assert "token          ok     accepted" in terminal.getvalue()
