@@ -10,9 +10,9 @@ from pathlib import Path
 import attrs
 import click
 
-from boardclient import AsyncSession, AuthenticationError, Card, CardDraft, CredentialError, JournalError, NotFoundError
+from boardclient import AsyncSession, AuthenticationError, Card, CardDraft, CredentialError, NotFoundError
 from boardclient.bulk import Content
-from boardclient.bulk.journal import JournalRow, UnknownRow, note_undone, read_journal, read_rows, read_unknown, resolve
+from boardclient.bulk.journal import JournalRow, RowKey, UnknownRow, note_undone, read_journal, read_rows, read_unknown, resolve
 from boardclient.cli._app import Group, json_option, yes_option
 from boardclient.cli._errors import IncompleteError, NotProvenError, UsageError
 from boardclient.cli._output import LINES, first_lines, key_name, note, out, out_json, out_table, plural, quoted, show
@@ -105,7 +105,8 @@ def journal_resolve(
             resolve(file, key, card_id=card_id, absent=absent)
             return
         if accept:
-            left = sum(not _accepted(file, item) for item in unknown)
+            owners = {item.detail: item.key for item in read_rows(file, "done")}
+            left = sum(not _accepted(file, item, owners) for item in unknown)
             if left:
                 raise NotProvenError(f"{plural(left, 'row')} of {len(unknown)} remain unknown")
         elif fields is None:
@@ -136,18 +137,19 @@ def _lines(item: UnknownRow) -> list[tuple[str, ...]]:
     ] or [(*row, "", "none is known: look at the board", "", "")]
 
 
-def _accepted(file: Path, item: UnknownRow) -> bool:
+def _accepted(file: Path, item: UnknownRow, owners: dict[str | None, RowKey]) -> bool:
     """Settle a row by its suggestion. Return False if there is none, or if the card is another row's."""
     named = f"{key_name(item.row.key)} ({quoted(item.row.content.name)})"
     if item.suggestion is None:
         note(f"{named}: no suggestion")
         return False
-    try:
-        resolve(file, item.row.key, card_id=item.suggestion.card_id)
-    except JournalError as error:
-        note(str(error))
+    card_id = item.suggestion.card_id
+    if card_id in owners:
+        note(f"{named}: the card {card_id} is that of {key_name(owners[card_id])}")
         return False
-    out(f"{named} has the card {item.suggestion.card_id}")
+    resolve(file, item.row.key, card_id=card_id)
+    owners[card_id] = item.row.key
+    out(f"{named} has the card {card_id}")
     return True
 
 

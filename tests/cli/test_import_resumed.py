@@ -131,25 +131,6 @@ def started(service: BoardService, argv: tuple[str, ...]) -> subprocess.Popen[st
     return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_process_ends_on_a_signal_and_another_resumes(
-    cli, board_service: BoardService, board, csv_file, number: signal.Signals, code: int
-) -> None:
-    board_service.faults.add(board_service.faults.delay_answer(0.3), "cards.create", call=range(3, 100))
-    line = ("import", csv_file(NINE), *into(board), "--concurrency", "2", "--json")
-    with started(board_service, line) as process:
-        asyncio.run(board_service.received("cards.create", 4))
-        process.send_signal(number)
-        out, err = process.communicate()
-    assert process.returncode == code
-    assert err == f"boardclient: ended by {number.name}; the same command line resumes it\n"
-    assert counts(summary(out)) == {"created": 4, "already": 0, "failed": 0, "unknown": 0}
-    code, out, _ = cli(*line)
-    assert code == 0
-    assert counts(summary(out)) == {"created": 5, "already": 4, "failed": 0, "unknown": 0}
-    assert names(board_service) == ALL_NINE
-
-
 def test_a_killed_process_leaves_a_journal_that_can_be_resumed(cli, board_service: BoardService, board, csv_file) -> None:
     board_service.faults.add(board_service.faults.hang(commit=True), "cards.create", call=range(3, 100))
     line = ("import", csv_file(NINE), *into(board), "--concurrency", "2", "--json")

@@ -282,7 +282,7 @@ def test_suggestions_are_taken_at_the_user_s_word(cli, board_service: BoardServi
     code, out, err = cli("journal", "resolve", journal, "--accept")
     assert code == 3
     assert out == f"reference 'r-2' ('card 2') has the card {card_id}\n"
-    assert f"the card {card_id} is that of the row with the reference 'r-2'" in err
+    assert f"the card {card_id} is that of reference 'r-2'" in err
     assert "1 row of 2 remain unknown" in err
 
 
