@@ -17,7 +17,6 @@ from boardclient.distributed._jobs import (
     plan,
     plan_many,
     report,
-    reports,
     results,
     status,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "plan",
     "plan_many",
     "report",
-    "reports",
     "results",
     "status",
 ]

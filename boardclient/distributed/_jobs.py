@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import secrets
+import zlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence, Sized
 from datetime import datetime
@@ -26,7 +27,7 @@ from boardclient.bulk import BulkAudit, BulkReport, BulkRun, CardResult, digest,
 from boardclient.bulk._options import make_options
 from boardclient.credentials._oauth import OAuthCredentials
 from boardclient.distributed._lease import Lease, LeaseLostError, claim, worker_name
-from boardclient.distributed._parts import CLOSING, PartLedger, State, dump_drafts, dump_ids, load_drafts, read_states
+from boardclient.distributed._parts import CLOSING, PartLedger, State, dump_drafts, load_drafts, read_states
 from boardclient.distributed._tables import events, jobs, parts
 from boardclient.distributed._token_store import SqlTokenStore
 from boardclient.errors import BoardClientError, ConsentRequired, Effect, JournalError
@@ -363,7 +364,8 @@ async def _prepare(database: Database, job: Job, session: AsyncSession) -> dict[
         raise JournalError(f"the ledger {job.ledger} belongs to another import: {found.identity} (now {identity})")
     if found.baseline is None:
         # Whatever another worker has stored meanwhile stays: it was read before that worker sent anything.
-        before = dump_ids(card.id for card in await session.boards.cards(job.board_id))
+        ids = {card.id for card in await session.boards.cards(job.board_id)}
+        before = zlib.compress(json.dumps(sorted(ids)).encode(), 1)
         async with database.begin() as connection:
             unset = of_job & jobs.c.baseline.is_(None)
             await connection.execute(jobs.update().where(unset).values(baseline=before, identity=identity))
@@ -476,31 +478,16 @@ async def report(ledger: Jobs, *, name: str | None = None) -> BulkReport:
     Raises:
         JournalError: the ledger can't be read, or has no such job.
     """
+    given = [ledger] if isinstance(ledger, Job) else [] if isinstance(ledger, str | os.PathLike) else ledger
+    counts, already = Counter[str](), sum(job.already for job in given)
     async with _of(ledger, name) as (database, names):
-        given = [ledger] if isinstance(ledger, Job) else [] if isinstance(ledger, str | os.PathLike) else ledger
-        return await _report(database, names, sum(job.already for job in given))
-
-
-@takes_place
-async def reports(ledger: Jobs) -> dict[str, BulkReport]:
-    """Return the report of each job, by their names: one baseline and one audit for each board and account.
-
-    Raises:
-        JournalError: the ledger can't be read.
-    """
-    async with _of(ledger, None) as (database, names):
-        return {name: await _report(database, [name], 0) for name in names}
-
-
-async def _report(database: Database, names: Sequence[str], already: int) -> BulkReport:
-    counts: Counter[str] = Counter()
-    for name in names:
-        counts.update(state for state, _ in (await read_states(database, name)).values())
-    async with database.begin() as connection:
-        columns = (sa.func.sum(parts.c.requests), sa.func.sum(parts.c.rejected), sa.func.max(parts.c.seconds))
-        wanted = sa.select(*(sa.func.coalesce(column, 0) for column in columns)).where(parts.c.job.in_(names))
-        requests, rejected, seconds = tuple((await connection.execute(wanted)).one())
-        stored = (await connection.execute(sa.select(jobs.c.audit).where(jobs.c.job.in_(names)))).scalars().all()
+        for job in names:
+            counts.update(state for state, _ in (await read_states(database, job)).values())
+        async with database.begin() as connection:
+            columns = (sa.func.sum(parts.c.requests), sa.func.sum(parts.c.rejected), sa.func.max(parts.c.seconds))
+            wanted = sa.select(*(sa.func.coalesce(column, 0) for column in columns)).where(parts.c.job.in_(names))
+            requests, rejected, seconds = tuple((await connection.execute(wanted)).one())
+            stored = (await connection.execute(sa.select(jobs.c.audit).where(jobs.c.job.in_(names)))).scalars().all()
     audits: list[dict[str, Any]] = [json.loads(audit or "{}") for audit in stored]
     failures = [values.pop("audit_error") for values in audits if "audit_error" in values]
     return BulkReport(

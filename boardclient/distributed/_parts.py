@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -48,11 +49,6 @@ def load_drafts(stored: bytes) -> list[CardDraft]:
         CardDraft(name, list_id, desc, None if due is None else datetime.fromisoformat(due), pos, reference)
         for name, list_id, desc, due, pos, reference in values
     ]
-
-
-def dump_ids(ids: Iterable[str]) -> bytes:
-    """Return identifiers as they are stored."""
-    return zlib.compress(json.dumps(sorted(set(ids))).encode(), 1)
 
 
 async def read_states(database: Database, job: str, part: int | None = None, *, until: int | None = None) -> dict[int, State]:
@@ -153,30 +149,27 @@ class PartLedger:
     async def note_resembling(self, cards: Mapping[int, Sequence[Card]]) -> None:
         """Do nothing: the audit of the job names them."""
 
-    async def baseline(self) -> IdSet | None:
-        """Return the cards that existed before the job, None if not known."""
+    async def baseline(self) -> IdSet:
+        """Return the cards that existed before the job."""
         async with self._database.begin() as connection:
-            found = await connection.scalar(sa.select(jobs.c.baseline).where(jobs.c.job == self._lease.job))
-        return None if found is None else IdSet(json.loads(zlib.decompress(found)))
+            found = await connection.execute(sa.select(jobs.c.baseline).where(jobs.c.job == self._lease.job))
+        return IdSet(json.loads(zlib.decompress(found.scalar_one())))
 
     async def set_baseline(self, ids: Sequence[str]) -> None:
-        """Keep the cards that existed before the job, unless another worker has."""
-        async with self._database.begin() as connection:
-            await connection.execute(
-                jobs.update().where(jobs.c.job == self._lease.job, jobs.c.baseline.is_(None)).values(baseline=dump_ids(ids))
-            )
+        """Do nothing: the job has one before a part is run."""
 
     async def confirmed(self) -> IdSet:
         """Return the identifiers of the cards that belong to rows of the job."""
-        await self._write()
-        states = await read_states(self._database, self._lease.job)
-        return IdSet(detail for state, detail in states.values() if state == "done")
+        return IdSet(await self._confirmed())
 
     async def find_confirmed(self, condition: Callable[[str], bool], most: int) -> set[str]:
         """Return up to `most` of these identifiers for which a condition holds."""
+        return set(islice(filter(condition, await self._confirmed()), most))
+
+    async def _confirmed(self) -> list[str]:
         await self._write()
         states = await read_states(self._database, self._lease.job)
-        return set([detail for state, detail in states.values() if state == "done" and condition(detail)][:most])
+        return [detail for state, detail in states.values() if state == "done"]
 
     async def other_doubts(self) -> Sequence[Doubt]:
         """Return none: the part that reads the board has all rows in doubt."""

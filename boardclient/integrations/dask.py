@@ -74,7 +74,8 @@ class DaskRun:
         """Connect to the cluster, or start one."""
         async with AsyncExitStack() as opened:
             # A part that killed its worker is not to blame, and must not be given up.
-            opened.enter_context(_configured({"distributed.scheduler.allowed-failures": 50}))
+            settings = {"allowed-failures": 50, "no-workers-timeout": "120s"}  # workers that are gone for good end the run
+            opened.enter_context(_configured({f"distributed.scheduler.{name}": value for name, value in settings.items()}))
             target: Any = self._scheduler or await opened.enter_async_context(
                 _cluster(
                     n_workers=self._workers,

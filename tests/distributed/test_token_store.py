@@ -20,7 +20,7 @@ from boardclient import (
     Token,
     TokenStore,
 )
-from boardclient.distributed import Job, SqlTokenStore, drain, plan, plan_many, report, reports, status
+from boardclient.distributed import Job, SqlTokenStore, drain, plan, plan_many, report, status
 from boardclient.testing import BoardService
 from boardclient.testing import TokenStoreSuite as Suite
 
@@ -121,7 +121,6 @@ async def test_an_error_of_the_database_holds_no_token(tmp_path: Path) -> None:
         lambda url: asyncio.run(plan([], "board", ledger=url)),
         lambda url: asyncio.run(plan_many([], url)),
         lambda url: asyncio.run(report(url)),
-        lambda url: asyncio.run(reports(url)),
         lambda url: asyncio.run(status(url)),
         lambda url: asyncio.run(drain(url)),
     ],
