@@ -421,7 +421,7 @@ class _Import:
         except ConsentRequired as error:
             if self.options.engine is None:
                 raise
-            raise NoCredentialsError(f"{error}; then the same command line goes on") from None
+            raise NoCredentialsError(f"{error}; then the same command line resumes it") from None
         finally:
             for result in self._run.take_ready() if isinstance(self._run, BulkRun) else ():  # those that came meanwhile
                 self._count(result)
