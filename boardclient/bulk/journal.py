@@ -306,14 +306,17 @@ def adopt(
 
 
 def _other_row(connection: sqlite3.Connection, seq: int, card_id: str) -> RowKey | None:
-    """Return the row that has a card, unless the journal names it as one that may be that of the row `seq` by now."""
-    cards = connection.execute("SELECT cards FROM resembling WHERE seq = ?", (seq,)).fetchone()
-    if cards is not None and card_id in [card[0] for card in json.loads(cards[0])]:
-        return None
+    """Return the row that has a card, unless the journal names it for the row `seq` alone: its identifier was given again."""
     found = connection.execute(
-        "SELECT key FROM outcomes JOIN rows USING (seq) WHERE state = 'done' AND detail = ?", (card_id,)
+        "SELECT seq, key FROM outcomes JOIN rows USING (seq) WHERE state = 'done' AND detail = ?", (card_id,)
     ).fetchone()
-    return None if found is None else found[0]
+    if found is None:
+        return None
+    named_for = connection.execute(
+        "SELECT seq FROM resembling WHERE seq IN (?, ?) AND ? IN (SELECT json_extract(value, '$[0]') FROM json_each(cards))",
+        (seq, found[0], card_id),
+    ).fetchall()
+    return None if named_for == [(seq,)] else found[1]
 
 
 def _select(connection: sqlite3.Connection, states: Sequence[RowState], after: int, limit: int = _PAGE) -> list[JournalRow]:

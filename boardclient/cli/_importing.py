@@ -197,6 +197,11 @@ def _settle_existing(existing: Existing, plans: Counter[str], options: ImportOpt
                 for _, row, card in existing.rows[:LINES]
             ],
         )
+    if existing.unclear:
+        raise UsageError(
+            f"{plural(existing.unclear, 'row')} equal cards but for a description or a date, which no card on the board shows;"
+            " nothing was sent (take the rows out of the file, or create them with --existing create)"
+        )
     if plans["doubtful"]:
         raise UsageError(
             f"{plural(plans['doubtful'], 'row')} of an earlier run may have one of the cards that equal other rows; settle them"
@@ -234,15 +239,20 @@ class Existing:
     def __init__(self, cards: Sequence[Card]) -> None:
         self.cards = cards
         self._equal = EqualCards(cards)
+        self._same = EqualCards(cards, {"name", "desc", "due"})
         self._taken: set[str] = set()
         self.rows: list[tuple[int, _rows.FileRow, Card]] = []
+        self.unclear = 0
+        """How many of these rows have a description or a date, while their card has none and no other shows one."""
 
     def take(self, index: int, row: _rows.FileRow) -> None:
         """Note whether a row equals a card that no row before it equals."""
-        free = (card for card in self._equal.to(Content.of(row.draft)) if card.id not in self._taken)
+        content = Content.of(row.draft)
+        free = (card for card in self._equal.to(content) if card.id not in self._taken)
         if (card := next(free, None)) is not None:
             self._taken.add(card.id)
             self.rows.append((index, row, card))
+            self.unclear += card not in self._same.to(content)
 
 
 def _key_of(index: int, draft: CardDraft) -> RowKey:

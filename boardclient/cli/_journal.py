@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -192,7 +193,11 @@ class _Undo:
         by_id = {card.id: card for card in cards}
         for card in cards:
             _add_shown(card, self._listed)
-        async for row in in_steps(rows):
+        known = [row async for row in in_steps(rows)]
+        sent = Counter(field for row in known if row.detail in by_id for field in ("desc", "due") if getattr(row.content, field))
+        # A card is no evidence about itself: only others that were sent with a field show that the listing leaves it out.
+        self._listed |= {field for field, number in sent.items() if number == 1}
+        for row in known:
             card_id = row.detail or ""
             if card_id not in by_id:
                 self.gone.append(card_id)

@@ -245,6 +245,19 @@ def test_a_card_stands_for_one_row_whatever_the_rows_say(cli, board, csv_file) -
     assert "1 row of 2 equal cards" in err
 
 
+def test_a_row_with_a_date_is_not_left_out_for_a_card_without_one(cli, board_service, board, csv_file) -> None:
+    """No card of the board shows a date: the board may leave it out, or the card may be another's."""
+    existing(cli, board)
+    path = csv_file("name,due\nA,2030-01-01\nC,\n")
+    code, _, err = cli("import", path, *into(board), "--existing", "skip")
+    assert code == 2
+    assert "1 row equal cards but for a description or a date, which no card on the board shows" in err
+    assert names(board_service) == ["A", "A", "B"]
+    cli("card", "create", "D", "--list", board.done, "--due", "2031-01-01")
+    assert cli("import", path, *into(board), "--existing", "skip").code == 0
+    assert names(board_service) == ["A", "A", "A", "B", "C", "D"]
+
+
 def test_rows_that_equal_cards_are_left_out_if_asked_for(cli, board_service, board, csv_file) -> None:
     """Each card stands for one row. A later run knows it, and takes rows that were added."""
     existing(cli, board)

@@ -66,6 +66,16 @@ def test_cards_that_changed_since_are_kept_and_named(cli, board_service: BoardSe
     assert cli("undo", journal_of(imported), "--yes").out == undone(kept=4)
 
 
+def test_a_card_whose_date_was_removed_is_kept_though_no_other_has_one(cli, board_service: BoardService, board, csv_file) -> None:
+    """Where no card shows the dates of several, the board leaves them out, and they are not compared."""
+    for name, text in {"one": "name,due\nA,2030-01-01\nB,\n", "two": "name,due\nC,2030-01-01\nD,2030-01-01\n"}.items():
+        line = ("import", csv_file(text, f"{name}.csv"), *into(board))
+        assert cli(*line).code == 0
+        for card in board_service.rules.cards.values():
+            card.due = None
+        assert cli("undo", journal_of(line), "--yes").out == (undone(deleted=1, kept=1) if name == "one" else undone(deleted=2))
+
+
 def test_cards_that_were_there_before_the_import_are_kept_and_named(cli, board_service: BoardService, board, csv_file) -> None:
     """Also the card of a row that an earlier run of the import could not create."""
     for name in ("precious", "late"):
