@@ -150,7 +150,8 @@ class _Redactor:
     def _request(self, one: TappedRequest) -> dict[str, Any]:
         address, _, query = one.url.partition("?")
         pairs = [
-            (name, _STARS if name in _SIGNING else self._text(value)) for name, value in parse_qsl(query, keep_blank_values=True)
+            (self._text(name), _STARS if name in _SIGNING else self._text(value))
+            for name, value in parse_qsl(query, keep_blank_values=True)
         ]
         written = {
             "method": one.method,
@@ -183,14 +184,16 @@ class _Redactor:
             is_form = isinstance(value, dict) and not raw.lstrip().startswith(b"{")
             raw = (value if isinstance(value, str) else urlencode(value) if is_form else json.dumps(value)).encode()
         raw = masked(raw, self._forms)
-        pairs = [(name, self._text(value)) for name, value in response.headers.items() if not _SECRET_HEADER.search(name)]
+        pairs = [
+            (self._text(name), self._text(value)) for name, value in response.headers.items() if not _SECRET_HEADER.search(name)
+        ]
         written: dict[str, Any] = {
             "status": response.status,
             "statusText": HTTPStatus(response.status).phrase if response.status in {*HTTPStatus} else "",
             "httpVersion": "HTTP/1.1",
             "cookies": [],
             "headers": _named(pairs),
-            "content": {"size": len(raw), "mimeType": _type_of(response), **_held(raw)},
+            "content": {"size": len(raw), "mimeType": self._text(_type_of(response)), **_held(raw)},
             "redirectURL": self._text(response.headers.get("Location", "")),
             "headersSize": -1,
             "bodySize": -1,

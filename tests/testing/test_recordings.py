@@ -71,6 +71,7 @@ async def test_no_credential_is_written(tmp_path: Path, server: Server, kind: st
     texts = [form for secret in (key, token) for form in _forms(secret)]
     server.headers = {
         "X-Echo": quote(key + token),
+        "Content-Type": f"text/{quote(token)}",
         "Location": f"/?token={quote(token)}",
         "Set-Cookie": "s=1",
         "X-Token": "never",
@@ -96,14 +97,15 @@ async def test_no_credential_is_written(tmp_path: Path, server: Server, kind: st
 
 async def test_secrets_of_the_session_and_further_ones_are_not_written(tmp_path: Path, server: Server) -> None:
     """A credential for a gateway may be repeated as well. A body that carries no credential keeps its order and its numbers."""
-    server.body = b'{"id": "c1", "name": "gateway-secret-77 other-secret-88"}'
+    server.body, server.headers = b'{"id": "c1", "name": "gateway-secret-77 other-secret-88"}', {"X-further-99": "1"}
     headers = {"Authorization": "Bearer gateway-secret-77", "X-Plain": "a"}
     credentials = StaticCredentials("t0ken-1234", "k3y-1234")
     async with AsyncSession(credentials, server.base_url, headers=headers, credentials_in="query") as session:
-        with record(tmp_path / "calls.har", session, secrets=["other-secret-88"]):
+        with record(tmp_path / "calls.har", session, secrets=["other-secret-88", "further-99"]):
             await session.request("POST", "/1/other", json={"b": 1.5, "a": "k3y-1234"})
     (entry,) = _entries(tmp_path / "calls.har")
     assert json.loads(entry["response"]["content"]["text"])["name"] == "*** ***"
+    assert {"name": "X-***", "value": "1"} in entry["response"]["headers"]
     assert entry["request"]["postData"]["text"] == '{"b":1.5,"a":"***"}'
     assert {"name": "token", "value": "***"} in entry["request"]["queryString"]
 
