@@ -125,19 +125,21 @@ class IncomingRequest:
             return "/"
         return sender.path + (f"?{sender.query}" if sender.query else "")
 
-    def is_forged(self, origins: Collection[str]) -> bool:
-        """Return True if a page of another origin sends what is unsafe. `origins` may.
+    def is_forged(self, origins: Collection[str], own: str = "") -> bool:
+        """Return True if a page of another origin sends what is unsafe. `origins` and the application's `own` may.
 
         Browsers say so in `Sec-Fetch-Site`, older ones in `Origin`. Programs send neither: https://words.filippo.io/csrf.
         """
         if self.method in _SAFE_METHODS and not self.is_websocket:
             return False
         origin, site = self.headers.get("origin"), self.headers.get("sec-fetch-site")
-        if origin in origins:
+        if origin is not None and (origin == own or origin in origins):
             return False
         if site:
             return site not in {"same-origin", "none"}
-        return origin is not None and origin.partition("://")[2] != self.headers.get("host")
+        host = self.headers.get("host")
+        # Behind a proxy the scheme of the request is another than the browser's, so only `own` can tell it.
+        return origin is not None and (origin.partition("://")[2] != host or own.partition("://")[2] == host)
 
     @property
     def wants_page(self) -> bool:

@@ -197,12 +197,11 @@ class BoardSessions:
         """Return the 403 for an unsafe request of another origin's page, else None."""
         if self._origins is None:
             return None
-        opened = self._opened.get(asyncio.get_running_loop())
-        origins = {*self._origins}
+        opened, own = self._opened.get(asyncio.get_running_loop()), ""
         if opened is not None and opened.sign_in is not None:
-            own = urlsplit(opened.sign_in.redirect_uri)
-            origins.add(f"{own.scheme}://{own.netloc}")
-        return problem(403, "a page of another origin sent this request") if request.is_forged(origins) else None
+            address = urlsplit(opened.sign_in.redirect_uri)
+            own = f"{address.scheme}://{address.netloc}"
+        return problem(403, "a page of another origin sent this request") if request.is_forged(self._origins, own) else None
 
     def _current(self) -> _Opened:
         try:

@@ -13,6 +13,7 @@ OWN = {**PROGRAM, "Origin": "http://app.example:8000"}
 OF_THE_REDIRECT = {**PROGRAM, "Origin": HOST}
 ADMIN = {**PROGRAM, "Origin": "https://admin.example", "Sec-Fetch-Site": "cross-site"}
 PORT = {**PROGRAM, "Origin": "http://app.example:9000"}
+SCHEME = {"Host": "app.example", "Origin": "https://app.example"}
 SAME_SITE = {**OWN, "Sec-Fetch-Site": "same-site"}
 NULL = {**PROGRAM, "Origin": "null"}
 
@@ -20,12 +21,12 @@ NULL = {**PROGRAM, "Origin": "null"}
 async def test_a_page_of_another_origin_sends_nothing_unsafe(
     consenting: BoardService, running: Running, make: MakeSignIn
 ) -> None:
-    """A page on another port of the same host can neither send a form nor read a websocket. Programs and allowed pages can."""
+    """Even of another port or scheme of the host it can send no form and read no websocket. Programs and allowed pages can."""
     async with running(make, origins=["https://admin.example"]) as send:
         for headers in (PROGRAM, OWN, OF_THE_REDIRECT, ADMIN):
             assert (await send("POST", f"{HOST}/me", headers)).status == 401
             assert send.connect is None or await send.connect(headers)
-        for headers in (PORT, SAME_SITE, NULL):
+        for headers in (PORT, SCHEME, SAME_SITE, NULL):
             refused = await send("POST", f"{HOST}/me", headers)
             assert (refused.status, refused.header("Content-Type")) == (403, "application/problem+json")
             assert send.connect is None or not await send.connect(headers)
