@@ -184,12 +184,12 @@ class RateLimit:
 
     Args:
         per_second: How many calls it allows per second.
-        burst: How many calls it allows at once. 1 by default.
+        burst: How many calls it allows at once. By default those of a second, and at least 1.
         retry_after: The value of the `Retry-After` header, sent unchanged. None, the default, means no header.
     """
 
     per_second: float
-    burst: int = 1
+    burst: int = attrs.field(default=attrs.Factory(lambda self: max(1, int(self.per_second)), takes_self=True))
     retry_after: str | float | None = None
 
     async def play(self, stage: Stage) -> None:

@@ -139,6 +139,10 @@ async def test_rate_limit_refuses_what_its_bucket_does_not_hold(client, service,
     assert [(await ask())[0] for _ in range(3)] == [200, 200, 429]
     service.faults.rate_limit = faults.rate_limit(1)
     assert [await ask() for _ in range(2)] == [(200, None), (429, None)]
+    service.faults.rate_limit = faults.rate_limit(10)
+    assert [(await ask())[0] for _ in range(11)] == [*[200] * 10, 429]
+    clock.now += 0.15
+    assert [(await ask())[0] for _ in range(2)] == [200, 429]
     service.faults.clear()
     assert service.faults.rate_limit is None
     service.faults.rate_limit = None
