@@ -296,11 +296,17 @@ class Faults:
             times: The largest number of calls that get it. None, the default, means any number.
 
         Raises:
-            ValueError: the service has no such operation.
+            ValueError: the service has no such operation, or `call` or `times` is less than 1.
+            TypeError: `call` or `times` is no whole number.
         """
         if operation is not None and operation not in OPERATIONS | {UNKNOWN}:
             raise ValueError(f"{operation!r} is not an operation of the service: use one of {', '.join(sorted(OPERATIONS))}")
-        calls = call if call is None or isinstance(call, range) else frozenset({call} if isinstance(call, int) else call)
+        calls = call if call is None or isinstance(call, range) else frozenset({call} if isinstance(call, int | str) else call)
+        for number in (1 if times is None else times, *(calls[:1] if isinstance(calls, range) else calls or ())):
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise TypeError(f"call and times must be whole numbers, not {number!r}")
+            if number < 1:
+                raise ValueError(f"call and times count from 1: with {number} no call gets the fault")
         planned = Planned(fault=fault, operation=operation, calls=calls, times=times)
         self.planned.append(planned)
         return planned

@@ -185,6 +185,19 @@ def test_an_unknown_operation_is_refused():
         faults.Faults().add(faults.drop(), "cards.creat")
 
 
+@pytest.mark.parametrize("option", ["times", "call"])
+@pytest.mark.parametrize(("value", "error"), [(0, ValueError), (-1, ValueError), ("1", TypeError), (True, TypeError)])
+def test_a_fault_that_no_call_would_get_is_refused(option, value, error):
+    """Calls are counted from 1. A plan that never applies would make a test pass that shows nothing."""
+    plan = faults.Faults()
+    with pytest.raises(error, match="call and times"):
+        plan.add(faults.drop(), **{option: value})
+    for value in ([1, 0], range(3)):
+        with pytest.raises(ValueError, match="count from 1"):
+            plan.add(faults.drop(), call=value)
+    assert plan.planned == []
+
+
 async def test_the_plan_has_the_constructors_as_attributes(service):
     """Each function of `faults` is also an attribute of `service.faults`."""
     names = ["status", "drop", "delay_answer", "delay_commit", "hang", "truncated", "foreign_body", "slow_body", "redirect"]
