@@ -254,7 +254,7 @@ class Pipeline:
         response = await self._core.pool.send(
             definition.method, self._root + signed.target, signed.body, context, headers=headers
         )
-        if response.status not in SUCCESSES:
+        if response.status is None or response.status not in SUCCESSES:
             if isinstance(response, RawResponse):
                 response = credentials.redact(response, *context.rejected_credentials)
             failure: T | BoardClientError = error_of(request, response, context.effect, time(), self._core.host)
