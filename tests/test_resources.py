@@ -13,7 +13,6 @@ from boardclient import (
     AuthenticationError,
     BadRequestError,
     BoardClientError,
-    BulkRun,
     CardDraft,
     CardResult,
     ConsentRequired,
@@ -134,19 +133,6 @@ async def test_lost_create_is_not_repeated_and_lost_delete_is(service: BoardServ
     await session.cards.delete(card.id)
     assert len(service.calls_of("cards.delete")) == 2
     assert service.rules.cards == {}
-
-
-async def test_create_many(service: BoardService, session: AsyncSession) -> None:
-    """A draft is sent as the same card created alone would be."""
-    board = await session.boards.create("Launch", default_lists=True)
-    home = (await session.boards.lists(board.id))[0]
-    due = datetime(2027, 1, 2, tzinfo=UTC)
-    draft = CardDraft("many", home.id, desc="text", due=due, pos="top", reference="row 1")
-    run = session.cards.create_many([draft], concurrency=1, unknown="report", on_progress=lambda progress: None)
-    assert isinstance(run, BulkRun)
-    async with run:
-        await run.wait()
-    assert sent(service) == {"name": "many", "idList": home.id, "desc": "text", "due": "2027-01-02T00:00:00Z", "pos": "top"}
 
 
 async def test_members_me(service: BoardService, session: AsyncSession) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -206,20 +205,6 @@ async def test_a_slow_input_holds_up_no_row_that_it_has_yielded() -> None:
 
 
 # --- one task for an asynchronous input
-
-
-async def test_a_synchronous_input_keeps_its_context_variables() -> None:
-    """The context variables of a synchronous input are the same at each step, and those of others remain as they are."""
-    variable: ContextVar[int] = ContextVar("variable", default=0)
-
-    def drafts() -> Iterator[CardDraft]:
-        for index in range(50):
-            assert variable.get() == index
-            variable.set(index + 1)
-            yield draft(index)
-
-    assert await outcome(Service().run(drafts(), 3)) == ([*range(50)], None)
-    assert variable.get() == 0
 
 
 @virtually

@@ -13,7 +13,6 @@ from virtual_loop import virtually
 from boardclient import (
     AsyncSession,
     BulkProgress,
-    BulkRun,
     Card,
     CardDraft,
     Effect,
@@ -83,18 +82,6 @@ async def test_cancelled_while_leaving_still_closes_the_input() -> None:
     assert source.is_closed
 
 
-async def test_two_consumers_share_the_results() -> None:
-    """Two tasks may iterate at once: each result goes to one of them, and both reach the end."""
-    service = Service()
-
-    async def consume(run: BulkRun) -> list[int]:
-        return [result.index async for result in run]
-
-    async with service.run(drafts("list", 50), 4) as run:
-        one, two = await asyncio.gather(consume(run), consume(run))
-    assert sorted(one + two) == list(range(50))
-
-
 class Instant(Service):
     """A service that answers without letting any other task run."""
 
@@ -158,15 +145,6 @@ async def test_repeats_of_a_card_count_once() -> None:
     assert (report.created, report.requests, len(service.begun)) == (3, 3, 5)
 
 
-async def test_iteration_may_be_taken_up_again() -> None:
-    """A loop over the results that is left and begun again continues where it was."""
-    async with Service().run(drafts("list", 10), 1) as run:
-        async for first in run:
-            assert first.index == 0
-            break
-        assert [result.index async for result in run] == list(range(1, 10))
-
-
 async def test_run_is_used_once_and_in_its_block() -> None:
     """Iterating outside the block, waiting there and entering twice are RuntimeErrors; the report stays."""
     run = Service().run(drafts("list", 3), 2)
@@ -192,16 +170,6 @@ async def test_consumer_in_another_task_ends_with_the_block() -> None:
         await let_run()
     with pytest.raises(RuntimeError, match="within its `async with` block"):
         await consumer
-
-
-@pytest.mark.parametrize("is_left", [True, False])
-async def test_a_run_that_has_ended_claims_no_connections(is_left: bool) -> None:
-    """Other runs on the pool get the connections of a run that was left, or has ended by itself."""
-    service = Service(waits=is_left)
-    async with service.run(drafts("list", 10), 3) as run:
-        assert service.pipeline.slots.wanted == 3
-        await (let_run() if is_left else run.wait())
-    assert service.pipeline.slots.wanted == 0
 
 
 class Crowded(Service):

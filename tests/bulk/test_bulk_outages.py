@@ -1,7 +1,6 @@
 """Outages and missing consent: a run waits, tries few requests, and says so; no row fails that a wait would have saved."""
 
 import asyncio
-import contextlib
 import functools
 import json
 import math
@@ -222,16 +221,6 @@ async def test_failures_of_unknown_effect_hold_the_run() -> None:
 
 
 @virtually
-async def test_single_failures_hold_nothing() -> None:
-    """Four failures in a row are not an outage."""
-    for failure in (unavailable, missing):
-        service = Service(failure, down_at=0.05, down_for=0.01)
-        report = await service.run(1000).wait()
-        assert report.unknown + report.failed == 4
-        assert {progress.waiting_for for progress in service.reported} == {None}
-
-
-@virtually
 async def test_missing_consent_holds_the_run() -> None:
     """Rows wait for the token however long it takes, and are sent within half a second after that."""
     service = Service(lambda: ConsentRequired("sign in", effect=Effect.NOT_SENT), down_for=1800.0)
@@ -284,18 +273,6 @@ async def test_stopping_a_run_that_is_held(failure: Callable[[], BoardClientErro
         tried = len(service.tried)
     assert len(service.tried) == tried
     assert run.report.failed == run.report.unknown == 0
-
-
-@virtually
-async def test_leaving_a_run_that_is_held() -> None:
-    """A run that is left while it is held leaves no task behind."""
-    service = Service(down_for=200.0)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(20.0), service.run(2000) as run:
-            await run.wait()
-    assert run.progress.waiting_for is None
-    await asyncio.sleep(1.0)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.parametrize("retry_after", [None, 0.5, 40.0])

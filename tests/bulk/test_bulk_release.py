@@ -7,13 +7,10 @@ import sys
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from bulk_helpers import LOST, Memory, Moments, World, names
-from bulk_service import Service
-from virtual_loop import Clock
 
 from boardclient import (
     CardDraft,
@@ -120,14 +117,3 @@ async def test_an_input_that_hangs_keeps_no_journal(world: World) -> None:
     may_end.set()
     await leaving
     assert sorted(world.there) == names(range(600))
-
-
-async def test_the_time_of_a_run_begins_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time between the call of `create_many` and the block does not count, so that the rate is that of the run."""
-    clock = Clock()
-    monkeypatch.setattr("boardclient.bulk._results.time", SimpleNamespace(monotonic=clock))
-    run = Service().run([CardDraft("a", "list")])
-    clock.advance(100.0)
-    async with run:
-        clock.advance(1.0)
-        assert (await run.wait()).seconds == 1.0

@@ -1,6 +1,5 @@
 """Which cards equal what was sent for a row."""
 
-import sys
 import unicodedata
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -98,30 +97,6 @@ def test_every_text_is_equal_to_itself(text: str) -> None:
 def test_dates_at_the_ends_of_time_are_compared() -> None:
     for due in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)):
         assert equal(CardDraft("Tea", "l1", due=due), card(due=due))
-
-
-def test_looking_up_rows_takes_linear_time() -> None:
-    """Rows that differ only in punctuation cost no more than others. Calls are counted, not seconds."""
-
-    def calls(count: int) -> int:
-        names = ["." * number + "Tea" for number in range(count)]
-        made = 0
-
-        def note(*_: object) -> None:
-            nonlocal made
-            made += 1
-
-        before = sys.getprofile()
-        sys.setprofile(note)
-        try:
-            cards = EqualCards([card(name) for name in names])
-            for name in names:
-                cards.to(Content.of(CardDraft(name, "l1", desc="x")))
-        finally:
-            sys.setprofile(before)
-        return made
-
-    assert calls(400) < 2.5 * calls(200)
 
 
 def test_rows_that_differ_in_anything_sent_have_different_digests() -> None:

@@ -142,6 +142,16 @@ async def test_closes_at_once_when_a_client_does_not_read(service):
         await service.stop()
 
 
+async def test_a_client_that_leaves_while_it_sends_is_no_call(client, service):
+    """A request whose body never arrives is not recorded."""
+    gone = socket.create_connection(("127.0.0.1", service.port))
+    gone.sendall(b"POST /1/boards HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
+    await client.ask("GET", "/1/members/me")
+    gone.close()
+    await client.ask("GET", "/1/members/me")
+    assert [call.operation for call in service.calls] == ["members.me", "members.me"]
+
+
 def test_runs_in_a_thread_of_its_own():
     """As a plain context manager the service runs in a thread, which ends with the block. It wakes waiters in any event loop."""
     before = threading.active_count()
@@ -184,15 +194,6 @@ def test_the_typed_options_are_those_of_the_session_and_the_credentials():
     OAuthOptions = BoardService.oauth_credentials.__globals__["OAuthOptions"]
     for options, kind in ((SessionOptions, AsyncSession), (OAuthOptions, OAuthCredentials)):
         assert set(options.__annotations__) == set(inspect.signature(kind).parameters) - {"credentials", "lease_seconds"}
-
-
-async def test_a_playground_is_a_service_and_an_open_session() -> None:
-    async with playground() as (service, session):
-        board = service.seed({"To Do": ["Book the hall"]})
-        assert [card.name for card in await session.boards.cards(board.id)] == ["Book the hall"]
-        assert (await session.lists.create("Done", board_id=board.id)).board_id == board.id
-    async with playground(BoardService(members=["Ada"])) as play:
-        assert (await play.session.members.me()).id == play.service.members[0].id
 
 
 async def test_on_call_receives_each_call_once_it_has_its_response() -> None:
