@@ -103,7 +103,6 @@ def run(options: ImportOptions) -> None:
         async def work(client: Client) -> None:
             await import_file(client.session, file, options, graceful_stop=graceful_stop, client=client)
 
-        # Rows in flight are named one by one, so the final line only says how to resume.
         is_resumable = options.journal is not None or options.engine is not None
         hint = "the same command line resumes it" if is_resumable else "without a journal it can't be resumed"
         with_session(work, graceful_stop=graceful_stop, when_stopped=hint)
