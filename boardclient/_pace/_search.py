@@ -62,7 +62,7 @@ _COUNT: Final = 8
 
 # refusals that have another cause than the rate
 _TOLERATED: Final = 3.0
-"""How many isolated refusals say nothing, where none is usual."""
+"""How many isolated refusals say nothing, if none is usual."""
 _RARE: Final = 1 / 300
 """How often one more of them is tolerated, as a share of the attempts."""
 _CREDIT: Final = 8.0

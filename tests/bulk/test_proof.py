@@ -249,7 +249,7 @@ async def test_a_field_that_the_listing_leaves_out_is_not_compared(world: World)
 async def test_a_description_with_the_markers_of_two_rows_belongs_to_the_one_with_its_name(
     world: World, marker: Any, are_renamed: bool
 ) -> None:
-    """Somebody pastes the description of a lost card under that of another. If both are renamed, one row is unknown."""
+    """Someone pastes the description of a lost card under that of another. If both are renamed, one row is unknown."""
 
     def paste() -> None:
         first, second = record(world, "b"), record(world, "c")
@@ -358,7 +358,7 @@ async def test_a_marker_of_the_caller_keeps_a_row_unknown_whose_identifier_was_g
 
 
 async def test_a_row_has_the_card_that_its_response_named_and_not_a_copy(world: World) -> None:
-    """Somebody copies a card that has the identifier of a deleted one. The audit names the copy."""
+    """Someone copies a card that has the identifier of a deleted one. The audit names the copy."""
     add_card(world, "before")
 
     def copy_it() -> None:
