@@ -391,16 +391,14 @@ class _Import:
 
         options, client = self.options, self.client
         assert client is not None  # noqa: S101 -- only the demo has none, and it takes no engine
-        names = ["base_url", "key"] + ["token"] * any(account is None for _, account in self.places)
-        names += ["client_id", "client_secret", "redirect_uri", "auth_url"] * any(
-            account is not None for _, account in self.places
-        )
-        for name in names:
-            value, variable = getattr(client.settings, name), f"BOARDCLIENT_{name.upper()}"
-            if value is not None:
-                os.environ[variable] = value
-            elif name != "key":
-                raise UsageError(f"--engine dask needs {variable}: each worker reads its credentials from the environment")
+        needed = ["token"] * any(account is None for _, account in self.places)
+        needed += ["client_id", "client_secret", "redirect_uri", "auth_url"] * any(account for _, account in self.places)
+        values = {name: getattr(client.settings, name) for name in ("base_url", "key", *needed)}
+        variables = {name: f"BOARDCLIENT_{name.upper()}" for name in values}
+        for name in needed:
+            if values[name] is None:
+                raise UsageError(f"--engine dask needs {variables[name]}: each worker reads its credentials from the environment")
+        os.environ.update({variables[name]: value for name, value in values.items() if value is not None})
         jobs = await plan_many(
             _Sized(self.total, ((*row.place, row.draft) for row in self._taken())),
             options.ledger or "",
@@ -427,9 +425,7 @@ class _Import:
                     self._count(result)
         except JournalError as error:
             raise (IncompleteError if is_begun else UsageError)(str(error)) from None
-        except ConsentRequired as error:
-            if self.options.engine is None:
-                raise
+        except (ConsentRequired,) if self.options.engine else () as error:  # that of an account which rows name
             raise NoCredentialsError(f"{error}; then the same command line resumes it") from None
         finally:
             for result in self._run.take_ready() if isinstance(self._run, BulkRun) else ():  # those that came meanwhile
