@@ -416,6 +416,7 @@ class _Import:
 
     async def _follow(self) -> None:
         is_begun = False
+        of_accounts = (ConsentRequired,) if self.options.engine else ()  # those that rows name
         try:
             self._run = run = await self._begun_run()
             async with run:
@@ -425,7 +426,7 @@ class _Import:
                     self._count(result)
         except JournalError as error:
             raise (IncompleteError if is_begun else UsageError)(str(error)) from None
-        except (ConsentRequired,) if self.options.engine else () as error:  # that of an account which rows name
+        except of_accounts as error:
             raise NoCredentialsError(f"{error}; then the same command line resumes it") from None
         finally:
             for result in self._run.take_ready() if isinstance(self._run, BulkRun) else ():  # those that came meanwhile
